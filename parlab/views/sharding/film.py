@@ -17,9 +17,11 @@ TOLD = {
     "columns, back": "times its rows of Aᵀ: a share of all of dx, because each rank's columns read the same x",
     "gradients": "dA and dC: each rank has all of its own columns and rows, no message",
 }
-PASSING = {  # by the computation that follows
-    "rows, back": "reduce: pieces of the shares of y travel and add, then the sums go to all",
-    "gradients": "copy, backward: pieces of the shares of dx travel and add, then the sums go to all",
+PASSING = {  # by the computation that follows, and by the label of the messages
+    ("rows, back", "add"): "reduce: a piece of each share of y travels and is added to another rank's: a sum",
+    ("rows, back", "take"): "reduce: each rank hands its sum on, until y is whole on all",
+    ("gradients", "add"): "copy, backward: a piece of each share of dx travels and is added to another rank's: a sum",
+    ("gradients", "take"): "copy, backward: each rank hands its sum on, until dx is whole on all",
 }
 LABEL = re.compile(r"(add|take) piece (\d+)")
 MOST_RANKS = 4
@@ -62,8 +64,8 @@ def mlp_film(shown: Timeline) -> Film:
     _draw_sum(film, [t for t in shown.transfers if t.start >= ends[2]], size, BACKWARD, X, ends[3])
     for time in film.times[:-1]:
         after = next((name for name, end in zip(STEPS, ends, strict=True) if end > time), STEPS[-1])
-        passing = any(t.start <= time < t.end for t in shown.transfers)
-        film.tell(time, PASSING[after] if passing else TOLD[after])
+        passing = next((str(t.label).partition(" ")[0] for t in shown.transfers if t.start <= time < t.end), None)
+        film.tell(time, PASSING[after, passing] if passing else TOLD[after])
     return film
 
 

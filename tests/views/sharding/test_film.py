@@ -55,12 +55,12 @@ def test_shares_appear_when_they_are_computed_and_all_steps_are_told():
     assert [line.partition(": ")[2][:24] for line in film.lines] == [
         "each rank multiplies all",
         "they meet the rows of C ",
-        "reduce: pieces of the sh",
-        "reduce: pieces of the sh",
+        "reduce: a piece of each ",
+        "reduce: each rank hands ",
         "backward: dy is whole on",
         "times its rows of Aᵀ: a ",
-        "copy, backward: pieces o",
-        "copy, backward: pieces o",
+        "copy, backward: a piece ",
+        "copy, backward: each ran",
         "dA and dC: each rank has",
     ]
 
