@@ -188,8 +188,8 @@ def _around(ranks: int) -> marks.Interval:
 
 
 def _draw_bars(figure: Picture, here: Times, sent: dict[str, int], compute: int) -> None:
-    """The times of each method at the framed point: of its work, and of its waiting for messages."""
-    spans = {name: here[name].picoseconds for name in METHODS if name in here}
+    """The times at the framed point, the fastest method first: of its work, and of its waiting for messages."""
+    spans = {name: time.picoseconds for name, time in sorted(here.items(), key=lambda item: item[1].picoseconds)}
     most = max(spans.values())
     left = LEFT + MAP + 0.4
     axes = panel(figure, left, TOP, BARS, HIGH)
