@@ -177,7 +177,7 @@ def _grid(names: Sequence[str], drawn: Sequence[str], bars: Sequence[Bar], end: 
     shortest = min((bar.end - bar.start for bar in bars), default=1)
     columns = f"max-content minmax({NARROWEST * float(end) / float(shortest):.0f}px,1fr)"
     cells = "".join(f"<div style='{NAMES}'>{name}</div>{svg}" for name, svg in zip(names, drawn, strict=True))
-    grid = f"display:grid;grid-template-columns:{columns};padding-right:28px;font-size:14px"
+    grid = f"display:grid;min-width:max-content;grid-template-columns:{columns};padding-right:28px;font-size:14px"
     return f"<div style='overflow-x:auto;contain:inline-size'><div style='{grid}'>{cells}</div></div>"
 
 

@@ -15,7 +15,7 @@ from parlab.views.schedules.panels import WHOLE, bars_of_all
 from parlab.world import Span
 
 Place = tuple[float, int]  # a time, and a rank
-THICK, THIN, MANY = 2.0, 0.9, 60  # points; more frames than that are thin
+THICK, THIN, MANY = 2.4, 0.9, 60  # points; more frames than that are thin
 
 
 def path_in_words(shown: ScheduleTimeline) -> list[str]:
@@ -23,9 +23,9 @@ def path_in_words(shown: ScheduleTimeline) -> list[str]:
     path, moves = shown.critical_path, _moves(shown)
     computing = sum(step.end - step.start for step in path)
     return [
-        f"red: a critical path: {len(path)} actions take {computing:g}, "
+        f"thick: a critical path: {len(path)} actions take {computing:g}, "
         f"{len(moves)} moves to another rank take {shown.makespan - computing:g}",
-        f"red or black: no slack, {len(_without_slack(shown))} of {len(shown.slack)} actions",
+        f"thick or thin: no slack, {len(_without_slack(shown))} of {len(shown.slack)} actions",
     ]
 
 
@@ -35,8 +35,8 @@ def _without_slack(shown: ScheduleTimeline) -> set[Action]:
 
 
 def draw_critical_path(axes: Axes, shown: ScheduleTimeline) -> None:
-    """Frame a chain of actions none of which may take longer, with an arrow for each move to another rank, and, in
-    black, all that have no slack.
+    """Frame a chain of actions none of which may take longer, with an arrow for each move to another rank, and,
+    thinly, all that have no slack.
     """
     without = _without_slack(shown)
     tight = [bar for bar in bars_of_all(shown) if bar.action in without]
@@ -95,6 +95,6 @@ def arrows(axes: Axes, moves: Sequence[tuple[Place, Place]], color: str = theme.
 
 
 def frame(axes: Axes, name: str, spans: Sequence[Any], color: str = theme.ALARM) -> None:
-    """Frames around spans, which have a rank, a start and an end."""
-    width = THICK if len(spans) <= MANY else THIN
+    """Frames around spans, which have a rank, a start and an end; red ones are thick: dark pages make them pale."""
+    width = THICK if color == theme.ALARM and len(spans) <= MANY else THIN
     marks.frames(axes, name, spans, [span.rank for span in spans], WHOLE, color, linewidths=width, zorder=2.05)

@@ -252,8 +252,8 @@ def test_the_frames_of_the_critical_path_cover_its_actions_and_arrows_its_moves(
 
 def test_the_critical_path_in_words_1f1b_p4_m8_22_actions_6_moves_and_52_without_slack():
     words = [
-        "red: a critical path: 22 actions take 33, 6 moves to another rank take 0",
-        "red or black: no slack, 52 of 64 actions",
+        "thick: a critical path: 22 actions take 33, 6 moves to another rank take 0",
+        "thick or thin: no slack, 52 of 64 actions",
     ]
     figure = views.schedule(one_f_one_b(4, 8), critical_path=True)
     assert repr(figure).splitlines()[-2:] == words
