@@ -25,6 +25,7 @@ from parlab.world import Comm, Run, per_rank, run
 
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
+SUMMED = "it is summed over the ranks: a rank has all of the gradient of its own slices, and sends nothing"
 SMALL = 1e-6  # the least value of a largest entry: far from the largest logit a rank's softmax may be 0
 
 
@@ -68,16 +69,19 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
 
     done = trial.ran(program, case.size)
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
-    summed_too = _residuals_summed_too(config, weights, x, case.size)
+    mistakes = _wrong_outputs(config, weights, x, case.size)
+    of_shards = [shard_weights(config, {**weights, **of_block}, rank, case.size) for rank in range(case.size)]
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 3, "(y, dx, gradients)")
         found_y, found_dx, found = result
-        own = shard_weights(config, {**weights, **of_block}, rank, case.size)
-        _compare(rank, "y", found_y, y, case.size, summed_too)
+        own = of_shards[rank]
+        _compare(rank, "y", found_y, y, case.size, mistakes)
         for name in reversed(of_block):
             if not isinstance(found, dict) or name not in found:
                 raise Wrong(f"rank {rank} returned no gradient of {name}")
-            _compare(rank, f"the gradient of {name.removeprefix(PREFIX + '.')}", found[name], own[name], case.size)
+            summed_too = {SUMMED: sum(of[name] for of in of_shards)} if "proj" in name else {}  # norms are not cut
+            what = f"the gradient of {name.removeprefix(PREFIX + '.')}"
+            _compare(rank, what, found[name], own[name], case.size, summed_too)
         _compare(rank, "dx", found_dx, dx, case.size)
         if changed := [name for name, array in of_blocks[rank].items() if not np.array_equal(array, owned[rank][name])]:
             raise Wrong(
@@ -91,18 +95,19 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     return _counted(done, sent, "4 all-reduces of B·S·E, and those of k and v where G < t")
 
 
-def _residuals_summed_too(config: LlamaConfig, weights: Weights, x: Any, size: int) -> dict[str, Any]:
-    """y where a residual is summed together with the share, by cause: `size` ranks add it `size` times."""
+def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> dict[str, Any]:
+    """y where a residual is summed with the share, which `size` ranks then add `size` times, or sums are divided."""
 
-    def one_rank(comm: Comm, of_x: int, of_h: int) -> Any:
+    def one_rank(comm: Comm, of_x: int, of_h: int, divided: int) -> Any:
         block = bare_block(comm, config, weights)
-        h = of_x * x + block.attention.forward(block.attention_norm.forward(x)[0])[0]
-        return of_h * h + block.mlp.forward(block.mlp_norm.forward(h)[0])[0]
+        h = of_x * x + block.attention.forward(block.attention_norm.forward(x)[0])[0] / divided
+        return of_h * h + block.mlp.forward(block.mlp_norm.forward(h)[0])[0] / divided
 
     of_x = f"x is summed, too: x is whole on every rank, so S(x + a) = {size}·x + S(a); sum a alone"
     of_h = f"h is summed, too: h is whole on every rank, so S(h + m) = {size}·h + S(m); sum m alone"
-    times = {of_x: (size, 1), of_h: (1, size), f"{of_x}, and m": (size, size)}
-    return {cause: run(one_rank, 1, *both).results[0] for cause, both in times.items()}
+    mean = f"the sums are divided by {size}: the shares add up to the whole, no mean is needed"
+    times = {of_x: (size, 1, 1), of_h: (1, size, 1), f"{of_x}, and m": (size, size, 1), mean: (1, 1, size)}
+    return {cause: run(one_rank, 1, *how).results[0] for cause, how in times.items()}
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,15 @@ def _wrong_losses(logits: Any, targets: Any, parts: list[slice], rank: int) -> d
     lse, own_lse = _log_sum_exp(logits), _log_sum_exp(logits_of[rank])  # [B, S]
     chosen = [_at_targets(x, targets - first) for x, first in zip(logits_of, starts, strict=True)]
     without_first = [_at_targets(x, targets) for x in logits_of]
+    largest = [x.max(axis=-1) for x in logits_of]
+    sums = [np.exp(x - most[..., None]).sum(axis=-1) for x, most in zip(logits_of, largest, strict=True)]
     return {
+        "the largest logit is this rank's alone: all ranks must subtract the same": np.mean(
+            largest[rank] + np.log(sum(sums)) - sum(chosen)
+        ),
+        "the largest logit is subtracted, and not added again behind the log": np.mean(
+            lse - logits.max(axis=-1) - sum(chosen)
+        ),
         "`first` is not used: a target's place in this part is targets − first": np.mean(lse - sum(without_first)),
         "the target's logit is this rank's alone: sum it over the ranks": np.mean(lse - chosen[rank]),
         "the sum of exp is this rank's alone: sum it over the ranks": np.mean(own_lse - sum(chosen)),
@@ -242,7 +255,9 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
         return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
     if what == "y":
         return "behind the rows each rank has a share of every entry: sum the shares"
-    return "the gradient that comes back through the columns is one rank's share: sum the shares in front of them"
+    return (
+        "the gradient that comes back through the columns is one rank's share: sum the shares before a norm reads them"
+    )
 
 
 def _counted(done: Run, allowed: list[int], formula: str) -> list[str]:

@@ -47,7 +47,7 @@ class StepCase:
 
 STEPS = 3
 NO_COUNTS = "the shards are not of one length: give `reduce_scatter` and `all_gather` counts=, the lengths of all"
-NOT_UPDATED = "no rank has updated it"
+NOT_UPDATED = "this is the old weight: it was told before its owner updated it, or a copy of it was updated"
 
 
 def _optimizer(case: StepCase) -> AdamW:
@@ -113,7 +113,9 @@ def _check_weights(
     """Raise `Wrong` for the lowest rank whose weights after `step` differ from those of the serial step."""
     for rank, found in enumerate(results):
         if not isinstance(found, np.ndarray) or (found.shape, found.dtype) != (expected.shape, expected.dtype):
-            raise Wrong(f"rank {rank} {difference(found, expected)}")
+            shard = np.shape(found) == (len(shard_range(case.num_params, rank, case.size)),)
+            cause = ["likely cause: this is the rank's shard alone: all ranks need all new weights"] * shard
+            raise Wrong(f"rank {rank} {difference(found, expected)}", *cause)
     wrong = [rank for rank, found in enumerate(results) if not _same(found, expected)]
     if not wrong:
         return

@@ -26,6 +26,12 @@ def without_a_maximum(comm, logits, targets, first):
     return parallel_loss(comm, logits, targets, first, forget=("max",))
 
 
+def largest_forgotten(comm, logits, targets, first):
+    largest = comm.all_reduce(logits.max(axis=-1), op="max")
+    loss, dlogits = parallel_loss(comm, logits, targets, first)
+    return loss - np.mean(largest), dlogits
+
+
 @pytest.mark.parametrize(("name", "answer"), [("05.block_step", block_step), ("05.parallel_loss", parallel_loss)])
 def test_a_right_answer_passes_and_shows_bytes_beside_the_closed_form(name, answer):
     review = reviewed(name, answer)
@@ -88,6 +94,33 @@ def test_a_residual_that_is_summed_with_the_share_counts_t_times_and_is_named(wh
     assert says in refused("05.block_step", answer) + "\n"
 
 
+class Mean(Alone):
+    """A comm whose sums are divided by the ranks."""
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def all_reduce(self, x):
+        return self.comm.all_reduce(x) / self.comm.size
+
+
+def test_a_mean_of_shares_is_named():
+    def answer(comm, block, x, dy):
+        return block_step(Mean(comm), block, x, dy)
+
+    assert "the sums are divided by 2: the shares add up to the whole" in refused("05.block_step", answer)
+
+
+def test_gradients_of_slices_that_are_summed_over_ranks_are_named():
+    def answer(comm, block, x, dy):
+        y, dx, gradients = block_step(comm, block, x, dy)
+        return y, dx, {name: comm.all_reduce(gradient) for name, gradient in gradients.items()}
+
+    said = refused("05.block_step", answer)
+    assert "the gradient of mlp.down_proj.weight is wrong" in said
+    assert "it is summed over the ranks: a rank has all of the gradient of its own slices" in said
+
+
 def test_of_drawn_blocks_t_and_g_divide_h_and_one_the_other_and_g_is_less_than_t_or_t_or_more():
     draw = np.random.default_rng(0)
     cases = [BLOCK.draw(draw, size) for size in range(2, 14) for _ in range(9)]
@@ -109,7 +142,8 @@ def test_a_right_loss_passes_where_a_ranks_whole_gradient_is_0_or_1e_310(size, s
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (without_a_maximum, "the loss is wrong"),
+        (without_a_maximum, "the largest logit is this rank's alone: all ranks must subtract the same"),
+        (largest_forgotten, "the largest logit is subtracted, and not added again"),
         (lambda *args: parallel_loss(*args, forget=("target",)), "the loss is wrong"),
         (lambda *args: parallel_loss(*args, forget=("sum",)), "the loss is wrong"),
         (lambda *args: parallel_loss(*args)[0], "expected (loss, dlogits)"),

@@ -227,7 +227,11 @@ def changed(answer, **options):
         (changed(zero_1, parts=4), "likely cause: the gradient is 2 times too small"),
         (
             changed(zero_1, forget=True),
-            "weight 1 belongs to rank 0, whose shard is 0 to 1\n  likely cause: no rank has updated it",
+            "weight 1 belongs to rank 0, whose shard is 0 to 1\n  likely cause: this is the old weight",
+        ),
+        (
+            lambda comm, weights, *rest: zero_1(comm, weights, *rest)[: -(-weights.size // comm.size)],
+            "returned float64[2], expected float64[4]\n  likely cause: this is the rank's shard alone",
         ),
         (changed(zero_1, keep=False), "likely cause: the moments start from 0 again: keep them in `state`"),
         (changed(zero_1, gather=False), "likely cause: this rank did not receive the other ranks' new weights"),
@@ -235,7 +239,7 @@ def changed(answer, **options):
         (weights_averaged, "likely cause: each rank took a step with its own gradient, and the weights were averaged"),
         (
             divides_without_the_rest,
-            "weight 4 belongs to rank 1, whose shard is 3 to 4\n  likely cause: no rank has updated it",
+            "weight 4 belongs to rank 1, whose shard is 3 to 4\n  likely cause: this is the old weight",
         ),
         (only_rank_0_right, "right on ranks: 0; wrong on: 1"),
         (all_reduce_first, "elements that all ranks send in a step: 12, should be 2Ψ(P − 1) = 8"),

@@ -124,7 +124,8 @@ def _draw_sum(film: Film, transfers: list[Transfer], size: int, row: int, x: flo
         now = held[t.dst][piece] = sent | had if how == "add" else sent
         y, to_y, high = _row(t.src, row), _row(t.dst, row), HIGH / size
         message = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5) + _chips(x, y, piece, size, sent)
-        aside = WIDE + 14 if x == X else -WIDE - 14
+        apart = WIDE + 14 if t.src > t.dst else 2 * (WIDE + 14)  # two that meet half-way do not touch
+        aside = apart if x == X else -apart
         film.move(message, t.start, t.end, (0, to_y - y), (aside, 0))
         film.draw(_chips(x, to_y, piece, size, now - had), t.end)
         if len(now) == size:

@@ -16,6 +16,7 @@ from parlab.world.units import SIZES, format_bytes
 
 KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
 WHOLE, CUT = "#BBBBBB", KEPT[2]
+SUMS, ARRAYS = (-0.36, 0.08), (0.08, 0.36)  # of a bar's height: the words, and below them the arrays
 SMALLEST = 0.01  # of the longest bar: smaller arrays are drawn together
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
 
@@ -71,7 +72,7 @@ def bytes_by_array(name: str, value: Any) -> None:
 
 @checked(RULES | {"ways": bytes_by_array})
 def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None = None) -> Picture:
-    """Draw the bytes that one rank keeps of one block, a bar a way and a piece of it an array; names stand below.
+    """Draw the bytes that one rank keeps of one block, a bar a way and a box below it an array; names stand below.
 
     An array that some later way keeps as large as the first one does stands first: there it is whole on every rank.
 
@@ -102,13 +103,14 @@ def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None =
             spans.append(Interval(start, start := start + arrays[array]))
         spans.append(Interval(start, totals[way]))
         colors = [WHOLE] * len(uncut) + [CUT] * (len(spans) - len(uncut))
-        marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), (-0.36, 0.36), colors)
+        marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), ARRAYS, colors)
         edge = sum(arrays[array] for array in uncut)
         groups = [Interval(0, edge), Interval(edge, totals[way])]
+        marks.boxes(axes, f"sums {way}", groups, [row] * 2, SUMS, [WHOLE, CUT])
         parts = _in_one_unit({"all": longest, "whole": edge, "cut": totals[way] - edge})
         texts = [[f"{len(uncut)} arrays: {parts['whole']}", parts["whole"]] if uncut else [""], [parts["cut"]]]
         inks = [theme.text_color(color) for color in (WHOLE, CUT)]
-        marks.labels(axes, groups, [row] * 2, (-0.36, 0.36), texts, inks)
+        marks.labels(axes, groups, [row] * 2, SUMS, texts, inks)
     marks.beside(axes, list(range(len(ways))), list(said.values()), theme.TEXT)
     for line, group in enumerate((True, False)):
         named = ", ".join(array for array in large[next(iter(ways))] if (array in stays) == group)

@@ -21,7 +21,11 @@ from parlab.world.units import format_bytes
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
 PORTS, MOST_BESIDE = 4.0, 3  # inches of a picture of bytes, and panels beside each other
-SHORT = {"all_gather": ["gather"], "reduce_scatter": ["reduce"], "all_reduce": ["all-reduce", "reduce"]}  # in a lane
+SHORT = {  # in a lane
+    "all_gather": ["all-gather", "gather"],
+    "reduce_scatter": ["reduce-scatter", "reduce"],
+    "all_reduce": ["all-reduce", "reduce"],
+}
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
 
 

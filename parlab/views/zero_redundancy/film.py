@@ -114,12 +114,13 @@ def zero_film(shown: Timeline) -> Film:
 def _told(step: ZeroStep, time: int, until: int) -> str:
     """One line for the time between two stops."""
     now = [use for use in step.uses if use.start <= time < use.end]
-    gathered, going = (
-        [step.blocks[trip.block] for trip in trips if trip.start < until and trip.end > time]
-        for trips in (step.gathers, step.reductions)
-    )
+    passing = [trip.start < until and trip.end > time for trip in step.gathers]
+    coming = [use for use, passes in zip(step.uses, passing, strict=True) if passes]
+    gathered = [step.blocks[use.block] for use in coming]
+    going = [step.blocks[trip.block] for trip in step.reductions if trip.start < until and trip.end > time]
     parts = [f"{'backward' if use.backward else 'forward'} of {step.blocks[use.block]}" for use in now]
-    parts += [f"shards of {' and '.join(gathered)} fly together"] * bool(gathered)
+    again = " again" * any(use.backward for use in coming)
+    parts += [f"shards of {' and '.join(gathered)} fly together{again}"] * bool(gathered)
     parts += [f"gradients of {' and '.join(going)} go home"] * bool(going)
     return "; ".join(parts)
 

@@ -71,7 +71,7 @@ def gather_film(runs: Mapping[str, Run | Timeline]) -> Film:
     film.ride(f'<path class="trail" d="M{ENDS[0]} {TOP}v{ROW * len(shown)}"/>')
     for start, end in pairwise(film.times):
         line = f"{longest}, {phases[start]}: waits {says(_within(waits[longest], start, end))}"
-        others = [f"{name} meanwhile {says(_within(waits[name], start, end))}" for name in shown if name != longest]
+        others = [f"{name}: {says(_within(waits[name], start, end))}" for name in shown if name != longest]
         film.tell(start, "; ".join([line, *others]))
     return film
 

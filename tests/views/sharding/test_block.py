@@ -8,9 +8,11 @@ import pytest
 
 from parlab import views
 from parlab.nn.llama import LlamaConfig
+from parlab.nn.published import LLAMA_8B
 from parlab.plan import GPT_22B, LLAMA_405B
-from parlab.tensor import weight_slices
+from parlab.tensor import block_time, weight_slices
 from parlab.views.drawing import theme
+from parlab.world import DGX_H100
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
 
 CONFIG = LlamaConfig(
@@ -183,6 +185,19 @@ def test_at_79_percent_of_the_peak_computing_takes_1_over_0_79_as_long_and_sendi
     assert [row[3:5] for row in peak] == [row[3:5] for row in reached]
     assert [float(row[1]) / 0.79 for row in peak] == pytest.approx([float(row[1]) for row in reached], rel=0.01)
     assert "DGX H100 at 79% of its peak" in repr(views.tensor())
+
+
+def test_8b_on_512_tokens_is_fastest_at_4_with_rings_of_364_us_and_at_8_with_255_us_in_2_log_t_hops():
+    machine = DGX_H100.reaching(0.79)
+
+    def takes(t, hops):
+        both = [block_time(LLAMA_8B, 1, 512, t, 2, machine, backward=back) for back in (False, True)]
+        computing, rings = sum(time.compute for time in both) / 1e6, sum(time.messages for time in both) / 1e6
+        return computing + rings + 4 * machine.intra.latency * 1e6 * (hops - 2 * (t - 1))  # µs
+
+    assert min((1, 2, 4, 8), key=lambda t: takes(t, 2 * (t - 1))) == 4
+    assert min((1, 2, 4, 8), key=lambda t: takes(t, 2 * (t.bit_length() - 1))) == 8
+    assert (round(takes(8, 14)), round(takes(8, 6))) == (364, 255)
 
 
 def test_where_both_exchanges_are_fastest_at_the_same_t_the_headline_says_it_once():
