@@ -174,9 +174,9 @@ def _listed(ranks: Iterable[int]) -> str:
 
 
 def _joined(said: list[str]) -> str:
-    """As many of the sentences as two lines have room for."""
-    most, kept = 2 * LETTERS - 20, len(said)
-    while kept > 1 and len("; ".join(said[:kept])) > most:
-        kept -= 1
-    shown = "; ".join(said[:kept])
+    """As many of the sentences as two lines have room for; the last ones tell who waits."""
+    most, kept = 2 * LETTERS - 20, list(said)
+    while len(kept) > 1 and len("; ".join(kept)) > most:
+        del kept[0]
+    shown = "; ".join(kept)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"

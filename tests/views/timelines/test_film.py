@@ -1,9 +1,11 @@
 """The film of a run: messages are posted, wait for the other rank, travel along the hand of the clock, and arrive."""
 
+import re
+
 import numpy as np
 import pytest
 
-from parlab import Cluster, per_rank, run, views
+from parlab import Cluster, labs, per_rank, run, views
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
@@ -124,3 +126,16 @@ def test_the_first_ranks_of_a_large_run():
     assert "rank 3" in film.html
     assert "rank 4" not in film.html
     check_refused(lambda: views.film(run(lambda comm: None, 2)), "source=", "nothing takes any time")
+
+
+def test_the_film_of_a_stall_names_all_7_waits_of_the_chain_although_other_sentences_have_no_room():
+    def in_turn(comm, x, work):
+        total, piece = work(comm, x), x
+        for _ in range(comm.size - 1):
+            piece = comm.sendrecv(piece, comm.right, comm.left)
+            total = total + work(comm, piece)
+        return total
+
+    story = views.film(labs.patient(in_turn)).story
+    waits = {(rank, peer) for rank, peer in re.findall(r"rank (\d) waits for rank (\d)", story)}
+    assert waits == {("4", "5"), ("6", "5"), ("3", "4"), ("7", "6"), ("2", "3"), ("0", "7"), ("1", "0")}
