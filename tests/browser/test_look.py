@@ -41,7 +41,12 @@ def test_text_and_figures_share_a_column_that_the_dark_theme_inverts(reader):
     assert max(pictures.evaluate_all(WIDTHS)) <= width + 30  # the margins of the text
     assert [picture.evaluate(FILTER) for picture in pictures.all()] == ["none"] * 2
     reader._await(THEME, "JupyterLab Dark")
-    assert ["invert" in picture.evaluate(FILTER) for picture in pictures.all()] == [True] * 2
+    for _ in range(100):  # the new theme's style comes to one picture after the other
+        inverted = ["invert" in picture.evaluate(FILTER) for picture in pictures.all()]
+        if all(inverted):
+            break
+        page.wait_for_timeout(100)
+    assert inverted == [True] * 2
     reader._await(THEME, "JupyterLab Light")
     page.set_viewport_size(window)
 
