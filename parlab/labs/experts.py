@@ -116,6 +116,8 @@ def _likely_mixture(
     per_token = np.argsort(np.take_along_axis(own, np.argsort(own, axis=1), axis=1), axis=1)
     one_a_token = np.zeros((len(own), HIDDEN))
     one_a_token[order // k] += (answers * gate.reshape(-1, 1))[order]  # the last of a token's pairs alone
+    both = np.zeros((len(own), HIDDEN))
+    both[order // k] += answers[order] * gate.reshape(-1, 1)  # the same, by gates as they lie
     gates_of_tokens = np.empty_like(answers)
     gates_of_tokens[order] = answers[order] * gate.reshape(-1, 1)
     by_source = _experts_if_received_sorted(chosen, case)[rank]
@@ -140,6 +142,8 @@ def _likely_mixture(
             own_x, own, np.take_along_axis(gate, per_token, axis=1), weights
         ),
         "y[tokens] += rows keeps the last of a token's rows alone; np.add.at adds them all": one_a_token,
+        "two at once: y[tokens] += rows keeps the last of a token's rows alone (np.add.at adds them all), and the "
+        "answers are sorted by expert, the gates by token": both,
         "the answers are sorted by expert, the gates by token: the gate of another pair weighs an answer": (
             gates_of_tokens.reshape(shape).sum(axis=1)
         ),
@@ -238,6 +242,7 @@ def _try_dropped(trial: Trial, case: CapacityCase) -> list[str]:
         causes: dict[str, float] = {
             "this is how many pairs one expert drops on average: N experts drop, of all pairs": beyond,
             "this is how many pairs all experts drop on average; a share is asked for": N * beyond,
+            "this is what one expert drops, as a share of all pairs: N experts drop": beyond / n,
             "this is the chance that an expert is over its capacity, not how far": sum(p[C + 1 :]),
             "this is the chance that an expert is full or over: j > C alone drops": sum(p[C:]),
             "the mean load against the capacity: single experts are above the mean": max(0.0, n / N - C) * N / n,

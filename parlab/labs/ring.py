@@ -86,9 +86,29 @@ def _checked_tile(rule: Rule, rank: int, source: int, case: RingCase) -> int:
             query, key = map(int, np.argwhere(pairs)[0])
             raise Wrong(
                 f"{where}: {int(pairs.sum())} pairs are wrong; token {owned[rank][query]} {has} token "
-                f"{owned[source][key]}, but {lacks} not (query {query} and key {key} of the shards)"
+                f"{owned[source][key]}, but {lacks} not (query {query} and key {key} of the shards)",
+                *likely(
+                    (cause, (mask == attended).all()) for cause, mask in _known_masks(rank, source, wanted).items()
+                ),
             )
     return int(attended.sum())
+
+
+def _known_masks(rank: int, source: int, wanted: Any) -> dict[str, Any]:
+    """What well-known mistakes attend of a tile, [c, c] each."""
+    half, everything = len(wanted) // 2, np.ones_like(wanted)
+    early_keys, late_queries = np.zeros_like(wanted), np.zeros_like(wanted)
+    early_keys[:, :half] = late_queries[half:] = True
+    if rank == source:
+        return {"a rank's own tile has a causal mask: some of its keys are later than its queries": everything}
+    lower = "of a lower rank all queries see the early keys, of a higher one the late queries see all keys"
+    return {
+        f"the two cases are swapped: {lower}": late_queries if rank > source else early_keys,
+        f"the wrong half of the tile: {lower}": ~wanted,
+        "half of the tile is later than its queries: nobody sees it": everything,
+        "a mask by places in the shards: a tile of two ranks needs none, half of it is seen whole": np.tril(everything),
+        "a later source is skipped whole, as with contiguous shards: zigzag's has early tokens too": ~everything,
+    }
 
 
 def _gradient_error(rule: Rule, case: RingCase) -> float:
@@ -179,7 +199,7 @@ def _nan_from(mine: Any, lses: Any) -> str:
     rows = np.isnan(mine).reshape(len(mine), -1).any(axis=1) & np.isfinite(lses).all(axis=0)
     if rows.any():
         return f"exp(lse) is 0 or ∞ at an lse of {lses[0, rows][0]:.0f}; subtract the larger of both first"
-    return "−inf − (−inf), or ∞/∞; what weight has a side without keys?"
+    return "−inf − (−inf), 0/0 or ∞/∞; what weight has a side without keys?"
 
 
 def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:

@@ -88,6 +88,7 @@ BUGS: dict[str, Callable[[Trainer], None]] = {
 PRICES = {"copies": 1, "loss": 2, "norm": 2, "gradients": 5, "ten losses": 20}
 MOST = 5  # the price of a diagnosis
 MODELS = 3  # seeds of the model and the batch
+ALIKE = 11  # the seed of a batch of long prompts on which a mean of means makes the norm as large as counted copies do
 
 
 class Steps(NamedTuple):
@@ -115,22 +116,24 @@ def _model(seed: int) -> Llama:
 
 
 @cache
-def _batch(seed: int) -> tuple[Any, Any]:
-    """Rows whose first tokens, a prompt, have no targets: up to half of a row. All steps train on this one batch."""
+def _batch(seed: int, long_prompts: bool = False) -> tuple[Any, Any]:
+    """Rows whose first tokens, a prompt, have no targets: 1 to 7 of 16, or 9 to 12. All steps train on this batch."""
     tokens, targets = map(to_numpy, SOURCE.batch(seed, batch_size=4, length=16))
-    prompt = np.random.default_rng(seed).integers(1, 8, size=(4, 1))
+    shortest, end = (9, 13) if long_prompts else (1, 8)
+    prompt = np.random.default_rng(seed).integers(shortest, end, size=(4, 1))
+    prompt[0] = min(prompt[0], 11)  # so every rank has a target
     return tokens, np.where(np.arange(16) < prompt, IGNORED, targets)
 
 
 @cache
-def _serial(seed: int, steps: int) -> Steps:
+def _serial(seed: int, steps: int, long_prompts: bool = False) -> Steps:
     """The steps of one rank, with the same clipping."""
     start, optimizer = _model(seed), AdamW(lr=LR)
     model = Llama(start.config, {name: x.copy() for name, x in start.weights.items()})
     losses: list[float] = []
     first: dict[str, Any] = {}
     for _ in range(steps):
-        loss, gradients = model.loss_and_gradients(*_batch(seed))
+        loss, gradients = model.loss_and_gradients(*_batch(seed, long_prompts))
         losses.append(loss)
         first = first or gradients
         optimizer.step(model.weights, clip_gradients(gradients, MAX_NORM)[0])
@@ -138,16 +141,16 @@ def _serial(seed: int, steps: int) -> Steps:
 
 
 @cache
-def _trained(bug: str, seed: int, steps: int) -> Steps:
+def _trained(bug: str, seed: int, steps: int, long_prompts: bool = False) -> Steps:
     """The steps of the mesh."""
 
     def program(comm: Comm) -> tuple[Any, ...]:
         trainer = Trainer(Mesh(comm, **AXES), _model(seed), AdamW(lr=LR), sequence_parallel=True, max_norm=MAX_NORM)
         BUGS.get(bug, no_bug)(trainer)
-        result = trainer.step(*_batch(seed))
+        result = trainer.step(*_batch(seed, long_prompts))
         gradients, slices = trainer.full_gradients(), trainer.model.slices
         own = {(name, slices[name]): x.tobytes() for name, x in trainer.replica.full_weights().items()}
-        rest = [trainer.step(*_batch(seed)).loss for _ in range(steps - 1)]
+        rest = [trainer.step(*_batch(seed, long_prompts)).loss for _ in range(steps - 1)]
         return [result.loss, *rest], result.norm, gradients, own
 
     results = run(program, RANKS).results
@@ -169,14 +172,15 @@ class Suspect:
     Args:
         bug: its name, or "none".
         seed: of the model and the batch.
+        long_prompts: prompts of 9 to 12 tokens of 16 instead of 1 to 7. Some ranks then have few targets.
 
     Attributes:
         price: of all checks that were asked for.
     """
 
-    def __init__(self, bug: str, seed: int = 0):
+    def __init__(self, bug: str, seed: int = 0, long_prompts: bool = False):
         one_of("bug", bug, (NONE, *BUGS))
-        self._bug, self._seed = bug, seed
+        self._bug, self._seed, self._long = bug, seed, long_prompts
         self.price, self.asked = 0, []  # type: int, list[str]
 
     def __repr__(self) -> str:
@@ -200,7 +204,8 @@ class Suspect:
         self.price += PRICES[check]
         self.asked.append(check)
         steps = STEPS if check == "ten losses" else 1
-        found, right = _trained(self._bug, self._seed, steps), _serial(self._seed, steps)
+        found = _trained(self._bug, self._seed, steps, self._long)
+        right = _serial(self._seed, steps, self._long)
         if check == "copies":
             return list(found.apart)
         if check == "gradients":
@@ -212,7 +217,7 @@ class Suspect:
 
     def sees(self, check: str) -> bool:
         """Whether a check comes out wrong; for nothing."""
-        found = Suspect(self._bug, self._seed).ask(check)
+        found = Suspect(self._bug, self._seed, self._long).ask(check)
         if isinstance(found, dict):
             return any(found.values())
         return any(x != 1 for x in found) if isinstance(found, list) else found != 1
@@ -221,8 +226,8 @@ class Suspect:
     def losses(self) -> dict[str, list[float]]:
         """The losses of ten steps of one rank, and of this trainer."""
         return {
-            "one rank": _serial(self._seed, STEPS).losses,
-            "eight ranks": _trained(self._bug, self._seed, STEPS).losses,
+            "one rank": _serial(self._seed, STEPS, self._long).losses,
+            "eight ranks": _trained(self._bug, self._seed, STEPS, self._long).losses,
         }
 
 
@@ -320,13 +325,15 @@ class BugCase:
     bug: str
     seed: int = 0
     size: int = 1  # the answer is no rank program
+    long_prompts: bool = False
 
     def __str__(self) -> str:
-        return "a right trainer" if self.bug == NONE else f"a trainer whose bug is {self.bug!r}"
+        rows = ", on long prompts" if self.long_prompts else ""
+        return "a right trainer" if self.bug == NONE else f"a trainer whose bug is {self.bug!r}{rows}"
 
 
 def _try_find_bug(trial: Trial, case: BugCase) -> list[str]:
-    patient = Suspect(case.bug, case.seed % MODELS)
+    patient = Suspect(case.bug, case.seed if case.long_prompts else case.seed % MODELS, case.long_prompts)
     found = trial.called(lambda check: patient.ask(check))  # a copy of a method would ask a copy of the suspect
     asked = ", ".join(f"{check} ({PRICES[check]})" for check in patient.asked) or "nothing"
     if not isinstance(found, str) or found not in (NONE, *BUGS):
@@ -373,7 +380,13 @@ def _draw(random: np.random.Generator, size: int) -> BugCase:
 FIND_BUG = Exercise(
     "07.find_bug",
     "find_bug(ask)",
-    [BugCase(bug) for bug in ("ends not summed", NONE, "norms not summed", HEADS, *list(BUGS)[:2], "copies counted")],
+    [
+        *(
+            BugCase(bug)
+            for bug in ("ends not summed", NONE, "norms not summed", HEADS, *list(BUGS)[:2], "copies counted")
+        ),
+        BugCase("mean of means", seed=ALIKE, long_prompts=True),
+    ],
     _try_find_bug,
     _draw,
     solved_by=("parlab.labs.find_bug",),

@@ -20,10 +20,16 @@ def trained(comm, seed, bias_rate, steps=60):
     trainer = Trainer(Mesh(comm, dp=4, ep=4), model, AdamW(lr=1e-2), bias_rate=bias_rate)
     batches = [SOURCE.batch(step, batch_size=8, length=32, xp=np) for step in range(steps)]
     losses = [trainer.step(*batch).loss for batch in batches]
-    hidden, _ = trainer.model.embedding.forward(batches[-1][0][2 * comm.rank : 2 * comm.rank + 2])
+    return fullest(trainer, batches[-1][0]), np.mean(losses[-10:])
+
+
+def fullest(trainer, tokens):
+    """The rows of the fullest rank over the mean."""
+    rank = trainer.mesh.ep.rank
+    hidden, _ = trainer.model.embedding.forward(tokens[2 * rank : 2 * rank + 2])
     counts = trainer.model.blocks[0].forward(hidden)[1]["mlp"].mixed.plan.counts
     loads = np.reshape(counts, (4, 4, 2)).sum(axis=(0, 2))
-    return loads.max() / loads.mean(), np.mean(losses[-10:])
+    return loads.max() / loads.mean()
 
 
 FULLEST = [(1, 1.27, 1.19), (2, 2.12, 1.16), (3, 1.45, 1.25), (4, 1.15, 1.27), (5, 2.00, 1.14)]
@@ -36,3 +42,29 @@ def test_with_five_seeds_the_bias_holds_the_fullest_rank_at_1_27_and_the_loss_wi
     assert unguided == pytest.approx(without, abs=0.005)
     assert guided == pytest.approx(with_bias, abs=0.005)
     assert -0.0015 < loss_with_bias - loss < 0.024
+
+
+def over_the_last_ten(comm, seed, bias_rate):
+    """The load of the fullest rank over the mean on the last ten batches: untrained, and after each step; the loss."""
+    model = Mixtral.random(CONFIG, seed=seed, dtype="float64", xp=np)
+    trainer = Trainer(Mesh(comm, dp=4, ep=4), model, AdamW(lr=1e-2), bias_rate=bias_rate)
+    batches = [SOURCE.batch(step, batch_size=8, length=32, xp=np) for step in range(60)]
+    untrained = [fullest(trainer, tokens) for tokens, _ in batches[-10:]]
+    losses, loads = [], []
+    for tokens, targets in batches:
+        losses.append(trainer.step(tokens, targets).loss)
+        loads.append(fullest(trainer, tokens))
+    return np.mean(untrained), np.mean(loads[-10:]), np.mean(losses[-10:])
+
+
+@pytest.mark.slow
+def test_of_20_seeds_12_begin_unfair_training_makes_9_of_them_worse_and_the_bias_holds_all_at_1_38():
+    seeds = range(1, 21)
+    plain = {seed: run(over_the_last_ten, 4, seed, 0.0).results[0] for seed in seeds}
+    guided = {seed: run(over_the_last_ten, 4, seed, 0.05).results[0] for seed in seeds}
+    unfair = {seed for seed in seeds if plain[seed][0] >= 1.6}
+    worse = {seed for seed in seeds if plain[seed][1] > plain[seed][0]}
+    assert (len(unfair), len(unfair & worse), len(worse - unfair)) == (12, 9, 3)
+    assert max(guided[seed][1] for seed in seeds) == pytest.approx(1.38, abs=0.005)
+    changed = [guided[seed][2] - plain[seed][2] for seed in seeds]
+    assert (round(min(changed), 3), max(changed)) == (-0.004, pytest.approx(0.0255, abs=5e-4))

@@ -68,6 +68,18 @@ def one_row_a_token(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates, num_experts, expert, gate=np.ones_like, back=back)
 
 
+def one_row_a_token_and_gates_not_sorted(comm, x, chosen, gates, num_experts, expert):
+    def back(returned, order):
+        k = chosen.shape[1]
+        y = np.zeros_like(x)
+        y[order // k] += returned * gates.reshape(-1, 1)
+        slots = np.zeros_like(returned)
+        slots[::k] = y
+        return slots
+
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert, gate=np.ones_like, back=back)
+
+
 def gates_not_sorted(comm, x, chosen, gates, num_experts, expert):
     def back(returned, order):
         slots = np.empty_like(returned)
@@ -85,6 +97,7 @@ def received_as_if_sorted(comm, *given):
     ("answer", "said"),
     [
         (one_row_a_token, "keeps the last of a token's rows alone"),
+        (one_row_a_token_and_gates_not_sorted, "two at once: y[tokens] += rows keeps the last of a token's rows alone"),
         (gates_not_sorted, "the answers are sorted by expert, the gates by token"),
         (received_as_if_sorted, "the rows received lie by source"),
         (rank_alone, "sorted by rank and not by expert"),
@@ -129,3 +142,10 @@ def test_own_rows_beside_those_of_others_are_seen_by_the_bytes_alone():
 def test_an_expert_gradient_that_is_ep_times_too_large_is_told_so():
     text = refused("10.mean_gradient", lucky_answers.ep_times_too_large)
     assert "2 times too large: the gradient holds the tokens of all 2 ranks of ep already" in text
+
+
+def test_the_drops_of_one_expert_as_a_share_of_all_pairs_lack_the_factor_of_the_experts():
+    def of_one_expert(pairs, num_experts, capacity):
+        return answers.SOLUTIONS["10.dropped"](pairs, num_experts, capacity) / num_experts
+
+    assert "this is what one expert drops, as a share of all pairs" in refused("10.dropped", of_one_expert)

@@ -150,3 +150,47 @@ WRONG = [
 @pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=[answer.__name__ for _, answer, _ in WRONG])
 def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
     assert said in refused(name, answer)
+
+
+def _tile(own=None, lower=None, higher=None):
+    """A rule of zigzag tiles (queries, keys, causal) in which one of the three cases is another."""
+
+    def zigzag_tile(rank, source, P, length):
+        early, late, whole = slice(0, length // 2), slice(length // 2, length), slice(0, length)
+        pieces = {"early": early, "late": late, "whole": whole}
+        case = own or ("whole", "whole", True)
+        if source < rank:
+            case = lower or ("whole", "early", False)
+        if source > rank:
+            case = higher or ("late", "whole", False)
+        return pieces[case[0]], pieces[case[1]], case[2]
+
+    return zigzag_tile
+
+
+def test_the_rule_of_these_tests_is_right_unless_it_is_changed():
+    assert "02.zigzag_tile: passed" in reviewed("02.zigzag_tile", _tile()).text
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (_tile(own=("whole", "whole", False)), "a rank's own tile has a causal mask"),
+        (_tile(lower=("late", "whole", False), higher=("whole", "early", False)), "the two cases are swapped"),
+        (_tile(lower=("whole", "late", False)), "the wrong half of the tile"),
+        (_tile(higher=("early", "whole", False)), "the wrong half of the tile"),
+        (_tile(lower=("whole", "whole", False)), "half of the tile is later than its queries"),
+        (_tile(lower=("whole", "whole", True)), "a mask by places in the shards"),
+        (_tile(higher=("late", "late", False)), ""),
+    ],
+)
+def test_a_wrong_rule_of_zigzag_tiles_is_refused_with_its_cause(answer, cause):
+    assert cause in refused("02.zigzag_tile", answer)
+
+
+def test_a_higher_rank_skipped_whole_is_the_rule_of_contiguous_shards():
+    def contiguous(rank, source, P, length):
+        queries, keys, causal = _tile()(rank, source, P, length)
+        return (slice(0, 0), keys, False) if source > rank else (queries, keys, causal)
+
+    assert "a later source is skipped whole, as with contiguous shards" in refused("02.zigzag_tile", contiguous)

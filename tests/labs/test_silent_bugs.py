@@ -3,7 +3,7 @@
 import pytest
 
 from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
-from parlab.labs.silent_bugs import BUGS, MOST, NONE, PRICES, SEES
+from parlab.labs.silent_bugs import ALIKE, BUGS, MOST, NONE, PRICES, SEES
 
 EXERCISE = EXERCISES["07.find_bug"]
 
@@ -155,3 +155,28 @@ def test_a_table_whose_ends_are_not_summed_ends_4_to_16_percent_below_the_right_
     runs = [Suspect("ends not summed", seed).losses for seed in range(4)]
     lower = [1 - run["eight ranks"][-1] / run["one rank"][-1] for run in runs]
     assert lower == pytest.approx([0.158, 0.043, 0.075, 0.139], abs=1e-3)
+
+
+def test_on_a_batch_of_long_prompts_a_mean_of_means_moves_the_norm_as_counted_copies_do():
+    means = Suspect("mean of means", ALIKE, long_prompts=True).ask("norm")
+    copies = [Suspect("copies counted", seed).ask("norm") for seed in range(3)]
+    assert min(copies) < means < max(copies)
+
+
+@pytest.mark.parametrize("limit", [1.0, 1.2, 1.24])
+def test_a_threshold_on_the_norm_instead_of_the_loss_is_refused(limit):
+    def by_the_size(ask):
+        norms = []
+
+        def remembered(check):
+            norms.append(ask(check))
+            return norms[-1]
+
+        answer = find_bug(lambda check: UNASKED if check == "loss" else remembered(check))
+        if answer not in ("copies counted", "mean of means"):
+            return answer
+        return "copies counted" if norms[-1] > limit else "mean of means"
+
+    text = said(by_the_size)
+    assert "a trainer whose bug is 'mean of means', on long prompts" in text or limit == 1.0
+    assert "so far 'copies counted' gives the same answers: ask for a check that tells the two apart" in text

@@ -72,7 +72,10 @@ def _headline(S: int, size: int, layout: str, causal: bool) -> str:
     """The headline of a ring: how unevenly the work is divided."""
     ratio = load_ratio(S, size, layout, causal=causal)
     kind = "causal" if causal else "no mask"
-    return f"{layout}, {kind}, {size} ranks, {S} tokens: the slowest rank has {ratio:.3g} × the mean work"
+    setting = f"{layout}, {kind}, {size} ranks, {S} tokens"
+    if ratio == 1:
+        return f"All ranks have the same work: {setting}"
+    return f"The slowest rank works {ratio:.3g} times the mean: {setting}"
 
 
 def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Tile | None]]]:

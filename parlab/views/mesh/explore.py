@@ -80,7 +80,7 @@ def mesh(
     marks.stacked(stack, {name: [value] for name, value in parts.items()}, colors, half=0.3)
     said = [f"{KEPT[name].said} {format_bytes(value)}" for name, value in parts.items()]
     longest = max(map(marks.text_width, said[::2])) / 72  # inches, of the first column
-    second = 1.75 if longest < 1.7 else longest + 0.4
+    second = max(1.75, longest + 0.4)
     for place, (name, words) in enumerate(zip(parts, said, strict=True)):
         row, column = divmod(place, 2)
         key(figure, right + second * column, HEIGHT - 1.55 + 0.26 * row, KEPT[name].color, words)

@@ -71,7 +71,8 @@ def test_as_many_pixels_are_coloured_as_pairs_are_attended_and_bars_are_as_long(
 @pytest.mark.parametrize(("layout", "ratio"), [("contiguous", "1.73"), ("zigzag", "1"), ("striped", "1.09")])
 def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layout, ratio):
     figure = views.ring_masks(32, 4, layout)
-    assert title(figure) == (f"{layout}, causal, 4 ranks, 32 tokens: the slowest rank has {ratio} × the mean work")
+    said = "All ranks have the same work" if ratio == "1" else f"The slowest rank works {ratio} times the mean"
+    assert title(figure) == f"{said}: {layout}, causal, 4 ranks, 32 tokens"
 
 
 def test_the_text_says_what_is_attended_in_each_step():
