@@ -38,8 +38,8 @@ def bytes_held(
         for m, time, peaks in zip(across, units[name], held[name], strict=True):
             lines.append(f"{name:<10}{m:>4}{time:>7g}{'':25}" + "".join(f"{short_bytes(of):>10}" for of in peaks))
     last = {name: max(row[-1]) / max(row[0]) for name, row in held.items()}
-    said = ", ".join(f"to {100 * part:.0f} % in {name}" for name, part in last.items())
-    headline = f"From m = {across[0]} to m = {across[-1]} the fullest rank's bytes go {said}"
+    said = ", ".join(f"{100 * part:.0f} % as much in {name}" for name, part in last.items())
+    headline = f"With m = {across[-1]} instead of {across[0]} the fullest rank holds {said}"
     figure = sheet([headline, *lines], HEIGHT, headline)
     for number, name in enumerate(makers):
         left = LEFT + number * (WIDTH + 0.4)
