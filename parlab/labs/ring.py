@@ -95,7 +95,7 @@ def _checked_tile(rule: Rule, rank: int, source: int, case: RingCase) -> int:
 
 
 def _known_masks(rank: int, source: int, wanted: Any) -> dict[str, Any]:
-    """What well-known mistakes attend of a tile, [c, c] each."""
+    """The pairs [c, c] of a tile that each well-known mistake attends."""
     half, everything = len(wanted) // 2, np.ones_like(wanted)
     early_keys, late_queries = np.zeros_like(wanted), np.zeros_like(wanted)
     early_keys[:, :half] = late_queries[half:] = True
