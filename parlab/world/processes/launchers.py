@@ -60,6 +60,7 @@ class MPILauncher:
 
 
 def _cupy() -> Any:
+    importlib.import_module("cupy.cuda.nccl")  # since CuPy 14, `cupy.cuda` has it only when it was imported by name
     return importlib.import_module("cupy")
 
 

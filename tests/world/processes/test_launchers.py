@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +57,16 @@ def test_without_cupy_the_error_names_the_command_that_adds_it(monkeypatch):
     monkeypatch.setattr(launchers.importlib, "import_module", lambda name: __import__("no_such_module"))
     with pytest.raises(ValueError, match=r"engine='nccl': CuPy is not installed; python -m pip install 'cupy-cuda12x"):
         run(print, 2, engine="nccl")
+
+
+def test_nccl_is_found_in_a_cupy_whose_cuda_has_it_only_when_it_was_imported_by_name(tmp_path):
+    cuda = tmp_path / "cupy" / "cuda"
+    cuda.mkdir(parents=True)
+    for path in (cuda.parent / "__init__.py", cuda / "__init__.py", cuda / "nccl.py"):
+        path.write_text("available = True")
+    asked = "from parlab.world.processes import launchers; assert launchers._cupy().cuda.nccl.available"
+    known = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])}
+    subprocess.run([sys.executable, "-c", asked], env=known, check=True)
 
 
 @pytest.mark.parametrize(
