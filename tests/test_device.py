@@ -58,6 +58,7 @@ from parlab.train import Mesh, Trainer
 from parlab.views import attention_cuts, wrong_gradients
 from parlab.zero import LossScale
 from tests.device import DEVICE, ImplicitConversionError, each_array, guarded, launches, on_device
+from tests.libraries import CUPY, needs_gpu
 from tests.nn.parity import assert_parity
 from tests.pipeline.models import tanh_model
 from tests.sequence.methods import pair
@@ -300,6 +301,19 @@ def test_nothing_leaves_the_device_unasked_and_results_equal_numpys_to_1e_12(nam
     asked = [place for place in seen.explicit if not place.startswith(FREE)]
     assert allowed in (None, len(asked)), asked
     assert all(isinstance(x, np.ndarray) or x.device == DEVICE for x in found)
+    assert any(not isinstance(x, np.ndarray) for x in found)
+    assert_parity(found, expected, 1e-5 if "mixed" in name else 1e-12, floor=1e-3)
+
+
+def on_cupy(x: np.ndarray) -> Any:
+    return CUPY.asarray(np.ascontiguousarray(x) if x.ndim else x)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_a_gpu_results_equal_numpys_to_1e_12(name):
+    program, _ = PROGRAMS[name]
+    found, expected = (list(each_array(program(move))) for move in (on_cupy, lambda x: x))
     assert any(not isinstance(x, np.ndarray) for x in found)
     assert_parity(found, expected, 1e-5 if "mixed" in name else 1e-12, floor=1e-3)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,6 +22,7 @@ from parlab.experts import (
 from parlab.nn.moe import Expert, MixtureOfExperts, sum_of_slots
 from parlab.nn.routing import Routing, route
 from parlab.world import MismatchError
+from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import draw
 from tests.nn.parity import relative_error
 
@@ -132,9 +132,10 @@ def test_the_other_exchanges_equal_serial_to_1e_12(size, how):
         assert_equals_serial(*both(size, 12, 1, 5, scores="softmax", **how))
 
 
-def test_strict_arrays_go_through_the_other_exchanges():
-    assert_equals_serial(*both(4, 8, 2, 3, xp=array_api_strict, exchange="hierarchical", ranks_per_node=2))
-    assert_equals_serial(*both(2, 4, 2, 3, xp=array_api_strict, exchange="all_gather"))
+@pytest.mark.parametrize("xp", EACH_LIBRARY[1:])
+def test_arrays_of_other_libraries_go_through_the_other_exchanges(xp):
+    assert_equals_serial(*both(4, 8, 2, 3, xp=xp, exchange="hierarchical", ranks_per_node=2))
+    assert_equals_serial(*both(2, 4, 2, 3, xp=xp, exchange="all_gather"))
 
 
 def test_between_nodes_travels_one_copy_a_node_with_its_choices_and_gates():
@@ -175,8 +176,9 @@ def test_capacity_drops_the_same_rows_by_each_exchange():
         assert all(relative_error(gradients[name], x, floor=1e-3) <= 1e-12 for name, x in done[0][2].items())
 
 
-def test_strict_arrays_and_a_shared_expert_equal_serial_to_1e_12():
-    assert_equals_serial(*both(2, 4, 2, 5, xp=array_api_strict, shared=True))
+@pytest.mark.parametrize("xp", EACH_LIBRARY[1:])
+def test_arrays_of_other_libraries_and_a_shared_expert_equal_serial_to_1e_12(xp):
+    assert_equals_serial(*both(2, 4, 2, 5, xp=xp, shared=True))
 
 
 @settings(max_examples=25, deadline=None)

@@ -6,7 +6,6 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,6 +26,7 @@ from parlab.nn.attention import (
 )
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.sums import row_dot
+from tests.libraries import EACH_LIBRARY, LIBRARIES
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 from tests.nn.parity import assert_parity, relative_error
 
@@ -37,7 +37,7 @@ PAIRS = {
 }
 
 
-@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+@pytest.fixture(params=EACH_LIBRARY)
 def xp(request):
     return request.param
 
@@ -112,7 +112,7 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
     diagonal=st.none() | st.integers(-12, 12),
     window=st.none() | st.integers(1, 12),
     gentle=st.booleans(),
-    library=st.sampled_from([np, array_api_strict]),
+    library=st.sampled_from(LIBRARIES),
 )
 def test_strips_of_tile_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -25,6 +24,7 @@ from parlab.nn.layers import Core
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.norm import rms_norm
+from tests.libraries import EACH_LIBRARY
 from tests.nn.counter import Counter
 from tests.nn.finite_differences import draw
 from tests.nn.transformers_reference import SIZES, draw_tokens
@@ -32,7 +32,7 @@ from tests.nn.transformers_reference import SIZES, draw_tokens
 DENSE = Core(partial(dense_attention, causal=True), partial(dense_attention_backward, causal=True))
 
 
-@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+@pytest.fixture(params=EACH_LIBRARY)
 def xp(request):
     return request.param
 

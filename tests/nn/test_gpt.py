@@ -13,6 +13,7 @@ from parlab.nn.activation import softmax
 from parlab.nn.counting import itemize
 from parlab.nn.formulas import gpt_kept_bytes
 from parlab.nn.gpt import Dropout, gpt_block, gpt_weight_shapes
+from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 
 
@@ -23,7 +24,7 @@ def make_weights(xp, hidden_size, dtype="float64"):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
 def test_every_gradient_of_the_block_matches_finite_differences(xp, rate):
     x, dy, weights = draw(xp, 2, 3, 4), draw(xp, 2, 3, 4, seed=1), make_weights(xp, 4)
 
@@ -80,7 +81,7 @@ def test_the_block_equals_pytorchs_pre_norm_encoder_layer():
     assert np.max(np.abs(found - expected)) <= 1e-14 * np.max(np.abs(expected)) * 10
 
 
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
 def test_softmax_of_huge_scores_is_finite(xp):
     assert to_numpy(softmax(xp.asarray([1e4, 1e4, -xp.inf]))).tolist() == [0.5, 0.5, 0.0]
 

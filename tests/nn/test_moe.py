@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ from parlab.arrays import asarray, to_numpy
 from parlab.nn import moe
 from parlab.nn.moe import Expert, MixtureOfExperts
 from parlab.nn.routing import expert_loads
+from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 from tests.nn.parity import assert_parity, relative_error
 
@@ -21,7 +21,7 @@ CASES = {
     "all experts": {"k": 8},
     "capacity 3 of 4": {"k": 2, "capacity_factor": 0.75},
 }
-LIBRARIES = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+each_library = pytest.mark.parametrize("xp", EACH_LIBRARY)
 
 
 def layer(xp, case, seed=0):
@@ -57,7 +57,7 @@ def by_tokens(made, x):
     return y
 
 
-@LIBRARIES
+@each_library
 @pytest.mark.parametrize("case", CASES)
 def test_forward_equals_a_loop_over_tokens_and_slots(xp, case):
     made, x = layer(xp, case), draw(xp, 13, E)

@@ -6,12 +6,12 @@ import importlib.util
 import itertools
 import math
 
-import array_api_strict
 import numpy as np
 import pytest
 
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.optimizer import PIECE, AdamW, clip_factor, clip_gradients, gradient_norm, warmup_cosine
+from tests.libraries import EACH_LIBRARY
 
 TORCH_MISSING = importlib.util.find_spec("torch") is None
 SHAPES = {"a": (30, 7), "b": (7,)}
@@ -32,7 +32,7 @@ def algorithm_2(w, gradients, lr, betas, eps, decay):
     return w
 
 
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
 def test_adamw_is_algorithm_2_of_its_paper(xp):
     hyper = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.3}
     start, gradients = draw(0, 5), [draw(i, 5) for i in range(1, 8)]

@@ -6,7 +6,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from parlab.arrays import asarray
+from parlab.arrays import asarray, to_numpy
 from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward, swiglu, swiglu_backward
 from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, embedding, embedding_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
@@ -19,12 +19,13 @@ from parlab.nn.norm import (
     rms_norm_backward_weight,
 )
 from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
+from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 
 EPS = 1e-5
 
 
-@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+@pytest.fixture(params=EACH_LIBRARY)
 def xp(request):
     return request.param
 
@@ -188,8 +189,8 @@ def test_llama3_rope_keeps_fast_pairs_divides_slow_ones_by_8_and_blends_between(
     """Llama 3.1's own numbers: head size 128, base 500 000, factor 8, 1 and 4 turns in 8192 tokens."""
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling["original_max_position_embeddings"] = 8192
-    plain = np.asarray(inverse_frequencies(xp, 128, 500000.0))
-    scaled = np.asarray(inverse_frequencies(xp, 128, 500000.0, scaling))
+    plain = to_numpy(inverse_frequencies(xp, 128, 500000.0))
+    scaled = to_numpy(inverse_frequencies(xp, 128, 500000.0, scaling))
     wavelength = 2 * np.pi / plain
     assert (scaled[wavelength < 8192 / 4] == plain[wavelength < 8192 / 4]).all()
     assert np.allclose(scaled[wavelength > 8192], plain[wavelength > 8192] / 8, rtol=1e-15)
@@ -207,7 +208,7 @@ def test_rotary_tables_are_float64_unless_asked_otherwise(xp):
 
 def test_linear_rope_scaling_stretches_positions(xp):
     stretched = inverse_frequencies(xp, 8, 10000.0, {"type": "linear", "factor": 4.0})
-    assert np.allclose(np.asarray(stretched) * 4, np.asarray(inverse_frequencies(xp, 8, 10000.0)), rtol=1e-15)
+    assert np.allclose(to_numpy(stretched) * 4, to_numpy(inverse_frequencies(xp, 8, 10000.0)), rtol=1e-15)
 
 
 def test_linear_weight_part_later_and_in_any_order_is_bitwise_the_same(xp):

@@ -2,7 +2,6 @@
 
 import re
 
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -26,10 +25,11 @@ from parlab.pipeline import (
     zb_h2,
 )
 from parlab.world import run
+from tests.libraries import EACH_LIBRARY
 from tests.pipeline.models import ALL, CONFIG, IN_ORDER, TanhStage, error, name_of, serial, tanh_model, together
 
 
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
 @pytest.mark.parametrize("schedule", ALL, ids=name_of)
 def test_loss_and_gradients_are_the_serial_ones_to_1e_12(schedule, xp):
     model, batch, target, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches, xp)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import re
 
-import array_api_strict
 import numpy as np
 import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import Chunk, best_size, split_by_memory, split_equal
+from tests.libraries import EACH_LIBRARY
 from tests.sequence.tilings import flaws
 
 
@@ -77,7 +77,7 @@ def test_best_size_is_the_least_that_holds_whole_tokens():
         assert best_size(size * 7, 2.5, 7 * 2.5, 8) == size
 
 
-@pytest.mark.parametrize("library", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("library", EACH_LIBRARY)
 def test_each_rank_takes_its_own_chunk(library):
     x = np.arange(20.0).reshape(1, 10, 2)
     chunks = split_equal(10, 4, 1, ranks=3)

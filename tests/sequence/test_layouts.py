@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.attention import CAUSAL, STRICT
 from parlab.sequence import LAYOUTS, RingSchedule, RingStep, Tile, positions, shard, unshard
+from tests.libraries import EACH_LIBRARY
 
 
 def test_contiguous_s8192_p4_rank_2_owns_2048_tokens_4096_to_6144():
@@ -57,7 +57,7 @@ def test_documents_change_nothing_in_the_other_layouts(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("axis", [1, -2])
-@pytest.mark.parametrize("library", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("library", EACH_LIBRARY)
 def test_shard_follows_positions_and_unshard_undoes_it(library, axis, layout):
     x = asarray(np.arange(3 * 24 * 2).reshape(3, 24, 2), library)
     shards = shard(x, 3, layout, axis)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,11 +22,12 @@ from parlab.sequence import (
     tree_attention_backward,
 )
 from parlab.world import Device, Link, WorldError
+from tests.libraries import LIBRARIES
 from tests.nn.parity import assert_parity
 from tests.sequence import methods
 from tests.sequence.methods import METHODS, method_error, pair, runs, timelines, visible, whole
 
-LIBRARIES = st.sampled_from([np, array_api_strict])
+DRAWN = st.sampled_from(LIBRARIES)
 
 
 def divisors(number):
@@ -66,7 +66,7 @@ def cases(draw, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=10)
-@given(data=st.data(), library=LIBRARIES)
+@given(data=st.data(), library=DRAWN)
 def test_matches_dense_to_1e_12(method, data, library):
     size, shape, how = data.draw(cases(method))
     assert method_error(pair(method), size, shape, library, **how) <= 1e-12

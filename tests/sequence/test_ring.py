@@ -6,7 +6,6 @@ import re
 from contextlib import contextmanager
 from fractions import Fraction
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,6 +24,7 @@ from parlab.sequence import (
     unmasked_pairs,
 )
 from parlab.world import WorldError
+from tests.libraries import LIBRARIES
 from tests.nn.parity import assert_parity
 from tests.sequence.rings import both, dense, draw_inputs, gathered, run_ring
 
@@ -45,7 +45,7 @@ FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop 
     layout=st.sampled_from(LAYOUTS),
     causal=st.booleans(),
     scale=st.none() | st.floats(0.1, 2),
-    library=st.sampled_from([np, array_api_strict]),
+    library=st.sampled_from(LIBRARIES),
 )
 def test_ring_matches_dense_to_1e_12(size, B, G, group, half, D, layout, causal, scale, library):
     inputs = draw_inputs(B, G * group, G, 2 * half * size, D)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -21,6 +20,7 @@ from parlab.sequence import (
 )
 from parlab.world import MismatchError
 from parlab.world.collectives import ring_all_reduce_cost
+from tests.libraries import EACH_LIBRARY
 from tests.nn.parity import assert_parity
 
 B, H, G, S, D = 1, 4, 2, 32, 8
@@ -35,7 +35,7 @@ def gradients_of(rank, library=np):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("library", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("library", EACH_LIBRARY)
 def test_gradients_are_the_mean_on_every_rank_and_the_same_to_the_bit(size, library):
     done = run(synchronise_gradients, size, per_rank([gradients_of(rank, library) for rank in range(size)]))
     each = [gradients_of(rank) for rank in range(size)]

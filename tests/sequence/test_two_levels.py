@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +14,7 @@ import parlab.sequence
 from parlab import per_rank, run
 from parlab.sequence import AttentionShape, allgather_cost, shard, ulysses_cost, usp_attention
 from parlab.world import CLASSROOM, DeadlockError, Link, MismatchError
+from tests.libraries import LIBRARIES
 from tests.sequence.methods import draw_inputs, method_error, pair, run_method, runs, timelines
 
 METHODS = ("ulysses", "allgather", "usp")
@@ -41,7 +41,7 @@ def cases(draw, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=12)
-@given(data=st.data(), library=st.sampled_from([np, array_api_strict]))
+@given(data=st.data(), library=st.sampled_from(LIBRARIES))
 def test_matches_dense_to_1e_12(method, data, library):
     size, shape, how = data.draw(cases(method))
     assert method_error(pair(method), size, shape, library, **how) <= 1e-12

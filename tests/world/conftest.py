@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 
-import array_api_strict
-import numpy as np
 import pytest
 
+from tests.libraries import EACH_LIBRARY
 
-@pytest.fixture(params=[np, array_api_strict], ids=["numpy", "strict"])
+
+@pytest.fixture(params=EACH_LIBRARY)
 def xp(request):
     return request.param
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from math import ceil, floor, log2
 
-import array_api_strict
 import numpy as np
 import pytest
 
 from parlab.arrays import asarray, owning_buffer, to_numpy
 from parlab.world import CLASSROOM, Cluster, Link, collectives, per_rank, run
+from tests.libraries import EACH_LIBRARY
 
 SIZES = range(1, 18)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)
@@ -25,16 +25,24 @@ ALL_REDUCES = ("ring", "recursive_doubling", "rabenseifner")
 
 
 def each(names, cases, strict):
-    """The cases on NumPy, and those that are `strict` on array-api-strict too: one a collective and algorithm."""
-    chosen = [(np, *case) for case in cases] + [(array_api_strict, *case) for case in cases if case in strict]
-    ids = ["-".join([xp.__name__.rpartition("_")[2], *map(str, case)]) for xp, *case in chosen]
-    return pytest.mark.parametrize(("xp", *names), chosen, ids=ids)
+    """The cases on NumPy, and those that are `strict` on the other libraries too: one a collective and algorithm."""
+    chosen = [
+        pytest.param(*library.values, *case, id="-".join(map(str, (library.id, *case))), marks=library.marks)
+        for library in EACH_LIBRARY
+        for case in cases
+        if library.id == "numpy" or case in strict
+    ]
+    return pytest.mark.parametrize(("xp", *names), chosen)
 
 
 def draw(xp, size, *shape, dtype="float64"):
     """One array a rank; whole numbers, so that every order of summation gives the same bits."""
     numbers = np.random.default_rng([size, *shape]).integers(-8, 9, (size, *shape))
     return [asarray(own, xp, dtype=getattr(xp, dtype)) for own in numbers]
+
+
+def sum_of(xs):
+    return np.sum([to_numpy(x) for x in xs], axis=0)
 
 
 def counted(done):
@@ -73,7 +81,7 @@ def test_all_reduce_equals_numpy_and_its_cost_at_even_and_uneven_lengths(xp, alg
     for length in some_lengths(size, xp):
         xs = draw(xp, size, length)
         done = run(lambda comm, x: comm.all_reduce(x, algorithm=algorithm), size, per_rank(xs), cluster=EVEN)
-        assert_each_rank_has(done.results, np.sum(xs, axis=0))
+        assert_each_rank_has(done.results, sum_of(xs))
         assert_cost(done, cost(size, length, 8, LINK))
 
 
@@ -94,7 +102,7 @@ def test_all_ranks_of_an_all_reduce_hold_the_same_bits_even_where_sums_round(alg
     node = {"ranks_per_node": 2 if size % 2 == 0 else 1} if algorithm == "hierarchical" else {}
     results = run(lambda comm, x: comm.all_reduce(x, algorithm=algorithm, **node), size, per_rank(xs)).results
     assert_bitwise_equal(results)
-    np.testing.assert_allclose(results[0], np.sum(xs, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(results[0], sum_of(xs), rtol=1e-12)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -147,7 +155,7 @@ def test_hierarchical_sends_2_n_g_minus_1_over_g_inside_and_2_n_k_minus_1_over_g
         per_rank(xs),
         cluster=cluster,
     )
-    assert_each_rank_has(done.results, np.sum(xs, axis=0))
+    assert_each_rank_has(done.results, sum_of(xs))
     n = 8 * length
     inside, between = [0] * size, [0] * size
     for t in done.timeline.transfers:
@@ -170,7 +178,7 @@ def test_hierarchical_equals_its_cost_at_even_and_uneven_lengths(size, per_node)
             per_rank(xs),
             cluster=cluster,
         )
-        assert_each_rank_has(done.results, np.sum(xs, axis=0))
+        assert_each_rank_has(done.results, sum_of(xs))
         cost = collectives.hierarchical_all_reduce_cost(size, length, 8, per_node, cluster.intra, cluster.inter)
         assert_cost(done, cost)
 
@@ -228,7 +236,7 @@ def test_reduce_scatter_gives_rank_r_piece_r_and_sends_n_N_minus_1_over_N(xp, al
     for axis, shape in ((0, (2 * size, 3)), (1, (3, size)), (-1, (1, 2, 3 * size))):
         xs = draw(xp, size, *shape)
         done = run(lambda comm, x: comm.reduce_scatter(x, axis, "sum", algorithm), size, per_rank(xs), cluster=EVEN)  # noqa: B023
-        for result, piece in zip(done.results, np.split(np.sum(xs, axis=0), size, axis), strict=True):
+        for result, piece in zip(done.results, np.split(sum_of(xs), size, axis), strict=True):
             np.testing.assert_array_equal(to_numpy(result), piece, strict=True)
         n = 8 * int(np.prod(shape))
         assert_cost(done, getattr(collectives, f"{algorithm}_reduce_scatter_cost")([n // size] * size, LINK))
@@ -255,7 +263,7 @@ def test_ring_all_gather_and_reduce_scatter_take_counts_of_every_kind(xp, size):
 
         xs = draw(xp, size, 2, sum(counts))
         done = run(lambda comm, x: comm.reduce_scatter(x, 1, counts=counts), size, per_rank(xs), cluster=EVEN)  # noqa: B023
-        pieces = np.split(np.sum(xs, axis=0), np.cumsum(counts)[:-1], axis=1)
+        pieces = np.split(sum_of(xs), np.cumsum(counts)[:-1], axis=1)
         for result, piece in zip(done.results, pieces, strict=True):
             np.testing.assert_array_equal(to_numpy(result), piece, strict=True)
         assert_cost(done, collectives.ring_reduce_scatter_cost(nbytes, LINK))
@@ -312,7 +320,7 @@ def test_broadcast_and_reduce_take_ceil_log2_N_steps_from_every_root(xp, size):
         assert time_ == steps * LINK.picoseconds(n)
 
         done = run(lambda comm, x: comm.reduce(x, root), size, per_rank(xs), cluster=EVEN)  # noqa: B023
-        np.testing.assert_array_equal(to_numpy(done.results[root]), np.sum(xs, axis=0), strict=True)
+        np.testing.assert_array_equal(to_numpy(done.results[root]), sum_of(xs), strict=True)
         assert [rank for rank, result in enumerate(done.results) if result is not None] == [root]
         assert_cost(done, collectives.binomial_reduce_cost(size, n, root, LINK))
         assert counted(done)[0] == [int(rank != root) for rank in range(size)]

@@ -11,13 +11,13 @@ import array_api_strict
 import numpy as np
 import pytest
 
-import parlab.arrays
 from parlab import run
 from parlab.arrays import to_numpy
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Timeline
 from parlab.zero import DataParallel, Replica, Zero, forward_backward
+from tests.libraries import needs_gpu
 from tests.models import random_batches, random_llama
 
 SIZES = {
@@ -35,9 +35,7 @@ TOKENS = 4  # a row
 LR = 1e-2
 STAGES = [0, 1, 2, 3]
 
-GPU = pytest.param(
-    "array_api_compat.cupy", marks=pytest.mark.skipif(not parlab.arrays._gpu_answers(), reason="no GPU answers")
-)
+GPU = pytest.param("array_api_compat.cupy", marks=needs_gpu)
 library = pytest.mark.parametrize("library", ["numpy", "array_api_strict", GPU])  # once for each stage
 device = pytest.mark.parametrize("library", ["numpy", GPU])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from parlab.pipeline import partition
 from parlab.zero import ShardMap, shard_range
 from parlab.zero.flat import FlatLayout
 from parlab.zero.shards import cut
+from tests.libraries import EACH_LIBRARY
 
 ranks = st.integers(1, 9)
 
@@ -79,7 +79,7 @@ def test_packed_shards_join_to_the_arrays_and_unpack_as_they_were(shapes, size):
     assert all(np.array_equal(x, arrays[name]) for name, x in layouts[0].unpack(flat).items())
 
 
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
 def test_packing_copies_unpacking_does_not_and_a_shard_keeps_no_whole_alive(xp):
     arrays = {"w": asarray(np.ones((2, 3)), xp), "b": asarray(np.ones(5), xp)}
     layout = FlatLayout(arrays, [6, 5], rank=1)

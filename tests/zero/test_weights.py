@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -13,13 +12,14 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.zero import Zero, forward_backward
+from tests.libraries import EACH_LIBRARY
 from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy, train
 
 FREED = "is sharded, and not gathered now: use it inside `with zero.weights"
 PREFETCH = [0, 1, 3]
 
 
-@pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
 def test_a_stage_3_weight_used_outside_weights_says_how_to_use_it(xp):
     def program(comm, use):
         mine = Llama(model(xp).config, dict(model(xp).weights))

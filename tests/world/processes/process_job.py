@@ -17,6 +17,7 @@ import array_api_strict
 import numpy as np
 
 from parlab import per_rank, run
+from parlab.arrays import is_array, to_numpy
 from parlab.pipeline import one_f_one_b, run_schedule, zb_h1
 from parlab.sequence import shard
 from parlab.tensor import ParallelLlama
@@ -94,21 +95,21 @@ def prints_and_computes(comm):
     comm.hold("twice", np.ones(3), np.ones(4))
 
 
-def programs(size):
-    """Name: (program, arguments, keywords)."""
+def programs(size, other=array_api_strict):
+    """Name: (program, arguments, keywords); some also on the array library `other`."""
     steps = [random_steps(Random(seed), size, 30) for seed in range(int(sys.argv[1]))]
     rows = batches(size, 2)
     chosen = {
         **{f"random {seed}": (program, [those], {}) for seed, those in enumerate(steps)},
-        **{f"strict {seed}": (program, [those], {"xp": array_api_strict}) for seed, those in enumerate(steps[:2])},
+        **{f"other {seed}": (program, [those], {"xp": other}) for seed, those in enumerate(steps[:2])},
         "ring": ring(size),
-        "ring strict": ring(size, array_api_strict),
+        "ring other": ring(size, other),
         "zb_h1": pipeline(size, zb_h1),
         "1f1b": pipeline(size, one_f_one_b),
         **{f"zero {stage}": (zero, [small_model(), rows, stage, 1], {}) for stage in (1, 2, 3)},
         "groups": (groups, [], {}),
         "collectives": (collectives, [np], {}),
-        "collectives strict": (collectives, [array_api_strict], {}),
+        "collectives other": (collectives, [other], {}),
         "late error": (late_error, [], {}),
         "prints": (prints_and_computes, [], {}),
     }
@@ -137,7 +138,7 @@ def bits(value):
         return [type(value).__name__, [(key, bits(item)) for key, item in value.items()]]
     if isinstance(value, list | tuple):
         return [type(value).__name__, [bits(item) for item in value]]
-    x = np.asarray(value)
+    x = to_numpy(value) if is_array(value) else np.asarray(value)
     return type(value).__name__, x.dtype.str, x.shape, x.tobytes() if x.dtype.char not in "gGO" else repr(x.tolist())
 
 
@@ -153,7 +154,9 @@ def differences(ours, threads):
 def leaves(value):
     if isinstance(value, list | tuple | dict):
         return [leaf for item in (value.values() if isinstance(value, dict) else value) for leaf in leaves(item)]
-    return [] if value is None or isinstance(value, str) else [np.asarray(value)]
+    return (
+        [] if value is None or isinstance(value, str) else [to_numpy(value) if is_array(value) else np.asarray(value)]
+    )
 
 
 def worst(ours, threads):
@@ -164,11 +167,11 @@ def worst(ours, threads):
     return float(np.max(errors, initial=0.0))  # NaN, if there is one
 
 
-def main(engine="mpi", size="PMI_SIZE", rank="PMI_RANK"):
+def main(engine="mpi", size="PMI_SIZE", rank="PMI_RANK", other=array_api_strict):
     size, rank = int(os.environ[size]), int(os.environ[rank])
     output = sys.stdout
     sys.stdout = io.StringIO()  # for what programs print
-    for name, chosen in programs(size).items():
+    for name, chosen in programs(size, other).items():
         ours = outcome(engine, size, chosen)
         if rank == 0:
             found = differences(ours, threads := outcome("threads", size, chosen))
