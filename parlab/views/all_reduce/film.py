@@ -15,7 +15,7 @@ LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
 MOST_PANELS = 3  # of a race
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
-SIDE = 34  # the middle of the names of pieces, beside a ring
+SIDE = 34  # the middle of the names beside a ring, where no message passes
 BETWEEN = 12  # two ranks of a line
 
 
@@ -65,8 +65,9 @@ def _move(t: Transfer, size: int) -> Move | None:
 def pieces_film(shown: Timeline) -> Film:
     """The film of one all-reduce, reduce-scatter or all-gather on 2 to 6 ranks whose messages name their pieces.
 
-    Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A ring turns with the
-    clock. In the other algorithms the ranks stand in a line, so that every piece travels in its own row.
+    Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A row is pale from when its
+    numbers are sent away, to be added elsewhere, until the sum comes back. A ring turns with the clock. In the other
+    algorithms the ranks stand in a line, so that every piece travels in its own row.
     """
     moves, size = moves_of(shown), shown.size
     times = sorted({0, *(move.end for move in moves)})
@@ -76,7 +77,7 @@ def pieces_film(shown: Timeline) -> Film:
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
     for x, y in places if turns else places[:1]:
-        middle = NAMES / 2 if not turns else SIDE if x == grid.columns[0] else WIDTH - SIDE
+        middle = _beside(grid, x) if turns else NAMES / 2
         names = [word(middle, y + grid.row * p + grid.height / 2, f"piece {p}") for p in range(size)]
         film.draw("".join(names))
     for rank, place in enumerate(places if turns else ()):
@@ -137,17 +138,27 @@ def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tu
     held: Held = [[frozenset({r} if adds or r == p else ()) for p in range(size)] for r in range(size)]
     places = _places(grid, size)
     for rank, (x, y) in enumerate(places):
-        name = f"rank {rank}"
-        film.draw(word(x + grid.bar / 2, y - 0.35 * grid.gap, name, "strong" if grid.named else "small"))
+        middle = _beside(grid, x) if grid is RING else x + grid.bar / 2
+        film.draw(word(middle, y - 0.35 * grid.gap, f"rank {rank}", "strong" if grid.named else "small"))
         own = "".join(_bar(grid, x, y, [piece], "empty") for piece in range(size))
         film.draw(own + "".join(_chips(grid, x, y, size, piece, held[rank][piece]) for piece in range(size)))
     for at in sorted({move.start for move in moves}):
         now = [move for move in moves if move.start == at]
         sent = {move: [held[move.src][piece] for piece in move.pieces] for move in now}
         for move in now:
+            for piece in _given_away(move, now):
+                back = [m.end for m in moves if m.start >= move.end and m.dst == move.src and piece in m.pieces]
+                film.draw(_pale(grid, *places[move.src], piece), at, min(back, default=None), between=True)
+        for move in now:
             _travels(film, grid, move, sent[move], places)
             _arrives(film, grid, move, sent[move], held, places[move.dst])
         yield at, _line(now[0], sent[now[0]], [held[now[0].dst][piece] for piece in now[0].pieces])
+
+
+def _given_away(move: Move, now: list[Move]) -> list[int]:
+    """The pieces whose numbers the sender needs no more: it sends them to be added, and does not get the receiver's."""
+    swapped = [m.pieces for m in now if m.adds and (m.src, m.dst) == (move.dst, move.src)]
+    return [piece for piece in move.pieces if move.adds and not any(piece in pieces for pieces in swapped)]
 
 
 def _ring(moves: list[Move], size: int) -> bool:
@@ -181,6 +192,11 @@ def _places(grid: Grid, size: int) -> list[tuple[float, float]]:
     return [(grid.columns[column], grid.top + (grid.gap + grid.row * size) * row) for column, row in at]
 
 
+def _beside(grid: Grid, x: float) -> float:
+    """The middle of the names beside a column of a ring."""
+    return SIDE if x == grid.columns[0] else WIDTH - SIDE
+
+
 def _height(grid: Grid, size: int) -> float:
     lines = (size + 1) // 2 if grid is RING else 1
     return grid.top - 40 + (grid.gap + grid.row * size) * lines
@@ -190,6 +206,12 @@ def _bar(grid: Grid, x: float, y: float, pieces: Iterable[int], look: str) -> st
     """A frame around the rows of neighbouring pieces."""
     first, *_, last = [*pieces] * 2
     return outline(x - 2, y + grid.row * first - 2, grid.bar + 2, grid.row * (last - first) + grid.height + 4, look)
+
+
+def _pale(grid: Grid, x: float, y: float, piece: int) -> str:
+    """A veil over a row of pieces."""
+    veil = _bar(grid, x, y, [piece], "letter")
+    return f'<g fill-opacity=".75" stroke-opacity="0">{veil}</g>'
 
 
 def _chips(grid: Grid, x: float, y: float, size: int, piece: int, members: frozenset[int]) -> str:
@@ -206,7 +228,7 @@ def _arrow(grid: Grid, start: tuple[float, float], end: tuple[float, float]) -> 
     way = "→←"[to_x < x] if to_y == y else ("↓↑"[to_y < y] if to_x == x else "↙")
     if to_x != x:
         return word((sum(grid.columns) + grid.bar) / 2, y - 18, way, "arrow")
-    return word(x + (0 if x == grid.columns[0] else grid.bar), max(y, to_y) - 22, way, "arrow")
+    return word(x + (10 if x == grid.columns[0] else grid.bar - 10), max(y, to_y) - 22, way, "arrow")
 
 
 def _travels(film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]]) -> None:

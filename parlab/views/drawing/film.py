@@ -136,13 +136,16 @@ class Film:
         stops = (bisect_right if leaves else bisect_left)(self.times, time)
         return round(self._moving * self.share(time) + self._resting * stops, 2)
 
-    def draw(self, mark: str, start: Any = None, end: Any = None) -> None:
-        """Add SVG, seen from when the clock comes to `start` until it goes on from `end`; None: always."""
+    def draw(self, mark: str, start: Any = None, end: Any = None, *, between: bool = False) -> None:
+        """Add SVG, seen from when the clock comes to `start` until it goes on from `end`; None: always.
+
+        With `between`, it is seen from when the clock goes on from `start` until it comes to `end`.
+        """
         if start is end is None:
             self._marks.append(mark)
             return
-        span = {"a": start if start is None else self.second(start)}
-        span["b"] = end if end is None else self.second(end, leaves=True)
+        span = {"a": start if start is None else self.second(start, leaves=between)}
+        span["b"] = end if end is None else self.second(end, leaves=not between)
         self._add("see", span, mark, hidden=end is not None)
 
     def move(self, mark: str, start: Any, end: Any, by: tuple[float, float], bow: tuple[float, float] = (0, 0)) -> None:

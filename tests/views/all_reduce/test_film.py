@@ -42,8 +42,43 @@ def test_down_a_column_a_message_goes_through_the_middle_where_no_names_are():
     inward = [mark[0] for mark in marks(film, "go") if mark[0]["x"] == 0]
     assert len(inward) == 12  # from rank 1 to 2, and from 3 to 0
     assert {(numbers["y"] > 0, numbers["v"]) for numbers in inward} == {(True, -128), (False, 128)}
-    names = [float(part.get("x")) for part in tree_of(film).iter("text") if part.text.startswith("piece ")]
-    assert sorted(names) == [34] * 8 + [606] * 8  # beside the columns, which lie from 70 to 570
+    names = [float(part.get("x")) for part in tree_of(film).iter("text") if (part.text or "")[:5] in ("piece", "rank ")]
+    assert sorted(names) == [34] * 10 + [606] * 10, "beside the columns, which lie from 70 to 570"
+
+
+def veils(film):
+    """For each row that turns pale: its corner, and the film's seconds from when to when (9999: to the end)."""
+    found = []
+    for part in tree_of(film).iter("g"):
+        if part.find("g[@fill-opacity]") is not None:
+            span = dict(item.split(":") for item in part.get("style").split(";"))
+            corner = part.find("g/rect")
+            found.append(
+                (float(corner.get("x")), float(corner.get("y")), float(span["--a"]), float(span.get("--b", 9999)))
+            )
+    return found
+
+
+def test_a_row_is_pale_while_its_numbers_are_added_elsewhere():
+    """A ring of 4 sends 3 rows a rank away, one in each of the steps 1 to 3; they come back in the steps 4 to 6."""
+    film = views.film(collective("all_reduce", 4))
+    second = {at: film.second(3_000_000 * at, leaves=True) for at in range(6)}
+    back = {at: film.second(3_000_000 * at) for at in range(1, 7)}
+    rank_0 = sorted(veil[1:] for veil in veils(film) if veil[0] < 320 and veil[1] < 160)
+    row = [38 + 30 * piece for piece in range(4)]
+    assert rank_0 == [(row[1], second[2], back[6]), (row[2], second[1], back[5]), (row[3], second[0], back[4])]
+    assert len(veils(film)) == 4 * 3
+    for algorithm in ("rabenseifner", "circulant"):
+        assert len(veils(views.film(collective("all_reduce", 4, 1024, algorithm)))) == 4 * 3
+    assert not veils(views.film(collective("all_reduce", 4, 1024, "recursive_doubling"))), "both add, and both keep"
+    assert not veils(views.film(collective("all_gather", 4))), "who sends a finished piece keeps it"
+
+
+def test_of_a_reduce_scatter_a_rank_has_its_own_row_left():
+    for size, algorithm in ((4, "ring"), (5, "circulant")):
+        film = views.film(collective("reduce_scatter", size, 60, algorithm))
+        assert len(veils(film)) == size * (size - 1)
+        assert {end for *_, end in veils(film)} == {9999}
 
 
 def test_doubling_sends_all_pieces_twice_and_halving_fewer_in_4_steps():
