@@ -10,8 +10,8 @@ from parlab.arguments import checked, one_of
 from parlab.views.arguments import within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import Picture, key, panel, scale, sheet, short_bytes, write
-from parlab.views.mesh.steps import NAMES, fitting, meshes, step_on
+from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, short_bytes, write
+from parlab.views.mesh.steps import NAMES, fitting, meshes, step_on, stored
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.views.zero_redundancy.step_memory import LAYERS
@@ -22,6 +22,8 @@ SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1"}
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
 END = 7 * 2**20  # bytes, the end of the axis of held bytes
 KEPT = {layer.name: layer for layer in LAYERS}
+BESIDE = (1, 8, 1, 1), 16, 1  # the step whose held bytes are marked: pp 8, 16 microbatches, ZeRO 1, under 1F1B
+BESIDE_SAID = "pp 8, 16 microbatches"
 
 
 @checked({"schedule": partial(one_of, choices=tuple(SCHEDULES.values())), "zero": partial(within, least=0, most=3)})
@@ -33,7 +35,7 @@ def mesh(
 ) -> Picture:
     """Draw the bytes that a step on 8 ranks sends, by strategy, and those that its fullest rank holds.
 
-    `explore_mesh` shows this.
+    A dashed line marks what pp 8 holds with 16 microbatches under 1F1B. `explore_mesh` shows this.
 
     Args:
         axes: dp, pp, cp, tp, whose product is 8.
@@ -54,14 +56,17 @@ def mesh(
     spelled = " ".join(map("{} {}".format, NAMES, axes))
     most = f"{format_bytes(held)} held by the fullest rank"
     many = f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
-    headline = f"{spelled}, {many}: {1e3 * step.seconds:.3g} ms a step, {format_bytes(sent)} sent, {most}"
+    mark = sum(step.held for step in stored() if step[:3] == BESIDE)
+    than = "as much as" if held == mark else "more than" if held > mark else "less than"
+    headline = f"{1e3 * step.seconds:.3g} ms a step; {format_bytes(held)} held, {than} by {BESIDE_SAID}"
+    settings = f"{spelled}, {many}: {format_bytes(sent)} sent, {most}; of {BESIDE_SAID} {format_bytes(mark)}"
     lines = [
         f"{name:>5} sends {format_bytes(step.sent[name]):>10}, in closed form {format_bytes(step.formula[name]):>10}"
         for name in step.sent
     ]
     parts = {name: step.held[name] for name in KEPT if step.held.get(name)}
     lines += [f"holds {format_bytes(nbytes):>10} of {KEPT[name].said}" for name, nbytes in parts.items()]
-    figure = sheet([headline, *lines], HEIGHT, headline)
+    figure = sheet([headline, settings, *lines], HEIGHT, headline)
     width, height = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2, HEIGHT - TOP - BOTTOM
     right = LEFT + width + BETWEEN
     for left, what in ((LEFT, "sent by all ranks, in bytes"), (right, "held by the fullest rank at its peak")):
@@ -78,6 +83,8 @@ def mesh(
     scale(stack.yaxis, ends=(1.6, -0.5), ticks=())
     colors = {name: KEPT[name].color for name in parts}
     marks.stacked(stack, {name: [value] for name, value in parts.items()}, colors, half=0.3)
+    stack.axvline(mark, ymin=0.58, ymax=0.97, gid="beside", **BOUND)
+    marks.word(stack, mark, -0.42, f" {BESIDE_SAID}", color=theme.FAINT)
     said = [f"{KEPT[name].said} {format_bytes(value)}" for name, value in parts.items()]
     longest = max(map(marks.text_width, said[::2])) / 72  # inches, of the first column
     second = max(1.75, longest + 0.4)

@@ -1,14 +1,12 @@
-"""One training step on a mesh: a lane for each rank, and each message in the colour of its strategy."""
+"""One training step on a mesh: a row for what a rank computes, and one for the messages of each strategy."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.train import bytes_by_strategy, strategy_of
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import checked_ranks, lanes, legend_of, timeline_of
-from parlab.views.drawing.picture import Picture
-from parlab.views.timelines.timeline import ENDS, PROGRAM, draw_waits
+from parlab.views.drawing.lanes import legend_of, name_rows, time_axis, timeline_of
+from parlab.views.drawing.picture import Picture, panel, sheet, write
+from parlab.views.timelines.timeline import fused
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span
@@ -18,49 +16,62 @@ STRATEGIES = {
     "tp": theme.Kind("#A6761D", "tp: layers"),
     "cp": theme.Kind("#C51B7D", "cp: K/V"),
     "pp": theme.Kind("#444444", "pp: stages"),
-    "dp": theme.Kind("#1B4F9C", "dp: weights, gradients"),
+    "dp": theme.Kind("#1B4F9C", "dp: gradients, weights"),
 }
-OTHER = theme.Kind("#BBBBBB", "one norm")
+OTHER = {"norm": theme.Kind("#8A8A8A", "norm: one number"), "ep": theme.Kind("#8A8A8A", "ep: tokens")}
 FORWARD, BACKWARD = theme.KINDS["forward"], theme.KINDS["backward"]
 STEP = theme.Kind(COLORS["optimizer"], "AdamW")
+NAMES, SENT, TOP, ROW, BOTTOM = 2.0, 0.95, 0.9, 0.36, 0.6  # inches: beside the rows, above them, of each, below
+HALF = 0.34  # of a row
 
 
-def step_by_strategy(run: Run | Timeline, *, ranks: Any = None, headline: str | None = None) -> Picture:
-    """Draw the work of every rank in a step on a mesh.
+def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None = None) -> Picture:
+    """Draw one rank's work in a step on a mesh: a row of what it computes, and a row of messages for each strategy.
 
-    Computing and waiting stand in the middle of a rank's lane, the received messages above, and the sent ones below.
-    Messages have the colour of their strategy, computing that of forward, backward or the optimizer.
+    A box in a strategy's row is a message that the rank sends or receives. In the first row a gap is time in which the
+    rank waits; a long one for another rank says for which.
 
     Args:
         run: of a program that called `Trainer.step`.
-        ranks: the ranks to show. None: all.
-        headline: above the figure. None: the part of the step in which the first of these ranks computes.
+        rank: the rank to show.
+        headline: above the figure. None: the part of the step in which the rank computes.
 
     Raises:
-        ValueError: something else than a run, or ranks that are not there.
+        ValueError: something else than a run, or a rank that is not there.
     """
     shown = timeline_of(run)
-    chosen = checked_ranks(ranks, shown.size)
+    if type(rank) is not int or not 0 <= rank < shown.size:
+        raise ValueError(f"rank={rank!r:.60}: choose one of 0 to {shown.size - 1}")
     counted = bytes_by_strategy(shown)
     said = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in counted.items() if nbytes)
-    busy, all_of_it = shown.format(shown.busy(chosen[0])), shown.format(shown.makespan)
-    headline = headline or f"Of {all_of_it} rank {chosen[0]} computes {busy}: the rest is messages, and waiting"
-    figure, axes = lanes(f"{headline}\nsent by all: {said}\n{shown!r}", shown, chosen, headline)
-    lane_of = {rank: lane for lane, rank in enumerate(chosen)}
-    works = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
+    busy, all_of_it = shown.format(shown.busy(rank)), shown.format(shown.makespan)
+    headline = headline or f"Of {all_of_it} rank {rank} computes {busy}: the rest is messages, and waiting"
+    messages = [t for t in shown.transfers if t.end > t.start and t.src != t.dst and rank in (t.src, t.dst)]
+    kinds = STRATEGIES | OTHER
+    rows = {name: [t for t in messages if strategy_of(t) == name] for name in kinds}
+    rows = {name: own for name, own in rows.items() if own}
+    height = ROW * (1 + len(rows))
+    figure = sheet(f"{headline}\nsent by all: {said}\n{shown!r}", TOP + height + BOTTOM, headline)
+    axes = panel(figure, NAMES, TOP, theme.WIDTH - NAMES - SENT, height)
+    time_axis(axes, shown)
+    name_rows(axes, 1 + len(rows), [f"rank {rank} computes", *(kinds[name].name for name in rows)], line=False)
+    works = [span for span in shown.computes if span.rank == rank and span.end > span.start]
     phases = [_phase(span) for span in works]
-    marks.boxes(
-        axes, "computes", works, [lane_of[span.rank] for span in works], PROGRAM, [kind.color for kind in phases]
+    where = (-HALF, HALF)
+    marks.boxes(axes, "computes", works, [0] * len(works), where, [kind.color for kind in phases])
+    waits = fused(
+        (wait._replace(end=wait.came) for wait in shown.waits if wait.rank == rank and wait.came > wait.start),
+        lambda last, wait: (last.end, last.peer) == (wait.start, wait.peer),
     )
-    draw_waits(axes, shown, lane_of, PROGRAM)
-    messages = [t for t in shown.transfers if t.end > t.start and t.src != t.dst]
-    styles = [STRATEGIES.get(strategy_of(t), OTHER) for t in messages]
-    for kind, where, rank_of, _ in ENDS:
-        own = [(t, style.color) for t, style in zip(messages, styles, strict=True) if rank_of(t) in lane_of]
-        lane = [lane_of[rank_of(t)] for t, _ in own]
-        marks.boxes(axes, f"{kind}s", [t for t, _ in own], lane, where, [color for _, color in own])
-    kinds = [style for style in (*STRATEGIES.values(), OTHER) if style in styles]
-    legend_of(figure, [*(kind for kind in (FORWARD, BACKWARD, STEP) if kind in phases), *kinds])
+    waits = [wait for wait in waits if wait.peer != rank]
+    texts = [[f"waits for rank {wait.peer}", f"for {wait.peer}"] for wait in waits]
+    marks.labels(axes, waits, [0] * len(waits), where, texts, theme.FAINT)
+    for row, (name, own) in enumerate(rows.items(), 1):
+        marks.boxes(axes, name, own, [row] * len(own), where, kinds[name].color)
+    write(figure, theme.WIDTH - 0.15, TOP - 0.1, "sent by all", color=theme.FAINT, ha="right", va="baseline")
+    for row, name in enumerate(rows, 1):
+        write(figure, theme.WIDTH - 0.15, TOP + ROW * (row + 0.5), format_bytes(counted[name]), ha="right", va="center")
+    legend_of(figure, [kind for kind in (FORWARD, BACKWARD, STEP) if kind in phases])
     return figure
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from parlab import Cluster, arrays, run, views
 from parlab.nn import AdamW, Llama, LlamaConfig
-from parlab.train import Mesh, Trainer
+from parlab.train import Mesh, Trainer, bytes_by_strategy, strategy_of
 from parlab.views.mesh.steps import B, S, step_on
 from parlab.views.mesh.strategies import BACKWARD, FORWARD, STEP, STRATEGIES
+from parlab.world.units import format_bytes
 from parlab.zero import accounting
-from tests.views.drawn import check_text, title
+from tests.views.drawn import artists, boxes, check_text, title
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1e10, flops=1e11)
 CONFIG = LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2)
@@ -25,41 +26,43 @@ def step():
 
 
 def colors(axes, gid):
-    (boxes,) = [drawn for drawn in axes.collections if drawn.get_gid() == gid]
-    return {tuple(round(255 * part) for part in color[:3]) for color in boxes.get_facecolor()}
+    found = [drawn for drawn in axes.collections if drawn.get_gid() == gid]
+    return {tuple(round(255 * part) for part in color[:3]) for boxes in found for color in boxes.get_facecolor()}
 
 
-def rgb(name):
-    return tuple(int(STRATEGIES[name].color[start : start + 2], 16) for start in (1, 3, 5))
+def rgb(color):
+    return tuple(int(color[start : start + 2], 16) for start in (1, 3, 5))
 
 
-def test_messages_have_the_colour_of_their_group_and_the_text_counts_them(step):
-    figure = views.step_by_strategy(step)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_each_strategy_has_a_row_with_the_messages_that_the_rank_sends_or_receives(step, rank):
+    figure = views.step_by_strategy(step, rank=rank)
     (axes,) = figure.axes
-    for gid in ("sends", "receives"):
-        assert {rgb("dp"), rgb("tp")} <= colors(axes, gid)
-        assert not {rgb("pp"), rgb("cp")} & colors(axes, gid)
-    busy, all_of_it = step.timeline.format(step.timeline.busy(0)), step.timeline.format(step.timeline.makespan)
-    assert title(figure) == f"Of {all_of_it} rank 0 computes {busy}: the rest is messages, and waiting"
+    for strategy in ("dp", "tp"):
+        own = [t for t in step.timeline.transfers if rank in (t.src, t.dst) and strategy_of(t) == strategy]
+        assert len(boxes(figure, strategy)) == len([t for t in own if t.end > t.start and t.src != t.dst])
+        assert colors(axes, strategy) == {rgb(STRATEGIES[strategy].color)}
+    assert not boxes(figure, "pp")
+    timeline = step.timeline
+    busy, all_of_it = timeline.format(timeline.busy(rank)), timeline.format(timeline.makespan)
+    assert title(figure) == f"Of {all_of_it} rank {rank} computes {busy}: the rest is messages, and waiting"
     assert "sent by all: dp " in figure.text_shown
-    assert "tp " in figure.text_shown
+    counted = bytes_by_strategy(timeline)
     written = {text.get_text() for text in figure.texts}
-    assert {"tp: layers", "dp: weights, gradients"} <= written
-    assert "cp: K/V" not in written
+    assert {format_bytes(counted[strategy]) for strategy in ("dp", "tp", "norm")} <= written
+    check_text(figure)
 
 
 def test_forward_backward_and_optimizer_have_colours_of_their_own(step):
     figure = views.step_by_strategy(step)
     (axes,) = figure.axes
-    wanted = {tuple(int(kind.color[at : at + 2], 16) for at in (1, 3, 5)) for kind in (FORWARD, BACKWARD, STEP)}
-    assert colors(axes, "computes") == wanted
+    assert colors(axes, "computes") == {rgb(kind.color) for kind in (FORWARD, BACKWARD, STEP)}
     assert {"forward", "backward", "AdamW"} <= {text.get_text() for text in figure.texts}
-    check_text(figure)
 
 
-def test_ranks_that_are_not_there_and_what_is_no_run_are_refused(step):
-    with pytest.raises(ValueError, match=r"ranks=\[4\]: choose some of 0 to 3"):
-        views.step_by_strategy(step, ranks=[4])
+def test_a_rank_that_is_not_there_and_what_is_no_run_are_refused(step):
+    with pytest.raises(ValueError, match=r"rank=4: choose one of 0 to 3"):
+        views.step_by_strategy(step, rank=4)
     with pytest.raises(ValueError, match="run='step': must be what run"):
         views.step_by_strategy("step")
 
@@ -94,6 +97,22 @@ def test_meshes_that_are_not_of_8_ranks_and_unknown_schedules_are_refused():
         views.mesh((8, 1, 1, 1), microbatches=4)
     with pytest.raises(ValueError, match="schedule='best': use one of gpipe"):
         views.mesh(schedule="best")
+
+
+@pytest.mark.parametrize(
+    ("axes", "microbatches", "than"), [((1, 1, 1, 8), 1, "more than"), ((1, 1, 1, 8), 8, "less than")]
+)
+def test_the_headline_and_a_dashed_line_compare_with_the_1_29_mib_of_pp_8(axes, microbatches, than):
+    figure = views.mesh(axes, "one_f_one_b", 1, microbatches)
+    held, beside = (step_on(a, m, "one_f_one_b", 1).held for a, m in ((axes, microbatches), ((1, 8, 1, 1), 16)))
+    assert (sum(held.values()) > sum(beside.values())) == (than == "more than")
+    assert title(figure).endswith(f"{format_bytes(sum(held.values()))} held, {than} by pp 8, 16 microbatches")
+    (line,) = artists(figure, "beside")
+    assert set(line.get_xdata()) == {sum(beside.values())}
+
+
+def test_the_mesh_that_is_compared_with_holds_as_much_as_itself():
+    assert "held, as much as by pp 8, 16 microbatches" in title(views.mesh((1, 8, 1, 1), "one_f_one_b", 1, 16))
 
 
 def test_a_slider_redraws_and_its_picture_says_its_numbers():
