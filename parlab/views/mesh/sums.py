@@ -1,12 +1,15 @@
-"""The film of lesson 07: the gradients of three weights find the ranks that must add them."""
+"""The film of lesson 07: the gradients of three weights find the ranks that must add them, by the reader's function."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import dist
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import checked, one_of
 from parlab.train import Mesh
 from parlab.views.drawing.film import Film, chip, outline, word
 from parlab.world import Comm, run
@@ -14,120 +17,230 @@ from parlab.world import Comm, run
 AXES = {"dp": 2, "pp": 2, "tp": 2}
 RANKS = 8
 KINDS = {"cut": "cut", "norm": "norm", "tied": "table"}  # of weights, and their names in the film
-STEPS = (
-    ("norm", "tp", "Norm: the ranks of tp have it, and saw other tokens (sequence parallelism). They add."),
-    ("tied", "pp", "Table: both ends of the pipeline use it, each for something else. They add."),
-    ("", "data", "Every weight: the mean over data, whose ranks saw other tokens."),
-)
-BROKEN = {  # a bug of lesson 07: the step whose sum is left out, the weight's name in the film, and the step's line
-    "norms not summed": (0, "norm", "Norm: nobody adds. Each rank of tp keeps the gradient of its own tokens."),
-    "K/V heads not summed": (
-        0,
-        "K/V",
-        "Shared K/V head: nobody adds. Each rank of tp keeps its query heads' gradient.",
-    ),
-    "ends not summed": (1, "table", "Table: nobody adds. Each end of the pipeline keeps its own gradient."),
+SHARE = 1 / AXES["dp"]  # of each gradient in the mean over data
+BITS = {"dp": 4, "data": 4, "pp": 2, "ends": 2, "tp": 1, "cp": 0, "model": 3, "comm": 7}  # of a rank's number, by group
+COPIES = {"cut": "data", "norm": "data tp", "tied": "data ends"}  # the ranks that hold the same weight
+REASONS = {
+    ("cut", "data"): "Cut: the ranks of data saw other tokens. They add.",
+    ("norm", "tp"): "Norm: the ranks of tp normed other tokens. They add.",
+    ("norm", "data"): "Norm: the ranks of data saw other tokens, too. They add.",
+    ("tied", "ends"): "Table: each end of the pipeline uses it otherwise. They add.",
+    ("tied", "data"): "Table: the ranks of data saw other tokens, too. They add.",
 }
-WHOLE = ("none", "extra mean", "mean of means", "copies counted")  # these lose no chip
-BITS = (1, 2, 4)  # of a rank's number, in which the two ranks of tp, pp and data differ
+MOST_SUMS = 3  # of a weight, that are shown one by one
+NOBODY, RESULT = "nobody", "the result"
 LEFT, TOP, ACROSS, DOWN, WIDTH, HEIGHT = 64, 34, 144, 160, 134, 132  # of the boxes of ranks; their names stand left
 SLOT, ROW = 15, 32  # the width of a slot, the height of a row of slots
 SLOTS = (SLOT * RANKS, 20)
 MARGIN = 4  # of a frame around the slots of a group
+Program = Callable[[Any, Any, str, Any], Any]
 
 
-def contributions(comm: Comm, without: int | None = None) -> list[dict[str, list[int]]]:
-    """The ranks whose gradients are in this rank's gradient of each weight: at first, and after each of three sums.
+class Sum(NamedTuple):
+    """A step of the film: the weight, the group that adds, and each rank's gradient afterwards, `[ranks, sources]`."""
 
-    The sum of the step `without` is not made.
+    kind: str
+    group: str
+    found: Any
+
+
+class _Watched:
+    """A group, or a mesh of groups, that notes the result of each all-reduce."""
+
+    def __init__(self, of: Any, name: str, calls: list[tuple[str, Any]]):
+        self._of, self._name, self._calls = of, name, calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        return _Watched(found, name, self._calls) if name in BITS else found
+
+    def all_reduce(self, x: Any, *args: Any, **options: Any) -> Any:
+        """As the group's own."""
+        total = self._of.all_reduce(x, *args, **options)
+        if self._of.size > 1:
+            self._calls.append((self._name, np.array(total)))
+        return total
+
+
+def right_sums(mesh: Any, ends: Any, kind: str, gradient: Any) -> Any:
+    """The gradient of the whole batch, as the exercise 07.who_sums asks for it."""
+    if kind in ("norm", "K/V"):
+        gradient = mesh.tp.all_reduce(gradient)
+    if kind == "tied":
+        gradient = ends.all_reduce(gradient)
+    return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+def sums_of(program: Program) -> list[Sum]:
+    """The sums that `program` makes of each kind of weight, on eight ranks; each rank's gradient is marked as its own.
+
+    Raises:
+        ValueError: it returns no array of the gradient's shape.
     """
-    mesh = Mesh(comm, **AXES)
-    own = np.eye(RANKS)[comm.rank]  # a gradient with a mark of the rank that made it
-    gradients = dict.fromkeys(KINDS, own)
+
+    def noted(comm: Comm, kind: str) -> list[tuple[str, Any]]:
+        calls: list[tuple[str, Any]] = []
+        mesh = Mesh(comm, **AXES)
+        ends = mesh.pp.split(0)
+        own = np.eye(RANKS)[comm.rank]
+        result = program(_Watched(mesh, "mesh", calls), _Watched(ends, "ends", calls), kind, own)
+        if not isinstance(result, np.ndarray) or result.shape != own.shape:
+            raise ValueError(f"it returned {result!r:.60} for kind {kind!r}: must be an array of shape {own.shape}")
+        return [*calls, (RESULT, np.array(result))]
+
     found = []
-    for step, (kind, group, _) in enumerate((("", "", ""), *STEPS), -1):
-        for name in KINDS:
-            if group and kind in ("", name) and step != without:
-                gradients[name] = getattr(mesh, group).all_reduce(gradients[name])
-        found.append({name: np.flatnonzero(x).tolist() for name, x in gradients.items()})
+    for kind in KINDS:
+        by_rank = run(noted, RANKS, kind).results
+        groups = [[name for name, _ in calls] for calls in by_rank]
+        together = all(names == groups[0] for names in groups) and len(groups[0]) <= MOST_SUMS + 1
+        names = groups[0] if together else [RESULT]
+        steps = [
+            Sum(kind, name, np.stack([calls[at if together else -1][1] for calls in by_rank]))
+            for at, name in enumerate(names)
+        ]
+        *sums, result = steps
+        before = sums[-1].found if sums else np.eye(RANKS)
+        if np.array_equal(before != 0, result.found != 0):  # a division changes no chip
+            sums = [*sums[:-1], sums[-1]._replace(found=result.found)] if sums else [result._replace(group=NOBODY)]
+        else:
+            sums = steps
+        found += sums
     return found
 
 
-@checked({"bug": partial(one_of, choices=(*BROKEN, *WHOLE))})
-def film_of_sums(bug: str = "none") -> Film:
+def film_of_sums(program: Program | None = None) -> Film:
     """Film who sums what on a mesh of dp 2 · pp 2 · tp 2: chips, one a rank, are the gradients in a rank's sum.
 
-    The sums are made by the mesh's groups, on eight ranks.
+    The sums are made by the mesh's groups, on eight ranks. At the end a dashed place lacks a gradient, and a frame is
+    around one that should not be there.
 
     Args:
-        bug: one of lesson 07's six, or "none". Where it leaves out a sum, its chips do not travel; at the end the film
-            says whether the check of copies sees the bug.
+        program: `sum_gradient(mesh, ends, kind, gradient)`, as the exercise 07.who_sums asks for it, right or wrong;
+            it may use any group. One that is not written yet, and None, are the library's.
 
     Raises:
-        ValueError: no such bug.
+        ValueError: no function, or it returns no array of the gradient's shape.
     """
-    without, renamed, says = BROKEN.get(bug, (None, "", ""))
-    found = run(contributions, RANKS, without).results
-    names = KINDS | ({} if without is None else {STEPS[without][0]: renamed})
-    stops = ["backward done", *(f"over {group if group != 'pp' else 'both ends'}" for _, group, _ in STEPS)]
-    headline = _headline(bug, renamed, [len(found[0][-1][name]) for name in KINDS])
-    film = Film(headline, range(len(stops)), TOP + 2 * DOWN, resting=2.0, moving=6.0, says=lambda step: stops[step])
+    if program is not None and not callable(program):
+        raise ValueError(f"program={program!r:.60}: must be a function sum_gradient(mesh, ends, kind, gradient)")
+    written, sums = True, []
+    try:
+        sums = sums_of(program or right_sums)
+    except NotImplementedError:
+        written, sums = False, sums_of(right_sums)
+    last = {done.kind: done.found for done in sums}
+    wrong = [kind for kind in KINDS if not np.allclose(last[kind], SHARE * _copies(kind), rtol=0, atol=1e-12)]
+    stops = ["backward done", *(f"sum {number} done" for number in range(1, len(sums) + 1))]
+    headline = _headline(wrong, last)
+    if not written:
+        headline = "Not written yet, so the library's: " + headline[0].lower() + headline[1:]
+    film = Film(headline, range(len(stops)), TOP + 2 * DOWN, resting=1.5, moving=8.0, says=lambda step: stops[step])
     for replica in range(2):
         film.draw(word(LEFT + ACROSS * (2 * replica + 1), 14, f"replica {replica}", "strong"))
     for stage in (0, RANKS - 1):  # the names stand once, beside the first box: nothing travels over them
-        for row, shown in enumerate(names.values()):
+        for row, shown in enumerate(KINDS.values()):
             film.draw(word(6, _slots(stage, row)[1] + 10, shown, "left"))
     for rank in range(RANKS):
-        _draw_rank(film, rank, found)
-    for step, (kind, _, line) in enumerate(STEPS):
-        film.tell(step, says if step == without else line)
-        if kind:
-            _frame_groups(film, step, [*KINDS].index(kind), step == without)
-    if bug != "none":
-        verdict = 'equal: the check "copies" is blind' if without is None else 'not equal: the check "copies" sees it'
-        film.draw(word(LEFT + 2 * ACROSS - 5, TOP + 2 * DOWN - 12, verdict, "strong"), len(STEPS))
+        _draw_rank(film, rank)
+    for row, kind in enumerate(KINDS):
+        _draw_chips(film, row, [(at, done.found) for at, done in enumerate(sums, 1) if done.kind == kind])
+    for step, done in enumerate(sums):
+        film.tell(step, _line(done))
+        _frame_groups(film, step, [*KINDS].index(done.kind), done.group)
+    film.draw(word(LEFT + 2 * ACROSS - 5, TOP + 2 * DOWN - 12, _verdict(wrong, last), "strong"), len(sums))
     return film
 
 
-def _headline(bug: str, renamed: str, last: list[int]) -> str:
-    if bug in BROKEN:
-        return f"{bug}: the copies of a {renamed} end with other sums, and the check of copies sees it"
-    if bug != "none":
-        return f"{bug}: every sum is made, and the check of copies is blind"
-    cut, norm, table = last
-    needs = f"a cut weight needs the gradients of {cut} of {RANKS} ranks, a norm of {norm}, a tied table of {table}"
-    return f"Who sums what: {needs}"
+def _copies(kind: str) -> Any:
+    """The ranks that hold the same weight as each, and so need its gradient: 1 for each of them, `[ranks, ranks]`."""
+    same = RANKS - 1 - sum(BITS[group] for group in COPIES[kind].split())
+    return np.array([[float((rank ^ other) & same == 0) for other in range(RANKS)] for rank in range(RANKS)])
 
 
-def _draw_rank(film: Film, rank: int, found: list[list[dict[str, list[int]]]]) -> None:
-    """A rank's box, with a row of slots for each weight; a chip comes from the other rank of the group that sums."""
+def _headline(wrong: Sequence[str], last: dict[str, Any]) -> str:
+    if not wrong:
+        cut, norm, table = (int(_copies(kind)[0].sum()) for kind in KINDS)
+        needs = f"a cut weight needs the gradients of {cut} of {RANKS} ranks, a norm of {norm}, a tied table of {table}"
+        return f"Who sums what: {needs}"
+    kind = wrong[0]
+    for rank, own, right in zip(range(RANKS), last[kind], _copies(kind), strict=True):
+        has, needs = (", ".join(map(str, np.flatnonzero(x))) or "none" for x in (own, right))
+        if has != needs:
+            return f"{KINDS[kind]}: rank {rank} has the gradients of {has}, and needs those of {needs}"
+    largest = float(np.max(last[kind]))
+    return f"{KINDS[kind]}: a gradient counts {largest:.3g} in the result, and must count {SHARE:g}"
+
+
+def _verdict(wrong: Sequence[str], last: dict[str, Any]) -> str:
+    if not wrong:
+        return f"each copy has what it needs, times {SHARE:g}: the mean over data"
+    kind = wrong[0]
+    copies = [last[kind][np.flatnonzero(others)] for others in _copies(kind)]
+    equal = all(np.array_equal(own, of[0]) for of in copies for own in of)
+    return f"{KINDS[kind]}: its copies are {'equal, and wrong' if equal else 'not equal'}"
+
+
+def _line(done: Sum) -> str:
+    name = KINDS[done.kind].capitalize()
+    said = {
+        NOBODY: f"{name}: nobody adds. Each rank keeps its own gradient.",
+        RESULT: f"{name}: the function returns this.",
+    }
+    group = "data" if done.group == "dp" else done.group  # the same ranks here, where cp is 1
+    group = "ends" if (done.kind, group) == ("tied", "pp") else group
+    return said.get(done.group) or REASONS.get((done.kind, group)) or f"{name}: the function adds over {done.group}."
+
+
+def _draw_rank(film: Film, rank: int) -> None:
+    """A rank's box, with a row of slots for each weight."""
     (x, y), said = _corner(rank), f"rank {rank} (p {rank // 2 % 2}, t {rank % 2})"
     film.draw(outline(x, y, WIDTH, HEIGHT, "empty"))
     film.draw(word(x + WIDTH / 2, y + (16 if rank // 2 % 2 == 0 else HEIGHT - 16), said, "small"))
-    for row, name in enumerate(KINDS):
-        here = _slots(rank, row)
-        film.draw(outline(*here, *SLOTS, "empty"))
-        for source in found[rank][0][name]:
-            film.draw(_chip(rank, row, source))
-        for step in range(1, len(found[rank])):
-            peer = rank ^ BITS[step - 1]
-            there = _slots(peer, row)
-            for source in sorted({*found[rank][step][name]} - {*found[rank][step - 1][name]}):
-                way = here[0] - there[0], here[1] - there[1]
-                film.move(_chip(peer, row, source), step - 1, step, by=way)
-                film.draw(_chip(rank, row, source), step)
+    for row in range(len(KINDS)):
+        film.draw(outline(*_slots(rank, row), *SLOTS, "empty"))
 
 
-def _frame_groups(film: Film, step: int, row: int, broken: bool) -> None:
-    """A frame around the slots of each group that sums in this step; one that should, and does not, stays dashed."""
+def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
+    """The chips of a weight over its sums: each new one comes from the nearest rank that had it before.
+
+    What comes, goes or moves together is one part of the film: parts alone take bytes.
+    """
+    shown: dict[Any, str] = defaultdict(str)  # by when it comes and goes
+    moved: dict[Any, str] = defaultdict(str)  # by when it arrives, and how far it comes
+    states = [(0, np.eye(RANKS)), *sums]
+    for rank, source in product(range(RANKS), repeat=2):
+        there = [bool(found[rank, source]) for _, found in states]
+        for number, (at, _) in enumerate(states):
+            if there[number] and not (number and there[number - 1]):
+                left = next((states[later][0] - 1 for later in range(number, len(states)) if not there[later]), None)
+                shown[at or None, left] += _chip(rank, row, source)
+                if at:
+                    had = np.flatnonzero(states[number - 1][1][:, source]).tolist() or [source]
+                    peer = min(had, key=lambda other: dist(_corner(rank), _corner(other)))
+                    (x, y), (right, down) = _slots(peer, row), _slots(rank, row)
+                    moved[at, right - x, down - y] += _chip(peer, row, source)
+        needed = bool(_copies([*KINDS][row])[rank, source])
+        if there[-1] != needed:
+            x, y = _slots(rank, row)
+            look = "letter open" if needed else "frame"
+            shown[states[-1][0], None] += outline(x + SLOT * source, y, SLOT - 1, SLOTS[1], look)
+    for (at, *by), mark in moved.items():
+        film.move(mark, at - 1, at, by=(by[0], by[1]))
+    for (start, end), mark in shown.items():
+        film.draw(mark, start, end)
+
+
+def _frame_groups(film: Film, step: int, row: int, group: str) -> None:
+    """A frame around the slots of each group that sums in this step, if no other ranks stand between them."""
     starts = step + 0.01 if step else 0  # with its line, when the clock goes on from the stop
-    for rank in range(RANKS):
-        peer = rank ^ BITS[step]
-        if rank < peer:
-            (x, y), (right, bottom) = _slots(rank, row), _slots(peer, row)
-            size = right - x + SLOTS[0] + 2 * MARGIN, bottom - y + SLOTS[1] + 2 * MARGIN
-            frame = outline(x - MARGIN, y - MARGIN, *size, "wait" if broken else "frame")
-            film.draw(frame, starts, None if broken else step + 1)
+    bits = BITS.get(group, 0)
+    frames = ""
+    for rank in (rank for rank in range(RANKS) if bits not in (0, BITS["data"]) and not rank & bits):
+        (x, y), (right, bottom) = _slots(rank, row), _slots(rank | bits, row)
+        size = right - x + SLOTS[0] + 2 * MARGIN, bottom - y + SLOTS[1] + 2 * MARGIN
+        frames += outline(x - MARGIN, y - MARGIN, *size, "frame")
+    if frames:
+        film.draw(frames, starts, step + 1)
 
 
 def _corner(rank: int) -> tuple[float, float]:
@@ -145,4 +258,4 @@ def _slots(rank: int, row: int) -> tuple[float, float]:
 
 def _chip(rank: int, row: int, source: int) -> str:
     x, y = _slots(rank, row)
-    return chip(x + SLOT * source, y, SLOT - 1, 20, source)
+    return chip(x + SLOT * source, y, SLOT - 1, SLOTS[1], source)

@@ -1,49 +1,141 @@
-"""The film of sums is drawn from what the groups of a mesh add."""
+"""The film of sums is drawn from what the reader's function adds on eight ranks."""
 
+import re
+
+import numpy as np
 import pytest
 
-from parlab import labs, run, views
-from parlab.views.mesh.sums import BROKEN, WHOLE, contributions
-from tests.views.filmed import check_film, marks
+from parlab import views
+from parlab.views.mesh.sums import right_sums, sums_of
+from tests.labs import right_answers_07
+from tests.labs.answers import sum_gradient
+from tests.views.filmed import check_film, marks, tree_of
+
+NEEDED = {"cut": ([0, 4], [3, 7]), "norm": ([0, 1, 4, 5], [2, 3, 6, 7]), "tied": ([0, 2, 4, 6], [1, 3, 5, 7])}
 
 
-def test_a_cut_weight_has_2_gradients_at_the_end_a_norm_4_of_one_stage_and_a_table_4_of_one_slice():
-    last = [steps[-1] for steps in run(contributions, 8).results]
-    assert last[0] == {"cut": [0, 4], "norm": [0, 1, 4, 5], "tied": [0, 2, 4, 6]}
-    assert last[7] == {"cut": [3, 7], "norm": [2, 3, 6, 7], "tied": [1, 3, 5, 7]}
+def without_norms(mesh, ends, kind, gradient):
+    if kind == "tied":
+        gradient = ends.all_reduce(gradient)
+    return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
-def test_each_sum_changes_its_own_weight_alone_and_the_mean_comes_last():
-    steps = run(contributions, 8).results[5]
-    assert [len(step["norm"]) for step in steps] == [1, 2, 2, 4]
-    assert [len(step["tied"]) for step in steps] == [1, 1, 2, 4]
-    assert [len(step["cut"]) for step in steps] == [1, 1, 1, 2]
+def tp_for_all(mesh, ends, kind, gradient):
+    gradient = mesh.tp.all_reduce(gradient)
+    return sum_gradient(mesh, ends, "tied" if kind == "tied" else "cut", gradient)
 
 
-def test_the_film_says_each_sum_and_is_small():
+def without_the_mean(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size
+
+
+def thrown_away(mesh, ends, kind, gradient):
+    if kind == "norm":
+        mesh.tp.all_reduce(gradient)
+    return without_norms(mesh, ends, kind, gradient)
+
+
+def not_written(mesh, ends, kind, gradient):
+    raise NotImplementedError
+
+
+def last_of(program):
+    return {done.kind: done.found for done in sums_of(program)}
+
+
+def told(film):
+    """The chips that travel, and the places that are marked as wrong at the end."""
+    travels = [words for numbers, words in marks(film, "go")]
+    looks = [part.get("class") for part in tree_of(film).iter("rect")]
+    return sum(map(len, travels)), looks.count("letter open")
+
+
+@pytest.mark.parametrize("program", [right_sums, sum_gradient])
+def test_a_cut_weight_has_2_gradients_at_the_end_a_norm_4_of_one_stage_and_a_table_4_of_one_slice(program):
+    last = last_of(program)
+    for kind, of_ends in NEEDED.items():
+        for rank, needed in zip((0, 7), of_ends, strict=True):
+            assert np.flatnonzero(last[kind][rank]).tolist() == needed
+        assert set(last[kind].ravel()) == {0.0, 0.5}  # the mean over two replicas
+
+
+def test_the_sums_are_shown_one_by_one_so_that_16_chips_travel_at_most():
     film = views.film_of_sums()
-    assert "a cut weight needs the gradients of 2 of 8 ranks, a norm of 4, a tied table of 4" in repr(film)
-    assert len(film.lines) == 3
+    assert [(done.kind, done.group) for done in sums_of(right_sums)] == [
+        ("cut", "data"),
+        ("norm", "tp"),
+        ("norm", "data"),
+        ("tied", "ends"),
+        ("tied", "data"),
+    ]
+    at = {}
+    for numbers, words in marks(film, "go"):
+        at[numbers["a"]] = at.get(numbers["a"], 0) + len(words)
+    assert list(at.values()) == [8, 8, 16, 8, 16]
+    assert film.headline.endswith("a cut weight needs the gradients of 2 of 8 ranks, a norm of 4, a tied table of 4")
+    assert told(film) == (56, 0)
     assert len(film.html.encode()) < 30_000
-    assert len(marks(film, "go")) == 8 + 8 + 8 + 16 + 16  # chips that travel: of norms, of tables, then of all
     check_film(film)
 
 
-def test_without_the_sum_over_both_ends_each_end_of_a_table_keeps_its_own_two_gradients():
-    last = [steps[-1] for steps in run(contributions, 8, 1).results]
-    assert [last[rank]["tied"] for rank in (0, 2)] == [[0, 4], [2, 6]]
-    assert last[0]["norm"] == [0, 1, 4, 5]
-
-
-@pytest.mark.parametrize("bug", labs.BUGS)
-def test_a_bug_that_the_copies_show_loses_8_chips_and_the_others_none(bug):
-    film, sees = views.film_of_sums(bug), labs.Suspect(bug).sees("copies")
-    assert len(marks(film, "go")) == 56 - (8 + 8) * sees  # of its own sum, and of the mean, which has half of it
-    assert film.headline.endswith("sees it" if sees else "is blind")
+def test_without_the_sum_over_tp_each_rank_lacks_two_gradients_of_a_norm_and_copies_differ():
+    film = views.film_of_sums(without_norms)
+    assert film.headline == "norm: rank 0 has the gradients of 0, 4, and needs those of 0, 1, 4, 5"
+    assert told(film) == (8 + 8 + 8 + 16, 8 * 2)
+    assert "norm: its copies are not equal" in film.html
     check_film(film)
 
 
-def test_the_film_knows_the_labs_bugs_and_refuses_another():
-    assert {*BROKEN, *WHOLE} == {"none", *labs.BUGS}
-    with pytest.raises(ValueError, match="bug='norm': "):
+def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
+    film = views.film_of_sums(tp_for_all)
+    assert film.headline == "cut: rank 0 has the gradients of 0, 1, 4, 5, and needs those of 0, 4"
+    assert "cut: its copies are equal, and wrong" in film.html
+    assert film.html.count('width="14" height="20" class="frame"') == 8 * 2 + 8 * 4  # of cut weights and of the table
+    check_film(film)
+
+
+def test_a_mean_that_is_forgotten_moves_every_chip_and_is_said():
+    film = views.film_of_sums(without_the_mean)
+    assert film.headline == "cut: a gradient counts 1 in the result, and must count 0.5"
+    assert told(film) == (56, 0)
+
+
+def test_a_sum_that_is_thrown_away_goes_again():
+    film = views.film_of_sums(thrown_away)
+    assert "norm: rank 0 has the gradients of 0, 4" in film.headline
+    assert told(film)[1] == 8 * 2
+
+
+def test_the_result_is_shown_where_no_group_tells_how_it_was_made():
+    def by_hand(mesh, ends, kind, gradient):
+        return mesh.comm.all_gather(gradient[None])[0]
+
+    film = views.film_of_sums(by_hand)
+    assert "Cut: the function returns this." in repr(film)
+    assert film.headline == "cut: rank 0 has the gradients of 0, and needs those of 0, 4"
+
+
+def test_one_over_all_ranks_still_fits_into_a_film():
+    film = views.film_of_sums(lambda mesh, ends, kind, gradient: mesh.comm.all_reduce(gradient) / 8)
+    assert re.search("the function adds over comm", repr(film))
+    check_film(film)
+
+
+def test_every_right_answer_of_the_exercise_is_right_in_the_film():
+    answers = right_answers_07.RIGHT["07.who_sums"]
+    assert len(answers) > 6
+    for answer in answers:
+        assert views.film_of_sums(answer).headline.startswith("Who sums what"), answer.__name__
+
+
+def test_the_librarys_sums_stand_in_while_nothing_is_written():
+    film = views.film_of_sums(not_written)
+    assert film.headline.startswith("Not written yet, so the library's: who sums what")
+    assert told(film) == told(views.film_of_sums())
+
+
+def test_what_is_no_function_and_a_result_that_is_no_gradient_are_refused():
+    with pytest.raises(ValueError, match="program='norm': must be a function"):
         views.film_of_sums("norm")
+    with pytest.raises(ValueError, match="returned None for kind 'cut': must be an array of shape"):
+        views.film_of_sums(lambda mesh, ends, kind, gradient: None)
