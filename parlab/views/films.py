@@ -50,8 +50,8 @@ def film(source: Any, **options: Any) -> Film:
     - for one or two steps of ZeRO-3 by name, {name: run}: gathers beside the work, and the waiting that they leave;
     - for up to three other runs by name, {name: run}: what the ranks of each do, on one clock (`run.wallclock` is a
       watch's);
-    - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP, also one
-      composed of all-to-alls and a ring, with a causal one too): the K/V, queries and outputs that travel between
+    - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP with a causal
+      one too; USP and the double ring also composed of their parts): the K/V, queries and outputs that travel between
       rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for the run of any other ring attention on 2 to 4 ranks, forward or backward: the mask that fills tile by tile,
       the K/V that go around, and each rank's work and ports;

@@ -41,16 +41,19 @@ class MethodPlan(NamedTuple):
 
 def plan_of(shown: Timeline) -> MethodPlan | None:
     """The plan of the method that ran, if its messages are those of the plan: an attention without a mask, or USP with
-    a causal one, also if it is composed of all-to-alls and a ring.
+    a causal one. USP may be composed of all-to-alls and a ring, a double ring of rings and of messages without a label,
+    which cross.
     """
-    said = {str(t.label) for t in shown.transfers if t.name != "all_to_all"}
+    said = {str(t.label) for t in shown.transfers if t.name != "all_to_all" and t.label is not None}
     label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
     if label is None or shown.size not in RANKS:
         return None
     told = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", label[3])}
-    neighbours = {t.dst for t in shown.transfers if t.name == "all_to_all" and t.src == 0}
-    if neighbours and label[1] == "ring":
-        plan = _apart(_usp(shown.size, 1 + len(neighbours)))
+    composed, others = _composed(shown), {t.dst for t in shown.transfers if t.src == 0 and t.label is None}
+    if composed == "USP":
+        plan = _apart(_usp(shown.size, 1 + len(others)))
+    elif composed == "double ring" and label[2] == "False":
+        plan = _double_ring(shown.size, shown.size // (1 + len(others)))
     elif label[2] == "True" and label[1] != "USP":
         return None
     else:
@@ -63,6 +66,13 @@ def plan_of(shown: Timeline) -> MethodPlan | None:
     spans = [len(_attends(shown, rank)) for rank in range(shown.size)]
     same = sent == {pair: len(parts) for pair, parts in plan.sends.items()} and spans == list(map(len, plan.attends))
     return plan if same else None
+
+
+def _composed(shown: Timeline) -> str:
+    """The method that a ring is part of, by the messages that are not the ring's own; "": there are none."""
+    others = {t.name for t in shown.transfers if t.label is None}
+    rings = {str(t.label).partition(",")[0] for t in shown.transfers if t.label is not None} == {"ring"}
+    return {frozenset({"all_to_all"}): "USP", frozenset({"message"}): "double ring"}.get(frozenset(others), "") * rings
 
 
 def _apart(plan: MethodPlan) -> MethodPlan:
@@ -98,8 +108,8 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
         raise ValueError(f"ranks_per_node={ranks_per_node}: must divide the {size} ranks")
     plan, messages = plan_of(shown), _carried(shown)
     assert plan is not None
-    composed = shown.transfers[0].name == "all_to_all"
-    name = "USP, composed" if composed else str(shown.transfers[0].label).partition(",")[0]
+    composed = _composed(shown)
+    name = f"{composed}, composed" if composed else str(shown.transfers[0].label).partition(",")[0]
     begins = {t.start for t, _ in messages if t.src == 0} | {span.start for span in _attends(shown, 0)}
     begins -= {span.end for span in _attends(shown, 0)} - {t.start for t, _ in messages if t.src == 0}
     headline = f"{name[0].upper()}{name[1:]}, {size} ranks: {shown.format(shown.makespan)}"

@@ -7,7 +7,8 @@ import pytest
 
 import parlab.sequence
 from parlab import per_rank, run, views
-from parlab.sequence import shard
+from parlab.nn.attention import merge
+from parlab.sequence import ring_attention, shard
 from parlab.views.attention import film as attention
 from parlab.views.attention.film import KV, OUT, QKV, Q, plan_of
 from parlab.world import CLASSROOM, Link
@@ -22,8 +23,20 @@ def composed(comm, q, k, v):
     return usp(comm, q, k, v, 2), None
 
 
+def crossing_first(comm, q, k, v):
+    """A double ring of two rings and a crossing, as lesson 03 writes it."""
+    node, pair = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
+    leaving, coming = pair.isend((k, v), 1 - pair.rank), pair.irecv(1 - pair.rank, (k, v))
+    ours = ring_attention(node, q, k, v)
+    theirs = ring_attention(node, q, *coming.wait())
+    leaving.wait()
+    return merge(*ours, *theirs)
+
+
+COMPOSED = {"composed": composed, "crossing first": crossing_first}
 METHODS = {
     "composed": {},
+    "crossing first": {},
     "usp, causal": {"ulysses": 2, "causal": True},
     "ring": {},
     "double_ring": {"ranks_per_node": 2},
@@ -37,7 +50,7 @@ METHODS = {
 
 
 def ran(name, size=4, cluster=NODES, **more):
-    method = composed if name == "composed" else getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
+    method = COMPOSED.get(name) or getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
     x = [np.zeros((1, 4, 1024, 16), np.float32)] * 3
     return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=cluster, **METHODS[name] | more)
 
@@ -115,6 +128,26 @@ def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
         "14.1 µs: rank 0 sends K/V 0 to rank 2, attends K/V 1",
         "71.5 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
     ]
+
+
+def test_a_double_ring_composed_of_two_rings_and_a_crossing_is_filmed_as_one():
+    """The crossing leaves first, so the hop inside waits at the port: 57.4 + 14.1 µs."""
+    assert repr(views.film(ran("crossing first"), ranks_per_node=2)).splitlines() == [
+        "Double ring, composed, 4 ranks: 122 µs",
+        "0 s: rank 0 sends K/V 0 to rank 2, attends them",
+        "57.4 µs: rank 0 sends K/V 0 to rank 1",
+        "71.5 µs: rank 0 attends K/V 1",
+        "88.3 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
+    ]
+
+
+def test_a_ring_beside_other_messages_is_not_filmed_as_a_double_ring():
+    def greets(comm, q, k, v):
+        comm.sendrecv(q, comm.right, comm.left)
+        return ring_attention(comm, q, k, v)
+
+    x = [per_rank(shard(np.zeros((1, 4, 64, 16), np.float32), 4))] * 3
+    assert plan_of(run(greets, 4, *x, cluster=NODES).timeline) is None
 
 
 def test_below_a_ranks_work_a_line_shows_each_message_that_arrives():
