@@ -13,6 +13,7 @@ from matplotlib.ticker import MultipleLocator
 from parlab.arguments import checked_rank
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import lanes_at, legend, legend_of, name_rows, time_axis, timelines_of
+from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
 from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, fused, time_spent
 from parlab.world import Run, Timeline, Transfer
@@ -27,6 +28,7 @@ SHORT = {  # in a lane
     "all_reduce": ["all-reduce", "reduce"],
 }
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
+ROW = 0.4  # inches of a run's only lane
 
 
 def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | None = None) -> Picture:
@@ -96,6 +98,41 @@ def lanes_of(
         time_axis(axes, one, end, words=name == list(shown)[-1])
         kinds += _draw(axes, one, rank)
         top += LINE + 3 * LANE
+    legend(figure, kinds)
+    return figure
+
+
+def work_of(runs: Mapping[str, Run | Timeline], rank: int = 0, *, headline: str | None = None) -> Picture:
+    """Draw one rank's work and waits in several runs, a lane for each run, on one clock. The time of the whole run
+    stands at the end of its lane.
+
+    Args:
+        runs: what `run` returned, or timelines, each under the name that stands beside its lane.
+        rank: whose work.
+        headline: what stands above; None: how many.
+
+    Raises:
+        ValueError: something else, clocks of different units, or a rank that is not there.
+    """
+    shown = timelines_of(runs, one_clock=True)
+    rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
+    takes = {name: one.format(one.makespan) for name, one in shown.items()}
+    headline = headline or f"Rank {rank} in {len(shown)} run{'s' * (len(shown) > 1)} on one clock"
+    lines = [headline]
+    for name, one in shown.items():
+        works = sum(span.end - span.start for span in one.computes if span.rank == rank)
+        lines.append(f"{name:<{max(map(len, shown))}} {takes[name]:>8}, rank {rank} works for {one.format(works)}")
+    first, end = next(iter(shown.values())), max(one.makespan for one in shown.values()) or 1
+    beside = shown, takes.values()  # the lanes, on the left and on the right
+    names, times = (max(text_width(text, theme.TEXT) for text in texts) / 72 + 0.3 for texts in beside)
+    figure = sheet(lines, TOP + 0.25 + ROW * len(shown) + BOTTOM, headline)
+    axes = panel(figure, names, TOP + 0.25, theme.WIDTH - names - times, ROW * len(shown))
+    time_axis(axes, first, end)
+    name_rows(axes, len(shown), list(shown))
+    kinds = []
+    for lane, (name, one) in enumerate(shown.items()):
+        kinds += draw_computes(axes, one, {rank: lane}, WHOLE) + draw_waits(axes, one, {rank: lane}, WHOLE, words=False)
+        marks.word(axes, one.makespan, lane, f" {takes[name]}", ha="left", va="center")
     legend(figure, kinds)
     return figure
 

@@ -94,8 +94,12 @@ def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: t
     return kinds
 
 
-def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
-    """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed."""
+def draw_waits(
+    axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float], *, words: bool = True
+) -> list[str]:
+    """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed. `words`: with
+    the rank or the transfer that each waits for.
+    """
     waits = [wait for wait in shown.waits if wait.rank in lane_of]
     drawn = []
     absent = [wait._replace(end=wait.came) for wait in waits]
@@ -103,7 +107,7 @@ def draw_waits(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tupl
     for kind, part in (("wait", absent), ("transfer", under_way)):
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
-        named = spans if len(spans) < marks.MANY else fused(spans, _goes_on)
+        named = (spans if len(spans) < marks.MANY else fused(spans, _goes_on)) if words else []
         texts = [awaited(kind, wait) for wait in named]
         marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, texts)
         drawn += [kind] * bool(spans)
