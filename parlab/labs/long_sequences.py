@@ -267,7 +267,7 @@ def _try_cuts(trial: Trial, case: CutsCase) -> list[str]:
         raise Wrong(f"returned {brief(result)}, expected {case.size - 1} whole numbers, the places to cut")
     lengths = [stop - start for start, stop in pairwise([0, *found, case.S])]
     if min(lengths) < case.shortest:
-        raise Wrong(f"cuts at {found} make chunks of {lengths} words: each needs at least {case.shortest}, in order")
+        raise Wrong(f"cuts at {found} make segments of {lengths} words: each needs at least {case.shortest}, in order")
     total, least = float(sum(case.crossing[found])) if found else 0.0, case.least
     even = [case.S * rank // case.size for rank in range(1, case.size)]
     equal = float(sum(case.crossing[even])) if even else 0.0

@@ -207,7 +207,7 @@ WRONG = [
     ("03.hops", the_rank_and_not_the_hops, "for rank 1 it returned"),
     ("03.hops", as_float, "expected a whole number"),
     ("03.cuts", equal_chunks, "equal segments have"),
-    ("03.cuts", the_smallest_ones, "make chunks of"),
+    ("03.cuts", the_smallest_ones, "make segments of"),
     ("03.cuts", one_after_the_other, "is possible"),
     ("03.cuts", with_the_end, "expected 1 whole numbers, the places to cut"),
     ("03.cuts", backwards, "in order"),

@@ -221,7 +221,7 @@ def test_changed_whole_numbers_are_refused(name, spoil):
     def every(found):
         return NUMBERS[spoil](found) if isinstance(found, int) else [every(item) for item in found]
 
-    refused(name, spoiled, ["expected", "is possible", "make chunks of"])
+    refused(name, spoiled, ["expected", "is possible", "make segments of"])
 
 
 def test_an_exercise_has_more_than_twelve_wrong_answers_here():
