@@ -17,7 +17,7 @@ LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=(\w+
 RANKS = (2, 4)  # how many a film has room for
 ACROSS, DOWN, TOP, PANEL = 27, 25, 122, 143  # of a cell, and of a rank's rectangle
 ABOVE, BELOW = -42, 34  # the way past the ranks between
-LANE, LANES = 15, 78  # below the rectangles
+LANE, LANES = 18, 82  # below the rectangles
 WORK, ARRIVES = theme.KINDS["compute"].color, theme.KINDS["receive"].color
 Cells = frozenset[tuple[int, int]]  # (shard of the tokens, part of the heads): as many of each as ranks
 KV, QKV, Q, OUT = "K/V", "q, k, v", "queries", "output"
@@ -264,7 +264,7 @@ def _draw_places(film: Film, size: int, per_node: int) -> None:
         x = _left(rank, size)
         film.draw(word(x + ACROSS * size / 2, TOP - 72, f"rank {rank}", "strong"))
         film.draw(outline(x - 1, TOP - 1, ACROSS * size, DOWN * size, "empty"))
-    film.draw(word(_left(0, size) + ACROSS * size / 2, TOP - 50, "heads →, tokens ↓", "small"))
+    film.draw(word(_left(0, size), TOP - 50, "heads →, tokens ↓", "left"))
 
 
 def _draw_held(
@@ -310,12 +310,12 @@ def _draw_groups(film: Film, rank: int, kind: str, came: dict, gone: dict, size:
 def _draw_work(film: Film, shown: Timeline, rank: int) -> None:
     """The lane of a rank: a bar for each time in which it attends, a line below for each message that arrives."""
     y = TOP + DOWN * shown.size + LANES + LANE * rank - 14
-    film.draw(word(film.x(0) - 14, y + LANE / 2 - 2, rank, "small"))
+    film.draw(word(film.x(0) - 14, y + LANE / 2 - 2, rank))
     if rank == 0:
-        film.draw(word(film.x(0), y - 12, "bar: this rank attends; line below it: a message arrives", "small left"))
+        film.draw(word(film.x(0), y - 12, "bar: this rank attends; line below it: a message arrives", "left"))
     arrives = [t for t in shown.transfers if t.dst == rank and t.end > t.start]
-    marks = "".join(_bar(film, span, y, LANE - 7, WORK) for span in _attends(shown, rank))
-    film.bare(marks + "".join(_bar(film, t, y + LANE - 6, 3, ARRIVES) for t in arrives))
+    marks = "".join(_bar(film, span, y, LANE - 8, WORK) for span in _attends(shown, rank))
+    film.bare(marks + "".join(_bar(film, t, y + LANE - 7, 4, ARRIVES) for t in arrives))
 
 
 def _bar(film: Film, span: Span | Transfer, y: float, height: float, color: str) -> str:

@@ -153,7 +153,7 @@ def test_a_ring_beside_other_messages_is_not_filmed_as_a_double_ring():
 def test_below_a_ranks_work_a_line_shows_each_message_that_arrives():
     """The hop inside, the crossing, the hop of the second turn: three a rank, beside four tiles."""
     drawn = views.film(ran("double_ring"), ranks_per_node=2)._repr_html_()
-    assert drawn.count(f'height="3" fill="{attention.ARRIVES}"') == 4 * 3
+    assert drawn.count(f'height="4" fill="{attention.ARRIVES}"') == 4 * 3
     assert drawn.count(f'fill="{attention.WORK}"') == 4 * 4
 
 
