@@ -141,7 +141,12 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     """An unequal all-to-all: the first `sent[0]` rows go to rank 0, the next to rank 1, ...; by source they come.
 
     In round d a rank sends to the one d ahead, and receives from the one d behind.
+
+    Raises:
+        ValueError: `sent` does not add up to the rows that are given.
+        MismatchError: `received` is not what comes.
     """
+    _check_sent(rows, sent)
     xp, E = namespace(rows), rows.shape[1]
     leaving = parts_of(rows, sent)
     arriving = list(leaving)  # a rank's own rows stay
@@ -152,10 +157,20 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     return xp.concat(arriving)
 
 
+def _check_sent(rows: Array, sent: Sequence[int]) -> None:
+    total = sum(int(number) for number in sent)
+    if total != rows.shape[0]:
+        raise ValueError(
+            f"sent={[int(number) for number in sent]!r:.60}: adds up to {total}, and {rows.shape[0]} rows are given; "
+            "in dispatch it counts this rank's pairs for each rank, in combine the rows that came from each"
+        )
+
+
 class Travelling:
     """The same unequal all-to-all, all of it posted at once: it travels until `wait()` returns the rows."""
 
     def __init__(self, comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str) -> None:
+        _check_sent(rows, sent)
         xp, E = namespace(rows), rows.shape[1]
         leaving = parts_of(rows, sent)
         self.arriving = list(leaving)

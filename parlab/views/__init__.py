@@ -15,6 +15,7 @@ from parlab.views.bugs.losses import loss_curves
 from parlab.views.experts.copies import copies, dropped, explore_copies
 from parlab.views.experts.loads import explore_bias, load_over_steps
 from parlab.views.experts.rows import rows_between
+from parlab.views.experts.rows_way import rows_way
 from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.explore import explore_mesh, mesh

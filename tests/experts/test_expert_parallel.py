@@ -326,6 +326,19 @@ def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
     assert ends == [all_gather_cost(4, 5, 8, E, 8).held] * 4
 
 
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_counts_that_do_not_add_up_to_the_rows_are_refused_before_a_row_is_sent(overlapped):
+    """Without this a part of the rows would stay behind: a slice beyond the end is shorter, and no error."""
+
+    def program(comm):
+        if overlapped:
+            return all_to_all.Travelling(comm, np.ones((4, 2)), [1, 2], [1, 2], "rows")
+        return all_to_all.exchange_rows(comm, np.ones((4, 2)), [1, 2], [1, 2])
+
+    with pytest.raises(ValueError, match=r"sent=\[1, 2\]: adds up to 3, and 4 rows are given; in dispatch it counts"):
+        run(program, 2)
+
+
 def own_plan_of_rank_1(comm, x, overlapped):
     """Rank 1 expects a row more from rank 0 than rank 0 sends."""
     routing = route(x, np.eye(2, 4), 1)

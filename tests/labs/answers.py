@@ -375,7 +375,17 @@ def borders(comm, x):
 
 
 def mixture(
-    comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None, received_as=None
+    comm,
+    x,
+    chosen,
+    gates,
+    num_experts,
+    expert,
+    gate=lambda gates: gates,
+    order_of=None,
+    back=None,
+    received_as=None,
+    swapped=True,
 ):
     T, k = chosen.shape
     flat = chosen.reshape(-1)
@@ -392,7 +402,7 @@ def mixture(
     answered = np.empty_like(rows)
     for number in numbers:
         answered[of_row == number] = expert(number, rows[of_row == number])
-    returned = exchange_rows(comm, answered, received, sent)
+    returned = exchange_rows(comm, answered, *((received, sent) if swapped else (sent, received)))
     slots = np.empty_like(returned)
     slots[order] = returned
     if back is not None:

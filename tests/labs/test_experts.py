@@ -89,6 +89,18 @@ def gates_not_sorted(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates, num_experts, expert, gate=np.ones_like, back=back)
 
 
+def counts_not_swapped_in_combine(comm, x, chosen, gates, num_experts, expert):
+    return answers.mixture(comm, x, chosen, gates, num_experts, expert, swapped=False)
+
+
+def counts_swapped_in_dispatch(comm, x, chosen, gates, num_experts, expert):
+    order = np.argsort(chosen.reshape(-1), kind="stable")
+    table = comm.all_gather(np.bincount(chosen.reshape(-1), minlength=num_experts)).reshape(comm.size, comm.size, -1)
+    return exchange_rows(
+        comm, x[order // chosen.shape[1]], table[:, comm.rank].sum(axis=1), table[comm.rank].sum(axis=1)
+    )
+
+
 def received_as_if_sorted(comm, *given):
     return answers.mixture(comm, *given, received_as=np.sort)
 
@@ -96,6 +108,9 @@ def received_as_if_sorted(comm, *given):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        (counts_not_swapped_in_combine, "adds up to 2, and 3 rows are given; in dispatch it counts this rank's pairs"),
+        (counts_not_swapped_in_combine, "in combine the rows that came from each, at line"),
+        (counts_swapped_in_dispatch, "adds up to 3, and 2 rows are given; in dispatch it counts this rank's pairs"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
         (one_row_a_token_and_gates_not_sorted, "two at once: y[tokens] += rows keeps the last of a token's rows alone"),
         (gates_not_sorted, "the answers are sorted by expert, the gates by token"),

@@ -17,14 +17,11 @@ Table = Sequence[Sequence[int]]
 MOST_RANKS, MOST_TABLES = 16, 4
 ROWS = "#0072B2"
 NUMBERED = 4  # ranks, up to which each bar has room for its number
-WORDS = 24  # rows of a rank, up to which each has the number of its expert
 
 
 @checked({"tables": mapping})
 def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) -> Picture:
-    """Draw rows from each rank to each rank, one matrix a table, and below it the rows that each rank receives.
-
-    Beside a single table stand the rows of each rank as they lie after the exchange: by source, and then by expert.
+    """Draw rows from each rank to each rank, one matrix a table, and below it a bar: the rows that a rank receives.
 
     Args:
         tables: by name `counts [P][N]`, rows that each of P ranks sends for each of N experts: `Plan.counts`.
@@ -75,59 +72,28 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
             if number == 0:
                 marks.word(axes, -0.1, r + 0.5, f"from {r}", ha="right", va="center")
         marks.word(axes, P / 2, -0.5 * P / 4, f"{name}: rows to rank", ha="center", va="bottom")
-        _loads(panel(figure, left, 0.95 + side + 0.08, side, 0.75), name, loads[name], highest)
+        _loads(panel(figure, left, 0.95 + side + 0.12, side, 0.62), name, loads[name], highest)
     write(
         figure,
         left + side + 0.06,
-        0.95 + side + 0.08 + 0.75 * loads[name].mean() / (1.4 * highest),
+        0.95 + side + 0.12 + 0.62 * (1 - loads[name].mean() / highest),
         "mean",
         va="center",
     )
-    if len(tables) == 1:
-        _received(figure, np.asarray(next(iter(tables.values()))), 0.75 + room)
     return figure
 
 
 def _loads(axes: Axes, name: str, load: np.ndarray, highest: int) -> None:
-    """Bars that hang down: the rows that come to each rank; a dashed line is their mean."""
+    """Bars: the rows that come to each rank, its number below it; a dashed line is their mean."""
     P = len(load)
     axes.set_xlim(0, P)
-    axes.set_ylim(1.4 * highest, 0)
+    axes.set_ylim(0, highest)
     ranks = np.arange(P)
     marks.rectangles(axes, f"load {name}", ranks + 0.1, ranks + 0.9, 0, load, [theme.PATTERN] * P)
     axes.axhline(load.mean(), color=theme.INK, linestyle="dashed", linewidth=1.4)
     if P <= NUMBERED:
         for rank, rows in enumerate(load):
-            marks.word(axes, rank + 0.5, 1.35 * highest, str(rows), ha="center", va="bottom")
-
-
-def _received(figure: Picture, counts: np.ndarray, left: float) -> None:
-    """The rows of each rank after the exchange, `counts` [P, N], a lane a rank: colour of the source, number of the
-    expert."""
-    P, N = counts.shape
-    m = N // P
-    write(
-        figure,
-        left,
-        0.55,
-        "after the exchange: a row has the colour of its source and the number of its expert",
-        va="baseline",
-    )
-    axes = panel(figure, left + 0.65, 0.95, theme.WIDTH - left - 1.0, 2.35)
-    most = counts.reshape(P, P, m).sum(axis=(0, 2)).max()
-    axes.set_xlim(0, most)
-    axes.set_ylim(P, 0)
-    for rank in range(P):
-        marks.word(axes, -0.1, rank + 0.5, f"rank {rank}", ha="right", va="center")
-        of_rank = counts[:, rank * m : (rank + 1) * m]  # [P, m]
-        source, expert = (np.repeat(index.reshape(-1), of_rank.reshape(-1)) for index in np.indices(of_rank.shape))
-        start = np.arange(len(source))
-        colors = [theme.rank_color(int(s)) for s in source]
-        marks.rectangles(axes, f"received {rank}", start, start + 1, rank + 0.15, rank + 0.85, colors)
-        if most <= WORDS:
-            for x, number, color in zip(start, expert, colors, strict=True):
-                look: Any = {"ha": "center", "va": "center", "color": theme.text_color(color)}
-                marks.word(axes, x + 0.5, rank + 0.5, str(rank * m + number), **look)
+            marks.word(axes, rank + 0.5, -0.08 * highest, str(rows), ha="center", va="top")
 
 
 def _by_rank(name: str, table: Table) -> np.ndarray:

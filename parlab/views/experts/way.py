@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from parlab.arguments import checked, one_of, whole
 from parlab.experts import copies_to_experts, copies_to_ranks
@@ -11,7 +12,8 @@ from parlab.views.arguments import numbers, within
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, letter, outline, word
 
-TOP, EDGE, LETTER = 34, 6, 24
+TOP, EDGE, LETTER = 34, 6, 34
+FLIGHT = 0.45  # of a step, for each copy; those of one rank leave in turn in the rest
 COPIES = ("expert", "node")
 RULES = {
     "chosen": numbers,
@@ -48,37 +50,51 @@ def token_way(
         places.setdefault(expert // (num_experts // ranks), []).append(expert)
     wall = _Wall(nodes, ranks_per_node)
     reached = sorted({rank // ranks_per_node for rank in places})
-    between = [(0, node * ranks_per_node) for node in reached if node]
-    inside = [(rank - rank % ranks_per_node, rank) for rank in places if rank % ranks_per_node]
+    between = [Way(0, node * ranks_per_node, "t", "Σ") for node in reached if node]
+    inside = [Way(rank - rank % ranks_per_node, rank, "t", "y") for rank in places if rank % ranks_per_node]
     k = len(chosen)
     if copy == "node":
-        mean = float(copies_to_ranks(num_experts, k, nodes))
-        hops = [(between, f"{_copies(len(between))} between nodes, one a node; the mean of any {k} is {mean:.2f}")]
+        out, mean = len(between), float(copies_to_ranks(num_experts, k, nodes))
+        hops = [(between, f"{_copies(out)} between nodes, one a node; the mean of any {k} is {mean:.2f}")]
         hops += [(inside, f"{_copies(len(inside))} inside the nodes, to each rank with an expert of it")]
-        said = f"a copy a node: {len(between)} between nodes"
+        said = f"a copy a node: {out} between nodes"
     else:
-        direct = [(0, rank) for rank, experts in places.items() if rank for _ in experts]
-        out = sum(rank // ranks_per_node > 0 for _, rank in direct)
+        direct = [Way(0, rank, f"t{e}", f"y{e}") for rank, experts in places.items() if rank for e in experts]
+        out = sum(way.far >= ranks_per_node for way in direct)
         mean = float(copies_to_experts(num_experts, k, nodes))
         hops = [(direct, f"{_copies(out)} between nodes, one an expert; the mean of any {k} is {mean:.2f}")]
         said = f"a copy an expert: {out} between nodes"
     stops = list(range(2 * len(hops) + 2))
     names = [*(["sent"] if len(hops) == 1 else ["at the nodes", "at the ranks"]), "answered"]
     names = ["routed", *names, *(["back"] if len(hops) == 1 else ["summed", "back"])]
-    film = Film(f"{k} experts of {num_experts}, {said}", stops, wall.height, says=lambda stop: names[stop])
+    film = Film(f"{k} experts of {num_experts}, {said}", stops, wall.height, moving=12.0, says=lambda stop: names[stop])
     wall.draw(film)
     _send(film, wall, places, hops)
     return film
 
 
-def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tuple[list[tuple[int, int]], str]]) -> None:
+class Way(NamedTuple):
+    """A copy's way from a rank to another, and its answer's way back."""
+
+    near: int
+    far: int
+    copy: str
+    answer: str
+
+
+def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tuple[list[Way], str]]) -> None:
     """The copies there, the experts' answers, and the sums on their way back."""
     for rank in places:
         film.draw(wall.wanted(rank))
-    film.draw(wall.letter(0, "t"), None, 0)
+    film.draw(wall.letter(0, "t"), None, 1)
+    _count(film, wall, hops[0][0])
     for stop, (ways, line) in enumerate(hops):
         film.tell(stop, line)
-        _travel(film, wall, ways, stop, "t")
+        for way, aside, leaves in _in_turn(wall, ways, stop):
+            by = wall.by(way.near, way.far)
+            film.move(wall.letter(way.near, way.copy), leaves, leaves + FLIGHT, (by[0] + aside, by[1]))
+            film.draw(wall.letter(way.far, way.copy, aside), leaves + FLIGHT, len(hops))
+            film.draw(wall.mark(way.far), stop + 1)
     answered = len(hops)
     for rank, experts in places.items():
         film.draw(wall.experts(rank, experts), answered)
@@ -87,21 +103,32 @@ def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tupl
         stop = answered + 1 + number
         lines = ["each node adds up the answers of its ranks", "one sum a node travels back, and is added"]
         film.tell(stop, lines[number] if len(hops) == 2 else "the answers travel back, each by the way it came")
-        _travel(film, wall, [(there, here) for here, there in ways], stop, "y")
+        for way, aside, leaves in _in_turn(wall, ways, stop):
+            by = wall.by(way.far, way.near)
+            film.move(wall.answer(way.far, way.answer, aside), leaves, leaves + FLIGHT, (by[0] - aside, by[1]))
+            film.draw(wall.mark(way.near), stop + 1)
     film.draw(wall.letter(0, "y"), film.times[-1])
 
 
-def _travel(film: Film, wall: _Wall, ways: list[tuple[int, int]], stop: int, text: str) -> None:
-    """Letters on their ways; those to one rank, or from one, lie side by side there."""
-    far = Counter(max(way) for way in ways)  # how many have the same rank at their far end
-    nth: Counter[int] = Counter()
-    for here, there in ways:
-        (x, y), (to_x, to_y), end = wall.corner(here), wall.corner(there), max(here, there)
-        aside = wall.aside(nth[end], far[end])
-        nth[end] += 1
-        start, stays = (0, aside) if end == there else (aside, -aside)
-        film.move(wall.letter(here, text, start), stop, stop + 1, (to_x - x + stays, to_y - y))
-        film.draw(wall.mark(there), stop + 1)
+def _in_turn(wall: _Wall, ways: list[Way], stop: int) -> Iterator[tuple[Way, float, float]]:
+    """Each way, how far aside it ends (those to one rank lie side by side), and when it starts: a rank's go in turn."""
+    of_far, of_near = (Counter(way[end] for way in ways) for end in (1, 0))
+    nth: Counter[tuple[str, int]] = Counter()
+    for way in ways:
+        aside = wall.aside(nth["far", way.far], of_far[way.far])
+        leaves = stop + (1 - FLIGHT) * nth["near", way.near] / max(1, of_near[way.near] - 1)
+        nth["far", way.far] += 1
+        nth["near", way.near] += 1
+        yield way, aside, leaves
+
+
+def _count(film: Film, wall: _Wall, ways: list[Way]) -> None:
+    """The copies that have left node 0, counted below the wall as each leaves."""
+    after = 1e-6  # of a step: the first one leaves when the film goes on from its first stop, not when it comes to it
+    times = [leaves + after for way, _, leaves in _in_turn(wall, ways, 0) if way.far >= wall.ranks_per_node]
+    for number, (start, end) in enumerate(zip([None, *times], [*times, None], strict=True)):
+        said = f"{_copies(number)} {'has' if number == 1 else 'have'} left node 0"
+        film.draw(word(WIDTH / 2, wall.height - 10, said, "strong"), start, end)
 
 
 def _copies(number: int) -> str:
@@ -115,7 +142,7 @@ class _Wall:
         self.nodes, self.ranks_per_node = nodes, ranks_per_node
         self.column = (WIDTH - 2 * EDGE) / nodes
         self.row = 27 if ranks_per_node > 4 else 44
-        self.height = TOP + self.row * ranks_per_node + 10
+        self.height = TOP + self.row * ranks_per_node + 26
 
     def corner(self, rank: int) -> tuple[float, float]:
         """The top left of a rank's cell."""
@@ -138,9 +165,21 @@ class _Wall:
         x, y = self.corner(rank)
         return letter(x + 1 + aside, y + 1, LETTER, self.row - 6, text)
 
+    def answer(self, rank: int, text: str, aside: float) -> str:
+        """An answer, in the colour of its node, in the left of a rank's cell, or `aside` of that."""
+        x, y = self.corner(rank)
+        return box(
+            x + 1 + aside, y + 1, LETTER, self.row - 6, theme.rank_color(rank // self.ranks_per_node), text, "small"
+        )
+
+    def by(self, here: int, there: int) -> tuple[float, float]:
+        """How far to the right and down it is from a rank's cell to another's."""
+        (x, y), (to_x, to_y) = self.corner(here), self.corner(there)
+        return to_x - x, to_y - y
+
     def aside(self, nth: int, of: int) -> float:
         """How far to the right the nth of some letters lies in a cell."""
-        return round(nth * min(LETTER + 3, (self.column - 10 - LETTER) / max(1, of - 1)), 1)
+        return round(nth * min(LETTER + 1, (self.column - 10 - LETTER) / max(1, of - 1)), 1)
 
     def wanted(self, rank: int) -> str:
         """The lower edge of a cell, in the colour of its node: this rank has an expert that the token chose."""

@@ -9,9 +9,10 @@ import pytest
 from parlab import views
 from parlab.experts import dropped_share
 from parlab.nn.routing import capacity_of
+from parlab.views.drawing import theme
 from parlab.views.experts.loads import RATES, SEEDS, fullest_over_steps, stored
 from tests.views.drawn import check_text
-from tests.views.filmed import check_film
+from tests.views.filmed import check_film, marks
 
 EIGHT = [5, 40, 41, 77, 113, 120, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7; 40 and 41 on one rank
 
@@ -30,11 +31,32 @@ def test_a_copy_an_expert_leaves_7_times_with_mean_7():
     assert "7 copies between nodes, one an expert; the mean of any 8 is 7.00" in film.story
 
 
-def test_two_copies_to_one_rank_lie_side_by_side_27_apart_and_7_ranks_are_marked_from_the_start():
-    html = views.token_way(EIGHT, copy="expert").html
-    there = re.findall(r'class="go" style="--a:0.7;[^"]*--x:([\d.]+);--y:54"', html)[:2]  # to rank 10, for 40 and 41
-    assert [float(x) for x in there] == [78.5, 78.5 + 27]
-    assert html.count('height="3"') == 7
+def test_two_copies_to_one_rank_leave_in_turn_carry_their_expert_lie_side_by_side_and_7_ranks_are_marked_at_first():
+    film = views.token_way(EIGHT, copy="expert")
+    there = [(times["a"], times["x"], words) for times, words in marks(film, "go") if times["y"] == 54][
+        :2
+    ]  # to rank 10
+    assert [words for _, _, words in there] == [["t40"], ["t41"]]
+    assert there[0][0] < there[1][0]
+    assert there[1][1] - there[0][1] >= 34  # the width of a copy
+    assert film.html.count('height="3"') == 7
+
+
+@pytest.mark.parametrize(("copy", "copies"), [("expert", 7), ("node", 5)])
+def test_the_copies_that_have_left_node_0_are_counted_one_by_one_as_they_leave(copy, copies):
+    film = views.token_way(EIGHT, copy=copy)
+    seen = {words[0]: times for times, words in marks(film, "see") if words and "left node 0" in words[0]}
+    assert list(seen) == [f"{n} {'copy has' if n == 1 else 'copies have'} left node 0" for n in range(copies + 1)]
+    leave = [times["a"] for times, words in marks(film, "go") if times["x"] >= 70 and words[0][0] == "t"]
+    assert [times.get("a") for times in seen.values()] == [None, *leave]
+    assert "b" not in seen[f"{copies} copies have left node 0"]
+
+
+def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
+    film = views.token_way(EIGHT)
+    sums = [times for times, words in marks(film, "go") if words == ["Σ"]]
+    assert len(sums) == 5
+    assert re.search(rf'fill="{theme.rank_color(7)}"/><text[^>]*>y<', film.html)
 
 
 def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
@@ -94,6 +116,13 @@ def test_dropped_says_the_least_factor_below_one_percent():
         (lambda: views.rows_between({"a": np.ones((2, 3), int)}), "tables['a'] has shape (2, 3): [P][N] is needed"),
         (lambda: views.rows_between({n: [[1]] for n in "abcde"}), "tables: has 5, and 4 are the most"),
         (lambda: views.rows_between({"a": [[0, 0], [0, 0]]}), "tables['a']: no rank sends a row"),
+        (lambda: views.rows_way([[[0]]], 1), "chosen has shape (1, 1, 1): [P][T][k] whole numbers are needed"),
+        (lambda: views.rows_way([[[0]], [[0], [1]]], 2), "chosen: each rank needs [T, k]"),
+        (lambda: views.rows_way([[[0.5]], [[0]]], 2), "chosen has shape (2, 1, 1): [P][T][k] whole numbers"),
+        (lambda: views.rows_way([[[0]], [[0]]], 3), "num_experts=3: a multiple of the 2 ranks is needed, at most 10"),
+        (lambda: views.rows_way([[[0]], [[0]]], 12), "num_experts=12: a multiple of the 2 ranks is needed, at most 10"),
+        (lambda: views.rows_way([[[0]], [[2]]], 2), "chosen: experts from 0 to 1 are needed"),
+        (lambda: views.rows_way([[[0]] * 13] * 2, 2), "chosen: a rank has 26 rows, and 24 are the most"),
         (lambda: views.copies(nodes=3), "nodes=3: must divide the 256 experts"),
         (lambda: views.copies(k=300), "k=300: there are 256 experts"),
         (lambda: views.copies(limit=9), "limit=9: there are 8 nodes"),
@@ -105,19 +134,81 @@ def test_bad_input_is_refused_by_name(draw, said):
         draw()
 
 
-def test_a_single_table_shows_the_rows_as_they_lie_by_source_and_then_by_expert():
-    figure = views.rows_between({"one": [[3, 0, 1, 1], [1, 2, 0, 1]]})  # 2 ranks of 2 experts
+def test_a_bar_is_higher_the_more_rows_its_rank_gets_and_its_number_stands_below():
+    figure = views.rows_between({"one": [[6, 1], [5, 2]]})
     check_text(figure)
-    lanes = figure.axes[-1]
-    said = [(round(t.get_position()[1] - 0.5), t.get_text()) for t in lanes.texts if t.get_text().isdigit()]
-    assert [text for rank, text in said if rank == 0] == ["0", "0", "0", "0", "1", "1"]
-    assert [text for rank, text in said if rank == 1] == ["2", "3", "3"]
+    bars = next(axes for axes in figure.axes if any(mark.get_gid() == "load one" for mark in axes.collections))
+    low, high = bars.get_ylim()
+    assert low == 0
+    assert high == 11
+    assert [text.get_text() for text in bars.texts] == ["11", "3"]
+    assert all(text.get_position()[1] < 0 for text in bars.texts)
 
 
-def test_a_single_table_of_many_rows_is_drawn_without_a_number_on_each():
-    figure = views.rows_between({"one": [[400, 3], [5, 6]]})
-    check_text(figure)
-    assert [text.get_text() for text in figure.axes[-1].texts] == ["rank 0", "rank 1"]
+WANTED = [[[0, 3], [1, 0]], [[2, 1], [0, 1]]]  # 2 ranks of 2 tokens and 2 experts, k = 2
+
+
+def rows_of(film):
+    """Still and moving rows: their numbers and times, the lane's y, the digits, whether they are pale."""
+    found = []
+    for style, fill, path, digits in re.findall(
+        r'style="([^"]*)"[^>]*><path fill="(#\w+)" d="([^"]*)"/><text[^>]*>(\d+)</text>', film.html
+    ):
+        times = {name: float(number) for name, number in re.findall(r"--(\w):([-\d.]+)", style)}
+        starts = [tuple(map(float, place)) for place in re.findall(r"M([\d.]+) ([\d.]+)", path)]
+        found.append((times, starts, digits, fill not in {theme.rank_color(0), theme.rank_color(1)}))
+    return found
+
+
+def test_after_the_dispatch_rows_lie_by_source_and_then_by_expert_and_all_come_home():
+    film = views.rows_way(WANTED, 4)
+    check_film(film)
+    assert film.headline == "Rank 0 gets 6 rows, the mean is 4"
+    assert "rank 0 gets 6, rank 1 gets 2" in film.story
+    now = film.second(2) + 0.1  # dispatched
+    there = sorted(
+        (starts[0][1], starts[0][0], digits)
+        for times, starts, digits, pale in rows_of(film)
+        if pale and "x" not in times and times.get("a", 0) <= now < times["b"]
+    )
+    lanes = ["".join(digits for y, _, digits in there if y == lane) for lane in sorted({y for y, _, _ in there})]
+    assert lanes == ["001" + "011", "3" + "2"]  # from rank 0, then from rank 1
+
+
+def test_pieces_go_to_the_next_rank_first_and_then_to_the_one_after_it():
+    film = views.rows_way([[[0], [1], [2]]] * 3, 3)
+    start, end = film.second(1, leaves=True), film.second(2)
+    moves = [times | {"digit": int(digits)} for times, _, digits, pale in rows_of(film) if pale and "x" in times]
+    moves = [times for times in moves if start <= times["a"] <= end and times["y"]]
+    first = [times for times in moves if times["a"] == start]
+    assert len(moves) == 6
+    assert sorted(times["y"] for times in first) == [-100, 50, 50]  # 0 to 1, 1 to 2, 2 to 0
+    assert {round(times["b"], 1) for times in first} == {round(times["a"], 1) for times in moves} - {round(start, 1)}
+
+
+def test_an_expert_answers_all_its_rows_at_once_before_the_next_one():
+    film = views.rows_way(WANTED, 4)
+    start, end = film.second(2, leaves=True), film.second(3)
+    answered = {}
+    for times, _, digits, pale in rows_of(film):
+        if not pale and "x" not in times and start < times.get("a", 0) < end:
+            answered.setdefault(times["a"], []).append(digits)
+    assert [sorted(of_time) for _, of_time in sorted(answered.items())] == [["0", "00", "2"], ["1", "11", "3"]]
+
+
+def test_what_flies_there_flies_back_and_lands_where_it_left():
+    moves = [
+        (times, starts[0], digits, pale)
+        for times, starts, digits, pale in rows_of(views.rows_way(WANTED, 4))
+        if "x" in times
+    ]
+    there = sorted((at, digits, (times["x"], times["y"])) for times, at, digits, pale in moves if pale)
+    back = sorted(
+        ((at[0] + times["x"], at[1] + times["y"]), digits, (-times["x"], -times["y"]))
+        for times, at, digits, pale in moves
+        if not pale
+    )
+    assert there == back
 
 
 def test_a_stored_load_is_that_of_a_training_that_runs_now():
