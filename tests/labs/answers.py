@@ -375,17 +375,7 @@ def borders(comm, x):
 
 
 def mixture(
-    comm,
-    x,
-    chosen,
-    gates,
-    num_experts,
-    expert,
-    gate=lambda gates: gates,
-    order_of=None,
-    back=None,
-    received_as=None,
-    swapped=True,
+    comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None, received_as=None
 ):
     T, k = chosen.shape
     flat = chosen.reshape(-1)
@@ -402,7 +392,7 @@ def mixture(
     answered = np.empty_like(rows)
     for number in numbers:
         answered[of_row == number] = expert(number, rows[of_row == number])
-    returned = exchange_rows(comm, answered, *((received, sent) if swapped else (sent, received)))
+    returned = exchange_rows(comm, answered, received, sent)
     slots = np.empty_like(returned)
     slots[order] = returned
     if back is not None:

@@ -90,7 +90,20 @@ def gates_not_sorted(comm, x, chosen, gates, num_experts, expert):
 
 
 def counts_not_swapped_in_combine(comm, x, chosen, gates, num_experts, expert):
-    return answers.mixture(comm, x, chosen, gates, num_experts, expert, swapped=False)
+    T, k = chosen.shape
+    order = np.argsort(chosen.ravel(), kind="stable")
+    table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
+    sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
+    rows = exchange_rows(comm, x[order // k], sent, received)
+    own = comm.rank * table.shape[2] + np.arange(table.shape[2])
+    number = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+    answers = np.empty_like(rows)
+    for e in own:
+        answers[number == e] = expert(e, rows[number == e])
+    back = exchange_rows(comm, answers, sent, received)
+    slots = np.empty_like(back)
+    slots[order] = back
+    return (slots.reshape(T, k, -1) * gates[..., None]).sum(axis=1)
 
 
 def counts_swapped_in_dispatch(comm, x, chosen, gates, num_experts, expert):
