@@ -32,11 +32,12 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
         source: a schedule, or what `simulate` returned.
         costs: of a schedule; None: F, I and W take 1 each, transfers nothing.
         phases: stop only where rank 0 goes from one phase to the next: it fills its memory, waits for the first
-            gradient, does forwards and backwards in turn, and empties its memory.
+            gradient, does forwards and backwards in turn, and empties its memory. Where backwards are cut in two: where
+            the last rank, whose W's wait most, goes to its first forward, its first W, and from its last I on.
 
     Raises:
         ValueError: a schedule that cannot run, costs for one that is simulated already, or phases of one in which
-            rank 0 has no forward.
+            rank 0 has no forward or no backward.
     """
     shown = simulated("source", source, costs)
     flag("phases", phases)
@@ -65,21 +66,59 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
 
 
 def _phases(shown: ScheduleTimeline) -> dict[Any, str]:
-    """When each phase of rank 0 begins, and a line about it; phases that take no time are left out."""
-    bars = [bar for bar in bars_of_all(shown) if bar.rank == 0]
-    forwards = [bar for bar in bars if bar.action.kind == "F"]
-    others = [bar for bar in bars if bar.action.kind != "F"]
-    if not forwards:
-        raise ValueError("phases=True: rank 0 has no forward")
-    first = others[0]
+    """When each phase begins, and a line about it; phases that take no time are left out. Of rank 0, or, where
+    backwards are cut in two, of the last rank, whose W's wait most.
+    """
+    last = [bar for bar in bars_of_all(shown) if bar.rank == shown.size - 1]
+    if {"F", "I", "W"} <= {bar.action.kind for bar in last}:
+        own, told = last, _phases_of_w
+    else:
+        own, told = [bar for bar in bars_of_all(shown) if bar.rank == 0], _phases_of_rank_0
+        if len({bar.action.kind == "F" for bar in own}) < 2:
+            raise ValueError("phases=True: rank 0 has no forward, or no backward")
+    found = [*told(shown, own), (shown.makespan, "")]
+    return {time: line for (time, line), (later, _) in pairwise(found) if time < later}
+
+
+def _phases_of_rank_0(shown: ScheduleTimeline, own: list[Bar]) -> list[tuple[Any, str]]:
+    """Of full backwards: those of rank 0. Where all ranks do all forwards first, there is no turn of both."""
+    forwards = [bar for bar in own if bar.action.kind == "F"]
+    first = next(bar for bar in own if bar.action.kind != "F")
     warm_up = [bar for bar in forwards if bar.start < first.start]
-    found = {
-        0: f"rank 0 does {len(warm_up)} forward{'s' * (len(warm_up) > 1)}, and keeps as many activations",
-        warm_up[-1].end: "rank 0 waits until the first gradient has come up, and its backward has freed a place",
-        first.end: "in turn: each forward goes into the place that a backward has just freed (the arrow)",
-        forwards[-1].end: "no forward is left for rank 0: backwards empty the places",
-    }
-    return {time: line for time, line in sorted(found.items()) if time < shown.makespan}
+    fills = f"rank 0 does {len(warm_up)} forward{'s' * (len(warm_up) > 1)}, and keeps as many activations"
+    if all(_all_forwards_first(shown, rank) for rank in range(shown.size)):
+        last = max(step.end for step in shown.steps(shown.size - 1) if step.actions[0].kind == "F")
+        return [
+            (0, fills),
+            (warm_up[-1].end, "rank 0 waits while others do their forwards; nothing is freed"),
+            (last, f"rank {shown.size - 1} has done all forwards: a first gradient comes up"),
+            (first.start, "backwards only: each frees a place, and no forward takes it"),
+        ]
+    return [
+        (0, fills),
+        (warm_up[-1].end, "rank 0 waits until the first gradient has come up, and its backward has freed a place"),
+        (first.end, "in turn: each forward goes into the place that a backward has just freed (the arrow)"),
+        (max(first.end, forwards[-1].end), "no forward is left for rank 0: backwards empty the places"),
+    ]
+
+
+def _all_forwards_first(shown: ScheduleTimeline, rank: int) -> bool:
+    kinds = [action.kind for step in shown.steps(rank) for action in step.actions]
+    return "F" not in kinds[kinds.count("F") :]
+
+
+def _phases_of_w(shown: ScheduleTimeline, own: list[Bar]) -> list[tuple[Any, str]]:
+    """Of backwards cut in two: those of the last rank, by where its W's stand."""
+    name = f"rank {shown.size - 1}"
+    first, last = (next(bar for bar in order if bar.action.kind == "I") for order in (own, own[::-1]))
+    w = next(bar for bar in own if bar.action.kind == "W")
+    turn = min(w.start, last.end)
+    return [
+        (0, f"{name} waits for its first forward"),
+        (own[0].start, f"{name} does no W yet: each I goes up at once, and its W waits"),
+        (turn, f"a W of {name} for each new forward: it frees the place"),
+        (max(turn, last.end), f"no I is left on {name}: its W's come where it would only wait"),
+    ]
 
 
 def _events(shown: ScheduleTimeline) -> list[Any]:

@@ -97,8 +97,38 @@ def test_1f1b_p4_m6_has_4_phases_and_an_arrow_stays_until_the_next_action():
     }
 
 
-def test_gpipe_has_no_phase_in_turn_and_phases_of_an_empty_rank_0_are_refused():
-    assert views.film(gpipe(4, 4), phases=True).times == [0, 4, 15, 21]
+def test_gpipe_p4_m4_waits_for_the_last_forward_at_7_and_its_first_gradient_at_13():
+    film = views.film(gpipe(4, 4), phases=True)
+    check_film(film)
+    assert film.times == [0, 4, 7, 13, 21]
+    assert film.lines[2] == "7: rank 3 has done all forwards: a first gradient comes up"
+    assert views.film(gpipe(1, 3), phases=True).times == [0, 3, 9]
+
+
+def test_1f1b_of_as_many_microbatches_as_ranks_has_no_phase_in_turn():
+    film = views.film(one_f_one_b(4, 4), phases=True)
+    assert film.times == [0, 4, 12, 21]
+    assert film.lines[1].startswith("4: rank 0 waits until the first gradient has come up")
+
+
+def test_zb_h1_p3_m3_puts_off_all_ws_of_the_last_rank_until_its_last_i_at_8():
+    film = views.film(zb_h1(3, 3), phases=True)
+    check_film(film)
+    assert film.lines == [
+        "0: rank 2 waits for its first forward",
+        "2: rank 2 does no W yet: each I goes up at once, and its W waits",
+        "8: no I is left on rank 2: its W's come where it would only wait",
+    ]
+    assert views.film(zb_h1(4, 8), phases=True).times == [0, 3, 11, 23, 27]  # F0 I0 ... F3 I3, then W0, F4, ...
+
+
+def test_a_last_rank_of_full_backwards_is_told_by_rank_0():
+    halves = [Action(kind, 0, 0) for kind in "FIW"]
+    mixed = Schedule([halves, [Action("F", 1, 0), Action("B", 1, 0)]])
+    assert views.film(mixed, phases=True).lines[0] == "0: rank 0 does 1 forward, and keeps as many activations"
+
+
+def test_phases_of_an_empty_rank_0_are_refused():
     empty = Schedule([[], [Action("F", 0, 0), Action("B", 0, 0)]])
     check_refused(lambda: views.film(empty, phases=True), "phases=True", "rank 0 has no forward")
     check_refused(lambda: views.film(gpipe(2, 2), phases=1), "phases=1", "must be True or False")
