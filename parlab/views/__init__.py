@@ -29,7 +29,7 @@ from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.searches import all_layouts, winners
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
-from parlab.views.schedules.explore import explore_schedules, pipeline
+from parlab.views.schedules.explore import explore_schedules, explore_transfers, pipeline, transfers
 from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.held import bytes_held
 from parlab.views.schedules.placement import placements

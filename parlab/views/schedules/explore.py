@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Any
 
-from parlab.arguments import whole
-from parlab.pipeline import Costs, schedules, simulate
+from parlab.arguments import amount, whole
+from parlab.pipeline import Costs, Schedule, schedules, simulate
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
+from parlab.views.schedules.schedule import compare_schedules
 from parlab.views.schedules.schedule import schedule as draw
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
@@ -21,6 +26,9 @@ SCHEDULES = {
 CHUNKED = {"GPipe": schedules.looped_bfs, "1F1B": schedules.interleaved_one_f_one_b}  # with several chunks a rank
 NOTHING, PATH = "nothing", "critical path"
 MOST_WAITS = 30  # that the slider offers
+Maker = Callable[[int, int], Schedule]
+PAIR: Mapping[str, Maker] = {"GPipe": schedules.gpipe, "1F1B": schedules.one_f_one_b}
+TRANSFERS = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # forwards; added up exactly, so that no chain jumps
 
 
 def pipeline(
@@ -100,3 +108,50 @@ def explore_schedules() -> Explorer:
         "transfer": steps("transfer", (0, 0.125, 0.25, 0.5, 1, 2), 0),
     }
     return Explorer("explore_schedules", controls, pipeline)
+
+
+def transfers(transfer: float = 1 / 32, makers: Mapping[str, Maker] = PAIR, p: int = 4, m: int = 8) -> Picture:
+    """Draw what a transfer time costs two schedules, with the chain of messages for which each step waits.
+
+    Args:
+        transfer: time of a message, in forwards; a backward takes two.
+        makers: two functions of (p, m) by their names; the second is compared to the first.
+        p: ranks.
+        m: microbatches.
+
+    Raises:
+        ValueError: a negative time, not two functions, or sizes that one of them refuses.
+    """
+    _check_pair(makers)
+    amount("transfer", transfer)
+    made = [make(p, m) for make in makers.values()]
+    one, other = shown = [simulate(each, Costs(transfer=transfer)) for each in made]
+    at_most = max(simulate(each, Costs(transfer=TRANSFERS[-1])).makespan for each in made)
+    percent = 100 * (other.makespan / one.makespan - 1)
+    first, second = makers
+    longer = f"{abs(percent):.1f} % {'longer' if percent > 0 else 'less'} than" if round(percent, 1) else "as long as"
+    headline = f"Transfer {_in_forwards(transfer)}: {second} takes {longer} {first}"
+    end = _round_above(max(at_most, one.makespan, other.makespan))
+    figure = compare_schedules(shown, memory=False, journeys=True, end=end, headline=headline)
+    figure.text_shown = f"{headline}\n{figure.text_shown}"
+    return figure
+
+
+def _in_forwards(transfer: float) -> str:
+    """As a fraction where it is one of the slider's."""
+    return f"{Fraction(transfer) if transfer in TRANSFERS else format(transfer, 'g')} F"
+
+
+def _check_pair(makers: Any) -> None:
+    if not isinstance(makers, Mapping) or len(makers) != 2 or not all(map(callable, makers.values())):
+        raise ValueError(f"makers={makers!r:.60}: must be two functions of (p, m) by their names")
+
+
+def explore_transfers(makers: Mapping[str, Maker] = PAIR, p: int = 4, m: int = 8) -> Explorer:
+    """A slider for `transfers`: the time of a transfer, in forwards.
+
+    Raises:
+        ValueError: see `transfers`.
+    """
+    controls = {"transfer": steps("transfer", TRANSFERS, 1 / 32, _in_forwards)}
+    return Explorer("explore_transfers", controls, partial(transfers, makers=makers, p=p, m=m))

@@ -93,6 +93,7 @@ def compare_schedules(
     *,
     memory: bool = True,
     journeys: bool = False,
+    end: float | None = None,
     kept: KeptBytes | None = None,
     headline: str | None = None,
 ) -> Picture:
@@ -102,6 +103,7 @@ def compare_schedules(
         schedules: schedules that can run (F, I and W then take 1 each, transfers nothing), or what `simulate` returned.
         memory: draw the activations kept on every rank.
         journeys: frame a critical path, with an arrow for each of its messages, and their number.
+        end: of the axis of time, so that pictures can share one; None: the longest makespan.
         kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
         headline: what stands above; None: how many.
 
@@ -118,11 +120,12 @@ def compare_schedules(
     text = [describe(one, kept, line) for one, line in zip(shown, lines, strict=True)]
     figure, top = sheet(text, TOP - LINE + sum(each) + BOTTOM, headline), TOP - LINE
     legend_of(figure, legend_entries([one.schedule for one in shown]))
-    end = max(one.makespan for one in shown)
+    longest = max(one.makespan for one in shown)
+    check_end(end)
     highest = max(max(peaks(one, kept)) for one in shown) if memory else 0
     for one, height, line in zip(shown, each, lines, strict=True):
         write(figure, 0.15, top + LINE, line, theme.TEXT)
-        axes = draw_panels(figure, top + 2.2 * LINE, one, highest, end, kept=kept, clock=one is shown[-1])
+        axes = draw_panels(figure, top + 2.2 * LINE, one, highest, end or longest, kept=kept, clock=one is shown[-1])
         if journeys:
             draw_journeys(axes, one)
         top += height

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from parlab import views
+from parlab.pipeline import gpipe, one_f_one_b, zb_h1
 from parlab.views.drawing.picture import png
 from parlab.views.schedules.explore import SCHEDULES
 from tests.views.drawn import check_refused
@@ -70,3 +71,48 @@ def test_the_widgets_axis_ends_a_little_above_the_makespan(transfer, end):
 @pytest.mark.parametrize("p", [1, 4])
 def test_marks_are_drawn_for_any_number_of_ranks(mark, p):
     assert png(views.pipeline(p=p, mark=mark))
+
+
+# what a transfer costs
+
+
+@pytest.mark.parametrize(
+    ("transfer", "said"),
+    [
+        (0, "Transfer 0 F: 1F1B takes as long as GPipe"),
+        (1 / 32, "Transfer 1/32 F: 1F1B takes 0.9 % longer than GPipe"),  # 10c / (33 + 6c)
+        (1 / 8, "Transfer 1/8 F: 1F1B takes 3.7 % longer than GPipe"),
+        (1 / 4, "Transfer 1/4 F: 1F1B takes 7.2 % longer than GPipe"),
+        (1 / 2, "Transfer 1/2 F: 1F1B takes 13.9 % longer than GPipe"),
+        (0.3, "Transfer 0.3 F: 1F1B takes 8.6 % longer than GPipe"),
+    ],
+)
+def test_p4_m8_1f1b_waits_for_10_messages_more_than_gpipe_of_33_and_6(transfer, said):
+    assert repr(views.transfers(transfer)).splitlines()[0] == said
+
+
+def test_a_schedule_that_takes_less_time_is_said_to():
+    assert "ZB-H1 takes 18.2 % less than mine" in repr(views.transfers(0, {"mine": one_f_one_b, "ZB-H1": zb_h1}))
+
+
+def test_the_slider_draws_the_makers_that_it_is_given_on_one_axis():
+    explorer = views.explore_transfers({"one": gpipe, "other": one_f_one_b}, p=2, m=4)
+    ends = set()
+    for _, value in explorer.controls["transfer"].options:
+        before, explorer.controls["transfer"].value = explorer.picture.value, value
+        assert explorer.picture.value != before
+        ends |= {axes.get_xlim() for axes in explorer.figure.axes}
+        assert "other takes" in repr(explorer)
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "right"),
+    [
+        ({"transfer": -1}, "transfer=-1", "must be a number, at least 0"),
+        ({"makers": {"GPipe": gpipe}}, "makers=", "must be two functions of (p, m) by their names"),
+        ({"makers": {"GPipe": gpipe, "1F1B": 1}}, "makers=", "must be two functions of (p, m) by their names"),
+    ],
+)
+def test_other_things_than_two_makers_and_a_time_are_refused(arguments, named, right):
+    check_refused(lambda: views.transfers(**arguments), named, right)

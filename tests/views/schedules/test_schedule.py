@@ -377,3 +377,11 @@ def test_with_slow_messages_gpipe_pays_for_6_on_4_ranks_and_1f1b_for_16():
         "16 messages in the framed chain",
     ]
     assert [one.makespan - 33 for one in shown] == [6 * 0.5, 16 * 0.5]
+
+
+def test_schedules_below_each_other_end_at_the_longest_makespan_or_where_they_are_told_to():
+    for end, found in ((None, 12), (20, 20)):
+        figure = views.compare_schedules([gpipe(2, 2), gpipe(2, 3)], memory=False, end=end)
+        assert {axes.get_xlim() for axes in figure.axes} == {(0, found)}
+    with pytest.raises(ValueError, match="end=0: the time axis must end after 0"):
+        views.compare_schedules([gpipe(2, 2)], end=0)
