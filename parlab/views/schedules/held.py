@@ -18,6 +18,9 @@ def bytes_held(
 ) -> Picture:
     """Run steps, and draw the most bytes that each rank held in them: a panel a schedule, a group of bars an m.
 
+    Below an m stands how much of the makespan is idle. (Makespans themselves are not compared: of a batch that is cut
+    into twice the microbatches, a microbatch takes half the time.)
+
     Args:
         makers: `{name: make}` of one or two, where `make(p, m)` is a schedule.
         p: ranks, at most 4.
@@ -31,22 +34,22 @@ def bytes_held(
         raise ValueError(f"makers={list(makers)!r:.60}, p={p!r:.20}: one or two schedules, 1 to 4 ranks, an m at least")
     made = {name: [make(p, m) for m in across] for name, make in makers.items()}
     held = {name: [_peaks(run(schedule), p) for schedule in row] for name, row in made.items()}
-    units = {name: [simulate(schedule).makespan for schedule in row] for name, row in made.items()}
+    idle = {name: [100 * simulate(schedule).bubble_fraction() for schedule in row] for name, row in made.items()}
     highest = max(max(peaks) for row in held.values() for peaks in row)
-    lines = ["schedule     m  units   held at most on rank " + "".join(f"{rank:>10}" for rank in range(p))]
+    lines = ["schedule     m   idle   held at most on rank " + "".join(f"{rank:>10}" for rank in range(p))]
     for name in makers:
-        for m, time, peaks in zip(across, units[name], held[name], strict=True):
-            lines.append(f"{name:<10}{m:>4}{time:>7g}{'':25}" + "".join(f"{short_bytes(of):>10}" for of in peaks))
+        for m, part, peaks in zip(across, idle[name], held[name], strict=True):
+            lines.append(f"{name:<10}{m:>4}{part:>5.0f} %{'':25}" + "".join(f"{short_bytes(of):>10}" for of in peaks))
     last = {name: max(row[-1]) / max(row[0]) for name, row in held.items()}
-    said = ", ".join(f"{100 * part:.0f} % as much in {name}" for name, part in last.items())
-    headline = f"With m = {across[-1]} instead of {across[0]} the fullest rank holds {said}"
+    said = ", ".join(f"{_change(part)} in {name}" for name, part in last.items())
+    headline = f"From m = {across[0]} to {across[-1]} the fullest rank's bytes {said}"
     figure = sheet([headline, *lines], HEIGHT, headline)
     for number, name in enumerate(makers):
         left = LEFT + number * (WIDTH + 0.4)
         write(figure, left + 0.1, 0.55, f"{name}: KiB held at most on ranks 0 to {p - 1}", theme.TEXT)
         axes = panel(figure, left, TOP, WIDTH, HEIGHT - TOP - 0.6)
         axes.set_ylim(0, 1.12 * highest)
-        ticks = [f"m = {m}\n{time:g} units" for m, time in zip(across, units[name], strict=True)]
+        ticks = [f"m = {m}\nidle {part:.0f} %" for m, part in zip(across, idle[name], strict=True)]
         scale(axes.xaxis, ends=(-0.5, len(across) - 0.5), ticks=range(len(across)), says=ticks)
         for group, peaks in enumerate(held[name]):
             for rank, peak in enumerate(peaks):
@@ -55,6 +58,11 @@ def bytes_held(
                 marks.rectangles(axes, f"{name} {rank}", x - BAR / 2, x + BAR / 2, 0, peak, color)
                 marks.word(axes, x, peak + 0.045 * highest, f"{peak / 1024:.0f}", 8.5, ha="center")
     return figure
+
+
+def _change(part: float) -> str:
+    percent = f"{100 * part:.0f} %"
+    return "stay equal" if percent == "100 %" else f"{'fall' if part < 1 else 'grow'} to {percent}"
 
 
 def _peaks(done: Step, p: int) -> list[int]:
