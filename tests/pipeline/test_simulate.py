@@ -124,6 +124,14 @@ def test_published_gains_9_3_8_1_15_0_percent_are_a_little_below_the_computed_11
     assert (round(min(too_fast), 2), round(max(too_fast), 2)) == (1.04, 1.09)
 
 
+def test_at_published_times_1f1b_takes_1_0_to_1_7_percent_longer_than_gpipe():
+    longer = []
+    for p, m, _, *times in (INPUTS[model] for model in PUBLISHED):
+        gpipes, ours = (simulate(make(p, m), Costs(*times)).makespan for make in (gpipe, one_f_one_b))
+        longer.append(round(100 * (ours / gpipes - 1), 1))
+    assert longer == [1.7, 1.0, 1.7]
+
+
 def test_actions_that_take_no_time_leave_no_bubble():
     timeline = simulate(gpipe(2, 2), Costs(0, 0, 0))
     assert (timeline.makespan, timeline.bubble_fraction(), timeline.critical_path[0].start) == (0, 0, 0)
