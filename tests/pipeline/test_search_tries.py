@@ -7,7 +7,18 @@ from itertools import pairwise
 
 import pytest
 
-from parlab.pipeline import Costs, improve, lower_bound, simulate, v_controlled, v_min, zb_auto, zb_h1, zb_v
+from parlab.pipeline import (
+    Costs,
+    best_schedule,
+    improve,
+    lower_bound,
+    simulate,
+    v_controlled,
+    v_min,
+    zb_auto,
+    zb_h1,
+    zb_v,
+)
 
 
 def units(limit, costs, tries=None):
@@ -31,6 +42,12 @@ def test_1000_tries_save_more_than_a_seventh_of_the_heuristics_makespan():
     assert all(later < before for before, later in pairwise(spans))
     assert min(span for (tried, _), span in zip(better, spans, strict=True) if tried <= 1000) < 6 / 7 * spans[0]
     assert spans[-1] >= 38
+
+
+def test_after_1000_tries_the_search_stands_at_41_and_19_000_more_find_nothing():
+    start = zb_auto(4, 8, memory_limit=2, tries=0, metric="makespan")
+    times = improve(start, memory_limit=2, tries=20_000, metric="makespan").times
+    assert (times[0], min(times[:1001]), min(times)) == (51, 41, 41)
 
 
 @pytest.mark.parametrize(("transfer", "folded"), [(0, 29.5), (0.5, 48.5), (1, 67.5)])
@@ -66,11 +83,41 @@ def test_six_seeds_of_the_search_end_at_the_same_makespan(monkeypatch, transfer,
     assert found == {units_of_all}
 
 
-@pytest.mark.parametrize(
-    ("times", "room_for_4", "room_for_8"),
-    [((1, 2, 1), 38, 35), ((1, 1, 0.5), 24.5, 23), ((1, 1, 2), 35, 35), ((2, 1, 1), 38, 38)],
-)
-def test_on_free_messages_room_above_p_buys_time_where_i_takes_longer_than_w(times, room_for_4, room_for_8):
+def first_wait_of_rank_0(p, m, f, i, w, c, limit):
+    """Rank 0 has no I before p F's, p - 1 I's and 2(p - 1) transfers; till then it can do `limit` F's. A bound."""
+    return p * f + (p - 1) * (i + 2 * c) + m * (f + i + w) - min(limit, m) * f
+
+
+LONG_I = [(1, 2, 1), (1, 2, 2), (1, 2, 3), (2, 2, 1), (1, 1, 0.5), (2, 3, 1)]
+
+
+@pytest.mark.parametrize("times", LONG_I)
+def test_on_free_messages_room_above_p_buys_time_where_i_takes_longer_than_f_or_than_w(times):
     costs = Costs(*times)
-    assert lower_bound(4, 8, costs, memory_limit=4) == units(4, costs) == room_for_4
-    assert lower_bound(4, 8, costs, memory_limit=8) == units(8, costs) == room_for_8
+    for limit in (4, 8):
+        assert lower_bound(4, 8, costs, memory_limit=limit) == units(limit, costs)
+    assert units(8, costs) < units(4, costs)
+
+
+@pytest.mark.parametrize("times", [(1, 1, 1), (1, 1, 2), (2, 1, 1), (2, 1, 3), (3, 2, 2)])
+def test_and_nothing_where_i_takes_no_longer_than_both(times):
+    f, i, w = times
+    for limit in (4, 8):
+        assert units(limit, Costs(*times)) == 3 * f + 8 * (f + i + w)  # the last rank's own
+
+
+def test_with_i_of_2_each_place_from_4_to_7_is_a_forward_in_the_first_wait_of_rank_0():
+    costs = Costs(1, 2, 1)
+    assert [units(limit, costs) for limit in (4, 5, 6, 7, 8)] == [38, 37, 36, 35, 35]
+    for limit in (4, 5, 6, 7):
+        assert first_wait_of_rank_0(4, 8, 1, 2, 1, 0, limit) == units(limit, costs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_first_wait_of_rank_0_is_a_bound_of_every_schedule(seed):
+    draw = random.Random(seed)
+    p, m = draw.randint(2, 3), draw.randint(1, 4)
+    f, i, w, c = (draw.randint(1, 4) for _ in range(4))
+    for limit in range(1, m + 1):
+        shortest = simulate(best_schedule(p, m, Costs(f, i, w, c), limit), Costs(f, i, w, c)).makespan
+        assert first_wait_of_rank_0(p, m, f, i, w, c, limit) <= shortest

@@ -69,6 +69,7 @@ transform:translate(calc((var(--x)*var(--part) + var(--v,0)*var(--s))*1px),
 calc((var(--y)*var(--part) + var(--w,0)*var(--s))*1px))}}
 .film .flow{{--part:clamp(0,(var(--c) - var(--f))/(var(--g) - var(--f)),1)}}
 .film .bare{{clip-path:inset(0 calc(100% - 100%*var(--c)) 0 0)}}
+.film .slide{{transform:translate(calc((var(--x))*1px),0)}}
 .film .now{{transform:translate(calc(var(--x)*var(--c)*1px),0)}}
 .film label{{display:inline-block;margin:4px 14px 4px 0;cursor:pointer}}
 @media screen and (prefers-reduced-motion:no-preference){{
@@ -167,6 +168,24 @@ class Film:
         if stops_inside:
             span |= {"f": round(self.share(start), 4), "g": round(self.share(end), 4)}
         self._add("go flow" if stops_inside else "go", span, mark, hidden=True)
+
+    def slide(self, mark: str, places: Sequence[float]) -> None:
+        """Add SVG that is always seen, drawn at its place at the last stop, and travels to the right or left between
+        two stops where its place changes.
+
+        Args:
+            mark: the SVG at its last place.
+            places: its x at each stop, from any origin.
+
+        Raises:
+            ValueError: another number of places than of stops.
+        """
+        ways = []
+        for (start, end), (before, after) in zip(pairwise(self.times), pairwise(places), strict=True):
+            leaves, arrives = self.second(start, leaves=True), self.second(end)
+            if by := round(before - after, 1):  # what is left of the way
+                ways.append(f"{by:g}*(1 - clamp(0,(var(--t) - {leaves:g})/{arrives - leaves:.4g},1))")
+        self._marks.append(f'<g class="slide" style="--x:{" + ".join(ways)}">{mark}</g>' if ways else mark)
 
     def bare(self, mark: str) -> None:
         """Add SVG that is laid bare from the left as the run's time passes; it stands between the ends of the clock."""

@@ -45,6 +45,17 @@ def test_a_message_that_takes_no_time_travels_while_the_clock_stands():
     assert (last[0]["a"], last[0]["b"]) == (9, 9.5)
 
 
+def test_what_slides_is_at_its_last_place_without_our_css_and_travels_only_where_its_place_changes():
+    film = a_film()
+    film.slide(box(90, 0, 30, 20, "#0072B2", 7), [30, 90, 90])
+    film.slide(box(90, 0, 30, 20, "#0072B2", 8), [90, 90, 90])
+    assert '<g class="slide" style="--x:-60*(1 - clamp(0,(var(--t) - 0.5)/2,1))"><rect x="90"' in film.html
+    assert film.html.count("slide") == 2  # once in the style: 8 stands still
+    assert marks(film, "see")  # the lines; nothing hides what slides
+    with pytest.raises(ValueError, match="shorter"):
+        film.slide("", [1, 2])
+
+
 def test_a_thing_is_seen_from_when_the_clock_comes_until_it_goes_on():
     film = a_film()
     film.draw(box(0, 0, 30, 20, "#0072B2", 7), 1_000_000)

@@ -1,13 +1,13 @@
 """The film of moves tells each move with what it saves, and refuses schedules that are no reordering of each other."""
 
 import re
-from itertools import pairwise
 
 import pytest
 
 from parlab import views
-from parlab.pipeline import Schedule, gpipe, one_f_one_b, simulate, zb_auto, zb_h1
+from parlab.pipeline import Costs, Schedule, gpipe, one_f_one_b, simulate, v_controlled, zb_auto, zb_h1
 from parlab.pipeline.actions import Action
+from parlab.views.schedules.moves_film import LEFT, RIGHT
 from tests.views.drawn import check_refused
 
 
@@ -35,15 +35,56 @@ def test_two_moves_take_a_schedule_from_19_to_17_units():
     assert len(film.html) < 30_000
 
 
-def test_each_action_travels_as_often_as_its_start_changes():
+def at_each_stop(film):
+    """Where each bar stands at each stop, from its own place at the last one."""
+    found = []
+    for way, marks in re.findall(r'<g class="slide" style="--x:(.*?)">(.*?)</g>', film.html):
+        parts = re.findall(r"([-\d.]+)\*\(1 - clamp\(0,\(var\(--t\) - ([\d.]+)\)/([\d.]+),1\)\)", way)
+        assert len(parts) == way.count("clamp")
+        stops = [film.second(time) for time in film.times]
+        places = [
+            sum(float(by) * (1 - min(max((stop - float(leaves)) / float(takes), 0), 1)) for by, leaves, takes in parts)
+            for stop in stops
+        ]
+        found += [places] * marks.count("<rect")
+    return found
+
+
+def test_each_action_stands_where_it_starts_at_each_stop():
     starts = []
     for one in (START, ONE, TWO):
         timeline = simulate(one)
         starts.append({step.actions[0]: step.start for rank in range(3) for step in timeline.steps(rank)})
-    changes = sum(one[action] != two[action] for one, two in pairwise(starts) for action in one)
-    html = views.film([START, ONE, TWO]).html
-    assert len(re.findall('<g class="go"', html)) == changes > 0
-    assert "none is below" not in html  # no bound is given
+    film = views.film([START, ONE, TWO])
+    unit = (RIGHT - LEFT) / 19
+    moved = [[unit * (of[action] - starts[-1][action]) for of in starts] for action in starts[0]]
+    moved = sorted(way for way in moved if any(way))
+    assert len(moved) > 5
+    assert sorted(at_each_stop(film)) == [pytest.approx(way, abs=0.11) for way in moved]
+    assert "none is below" not in film.html  # no bound is given
+
+
+LONG_I = Costs(1, 2, 1)
+ROOMS = [zb_auto(4, 8, LONG_I, limit, tries=0, metric="makespan") for limit in (4, 5, 6, 7)]
+
+
+def test_with_each_place_more_rank_0_does_one_more_forward_in_its_wait_when_i_takes_2():
+    film = views.film(ROOMS, costs=LONG_I, bound=35, waiting=0)
+    assert film.story.splitlines() == [
+        "room for 4, 5, 6, 7: from 38 to 35 units",
+        "room for 4: with room for 5 rank 0 does F4 before I0: 38 → 37 units",
+        "room for 5: with room for 6 rank 0 does F5 before I0: 37 → 36 units",
+        "room for 6: with room for 7 rank 0 does F6 before I0: 36 → 35 units",
+    ]
+    assert film.html.count('class="wait"') == 4
+    assert re.findall(r"waits (\d)", film.html) == ["6", "5", "4"]  # 3 has no room for the word
+    assert len(film.html) < 25_000
+
+
+def test_places_are_of_a_whole_rank_also_where_it_has_two_chunks():
+    less = [v_controlled(2, 4, Costs(0.5, 0.5, 0.5), limit, tries=0) for limit in (2, 4)]
+    film = views.film(less, costs=Costs(0.5, 0.5, 0.5))
+    assert film.headline.startswith("room for 1, 2: ")
 
 
 @pytest.mark.parametrize(
@@ -56,3 +97,8 @@ def test_each_action_travels_as_often_as_its_start_changes():
 )
 def test_what_is_no_improvement_by_moves_is_refused(source, value, right):
     check_refused(lambda: views.film(source), value, right)
+
+
+@pytest.mark.parametrize(("waiting", "right"), [(3, "ranks 0 to 2"), (-1, "0"), (0.5, "whole")])
+def test_a_rank_that_is_not_there_cannot_wait(waiting, right):
+    check_refused(lambda: views.film([START, ONE], waiting=waiting), f"waiting={waiting}", right)
