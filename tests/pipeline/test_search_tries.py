@@ -88,6 +88,11 @@ def first_wait_of_rank_0(p, m, f, i, w, c, limit):
     return p * f + (p - 1) * (i + 2 * c) + m * (f + i + w) - min(limit, m) * f
 
 
+def last_wait_of_the_last_rank(p, m, f, i, w, c, limit):
+    """Its last F needs all but `limit` W's before it; after its last I, p - 1 more and a W have to come. A bound."""
+    return (p - 1) * (f + c) + m * (f + i) + max(m - limit, 0) * w + (p - 1) * (i + c) + w
+
+
 LONG_I = [(1, 2, 1), (1, 2, 2), (1, 2, 3), (2, 2, 1), (1, 1, 0.5), (2, 3, 1)]
 
 
@@ -113,11 +118,19 @@ def test_with_i_of_2_each_place_from_4_to_7_is_a_forward_in_the_first_wait_of_ra
         assert first_wait_of_rank_0(4, 8, 1, 2, 1, 0, limit) == units(limit, costs)
 
 
+def test_with_w_of_half_each_place_from_4_to_7_is_a_w_that_the_last_rank_has_left_at_its_end():
+    costs = Costs(1, 1, 0.5)
+    assert [units(limit, costs) for limit in (4, 5, 6, 7, 8)] == [24.5, 24, 23.5, 23, 23]
+    for limit in (4, 5, 6, 7):
+        assert last_wait_of_the_last_rank(4, 8, 1, 1, 0.5, 0, limit) == units(limit, costs)
+
+
 @pytest.mark.parametrize("seed", range(12))
-def test_the_first_wait_of_rank_0_is_a_bound_of_every_schedule(seed):
+def test_the_first_wait_of_rank_0_and_the_last_of_the_last_rank_are_bounds_of_every_schedule(seed):
     draw = random.Random(seed)
     p, m = draw.randint(2, 3), draw.randint(1, 4)
     f, i, w, c = (draw.randint(1, 4) for _ in range(4))
     for limit in range(1, m + 1):
         shortest = simulate(best_schedule(p, m, Costs(f, i, w, c), limit), Costs(f, i, w, c)).makespan
-        assert first_wait_of_rank_0(p, m, f, i, w, c, limit) <= shortest
+        for bound in (first_wait_of_rank_0, last_wait_of_the_last_rank):
+            assert bound(p, m, f, i, w, c, limit) <= shortest

@@ -69,7 +69,6 @@ transform:translate(calc((var(--x)*var(--part) + var(--v,0)*var(--s))*1px),
 calc((var(--y)*var(--part) + var(--w,0)*var(--s))*1px))}}
 .film .flow{{--part:clamp(0,(var(--c) - var(--f))/(var(--g) - var(--f)),1)}}
 .film .bare{{clip-path:inset(0 calc(100% - 100%*var(--c)) 0 0)}}
-.film .slide{{transform:translate(calc((var(--x))*1px),0)}}
 .film .now{{transform:translate(calc(var(--x)*var(--c)*1px),0)}}
 .film label{{display:inline-block;margin:4px 14px 4px 0;cursor:pointer}}
 @media screen and (prefers-reduced-motion:no-preference){{
@@ -78,6 +77,7 @@ calc((var(--y)*var(--part) + var(--w,0)*var(--s))*1px))}}
 .film svg:hover{{animation-play-state:paused}}}}
 @media print{{.film label{{display:none}}}}
 """.strip()
+SLIDE = ".film .slide{transform:translate(calc((var(--x))*1px),0)}"
 STEP = ".film:has(.k{0}:checked) svg{{--from:var(--s{1});--to:var(--s{0});animation-name:film-{2}}}"
 
 
@@ -113,6 +113,7 @@ class Film:
         self.headline, self.times, self.height, self.says = headline, list(times), height, says
         self.lines: list[str] = []
         self._marks: list[str] = []
+        self._slides = False
         self._moving, self._resting, self._ends = moving, resting, ends
 
     @property
@@ -183,9 +184,10 @@ class Film:
         ways = []
         for (start, end), (before, after) in zip(pairwise(self.times), pairwise(places), strict=True):
             leaves, arrives = self.second(start, leaves=True), self.second(end)
-            if by := round(before - after, 1):  # what is left of the way
+            if by := round(before - after, 1):  # the way that is left
                 ways.append(f"{by:g}*(1 - clamp(0,(var(--t) - {leaves:g})/{arrives - leaves:.4g},1))")
         self._marks.append(f'<g class="slide" style="--x:{" + ".join(ways)}">{mark}</g>' if ways else mark)
+        self._slides = self._slides or bool(ways)
 
     def bare(self, mark: str) -> None:
         """Add SVG that is laid bare from the left as the run's time passes; it stands between the ends of the clock."""
@@ -242,7 +244,7 @@ class Film:
         """
         stops = [self.second(time) for time in self.times]
         steps = range(1, len(stops))
-        rules = "\n".join(STEP.format(step, step - 1, step % 2) for step in steps)
+        rules = "\n".join([STEP.format(step, step - 1, step % 2) for step in steps] + [SLIDE] * self._slides)
         end = stops[-1] + self._resting + AFTER
         numbers = "".join(f"--s{step}:{stop:g};" for step, stop in enumerate(stops))
         numbers += f"--end:{end:g};--ticks:{RATE * (end + BEFORE):.0f}"

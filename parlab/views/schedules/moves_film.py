@@ -64,8 +64,9 @@ def moves_film(
         held = list(stops)
         first, until = held[0], held[-1]
         film.draw(_line(LEFT + width * end, ranks, "", f"{end:g}"), first, None if until == last else until)
-    for number, one in enumerate(shown if waiting is not None else []):
-        _frame(film, one, waiting, width, number, number < last)
+    if waiting is not None:
+        for number, timed in enumerate(shown):
+            _frame(film, timed, waiting, width, number, number < last)
     starts = [_starts(one) for one in shown]
     together: dict[tuple[float, ...], str] = {}  # the actions that go the same way
     for action, (rank, begin, takes) in starts[-1].items():
