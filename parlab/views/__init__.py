@@ -32,6 +32,7 @@ from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleavi
 from parlab.views.schedules.explore import explore_schedules, explore_transfers, pipeline, transfers
 from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.held import bytes_held
+from parlab.views.schedules.lead import lead_of_a_v
 from parlab.views.schedules.placement import placements
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule

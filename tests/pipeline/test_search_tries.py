@@ -66,6 +66,15 @@ def test_zb_v_is_1_5_units_ahead_of_zb_h1_on_free_messages_and_half_a_unit_behin
     assert folded - simulate(zb_h1(4, 8), Costs(transfer=transfer)).makespan == ahead
 
 
+@pytest.mark.parametrize(("transfer", "ahead"), [(0.25, True), (0.5, True), (0.75, False), (1, False)])
+@pytest.mark.parametrize(("make", "room"), [(v_min, 2), (zb_v, 4)])
+def test_v_min_and_zb_v_are_ahead_of_straight_stages_up_to_half_and_behind_from_three_quarters_on(
+    transfer, ahead, make, room
+):
+    folded = simulate(make(4, 8), Costs(0.5, 0.5, 0.5, transfer=transfer)).makespan
+    assert (folded < units(room, Costs(transfer=transfer))) == ahead
+
+
 def test_with_room_for_2_a_search_on_a_v_is_below_every_straight_schedule_also_at_a_transfer_of_1():
     costs = Costs(0.5, 0.5, 0.5, 1)
     folded = simulate(v_controlled(4, 8, costs, 4, tries=30_000), costs).makespan

@@ -24,9 +24,9 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
     """The film of a pipeline schedule.
 
     Below the hand of the clock microbatches travel between lanes. At the right each rank fills a slot with each
-    microbatch whose activations it keeps: in the colour of F until the backward for the input, then paler until W. A
-    slot that was once needed keeps its outline. Where a backward ends and a forward takes its slot at once, an arrow
-    shows which slot that is.
+    microbatch whose activations it keeps: in the colour of F until the backward for the input, then in that of I until
+    W, paler for a later chunk of the rank. A slot that was once needed keeps its outline. Where a backward ends and a
+    forward takes its slot at once, an arrow shows which slot that is.
 
     Args:
         source: a schedule, or what `simulate` returned.
@@ -160,6 +160,7 @@ def _kept(film: Film, shown: ScheduleTimeline, middles: list[float], until: list
     """The slots of each rank, from the F of a chunk to its B or W; for each F that starts when its slot was freed, the
     microbatch that was there before. An arrow stays to the next of the times `until`."""
     before: dict[Action, int] = {}
+    paler = chunks_of(shown.schedule)
     width = round(min((SLOTS[1] - SLOTS[0]) / max(shown.peak_activations), 22), 1)
     for rank, y in enumerate(middles):
         slots: list[tuple[int, int] | None] = []  # the stage and the microbatch in each
@@ -184,9 +185,8 @@ def _kept(film: Film, shown: ScheduleTimeline, middles: list[float], until: list
                 slot = slots.index(chunk)
                 x = SLOTS[0] + width * slot
                 text = str(action.microbatch) if width > 9 * len(str(action.microbatch)) else ""
-                filled = box(
-                    x, y - BAR / 2, width - 2, BAR, color_of("I" if action.kind == "W" else "F"), text, "small"
-                )
+                color = color_of("I" if action.kind == "W" else "F", paler[rank, action.stage])
+                filled = box(x, y - BAR / 2, width - 2, BAR, color, text, "small")
                 film.draw(filled, begun[chunk], step.end)
                 begun[chunk] = step.end
                 if action.kind != "I":

@@ -1,8 +1,11 @@
 """The film of a schedule: microbatches travel between lanes, and fill slots until their backward."""
 
+import re
+
 from parlab import views
 from parlab.pipeline import Action, Costs, Schedule, dualpipe, gpipe, one_f_one_b, simulate, zb_h1, zb_v
 from parlab.views.schedules.film import ENDS, LANE, SLOTS
+from parlab.views.schedules.panels import PALEST, color_of
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
@@ -50,6 +53,15 @@ def test_after_the_backward_for_the_input_a_slot_is_paler_until_w():
     check_film(film)
     assert len(kept(film)) == 2 * 2 * 2
     assert 'fill="#F7D488"' in film.html
+
+
+def test_on_a_v_the_slot_of_the_later_stage_is_as_pale_as_its_bars():
+    film = views.film(zb_v(3, 1), costs=Costs(0.5, 0.5, 0.5))
+    shades = re.findall(r'<rect x="(\d+)[^>]*fill="(#\w+)"/>', film.html)
+    for kind in "FI":
+        bars, slots = ({color for x, color in shades if low <= int(x) < high} for low, high in ((70, 470), (500, 632)))
+        for white in (0, PALEST):
+            assert color_of(kind, white) in bars & slots
 
 
 def test_pairs_that_overlap_and_messages_that_take_time_are_filmed():
