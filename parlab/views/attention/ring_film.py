@@ -122,11 +122,20 @@ def _draw_places(film: Film, size: int, backward: bool) -> None:
     for rank in range(size):
         y = TOP + ROW * rank
         film.draw(word(24, y + SIDE / 2, rank, "strong"))
-        film.draw("".join(outline(MASK + SIDE * s, y, SIDE - 2, SIDE - 2, "empty") for s in range(size)))
+        film.draw("".join(_place(MASK + SIDE * s, y) for s in range(size)))
+
+
+def _place(x: float, y: float) -> str:
+    """A tile that is not attended, or not yet: empty, since grey is what the mask hides of one that is."""
+    side = f'width="{SIDE - 3:g}" height="{SIDE - 3:g}"'
+    return f'<rect x="{x + 0.5:g}" y="{y + 0.5:g}" {side} fill="none" stroke="currentColor" stroke-opacity=".3"/>'
 
 
 def _draw_tile(film: Film, span: Span, source: int, tile: Tile, y: float) -> None:
-    """A tile of the mask in the colour of its keys, from when its work begins; framed until the work ends."""
+    """A tile of the mask in the colour of its keys, from when its work begins; framed until the work ends.
+
+    As in the picture of the masks, grey pairs are masked, and those without a fill are skipped.
+    """
     unit, (x, y) = (SIDE - 2) / LENGTH, (MASK + SIDE * source, y)
     left, top = x + unit * tile.keys.start, y + unit * tile.queries.start
     right, low = x + unit * tile.keys.stop, y + unit * tile.queries.stop
@@ -134,7 +143,8 @@ def _draw_tile(film: Film, span: Span, source: int, tile: Tile, y: float) -> Non
     if tile.diagonal is None:
         shape = f'<path d="M{left:g} {top:g}H{right:g}V{low:g}H{left:g}Z" fill="{color}"/>'
     else:
-        shape = f'<path d="M{left:g} {top:g}L{right:g} {low:g}H{left:g}Z" fill="{color}"/>'
+        shape = outline(left, top, right - left, low - top, "empty")
+        shape += f'<path d="M{left:g} {top:g}L{right:g} {low:g}H{left:g}Z" fill="{color}"/>'
     film.draw(shape, span.start)
     film.draw(outline(x - 1, y - 1, SIDE, SIDE, "frame"), span.start, span.end - 1)
 

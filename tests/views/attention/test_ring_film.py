@@ -79,6 +79,18 @@ def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
     assert bars == {8: 2 * 12, 20: 10}
 
 
+@pytest.mark.parametrize(("layout", "triangles"), [("contiguous", 4), ("zigzag", 4), ("striped", 16)])
+def test_grey_is_masked_in_a_tile_that_is_attended_and_nothing_else(layout, triangles):
+    tree = tree_of(views.film(ran(4, layout)))
+    grey = [group for group in tree.iter("g") if any(part.get("class") == "empty" for part in group.findall("rect"))]
+    hidden = [group for group in grey if group.get("class") == "see"]
+    assert len(hidden) == triangles
+    assert all(group.find("path") is not None for group in hidden)  # the coloured triangle over it
+    places = [part for part in tree.iter("rect") if part.get("stroke-opacity")]
+    assert len(places) == 16
+    assert all(part.get("fill") == "none" for part in places)
+
+
 def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
     assert repr(views.film(ran(4, "contiguous"))).splitlines() == [
         "Ring attention forward, 4 ranks: 1.90 µs, 55% of it work",
