@@ -34,6 +34,7 @@ MISTAKES = [
     ("02.merge", test_ring.mean),
     ("02.merge", test_ring.overflowing),
     ("02.zigzag_tile", test_ring.wrong_half_of_the_keys),
+    ("02.hidden_from", test_ring.bound(1.0)),
     ("03.usp", test_long_sequences.with_exchanged_groups),
     ("03.usp", test_long_sequences.with_a_kv_head_for_each_query_head),
     ("04.one_f_one_b", test_pipeline.one_at_a_time),

@@ -23,6 +23,7 @@ from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equa
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
+    hidden_from,
     load_ratio,
     overlap_tokens,
     pair_flops,

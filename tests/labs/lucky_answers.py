@@ -241,6 +241,21 @@ def with_0_for_no_keys(out_a, lse_a, out_b, lse_b):
     return out, np.where(np.isneginf(lse), 0.0, lse)
 
 
+@of("02.hidden_from")
+def of_the_lessons_ranks(flops, nbytes, F, W):
+    return 40 * nbytes / flops  # 1 TFLOP/s, 50 GB/s
+
+
+@of("02.hidden_from")
+def with_a_whole_division(flops, nbytes, F, W):
+    return 2 * nbytes * F // (flops * W)
+
+
+@of("02.hidden_from")
+def of_a_pair_of_the_lesson(flops, nbytes, F, W):
+    return 2 * nbytes * F / (4 * 4 * 8 * W)
+
+
 @of("02.bring_home")
 def one_hop_short(comm, x):
     total = x[comm.rank]

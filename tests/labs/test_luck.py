@@ -32,6 +32,10 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "halved": "with 1 rank|divided by 2, and not by the number of ranks",
     },
     "01.hierarchical_all_reduce": {"with_node_and_place_exchanged": "in nodes of 2|the groups are exchanged"},
+    "02.hidden_from": {
+        "of_the_lessons_ranks": "F=3e+12, W=7e+10|returned 20, expected 42.8571 tokens",
+        "with_a_whole_division": "F=3e+12, W=7e+10|returned 42, expected 42.8571 tokens|rounded down",
+    },
     "02.merge": {
         "with_inverted_weights": "with 2 rows|the exponent has the wrong sign",
         "of_the_larger_side": "with 2 rows|the side with the larger lse alone",

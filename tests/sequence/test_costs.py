@@ -16,6 +16,7 @@ from parlab.sequence import (
     AttentionShape,
     allgather_cost,
     double_ring_cost,
+    hidden_from,
     load_ratio,
     method_times,
     overlap_tokens,
@@ -24,6 +25,7 @@ from parlab.sequence import (
     ring_attention,
     ring_attention_backward,
     ring_cost,
+    ring_time,
     shard,
     tree_cost,
     ulysses_cost,
@@ -137,12 +139,57 @@ def test_in_bf16_the_backward_needs_1_2_times_the_tokens_of_the_forward():
     ("itemsize", "backward", "moved", "operations", "tokens"),
     [(4, False, 8, 4, 80), (4, True, 8 + 8, 10, 64), (2, False, 4, 4, 40), (2, True, 4 + 8, 10, 48)],
 )
-def test_the_table_of_the_way_back_is_80_64_40_and_48_tokens(itemsize, backward, moved, operations, tokens):
+def test_the_way_back_is_hidden_from_80_64_40_and_48_tokens(itemsize, backward, moved, operations, tokens):
     """1 TFLOP/s, 50 GB/s, as many K/V heads as query heads: the bytes over the operations, times F/W = 20, times 2."""
     token = AttentionShape(S=1, H=1, G=1, D=1, itemsize=itemsize).token(backward=backward)
     assert (token.kv + token.dkv, pair_flops(1, 1, 1, 1, backward=backward)) == (moved, operations)
     bound = overlap_tokens(1e12, 50e9, itemsize, half_masked=True, backward=backward)
     assert bound == pytest.approx(tokens) == 2 * 20 * moved / operations
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("H", "G", "itemsize"), [(4, 4, 4), (32, 8, 2), (32, 1, 2), (8, 2, 8)])
+def test_hidden_from_the_operations_of_a_pair_and_the_bytes_of_a_token_is_the_same_bound(H, G, itemsize, backward):
+    token = AttentionShape(S=1, H=H, G=G, D=16, itemsize=itemsize).token(backward=backward)
+    bound = hidden_from(pair_flops(1, 1, H, 16, backward=backward), token.kv + token.dkv, 3e14, 2e10)
+    assert bound == pytest.approx(
+        overlap_tokens(3e14, 2e10, itemsize, G / H, half_masked=True, backward=backward), rel=1e-12
+    )
+
+
+def test_with_gradients_in_bf16_as_transformer_engine_sends_them_the_way_back_needs_0_8_times_the_tokens():
+    there, back = hidden_from(4, 2 * 2, 1e12, 50e9), hidden_from(10, 2 * 2 + 2 * 2, 1e12, 50e9)
+    assert (there, back) == (40, 32)
+
+
+@pytest.mark.parametrize("name", ["flops", "nbytes", "F", "W"])
+def test_a_bound_of_nothing_is_refused_by_name(name):
+    with pytest.raises(ValueError, match=rf"^{name}=0"):
+        hidden_from(**dict.fromkeys(("flops", "nbytes", "F", "W"), 1) | {name: 0})
+
+
+def test_at_408_tflops_64_ranks_with_16384_tokens_each_wait_for_nothing_and_at_410_they_do():
+    link = DGX_H100.inter
+    needed = [
+        overlap_tokens(speed, link.bandwidth, 2, half_masked=True, latency=link.latency, width=32 * 128)
+        for speed in (408e12, 410e12)
+    ]
+    assert needed[0] < 2**20 / 64 < needed[1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "tokens", "waits"), [(64, 2**20, True), (64, 1_640_000, True), (64, 1_650_048, False), (128, 2**21, True)]
+)
+def test_64_h100s_wait_for_nothing_from_1_65_million_tokens_on_and_128_with_twice_the_text_still_wait(
+    ranks, tokens, waits
+):
+    shape = AttentionShape(S=tokens // 128 * 128, H=32, G=32, D=128, itemsize=2)
+    flops, link = FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops, DGX_H100.inter
+    takes, works = (
+        ring_time(shape, ranks, Cluster.uniform(*of, flops=flops))
+        for of in ((link.latency, link.bandwidth), (0.0, 1e30))
+    )
+    assert (takes > works * 1.0001) == waits
 
 
 def test_a_latency_of_9_6_us_moves_the_bound_of_the_million_tokens_by_a_thousandth():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
-from parlab.arguments import checked
-from parlab.sequence import LAYOUTS, overlap_tokens, ring_attention, shard
+from parlab.arguments import checked, finite, optional
+from parlab.sequence import overlap_tokens, pair_flops, ring_attention, shard
 from parlab.views.arguments import RULES, within
 from parlab.views.attention.masks import MOST_RANKS
 from parlab.views.drawing import theme
@@ -19,12 +21,8 @@ from parlab.world.units import format_time
 
 HEADS, HEAD_SIZE = 4, 8
 FLOPS = 1e12  # of each rank, a second
-TOKENS = (8, 16, 32, 64, 80, 128, 256)  # of each rank
-LINES = {
-    "contiguous": curve("#D55E00", "dotted"),
-    "zigzag": curve("#0072B2", "solid"),
-    "striped": curve("#009E73", "dashed"),
-}
+TOKENS = (2, 4, 8, 16, 32, 64, 80, 128, 256)  # of each rank
+LINES = {"contiguous": curve("#D55E00", "dotted"), "zigzag": curve("#0072B2", "solid")}
 
 
 @lru_cache(maxsize=256)
@@ -36,14 +34,24 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
     return run(ring_attention, size, *pieces, causal=True, layout=layout)
 
 
-@checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2)})
+def _function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ValueError(f"{name}={value!r:.60}: must be a function (flops, nbytes, F, W) that returns tokens")
+
+
+@checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2), "bound": optional(_function)})
 def ring_overlap(
-    size: int = 4, kv_heads: int = 4, bandwidth: float = 50e9, kernel: float = 1.0, latency: float = 0.0
+    size: int = 4,
+    kv_heads: int = 4,
+    bandwidth: float = 50e9,
+    kernel: float = 1.0,
+    latency: float = 0.0,
+    bound: Callable[[int, int, float, float], float] | None = None,
 ) -> Picture:
     """Draw the share of the time in which the ranks of a causal ring compute, against the tokens of a rank.
 
-    The simulated clock counts it for 4 heads of size 8 in float32, on ranks with a peak of 1 TFLOP/s. The vertical line
-    is the bound of zigzag and striped: from there on, half a tile takes as long as the transfer of the next K/V.
+    The simulated clock finds it for 4 heads of size 8 in float32, on ranks with a peak of 1 TFLOP/s. The vertical line
+    is the bound of zigzag: from there on, half a tile takes as long as the transfer of the next K/V.
 
     Args:
         size: ranks, 2 to 16.
@@ -51,36 +59,50 @@ def ring_overlap(
         bandwidth: bytes a second.
         kernel: the fraction of the peak that attention reaches, at most 1.
         latency: seconds of each message before its first byte.
+        bound: finds the vertical line in place of the library, as `parlab.sequence.hidden_from` does, from the
+            operations of a pair, the bytes of a token's K/V, and both of a second. So it knows no latency.
 
     Raises:
-        ValueError: no such ring, or a link that `Cluster` refuses.
+        ValueError: no such ring, a link that `Cluster` refuses, or a bound that is no function or no number.
     """
     if kv_heads not in (1, 2, 4):
         raise ValueError(f"kv_heads={kv_heads!r}: 4 query heads share 1, 2 or 4")
     cluster = Cluster.uniform(latency, bandwidth, flops=FLOPS).reaching(kernel)
     width = HEADS * HEAD_SIZE
-    bound = overlap_tokens(
+    hidden = overlap_tokens(
         kernel * FLOPS, bandwidth, 4, kv_heads / HEADS, half_masked=True, latency=latency, width=width
     )
+    pair, kv = pair_flops(1, 1, HEADS, HEAD_SIZE), 2 * kv_heads * HEAD_SIZE * 4
+    line = hidden if bound is None else bound(pair, kv, kernel * FLOPS, bandwidth)
+    finite("bound(flops, nbytes, F, W)", line)
     parts = {}
-    for layout in LAYOUTS:
+    for layout in LINES:
         timelines = [_ran(layout, size, c, kv_heads).on(cluster) for c in TOKENS]
         parts[layout] = [sum(map(one.busy, range(size))) / (size * one.makespan) for one in timelines]
-    headline = f"{size} ranks: zigzag hides every transfer from {math.ceil(bound)} tokens a rank on"
+    headline = f"{size} ranks: zigzag hides every transfer from {math.ceil(hidden)} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, left=0.95, top=0.8)
-    scale(axes.xaxis, "tokens a rank", ends=(4.5, 450), log=2, ticks=TOKENS, says="{:g}".format)
+    scale(axes.xaxis, "tokens a rank", ends=(1.6, 470), log=2, ticks=TOKENS, says="{:g}".format)
     scale(axes.yaxis, "of the time, ranks compute", ends=(0, 1.05), says="{:.0%}".format, grid=True)
     for layout, computing in parts.items():
         axes.plot(TOKENS, computing, marker="o", markersize=6, gid=layout, **LINES[layout])
-    axes.axvline(bound, color=theme.INK, linewidth=1.2, gid="bound")
-    line_legend(figure, [*LINES.items(), ("the bound", {"color": theme.INK, "linewidth": 1.2})])
+    axes.axvline(line, color=theme.INK, linewidth=1.2, gid="bound")
+    name = "the bound" if bound is None else "your bound"
+    line_legend(figure, [*LINES.items(), (name, {"color": theme.INK, "linewidth": 1.2})])
     return figure
 
 
-def explore_ring_overlap() -> Explorer:
-    """Sliders for `ring_overlap`. A new bandwidth changes the clock alone, and no rank runs again."""
+@checked({"bound": optional(_function)})
+def explore_ring_overlap(bound: Callable[[int, int, float, float], float] | None = None) -> Explorer:
+    """Sliders for `ring_overlap`. A new bandwidth changes the clock alone, and no rank runs again.
+
+    Args:
+        bound: a learner's function that finds the vertical line, as `parlab.sequence.hidden_from` does; None: ours.
+
+    Raises:
+        ValueError: it is no function.
+    """
     controls = {
         "size": steps("ranks", (2, 3, 4, 8), 4),
         "kv_heads": steps("K/V heads, of 4", (1, 2, 4), 4),
@@ -90,4 +112,4 @@ def explore_ring_overlap() -> Explorer:
             "latency", [(format_time(round(late * 1e12)), late) for late in (0.0, 0.5e-6, 1e-6, 2e-6)], 0.0
         ),
     }
-    return Explorer("explore_ring_overlap", controls, ring_overlap)
+    return Explorer("explore_ring_overlap", controls, partial(ring_overlap, bound=bound))

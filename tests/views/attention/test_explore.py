@@ -1,11 +1,12 @@
 """The ring's widgets: the clock's verdict, and a picture for every position of every control."""
 
 import pytest
+from matplotlib.text import Text
 
 from parlab import Cluster, run, views
-from parlab.sequence import LAYOUTS, load_ratio
+from parlab.sequence import hidden_from, load_ratio
 from parlab.views.attention import overlap as explore_ring
-from parlab.views.attention.overlap import FLOPS, TOKENS
+from parlab.views.attention.overlap import FLOPS, LINES, TOKENS
 from parlab.views.drawing.picture import png
 from tests.views.drawn import artists, title
 
@@ -33,7 +34,7 @@ def test_zigzag_computes_all_the_time_from_the_bound_on_and_never_below(size):
             assert (part > 1 - 1e-4) == (tokens >= bound(figure))  # 1e-4: a picosecond of rounding a hop
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LINES)
 @pytest.mark.parametrize("size", [2, 8])
 def test_far_above_the_bound_only_uneven_work_is_lost(layout, size):
     part = curve(views.ring_overlap(size, 1, 200e9), layout)[-1]
@@ -53,13 +54,54 @@ def test_a_kernel_at_half_of_the_peak_halves_the_bound():
     assert title(figure) == "4 ranks: zigzag hides every transfer from 40 tokens a rank on"
 
 
+def test_a_learners_bound_is_the_line_with_the_figures_operations_bytes_and_speeds():
+    given = []
+
+    def mine(*four):
+        given.append(four)
+        return 123
+
+    figure = views.ring_overlap(4, 2, 20e9, kernel=0.5, latency=1e-6, bound=mine)
+    assert bound(figure) == 123
+    assert given == [(4 * 8 * 4, 2 * 2 * 8 * 4, 0.5e12, 20e9)]
+    assert "your bound" in [text.get_text() for text in figure.findobj(Text)]
+
+
+@pytest.mark.parametrize("kernel", SLIDERS["kernel"])
+@pytest.mark.parametrize("kv_heads", SLIDERS["kv_heads"])
+def test_the_bound_of_the_exercise_is_the_librarys_line_without_latency_and_stands_in_the_picture(kernel, kv_heads):
+    for bandwidth in SLIDERS["bandwidth"]:
+        mine = views.ring_overlap(4, kv_heads, bandwidth, kernel, bound=hidden_from)
+        assert bound(mine) == pytest.approx(bound(views.ring_overlap(4, kv_heads, bandwidth, kernel)))
+        low, high = mine.axes[0].get_xlim()
+        assert low < bound(mine) < high
+
+
+def test_with_1_us_of_latency_the_line_of_the_exercise_stays_at_80_and_the_headline_says_172():
+    figure = views.ring_overlap(latency=1e-6, bound=hidden_from)
+    assert bound(figure) == 80
+    assert title(figure) == "4 ranks: zigzag hides every transfer from 172 tokens a rank on"
+
+
+@pytest.mark.parametrize("wrong", [3, "80"])
+def test_a_bound_that_is_no_function_is_refused(wrong):
+    for draw in (views.ring_overlap, views.explore_ring_overlap):
+        with pytest.raises(ValueError, match=r"^bound=.*: must be a function \(flops, nbytes, F, W\)"):
+            draw(bound=wrong)
+
+
+def test_a_bound_that_finds_no_number_is_refused():
+    with pytest.raises(ValueError, match=r"^bound\(flops, nbytes, F, W\)="):
+        views.ring_overlap(bound=lambda *four: float("nan"))
+
+
 def test_a_dot_is_what_the_run_on_the_sliders_cluster_computed_of_its_time():
-    done = explore_ring._ran("striped", 4, 32, 2).on(Cluster.uniform(0, 20e9, flops=FLOPS))
+    done = explore_ring._ran("contiguous", 4, 32, 2).on(Cluster.uniform(0, 20e9, flops=FLOPS))
     busy = sum(span.end - span.start for span in done.computes)
     figure = views.ring_overlap(4, 2, 20e9)
-    part = curve(figure, "striped")[TOKENS.index(32)]
+    part = curve(figure, "contiguous")[TOKENS.index(32)]
     assert part == busy / (4 * done.makespan)
-    (row,) = [line for line in repr(figure).splitlines() if line.startswith("striped")]
+    (row,) = [line for line in repr(figure).splitlines() if line.startswith("contiguous")]
     assert row.split()[1 + TOKENS.index(32)] == f"{part:.0%}"
 
 
@@ -72,7 +114,7 @@ def test_moving_the_bandwidth_runs_no_rank_again(monkeypatch):
         explorer.controls["bandwidth"].value = bandwidth
         pictures.add(explorer.picture.value)
     assert len(pictures) == len(SLIDERS["bandwidth"])
-    assert len(started) == len(LAYOUTS) * len(TOKENS)
+    assert len(started) == len(LINES) * len(TOKENS)
 
 
 @pytest.mark.parametrize("explore", [views.explore_ring_masks, views.explore_ring_overlap, views.explore_ring_seconds])
