@@ -8,6 +8,7 @@ import pytest
 import parlab.sequence
 from parlab import per_rank, run, views
 from parlab.nn.attention import merge
+from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention, shard
 from parlab.views.attention import film as attention
 from parlab.views.attention.film import KV, OUT, QKV, Q, plan_of
@@ -139,6 +140,14 @@ def test_a_double_ring_composed_of_two_rings_and_a_crossing_is_filmed_as_one():
         "71.5 µs: rank 0 attends K/V 1",
         "88.3 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
     ]
+
+
+def test_the_composed_double_ring_equals_attention_on_one_rank():
+    q, k, v = np.random.default_rng(3).normal(size=(3, 1, 4, 32, 8))
+    mine = run(crossing_first, 4, *[per_rank(shard(x, 4)) for x in (q, k, v)]).results
+    whole, lse = dense_attention(q, k, v)
+    assert np.max(np.abs(np.concatenate([out for out, _ in mine], axis=2) - whole)) <= 1e-12 * np.max(np.abs(whole))
+    assert np.max(np.abs(np.concatenate([part for _, part in mine], axis=2) - lse)) <= 1e-12 * np.max(np.abs(lse))
 
 
 def test_a_ring_beside_other_messages_is_not_filmed_as_a_double_ring():
