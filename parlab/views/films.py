@@ -45,7 +45,7 @@ def film(source: Any, **options: Any) -> Film:
     The film shows
 
     - for the run of one `all_reduce`, `reduce_scatter` or `all_gather` on 2 to 6 ranks (by ring, recursive doubling,
-      halving or circulant; not every number of ranks fits all of these): the pieces that travel;
+      halving, circulant or in two levels; not every number of ranks fits all of these): the pieces that travel;
     - for up to three such runs by name, {name: run}: the same below each other, on one clock;
     - for one or two steps of ZeRO-3 by name, {name: run}: gathers beside the work, and the waiting that they leave;
     - for up to three other runs by name, {name: run}: what the ranks of each do, on one clock (`run.wallclock` is a

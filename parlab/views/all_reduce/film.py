@@ -48,6 +48,12 @@ class Move(NamedTuple):
 
 def moves_of(shown: Timeline) -> list[Move]:
     """The messages of one collective whose labels name their pieces; none for the timeline of something else."""
+    moves, g = _labelled(shown), _ranks_a_node(shown)
+    return _of_two_levels(shown, moves, g) if g else moves
+
+
+def _labelled(shown: Timeline) -> list[Move]:
+    """The messages with the pieces that their labels say, which are numbered in the group that sends them."""
     known = 2 <= shown.size <= MOST_RANKS and len({t.name for t in shown.transfers}) == 1
     moves = [_move(t, shown.size) for t in shown.transfers] if known else []
     return [] if None in moves else [move for move in moves if move is not None]
@@ -62,20 +68,53 @@ def _move(t: Transfer, size: int) -> Move | None:
     return Move(t.start, t.end, t.src, t.dst, tuple(pieces), label[1] == "add")
 
 
+def _ranks_a_node(shown: Timeline) -> int:
+    """The ranks of a node, if the messages are those of two levels; else 0.
+
+    Then a message that crosses stays at its place in the node, and has one of the k pieces of a message inside.
+    """
+    moves = _labelled(shown)
+    for g in range(2, shown.size // 2 + 1):
+        k = shown.size // g
+        crossing = [t.nbytes for t in shown.transfers if t.src // g != t.dst // g and t.src % g == t.dst % g]
+        inside = [t.nbytes for t in shown.transfers if t.src // g == t.dst // g]
+        complete = shown.size == g * k and crossing and len(crossing) + len(inside) == len(moves)
+        if complete and all(len(move.pieces) == 1 for move in moves) and min(inside) > max(crossing):
+            return g
+    return 0
+
+
+def _of_two_levels(shown: Timeline, moves: list[Move], g: int) -> list[Move]:
+    """Inside a node, piece q is all pieces of place q; between nodes, piece j is that of node j of the own place."""
+    k, whole = shown.size // g, shown.transfers[0].name == "all_reduce"  # it cuts the array by places first
+
+    def pieces(move: Move) -> tuple[int, ...]:
+        inside = move.src // g == move.dst // g
+        place, nodes = (move.pieces[0], tuple(range(k))) if inside else (move.src % g, move.pieces)
+        return tuple(place * k + j if whole else j * g + place for j in nodes)
+
+    return [move._replace(pieces=pieces(move)) for move in moves]
+
+
 def pieces_film(shown: Timeline) -> Film:
     """The film of one all-reduce, reduce-scatter or all-gather on 2 to 6 ranks whose messages name their pieces.
 
     Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A row is pale from when its
     numbers are sent away, to be added elsewhere, until the sum comes back. A ring turns with the clock. In the other
-    algorithms the ranks stand in a line, so that every piece travels in its own row.
+    algorithms the ranks stand in a line, so that every piece travels in its own row; two levels show their nodes.
     """
-    moves, size = moves_of(shown), shown.size
+    moves, size, g = moves_of(shown), shown.size, _ranks_a_node(shown)
     times = sorted({0, *(move.end for move in moves)})
-    headline = f"{_name(shown, moves)}, {size} ranks: {shown.format(times[-1])}"
+    named = f"{_name(shown, moves)}, {size} ranks"
+    headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
     turns = _ring(moves, size)
-    grid = RING if turns else _line_of(size, RING.top, RING.row, RING.height, named=True)
+    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), RING.row, RING.height, named=True, ranks_a_node=g)
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
+    for first in range(0, size, g) if g else ():
+        left, right = grid.columns[first], grid.columns[first + g - 1] + grid.bar
+        film.draw(word((left + right) / 2, 14, f"node {first // g}", "small"))
+        film.draw(outline(left - 7, 28, right - left + 12, grid.top + grid.row * size - 24, "trail"))
     for x, y in places if turns else places[:1]:
         middle = _beside(grid, x) if turns else NAMES / 2
         names = [word(middle, y + grid.row * p + grid.height / 2, f"piece {p}") for p in range(size)]
@@ -170,6 +209,8 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     size, ways = shown.size, {(move.src, move.dst, move.start) for move in moves}
     if all(dst == (src + 1) % size for src, dst, _ in ways):
         algorithm = "Ring"
+    elif _ranks_a_node(shown):
+        algorithm = "Two-level"
     elif any(len(move.pieces) == size for move in moves):
         algorithm = "Recursive doubling"
     else:
@@ -178,10 +219,12 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     return f"{algorithm} {shown.transfers[0].name.replace('_', '-')}"
 
 
-def _line_of(size: int, top: float, row: float, height: float, *, named: bool) -> Grid:
-    """All ranks beside each other."""
-    bar = (WIDTH - NAMES) / size - BETWEEN
-    return Grid(tuple(NAMES + (bar + BETWEEN) * rank for rank in range(size)), top, bar, row, height, 46, named)
+def _line_of(size: int, top: float, row: float, height: float, *, named: bool, ranks_a_node: int = 0) -> Grid:
+    """All ranks beside each other, with more room between nodes."""
+    gaps = [BETWEEN * (1 + bool(ranks_a_node and rank % ranks_a_node == 0 and rank)) for rank in range(size)]
+    bar = (WIDTH - NAMES - sum(gaps)) / size
+    columns = tuple(NAMES + bar * rank + sum(gaps[1 : rank + 1]) for rank in range(size))
+    return Grid(columns, top, bar, row, height, 46, named)
 
 
 def _places(grid: Grid, size: int) -> list[tuple[float, float]]:

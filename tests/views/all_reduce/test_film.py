@@ -4,6 +4,7 @@ import numpy as np
 
 from parlab import Cluster, run, views
 from parlab.views.all_reduce.film import moves_of
+from parlab.world import Link
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
@@ -122,6 +123,51 @@ def test_in_a_line_every_message_stays_in_its_rows_so_that_no_name_is_covered():
         ways = [numbers for numbers, _ in marks(views.film(collective("all_reduce", size, 960, algorithm)), "go")]
         assert {numbers["y"] for numbers in ways} == {0}
         assert all("v" not in numbers and "w" not in numbers for numbers in ways)
+
+
+NODES = Cluster("nodes of two", CLUSTER.device, 2, Link(1e-6, 12.288e9), Link(1e-6, 1.024e9), ports="a level")
+
+
+def in_two_levels(name):
+    return run(
+        lambda comm, x: getattr(comm, name)(x, algorithm="hierarchical", ranks_per_node=2),
+        4,
+        np.ones(1024),
+        cluster=NODES,
+    )
+
+
+def test_two_levels_of_4_ranks_halve_inside_and_send_a_quarter_to_the_other_node():
+    """Labels count pieces in the group that sends: inside, a half of the array is pieces 0, 1 or 2, 3 of four."""
+    film = views.film(in_two_levels("all_reduce"))
+    check_film(film)
+    assert repr(film).splitlines() == [
+        "Two-level all-reduce, 4 ranks in nodes of 2: 8.67 µs",
+        "0 s: rank 0 sends pieces 2, 3 (0) to rank 1, which adds its own: 0+1",
+        "1.33 µs: rank 0 sends piece 1 (0+1) to rank 2, which adds its own: 0+1+2+3",
+        "4.33 µs: rank 0 sends piece 0 (0+1+2+3) to rank 2, which keeps it",
+        "7.33 µs: rank 0 sends pieces 0, 1 (0+1+2+3) to rank 1, which keeps them",
+    ]
+    assert film.html.count('class="frame"') == 4 * 4
+    assert [part.text for part in tree_of(film).iter("text") if (part.text or "").startswith("node ")] == [
+        "node 0",
+        "node 1",
+    ]
+    assert {numbers["y"] for numbers, _ in marks(film, "go")} == {0}
+
+
+def test_the_halves_of_two_levels_end_and_begin_with_a_ranks_own_piece():
+    last = [move for move in moves_of(in_two_levels("reduce_scatter").timeline) if move.src // 2 != move.dst // 2]
+    assert {(move.dst, move.pieces) for move in last} == {(rank, (rank,)) for rank in range(4)}
+    first = [move for move in moves_of(in_two_levels("all_gather").timeline) if move.src // 2 != move.dst // 2]
+    assert {(move.src, move.pieces) for move in first} == {(rank, (rank,)) for rank in range(4)}
+    for name in ("reduce_scatter", "all_gather"):
+        check_film(views.film(in_two_levels(name)))
+
+
+def test_a_ring_across_nodes_is_a_ring():
+    film = views.film(run(lambda comm, x: comm.all_reduce(x), 4, np.ones(1024), cluster=NODES))
+    assert film.headline.startswith("Ring all-reduce, 4 ranks: ")
 
 
 def three(length):
