@@ -14,9 +14,7 @@ def add(words: Words) -> None:
     word = words.add_parser("grade", help="mark a folder of submissions", description=grade.__doc__)
     word.add_argument("folder", type=path, help="notebooks or programs, one a student, or a folder a student")
     word.add_argument("--out", type=path, default=Path("grades.csv"), help="the table; reports go beside it")
-    word.add_argument(
-        "--exercises", default="", help="01.reduce_scatter,01.average_gradients; else all that are checked"
-    )
+    word.add_argument("--exercises", default="", help="01.reduce_scatter,01.circulant; else all that are checked")
     word.add_argument("--seed", type=int, help="of the cases drawn anew, the same for all; else a new one")
     word.add_argument("--extra", type=int, default=4, help="how many cases are drawn")
     word.add_argument("--seconds", type=float, default=10.0, help="limit of a case")

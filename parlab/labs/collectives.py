@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 
 from parlab.labs.counts import Count, bytes_sent, messages
+from parlab.labs.difference import difference
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
@@ -35,35 +38,48 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
 REDUCE_SCATTER = on_arrays("01.reduce_scatter", "reduce_scatter(comm, x)", _try_reduce_scatter, _divisible_shape)
 
 
-def _one_axis(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
-    return some_shape(random, size, longest)[:1]
+def _walked(x: list[np.ndarray], roll: int = -1, ahead: int = 1, first: bool = True) -> list[np.ndarray]:
+    """Each rank's result of a circulant that rolls its pieces, sends or adds in another way."""
+    P = len(x)
+    windows = [np.roll(np.stack(np.split(one, P)), roll * rank, axis=0) for rank, one in enumerate(x)]
+    while (width := len(windows[0])) > 1:
+        half = -(-width // 2)
+        came = [windows[(rank - ahead * half) % P][half:] for rank in range(P)]
+        windows = [window[:half].copy() for window in windows]
+        for window, more in zip(windows, came, strict=True):
+            window[slice(width - half) if first else slice(half - len(more), half)] += more
+    return [window[0] for window in windows]
 
 
-def _try_average_gradients(trial: Trial, case: Case) -> list[str]:
-    x, P, n = case.inputs(), case.size, case.elements
-    with explains("do not divide among", "fill x up with zeros, to a multiple of P"):
+def _try_circulant(trial: Trial, case: Case) -> list[str]:
+    x, P = case.inputs(), case.size
+    rounded = explains("broadcast", "of 3 pieces a rank keeps 2: it keeps the larger half")
+    with rounded if P & (P - 1) else nullcontext():  # of a power of two no half is rounded
         done = trial.ran(trial.answer, P, per_rank(x))
-    mean = np.mean(x, axis=0, dtype=case.dtype)  # of whole numbers: exact but for one rounding
+    pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
     mistakes = {
-        "the padding is left: cut the result to the length of x": [np.pad(mean, (0, -n % P))] * P,
-        "the last n mod P elements are left out: fill x up, and do not cut it": [mean[: n // P * P]] * P,
-        "the sum is divided by 2, and not by the number of ranks": [sum(x) / 2] * P,
+        "pieces are numbered from 0 on every rank: number them from the rank's own on": _walked(x, roll=0),
+        "`np.roll` by the rank moves the own piece away from the front: roll by minus the rank": _walked(x, roll=1),
+        "they are sent back: the rank h *ahead* is the one for which they are the first": _walked(x, ahead=-1),
+        "what comes is added to the last pieces: for the rank h ahead they are the first": _walked(x, first=False),
     }
-    calls = ("reduce_scatter", "all_gather")
-    check_results(done, x, [mean] * P, [[one / P for one in x]] * P, calls, mistakes=mistakes)
-    sent = bytes_sent(done)
+    mistakes = {  # two of them may give the same on one rank
+        cause: results for cause, results in mistakes.items() if not any(map(difference, done.results, results))
+    }
+    check_results(done, x, [sum(of_rank) for of_rank in pieces], pieces, mistakes=mistakes)
     return [
-        sent.check(
-            "2n(P − 1)/P (n filled up to a multiple of P)",
-            2 * (P - 1) * -(-n // P) * case.itemsize,
-            "P zeros are added where P divides n already: -n % P are enough"
-            if set(sent.numbers) == {2 * (P - 1) * (n // P + 1) * case.itemsize} and n % P == 0
-            else "ranks send whole arrays where a piece of 1/P would do",
-        )
+        messages(done).check(
+            "⌈log₂P⌉",
+            (P - 1).bit_length(),
+            "a rank keeps half of its pieces in a step, and sends all others in one message",
+        ),
+        bytes_sent(done).check(
+            "n(P − 1)/P", case.nbytes * (P - 1) // P, "a rank sends pieces that it keeps, or sends some piece twice"
+        ),
     ]
 
 
-AVERAGE_GRADIENTS = on_arrays("01.average_gradients", "average_gradients(comm, x)", _try_average_gradients, _one_axis)
+CIRCULANT = on_arrays("01.circulant", "circulant(comm, x)", _try_circulant, _divisible_shape)
 
 
 def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
@@ -116,4 +132,4 @@ HIERARCHICAL_ALL_REDUCE = Exercise(
     on_ranks=True,
 )
 
-EXERCISES = (REDUCE_SCATTER, AVERAGE_GRADIENTS, HIERARCHICAL_ALL_REDUCE)
+EXERCISES = (REDUCE_SCATTER, CIRCULANT, HIERARCHICAL_ALL_REDUCE)

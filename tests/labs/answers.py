@@ -73,10 +73,15 @@ def reduce_scatter(comm, x, shift=0, steps=None, add=np.add):
     return blocks[comm.rank]
 
 
-def average_gradients(comm, x):
-    padded = np.pad(x, (0, -len(x) % comm.size))
-    own = comm.reduce_scatter(padded)
-    return comm.all_gather(own)[: len(x)] / comm.size
+def circulant(comm, x, ahead=1, roll=1, half_of=lambda width: -(-width // 2), add=np.add):
+    window = np.roll(np.stack(np.split(x, comm.size)), -roll * comm.rank, axis=0)
+    while len(window) > 1:
+        half = half_of(len(window))
+        to, source = (comm.rank + ahead * half) % comm.size, (comm.rank - ahead * half) % comm.size
+        came = comm.sendrecv(window[half:], to, source)
+        window = window[:half].copy()
+        window[: len(came)] = add(window[: len(came)], came)
+    return window[0]
 
 
 def hierarchical_all_reduce(comm, x, ranks_per_node):
@@ -420,7 +425,7 @@ SOLUTIONS = {
     "00.tree_sum": tree_sum,
     "00.overlap": overlap,
     "01.reduce_scatter": reduce_scatter,
-    "01.average_gradients": average_gradients,
+    "01.circulant": circulant,
     "01.hierarchical_all_reduce": hierarchical_all_reduce,
     "02.zigzag_tile": zigzag_tile,
     "02.merge": merge,

@@ -142,34 +142,43 @@ def in_flat_blocks(comm, x):
     return answers.reduce_scatter(comm, x.reshape(-1))
 
 
-@of("01.average_gradients")
-def padded_by_the_rest(comm, x):
-    """n mod P zeros, and not P − n mod P: the same for two ranks."""
-    padded = np.pad(x, (0, len(x) % comm.size))
-    return comm.all_gather(comm.reduce_scatter(padded))[: len(x)] / comm.size
+@of("01.circulant")
+def that_keeps_the_smaller_half(comm, x):
+    return answers.circulant(comm, x, half_of=lambda width: width // 2)
 
 
-@of("01.average_gradients")
-def padded_by_a_whole_turn(comm, x):
-    padded = np.pad(x, (0, comm.size - len(x) % comm.size))
-    return comm.all_gather(comm.reduce_scatter(padded))[: len(x)] / comm.size
+@of("01.circulant")
+def sent_back(comm, x):
+    """The same for two ranks."""
+    return answers.circulant(comm, x, ahead=-1)
 
 
-@of("01.average_gradients")
-def cut_to_a_multiple(comm, x):
-    n = len(x) // comm.size * comm.size
-    return comm.all_gather(comm.reduce_scatter(x[:n])) / comm.size
+@of("01.circulant")
+def by_partners(comm, x):
+    """For a power of two; else the last partners are missing, and so are their numbers."""
+    window, half = np.split(x, comm.size), 1 << (comm.size.bit_length() - 1)
+    while half := half // 2:
+        other = comm.rank ^ half
+        if other < comm.size:
+            low = comm.rank & ~(2 * half - 1)
+            give = range(low, low + half) if comm.rank & half else range(low + half, min(low + 2 * half, comm.size))
+            keep = range(low + half, min(low + 2 * half, comm.size)) if comm.rank & half else range(low, low + half)
+            came = comm.sendrecv([window[i] for i in give], other, other, like=[window[i] for i in keep])
+            for i, more in zip(keep, came, strict=True):
+                window[i] = window[i] + more
+    return window[comm.rank]
 
 
-@of("01.average_gradients")
-def halved(comm, x):
-    return answers.average_gradients(comm, x) * comm.size / 2
-
-
-@of("01.average_gradients")
-def with_the_padding_left(comm, x):
-    padded = np.pad(x, (0, -len(x) % comm.size))
-    return comm.all_gather(comm.reduce_scatter(padded)) / comm.size
+@of("01.circulant")
+def that_sends_as_many_places_ahead_as_it_sends(comm, x):
+    """w − h places instead of h: the same where every w is even."""
+    window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
+    while (width := len(window)) > 1:
+        half, far = -(-width // 2), width // 2
+        came = comm.sendrecv(window[half:], (comm.rank + far) % comm.size, (comm.rank - far) % comm.size)
+        window = window[:half].copy()
+        window[: len(came)] += came
+    return window[0]
 
 
 @of("01.hierarchical_all_reduce")

@@ -230,38 +230,61 @@ def halved_if_a_power_of_two(comm, x):
     return x
 
 
-@of("01.average_gradients")
-def with_counts(comm, x):
-    counts = answers.counts_of(len(x), comm.size)
-    return comm.all_gather(comm.reduce_scatter(x, counts=counts) / comm.size, counts=counts)
+@of("01.circulant")
+def with_lists_of_pieces(comm, x):
+    P, pieces = comm.size, np.split(x, comm.size)
+    mine = pieces[comm.rank :] + pieces[: comm.rank]
+    while len(mine) > 1:
+        half = (len(mine) + 1) // 2
+        kept, given = mine[:half], mine[half:]
+        came = comm.sendrecv(given, (comm.rank + half) % P, (comm.rank - half) % P)
+        mine = [one + came[i] if i < len(came) else one for i, one in enumerate(kept)]
+    return mine[0]
 
 
-@of("01.average_gradients")
-def divided_first(comm, x):
-    counts = [len(part) for part in np.array_split(x, comm.size)]
-    return comm.all_gather(comm.reduce_scatter(x / comm.size, counts=counts), counts=counts)
+@of("01.circulant")
+def in_place_around_the_end(comm, x):
+    P, r, width = comm.size, comm.rank, comm.size
+    total = x.reshape(P, len(x) // P, *x.shape[1:]).copy()
+    while width > 1:
+        half = math.ceil(width / 2)
+        given = [(r + i) % P for i in range(half, width)]
+        kept = [(r + i) % P for i in range(width - half)]
+        total[kept] += comm.sendrecv(total[given], (r + half) % P, (r - half) % P)
+        width = half
+    return total[r]
 
 
-@of("01.average_gradients")
-def padded_with_zeros(comm, x):
-    whole = np.concatenate([x, np.zeros(-len(x) % comm.size, x.dtype)])
-    own = comm.reduce_scatter(whole)
-    own /= comm.size
-    return comm.all_gather(own)[: len(x)].copy()
+@of("01.circulant")
+def by_recursion(comm, x):
+    def summed(window):
+        if len(window) == 1:
+            return window[0]
+        half = len(window) - len(window) // 2
+        arriving = comm.irecv((comm.rank - half) % comm.size, like=window[half:])
+        sent = comm.isend(window[half:].copy(), (comm.rank + half) % comm.size)
+        came = arriving.wait()
+        sent.wait()
+        return summed(np.concatenate([window[: len(came)] + came, window[len(came) : half]]))
+
+    return summed(np.stack([np.split(x, comm.size)[(comm.rank + i) % comm.size] for i in range(comm.size)]))
 
 
-@of("01.average_gradients")
-def in_two_dimensions(comm, x):
-    whole = np.resize(np.append(x, np.zeros(comm.size, x.dtype)), -(-len(x) // comm.size) * comm.size)
-    own = comm.reduce_scatter(whole.reshape(comm.size, -1))
-    return comm.all_gather(own).ravel()[: len(x)] / comm.size
+@of("01.circulant")
+def that_counts_the_pieces_backwards(comm, x):
+    """The own piece, then those of the ranks behind: all goes the other way round."""
+    P, pieces = comm.size, np.split(x, comm.size)
+    window = np.stack([pieces[(comm.rank - i) % P] for i in range(P)])
+    while (width := len(window)) > 1:
+        half = (width + 1) // 2
+        came = comm.sendrecv(window[half:], (comm.rank - half) % P, (comm.rank + half) % P)
+        window = window[:half] + np.pad(came, [(0, half - len(came))] + [(0, 0)] * x.ndim)
+    return window[0]
 
 
-@of("01.average_gradients")
-def by_requests(comm, x):
-    counts = answers.counts_of(len(x), comm.size)
-    own = comm.ireduce_scatter(x, counts=counts).wait()
-    return comm.iall_gather(own, counts=counts).wait() / comm.size
+@of("01.circulant")
+def halved_by_partners_if_a_power_of_two(comm, x):
+    return halved_if_a_power_of_two(comm, x) if comm.size & (comm.size - 1) == 0 else answers.circulant(comm, x)
 
 
 @of("01.hierarchical_all_reduce")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.labs.answers import average_gradients, hierarchical_all_reduce, reduce_scatter, refused, reviewed
+from tests.labs.answers import circulant, hierarchical_all_reduce, reduce_scatter, refused, reviewed
 
 
 def test_the_passing_text_shows_count_beside_closed_form():
@@ -94,55 +94,96 @@ def as_a_list(comm, x):
     return reduce_scatter(comm, x).tolist()
 
 
-def without_the_mean(comm, x):
-    return average_gradients(comm, x) * comm.size
+def the_ring(comm, x):
+    return reduce_scatter(comm, x)
 
 
-def with_the_mean_of_the_mean(comm, x):
-    return average_gradients(comm, x) / comm.size
+def with_pieces_numbered_from_0(comm, x):
+    return circulant(comm, x, roll=0)
 
 
-def without_communication(comm, x):
-    return x / comm.size
+def rolled_the_other_way(comm, x):
+    return circulant(comm, x, roll=-1)
 
 
-def without_padding(comm, x):
-    return comm.all_gather(comm.reduce_scatter(x)) / comm.size
+def added_to_the_last_pieces(comm, x):
+    window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
+    while len(window) > 1:
+        half = -(-len(window) // 2)
+        came = comm.sendrecv(window[half:], (comm.rank + half) % comm.size, (comm.rank - half) % comm.size)
+        window = window[:half].copy()
+        window[-len(came) :] += came
+    return window[0]
 
 
-def with_the_padding_left_on(comm, x):
-    padded = np.pad(x, (0, -len(x) % comm.size))
-    return comm.all_gather(comm.reduce_scatter(padded)) / comm.size
+def sent_behind(comm, x):
+    return circulant(comm, x, ahead=-1)
 
 
-def with_everything_gathered(comm, x):
-    return comm.all_gather(x[None, :]).mean(axis=0, dtype=x.dtype)
+def with_the_smaller_half_kept(comm, x):
+    return circulant(comm, x, half_of=lambda width: width // 2)
 
 
-def where_one_rank_skips_the_gather(comm, x):
-    padded = np.pad(x, (0, -len(x) % comm.size))
-    own = comm.reduce_scatter(padded)
-    return own / comm.size if comm.rank == 0 and comm.size > 2 else comm.all_gather(own)[: len(x)] / comm.size
+def that_replaces(comm, x):
+    return circulant(comm, x, add=lambda own, came: came)
 
 
-def where_the_ranks_call_in_different_orders(comm, x):
-    padded = np.pad(x, (0, -len(x) % comm.size))
-    if comm.rank == 0:
-        comm.all_gather(padded)
-    own = comm.reduce_scatter(padded)
-    return comm.all_gather(own)[: len(x)] / comm.size
+def with_a_message_for_each_piece(comm, x):
+    window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
+    while len(window) > 1:
+        half = -(-len(window) // 2)
+        to, source = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
+        came = [comm.sendrecv(piece, to, source) for piece in window[half:]]
+        window = window[:half].copy()
+        window[: len(came)] += came
+    return window[0]
 
 
-def with_one_block_too_many(comm, x):
-    """One of 2(P − 1) more: less than the whole array."""
-    padded = np.pad(x, (0, -len(x) % comm.size))
-    own = comm.reduce_scatter(padded)
-    comm.sendrecv(own, comm.right, comm.left)
-    return comm.all_gather(own)[: len(x)] / comm.size
+def with_all_pieces_in_each_message(comm, x):
+    window, width = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0), comm.size
+    while width > 1:
+        half = -(-width // 2)
+        came = comm.sendrecv(window, (comm.rank + half) % comm.size, (comm.rank - half) % comm.size)
+        window = window.copy()
+        window[: width - half] += came[half:width]
+        width = half
+    return window[0]
 
 
-def by_calling_all_reduce(comm, x):
-    return comm.all_reduce(x) / comm.size
+def to_the_right_neighbour_always(comm, x):
+    window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
+    while len(window) > 1:
+        half = -(-len(window) // 2)
+        came = comm.sendrecv(window[half:], comm.right, comm.left)
+        window = window[:half].copy()
+        window[: len(came)] += came
+    return window[0]
+
+
+def with_everything_kept_by_rank_0(comm, x):
+    own = circulant(comm, x)
+    return own if comm.rank == 0 else np.split(x, comm.size)[comm.rank]
+
+
+def of_the_circulant_the_mean(comm, x):
+    return circulant(comm, x) / comm.size
+
+
+def by_the_library(comm, x):
+    return comm.reduce_scatter(x, algorithm="circulant")
+
+
+def with_its_axis_left(comm, x):
+    return circulant(comm, x)[None]
+
+
+def where_rank_1_stops_a_step_early(comm, x):
+    if comm.rank == 1 and comm.size > 2:
+        half = -(-comm.size // 2)
+        window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
+        comm.sendrecv(window[half:], (comm.rank + half) % comm.size, (comm.rank - half) % comm.size)
+        return window[0]
+    return circulant(comm, x)
 
 
 def flat(comm, x, ranks_per_node):
@@ -195,20 +236,22 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ),
         ("01.reduce_scatter", in_float64, "expected float32["),
         ("01.reduce_scatter", as_a_list, "returned list, expected float"),
-        ("01.average_gradients", without_the_mean, "2 times too much: divide by the number of ranks, once"),
-        ("01.average_gradients", with_the_mean_of_the_mean, "2 times too little"),
-        ("01.average_gradients", without_communication, "this is the rank's own contribution; nothing was added to it"),
-        ("01.average_gradients", without_padding, "do not divide among"),
-        ("01.average_gradients", with_the_padding_left_on, "expected float"),
-        ("01.average_gradients", with_everything_gathered, "ranks send whole arrays where a piece of 1/P would do"),
-        ("01.average_gradients", with_one_block_too_many, "ranks send whole arrays where a piece of 1/P would do"),
-        ("01.average_gradients", where_one_rank_skips_the_gather, "rank 0 has already returned from the program"),
-        (
-            "01.average_gradients",
-            where_the_ranks_call_in_different_orders,
-            "entered different collectives: rank 0 calls all_gather",
-        ),
-        ("01.average_gradients", by_calling_all_reduce, "comm.all_reduce did the work: build it from"),
+        ("01.circulant", the_ring, "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
+        ("01.circulant", with_pieces_numbered_from_0, "pieces are numbered from 0 on every rank"),
+        ("01.circulant", rolled_the_other_way, "roll by minus the rank"),
+        ("01.circulant", added_to_the_last_pieces, "what comes is added to the last pieces"),
+        ("01.circulant", sent_behind, "3 ranks"),
+        ("01.circulant", sent_behind, "they are sent back: the rank h *ahead*"),
+        ("01.circulant", with_the_smaller_half_kept, "of 3 pieces a rank keeps 2"),
+        ("01.circulant", that_replaces, "rank 0's contribution is missing"),
+        ("01.circulant", with_a_message_for_each_piece, "sends all others in one message"),
+        ("01.circulant", with_all_pieces_in_each_message, "a rank sends pieces that it keeps"),
+        ("01.circulant", to_the_right_neighbour_always, "with 3 ranks"),
+        ("01.circulant", with_everything_kept_by_rank_0, "right on ranks: 0; wrong on: 1"),
+        ("01.circulant", of_the_circulant_the_mean, "2 times too little"),
+        ("01.circulant", by_the_library, "comm.reduce_scatter did the work: build it from"),
+        ("01.circulant", with_its_axis_left, "expected float"),
+        ("01.circulant", where_rank_1_stops_a_step_early, "rank 1 has already returned from the program"),
         ("01.hierarchical_all_reduce", flat, "bytes a rank sends to other nodes"),
         ("01.hierarchical_all_reduce", with_everything_crossing, "4 ranks in nodes of 2"),
         ("01.hierarchical_all_reduce", with_everything_crossing, "whole arrays go to other nodes"),

@@ -24,12 +24,11 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "going_on_after_sending": "with 4 ranks|rank 1 waits in recv(from 3)|rank 1 has sent its sum and goes on",
         "whose_odd_rank_out_is_lost": "with 3 ranks|rank 2's contribution is missing",
     },
-    "01.average_gradients": {
-        "with_the_padding_left": "with 3 ranks|returned float32[21], expected float32[20]|the padding is left",
-        "cut_to_a_multiple": "returned float32[18], expected float32[20]|the last n mod P elements are left out",
-        "padded_by_the_rest": "do not divide among 3 ranks|fill x up with zeros, to a multiple of P",
-        "padded_by_a_whole_turn": "bytes a rank sends: 32, should be|P zeros are added where P divides n already",
-        "halved": "with 1 rank|divided by 2, and not by the number of ranks",
+    "01.circulant": {
+        "that_keeps_the_smaller_half": "with 3 ranks|of 3 pieces a rank keeps 2",
+        "by_partners": "with 3 ranks",
+        "sent_back": "with 3 ranks|they are sent back: the rank h *ahead*",
+        "that_sends_as_many_places_ahead_as_it_sends": "with 3 ranks",
     },
     "01.hierarchical_all_reduce": {"with_node_and_place_exchanged": "in nodes of 2|the groups are exchanged"},
     "02.hidden_from": {
