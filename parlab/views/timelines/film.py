@@ -10,29 +10,33 @@ from parlab.arguments import whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import LETTERS, Film, box, letter, outline, word
 from parlab.views.timelines.timeline import ACTION, awaited, kind_of, time_spent
+from parlab.views.timelines.waits_film import waits_film
 from parlab.world import Timeline, Transfer
 from parlab.world.units import format_bytes
 
-MOST_RANKS, MOST_STOPS = 8, 12
-ENDS = (78, 560)  # of the lanes; a message has room at the right of the end
+MOST_RANKS, MOST_STOPS, MOST_STANDING = 8, 12, 12
+ENDS = (78, 506)  # of the lanes; a message and a word have room at the right of the end
 BAR, MESSAGE = 24, (66, 20)  # heights and widths
 APART = 11  # a message leaves so far below the middle of its lane, and arrives so far above the middle
 
 
-def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
+def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False) -> Film:
     """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
 
     A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
-    on the lane of a receiver. Messages of no bytes, such as a barrier's, are not drawn. Where more than 12 times have
-    events, those that are nearest to each other share a stop.
+    on the lane of a receiver, until the message stands in it. Messages of no bytes, such as a barrier's, are not
+    drawn. Where more than 12 times have events, those that are nearest to each other share a stop.
 
     Args:
         shown: the timeline.
         ranks: only the lanes of ranks 0 to `ranks` - 1; None: all.
+        waits: the ranks as a ring instead, and who waits for whom: see `waits_film`.
 
     Raises:
         ValueError: more than 8 ranks, or a run in which nothing takes time.
     """
+    if waits:
+        return waits_film(shown)
     size = shown.size if ranks is None else min(shown.size, whole("ranks", ranks, 1))
     if size > MOST_RANKS:
         raise ValueError(
@@ -51,7 +55,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None) -> Film:
     film.bare(trails + "".join(program(film, shown, rank, y) for rank, y in enumerate(middles)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} 0v{lane * size + 6}"/>')
     for t in messages:
-        _message(film, shown, t, middles)
+        _message(film, shown, t, middles, stands=len(messages) <= MOST_STANDING)
     for start, end in pairwise(stops):
         film.tell(start, _line(shown, messages, size, start, end))
     return film
@@ -108,8 +112,8 @@ def _trail(film: Film, t: Transfer, middles: list[float]) -> str:
     return f'<path class="trail" d="M{"L".join(f"{point.real:.4g} {point.imag:.4g}" for point in points)}"/>'
 
 
-def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float]) -> None:
-    """A message: posted by one, awaited by the other, on its way."""
+def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float], stands: bool) -> None:
+    """A message: posted by one, awaited by the other, on its way; `stands`: seen also while the clock stands."""
     width, height = MESSAGE
     text = format_bytes(t.nbytes)
     posted, awaits = (
@@ -117,16 +121,27 @@ def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float]) -> 
         for pair in ((t.src, t.dst), (t.dst, t.src))
     )
     below, above = middles[t.src] + APART - height / 2, middles[t.dst] - APART - height / 2
-    if posted < t.start:
-        way = film.x(t.start) - film.x(posted)
-        film.move(letter(film.x(posted) + 3, below, width, height, text), posted, t.start, (way, 0))
-    if awaits < t.end:
-        way = film.x(t.end) - film.x(awaits)
-        place = outline(film.x(awaits) + 3, above, width, height, "wait")
-        name = word(film.x(awaits) + 3 + width / 2, above + height / 2, f"from {t.src}", "small")
-        film.move(place + name, awaits, t.end, (way, 0))
-    sent = box(film.x(t.start) + 3, below, width, height, theme.KINDS["send"].color, text, "small")
-    film.move(sent, t.start, t.end, (film.x(t.end) - film.x(t.start), above - below))
+    dashed = letter(3, 0, width, height, text) + word(width + 9, height / 2, "posted", "small left")
+    place = outline(3, 0, width, height, "wait") + word(width + 9, height / 2, f"from {t.src}", "small left")
+    sent = box(3, 0, width, height, theme.KINDS["send"].color, text, "small")
+    for mark, y, start, end in ((dashed, below, posted, t.start), (place, above, awaits, t.end)):
+        if start < end:
+            film.move(_at(mark, film.x(start), y), start, end, (film.x(end) - film.x(start), 0))
+        for time in sorted({start, t.start}) if stands else ():
+            _stand(film, _at(mark, film.x(time), y), time)
+    film.move(_at(sent, film.x(t.start), below), t.start, t.end, (film.x(t.end) - film.x(t.start), above - below))
+    if stands:
+        _stand(film, _at(sent, film.x(t.end), above), t.end)
+
+
+def _stand(film: Film, mark: str, time: Any) -> None:
+    """The mark while the clock stands at `time`, if it is a stop; what moves is seen only when the clock goes on."""
+    if time in film.times:
+        film.draw(mark, time, None if time == film.times[-1] else time)
+
+
+def _at(mark: str, x: float, y: float) -> str:
+    return f'<g transform="translate({x:g} {y:g})">{mark}</g>'
 
 
 def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end: Any) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import Cluster, labs, per_rank, run, views
 from tests.views.drawn import check_refused
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, tree_of
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)  # a message of 8 KiB takes 9 µs
 
@@ -53,13 +53,32 @@ def test_the_story_of_a_rendezvous():
 def test_a_message_stands_with_its_sender_until_the_receiver_comes_and_then_travels():
     film = views.film(rendezvous())
     (posted, words), (place, name), (sent, said) = marks(film, "go") + marks(film, "go flow")
-    assert (words, name, said) == (["8.00 KiB"], ["from 0"], ["8.00 KiB"])
+    assert (words, name, said) == (["8.00 KiB", "posted"], ["from 0"], ["8.00 KiB"])
     assert (posted["a"], posted["b"]) == (film.second(0, leaves=True), film.second(6_000_000))
     assert posted["y"] == 0
     for one in (place, sent):
         assert (one["a"], one["b"]) == (film.second(6_000_000, leaves=True), film.second(15_000_000))
     assert (place["y"], sent["y"]) == (0, 58 - 22)  # a lane, less what lies between the two places of a lane
-    assert sent["x"] == pytest.approx(482 * 9 / 18)  # at the hand of the clock
+    assert sent["x"] == pytest.approx(428 * 9 / 18)  # at the hand of the clock
+
+
+def test_while_the_clock_stands_at_a_rendezvous_both_ends_are_seen_and_at_the_end_the_message():
+    film = views.film(rendezvous())
+    seen = [mark for mark in marks(film, "see") if mark[1] in (["8.00 KiB", "posted"], ["from 0"], ["8.00 KiB"])]
+    start, come, end = [(film.second(time), film.second(time, leaves=True)) for time in (0, 6_000_000, 15_000_000)]
+    assert [((numbers["a"], numbers["b"]), words) for numbers, words in seen] == [
+        (start, ["8.00 KiB", "posted"]),
+        (come, ["8.00 KiB", "posted"]),
+        (come, ["from 0"]),
+        (end, ["8.00 KiB"]),
+    ]
+
+
+def test_the_words_beside_a_message_at_the_end_of_the_lanes_stay_in_the_picture():
+    """ "from 0" begins at 506 + 3 + 66 + 6 and is about 45 wide; the picture ends at 640."""
+    (place,) = [part for part in tree_of(views.film(rendezvous())).iter("text") if part.text == "from 0"][:1]
+    assert 506 + 3 + float(place.get("x")) - 3 + 7.5 * len("from 0") < 640
+    assert place.get("class") == "small left"
 
 
 def test_a_receiver_that_came_first_has_an_empty_place():
@@ -88,7 +107,7 @@ def test_all_bars_are_laid_bare_by_the_clock():
     lanes, hand = [words for _, words in marks(film, "bare")]
     assert lanes == ["work", "waits for rank 1", "transfer to rank 1", "long work", "transfer from rank 0"]
     assert hand == []
-    assert [numbers for numbers, _ in marks(film, "now")] == [{"x": 482}]
+    assert [numbers for numbers, _ in marks(film, "now")] == [{"x": 428}]
 
 
 def test_a_run_with_many_events_has_12_stops_the_first_and_the_last_among_them():

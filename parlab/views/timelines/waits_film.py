@@ -1,0 +1,155 @@
+"""The film of the waits of a run: the ranks as a ring, an arrow from each that waits, and the lanes that follow."""
+
+from __future__ import annotations
+
+import cmath
+from itertools import pairwise
+from typing import Any
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import Film, box, outline, word
+from parlab.views.timelines.timeline import time_spent
+from parlab.world import Timeline, Wait
+
+MOST_RANKS = 8
+HEIGHT, LEGEND = 312, 24
+MIDDLE, RADIUS, DISC, BOW = complex(138, 168), 88, 20, 34  # of the ring and of a rank; how far an arrow bows out
+ENDS = (318, 606)  # of the lanes
+BAR, LETTER = 22, (20, 14)  # heights and widths
+RED = "#E0312E"  # theme.ALARM, brighter: it must be seen on a dark page too
+
+
+def waits_film(shown: Timeline) -> Film:
+    """The film of a run of at most 8 ranks: who works, who waits for whom, and how the waiting travels.
+
+    A red arrow goes from a rank that waits to the rank that has not come. The film stops when the next ranks wait, and
+    when nobody waits any more. Messages of no bytes are not drawn.
+
+    Raises:
+        ValueError: more than 8 ranks, or a run in which nothing takes time.
+    """
+    if shown.size > MOST_RANKS:
+        raise ValueError(f"source: the run has {shown.size} ranks, and the ring has places for {MOST_RANKS}")
+    if not shown.makespan:
+        raise ValueError(f"source={shown!r:.60}: nothing takes any time")
+    waits = sorted((w for w in shown.waits if w.came > w.start and w.peer != w.rank), key=lambda w: (w.start, w.rank))
+    stops = _stops(shown, waits)
+    says = f"Who waits for whom: {time_spent(shown)}"
+    film = Film(says, stops, HEIGHT, moving=11, resting=1.0, says=shown.format, ends=ENDS)
+    film.draw(_legend())
+    places = [MIDDLE + RADIUS * cmath.rect(1, cmath.pi * (2 * rank / shown.size - 0.5)) for rank in range(shown.size)]
+    _messages(film, shown, places)
+    for rank, place in enumerate(places):
+        film.draw(_disc(place, theme.KINDS["wait"].color, theme.rank_color(rank)))
+    _works(film, shown, places)
+    film.draw("".join(word(place.real, place.imag, rank, "strong dark") for rank, place in enumerate(places)))
+    for wait in waits:
+        film.draw(_arrow(places[wait.rank], places[wait.peer]), wait.start, wait.came)
+    _lanes(film, shown, waits)
+    for start, end in pairwise(stops):
+        film.tell(start, _line(waits, start, end))
+    return film
+
+
+def _stops(shown: Timeline, waits: list[Wait]) -> list[Any]:
+    """When the last of some ranks begins to wait before the first of them goes on, and when nobody waits any more."""
+    stops, together = {0, shown.makespan}, waits[:1]
+    for wait in waits[1:]:
+        if wait.start >= min(one.came for one in together):
+            stops.add(together[-1].start)
+            together = []
+        together.append(wait)
+    if waits:
+        stops |= {together[-1].start, max(wait.came for wait in waits)}
+    return sorted(stops)
+
+
+def _disc(place: complex, fill: str, stroke: str = "none") -> str:
+    return (
+        f'<circle cx="{place.real:.1f}" cy="{place.imag:.1f}" r="{DISC}" fill="{fill}" stroke="{stroke}" '
+        'stroke-width="4"/>'
+    )
+
+
+def _works(film: Film, shown: Timeline, places: list[complex]) -> None:
+    """The discs of the ranks that work, those with the same times as one mark."""
+    ranks: dict[tuple[Any, Any], list[int]] = {}
+    for span in shown.computes:
+        if span.end > span.start:
+            ranks.setdefault((span.start, span.end), []).append(span.rank)
+    color = theme.KINDS["compute"].color
+    for (start, end), working in sorted(ranks.items()):
+        film.draw("".join(_disc(places[rank], color, theme.rank_color(rank)) for rank in working), start, end)
+
+
+def _messages(film: Film, shown: Timeline, places: list[complex]) -> None:
+    """What travels, from disc to disc; it comes out from behind the one and ends behind the other."""
+    width, height = LETTER
+    for t in shown.transfers:
+        if t.nbytes and t.end > t.start and t.src != t.dst:
+            start, way = places[t.src], places[t.dst] - places[t.src]
+            mark = _sent(start.real - width / 2, start.imag - height / 2)
+            film.move(mark, t.start, t.end, (round(way.real, 1), round(way.imag, 1)))
+
+
+def _sent(x: float, y: float) -> str:
+    """A message. Its frame is seen on a dark page too."""
+    color, (width, height) = theme.KINDS["send"].color, LETTER
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width}" height="{height}" fill="{color}" stroke="currentColor"/>'
+
+
+def _arrow(one: complex, other: complex) -> str:
+    """From one disc to the other, outside of the ring."""
+    outward = (one + other) / 2 - MIDDLE
+    if abs(outward) < 1:  # ranks that face each other
+        outward = (other - one) * 1j
+    peak = (one + other) / 2 + BOW * outward / abs(outward)
+    start, tip = (end + (DISC + 3) * (peak - end) / abs(peak - end) for end in (one, other))
+    back = 11 * (peak - tip) / abs(peak - tip)
+    points = tip + back * (1 + 0.6j), tip, tip + back * (1 - 0.6j)
+    head = "L".join(f"{point.real:.4g} {point.imag:.4g}" for point in points)
+    bow = f"M{start.real:.4g} {start.imag:.4g}Q{peak.real:.4g} {peak.imag:.4g} {tip.real:.4g} {tip.imag:.4g}M{head}"
+    return f'<path d="{bow}" fill="none" stroke="{RED}" stroke-width="4"/>'
+
+
+def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
+    """The lanes beside the ring, laid bare by the clock: work in blue, waiting for a rank in red dashes."""
+    lane = (HEIGHT - LEGEND) / shown.size
+    middles = [LEGEND + lane * (rank + 0.5) for rank in range(shown.size)]
+    bar = min(BAR, lane - 8)
+    for rank, y in enumerate(middles):
+        film.draw(word(294, y, rank) + box(306, y - bar / 2, 5, bar, theme.rank_color(rank)))
+    marks = ""
+    for span in shown.computes:
+        if span.end > span.start:
+            x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
+            marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, theme.KINDS["compute"].color)
+    for wait in waits:
+        x, y = film.x(wait.start), middles[wait.rank]
+        width = round(film.x(wait.came) - x, 1)
+        marks += outline(x, y - bar / 2, width, bar, f'wait" style="fill:{RED};fill-opacity:.2;stroke:{RED}')
+        marks += word(x + width / 2, y, wait.peer, "small") if width > 12 else ""
+    film.bare(marks)
+    film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND}v{HEIGHT - LEGEND}"/>')
+
+
+def _legend() -> str:
+    """The signs of the ring and of the lanes."""
+    marks = box(28, 4, 14, 14, theme.KINDS["compute"].color) + word(48, 11, "works", "small left")
+    marks += _sent(118, 4) + word(144, 11, "message", "small left")
+    arrow = f'<path d="M232 11h26m-8-6l8 6l-8 6" fill="none" stroke="{RED}" stroke-width="3"/>'
+    return marks + arrow + word(266, 11, "waits for: that rank has not come", "small left")
+
+
+def _line(waits: list[Wait], start: Any, end: Any) -> str:
+    """The ranks that begin to wait after `start` and until `end`."""
+    new = [wait for wait in waits if start < wait.start <= end or wait.start == start == 0]
+    still = [wait for wait in waits if wait.start <= start < wait.came]
+    ranks: dict[int, list[int]] = {}
+    for wait in new or still:
+        ranks.setdefault(wait.peer, []).append(wait.rank)
+    said = []
+    for peer, waiting in ranks.items():
+        first = f"{'ranks' * (len(waiting) > 1) or 'rank'} {' and '.join(map(str, sorted(waiting)))}"
+        said.append(f"{first}{' still' * (not new)} wait{'s' * (len(waiting) == 1)} for rank {peer}")
+    return ", ".join(said) or "no rank waits for another"
