@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from parlab.arguments import amount, whole
+from parlab.arguments import amount, checked_rank, positive, whole
 from parlab.world import Cluster, Comm, Run, per_rank, run
 
 RANKS = 8
 NBYTES = 2**20  # of a piece
-LINK = Cluster.uniform(latency=0, bandwidth=500 * 2**20)  # a piece takes 2 ms
-WORK, STALL = 8e-3, 6e-3  # seconds: of the work on a piece; more, where the rank stalls
+WORK, MESSAGE, STALL = 8e-3, 2e-3, 6e-3  # seconds: of work on a piece; of its way; more work, where the rank stalls
 Work = Callable[[Comm, Any], Any]
 
 
@@ -38,32 +38,48 @@ def posted_ahead(comm: Comm, x: Any, work: Work) -> Any:
     return total + work(comm, piece)
 
 
-def patient(program: Callable[[Comm, Any, Work], Any] = in_turn, number: int = 0, stall: float = STALL) -> Run:
+def patient(
+    program: Callable[[Comm, Any, Work], Any] = in_turn,
+    number: int = 0,
+    stall: float = STALL,
+    message: float = MESSAGE,
+    also: Mapping[int, int] | None = None,
+) -> Run:
     """Run `program(comm, x, work)` on eight ranks, of which one stalls in one of its works.
 
-    A piece x travels for 2 ms, and work on a piece takes 8 ms.
+    Work on a piece x takes 8 ms.
 
     Args:
         program: returns the sum of `work(comm, piece)` over the pieces of all ranks.
         number: the patient's number. The patient 0 is that of lesson 00; each other number draws the rank that stalls,
             and in which of its first four works.
         stall: by how many seconds that work is longer.
+        message: for how many seconds a piece travels.
+        also: other ranks that stall for as long: {rank: in which of its eight works, from 1}.
 
     Raises:
-        ValueError: a program that cannot be called, or a number or a stall below 0.
+        ValueError: a program that cannot be called, a number or a stall below 0, a message that takes no time, or a
+            rank or a work that is not there.
     """
     if not callable(program):
         raise ValueError(f"program={program!r:.60}: must be a function program(comm, x, work)")
     whole("number", number, 0)
     amount("stall", stall, least=0)
+    positive("message", message, finite=True)
+    others = {}
+    for rank, late in (also or {}).items():
+        others[checked_rank(rank, "also", RANKS)] = whole(f"also[{rank}]", late, 1) - 1
+        if late > RANKS:
+            raise ValueError(f"also={also!r:.60}: a rank has {RANKS} works, numbered from 1")
     draw = np.random.default_rng(number)
     culprit, late = (5, 1) if number == 0 else (int(draw.integers(RANKS)), int(draw.integers(4)))
+    stalls = {culprit: late} | others
     works = [count() for _ in range(RANKS)]
 
     def work(comm: Comm, piece: Any) -> Any:
-        stalls = next(works[comm.rank]) == late and comm.rank == culprit
-        with comm.compute("work", seconds=WORK + stall * stalls):
+        late = next(works[comm.rank]) == stalls.get(comm.rank)
+        with comm.compute("work", seconds=WORK + stall * late):
             return piece + 1
 
     pieces = [np.full(NBYTES // 4, rank + 1, dtype=np.float32) for rank in range(RANKS)]
-    return run(program, RANKS, per_rank(pieces), work, cluster=LINK)
+    return run(program, RANKS, per_rank(pieces), work, cluster=Cluster.uniform(latency=message, bandwidth=math.inf))

@@ -49,6 +49,72 @@ def test_each_rank_on_the_way_of_a_longer_stall_swallows_6_ms_more():
     assert waited(labs.patient(posted_ahead, stall=15e-3)) == [0, 0, 0, 3, 9, 0, 9, 3]
 
 
+@pytest.mark.parametrize("message", range(1, 9))
+@pytest.mark.parametrize("stall", [6, 18, 24, 28])
+def test_a_rank_d_steps_away_waits_for_stall_less_d_times_work_less_message(stall, message):
+    """Rank 5 stalls: 4 and 6 are one step away, 3 and 7 two, 2 and 0 three, 1 four."""
+    late = waited(labs.patient(posted_ahead, stall=stall / 1e3, message=message / 1e3))
+    steps = [3, 4, 3, 2, 1, 0, 1, 2]
+    assert late == pytest.approx([max(0, stall - d * (8 - message)) * (d > 0) for d in steps])
+
+
+def test_24_ms_are_the_longest_stall_that_rank_1_never_waits_for_and_with_28_a_message_may_take_1_ms():
+    waits = {
+        (stall, message): waited(labs.patient(posted_ahead, stall=stall / 1e3, message=message / 1e3))[1]
+        for stall, message in ((24, 2), (26, 2), (28, 1), (28, 2))
+    }
+    assert waits == {(24, 2): 0, (26, 2): 2, (28, 1): 0, (28, 2): 4}
+
+
+@pytest.mark.parametrize(("work", "takes"), [(2, 84), (3, 84), (4, 84), (5, 84), (6, 90), (7, 90)])
+def test_two_stalls_of_6_ms_that_meet_cost_6_and_else_12(work, takes):
+    """From its sixth work on, rank 1 has waited for rank 5 before it stalls itself."""
+    assert labs.patient(also={1: work}).timeline.makespan / MS == takes
+
+
+def test_of_two_stalls_that_meet_mending_one_gains_nothing():
+    assert labs.patient(stall=6e-3).timeline.makespan == labs.patient(also={1: 5}).timeline.makespan
+
+
+def buffered(comm, x, work):
+    """Each send returns at once, as if it were copied into a buffer."""
+    total, piece, sent = work(comm, x), x, []
+    for _ in range(comm.size - 1):
+        sent.append(comm.isend(piece, comm.right))
+        piece = comm.recv(comm.left, like=piece)
+        total = total + work(comm, piece)
+    for request in sent:
+        request.wait()
+    return total
+
+
+def test_with_buffered_sends_the_stall_travels_to_the_right_only_and_rank_4_waits_as_little_as_rank_5():
+    done = labs.patient(buffered)
+    assert [wait.rank for wait in sorted(done.timeline.waits, key=lambda w: w.start) if wait.came > wait.start] == [
+        6, 7, 0, 1, 2, 3,
+    ]  # fmt: skip
+    assert waited(done) == [20, 20, 20, 20, 14, 14, 20, 20]
+
+
+def sends_awaited_last(comm, x, work):
+    """Right as the exercise 00.overlap is, but no send is awaited before the end."""
+    total, piece, sent = 0, x, []
+    for _ in range(comm.size - 1):
+        sent.append(comm.isend(piece, comm.right))
+        arriving = comm.irecv(comm.left, like=piece)
+        total = total + work(comm, piece)
+        piece = arriving.wait()
+    total = total + work(comm, piece)
+    for request in sent:
+        request.wait()
+    return total
+
+
+def test_if_sends_are_awaited_at_the_end_a_longer_stall_travels_to_the_right_alone_and_rank_4_waits_at_its_end():
+    assert reviewed("00.overlap", sends_awaited_last).status == "passed"
+    assert waited(labs.patient(sends_awaited_last, stall=18e-3)) == [0, 0, 0, 0, 4, 0, 12, 6]
+
+
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
     culprits = {waited(labs.patient(number=number)).index(14) for number in range(1, 31)}
     assert culprits == set(range(8))
@@ -69,6 +135,11 @@ def test_a_program_that_is_none_and_a_stall_below_0_are_refused():
         ({"number": 0.5}, "number=0.5"),
         ({"stall": -1e-3}, "stall=-0.001"),
         ({"stall": np.nan}, "stall=nan"),
+        ({"message": 0}, "message=0"),
+        ({"message": np.inf}, "message=inf"),
+        ({"also": {8: 1}}, "also=8"),
+        ({"also": {1: 0}}, r"also\[1\]=0"),
+        ({"also": {1: 9}}, "also={1: 9}: a rank has 8 works"),
     ):
         with pytest.raises(ValueError, match=f"^{said}"):
             labs.patient(**given)

@@ -1,0 +1,76 @@
+"""How far a stall travels: bars of waiting beside the lanes, and the law that they follow."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, labs, run, views
+from tests.views.drawn import artists, check_refused, check_text, title
+
+
+def again(stall, message):
+    return labs.patient(labs.posted_ahead, stall=stall, message=message)
+
+
+def test_a_stall_of_20_ms_makes_six_ranks_wait_14_8_and_2_ms():
+    figure = views.stall_waits(again(20e-3, 2e-3), 2e-3)
+    check_text(figure)
+    assert title(figure) == "Rank 5 stalls for 20.0 ms: 6 ranks wait, 48.0 ms in all"
+    (bars,) = artists(figure, "waits of a rank")
+    ends = [path.vertices[:, 0].max() / 1e9 for path in bars.get_paths()]
+    assert ends == pytest.approx([0, 2, 8, 14, 0, 14, 8, 2])  # ranks 1, 2, ..., 7, 0: the one that stalls in the middle
+    (law,) = artists(figure, "law")
+    assert [path.vertices[:4, 0].mean() / 1e9 for path in law.get_paths()] == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(("stall", "message"), [(2, 1), (28, 1), (28, 2), (32, 8)])
+def test_the_bars_end_where_the_law_says(stall, message):
+    figure = views.stall_waits(again(stall / 1e3, message / 1e3), message / 1e3)
+    lines = [line for line in repr(figure).splitlines() if "by the law" in line]
+    assert len(lines) == 8
+    for line in lines:
+        counted, law = line.split(" waits ")[1].split("; by the law ")
+        assert counted == law
+
+
+def test_one_rank_that_waits_is_one():
+    one_waits = run(late, 2, cluster=Cluster.uniform(0, math.inf))
+    assert title(views.stall_waits(one_waits, 1e-6)).startswith("Rank 0 stalls for 4.00 ms: 1 rank waits, ")
+
+
+def late(comm):
+    for seconds in (2e-3, 2e-3, 6e-3):
+        comm.compute("work", seconds=2e-3 if comm.rank else seconds)
+    if comm.rank:
+        comm.recv(0, like=np.zeros(1))
+    else:
+        comm.send(np.zeros(1), 1)
+
+
+def test_the_sliders_run_the_ring_anew():
+    asked = []
+
+    def noted(stall, message):
+        asked.append((round(stall * 1e3), round(message * 1e3)))
+        return again(stall, message)
+
+    explorer = views.explore_stall(noted)
+    explorer.controls["stall"].value = 28
+    explorer.controls["message"].value = 1
+    assert asked == [(12, 2), (28, 2), (28, 1)]
+    assert "Rank 5 stalls for 28.0 ms: 6 ranks wait, 84.0 ms in all" in repr(explorer.figure)
+    seen = set()
+    for name, control in explorer.controls.items():
+        for _, value in control.options:
+            explorer.controls[name].value = value
+            seen.add(explorer.picture.value)
+    assert len(seen) == 16 + 8 - 1  # the last stall with the last message is drawn twice
+
+
+def test_what_is_no_run_and_no_function_is_refused():
+    check_refused(lambda: views.stall_waits(3, 1e-3), "run=3", "what run() or simulate() returned")
+    check_refused(lambda: views.stall_waits(again(1e-3, 2e-3), 0), "message=0", "greater than 0")
+    check_refused(partial(views.stall_waits, run(lambda comm: None, 2), 1e-3), "run=", "no rank works")
+    check_refused(lambda: views.explore_stall(3), "again=3", "must be a function")
