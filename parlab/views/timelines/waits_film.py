@@ -83,7 +83,7 @@ def _works(film: Film, shown: Timeline, places: list[complex]) -> None:
 
 
 def _messages(film: Film, shown: Timeline, places: list[complex]) -> None:
-    """What travels, from disc to disc; it comes out from behind the one and ends behind the other."""
+    """The messages, from disc to disc: each comes out from behind the one and ends behind the other."""
     width, height = LETTER
     for t in shown.transfers:
         if t.nbytes and t.end > t.start and t.src != t.dst:
