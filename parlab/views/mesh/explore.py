@@ -20,7 +20,8 @@ from parlab.world.units import format_bytes
 RANKS = 8
 SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1"}
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
-END = 7 * 2**20  # bytes, the end of the axis of held bytes
+END, SENT = 7 * 2**20, 40 * 2**20  # bytes, the ends of the axes of held bytes and of sent ones
+ROOM = 1.3  # of the longest bar, for its bytes
 KEPT = {layer.name: layer for layer in LAYERS}
 BESIDE = (1, 8, 1, 1), 16, 1  # the step whose held bytes are marked: pp 8, 16 microbatches, ZeRO 1, under 1F1B
 BESIDE_SAID = "pp 8, 16 microbatches"
@@ -73,7 +74,10 @@ def mesh(
         write(figure, left, TOP - 0.08, what, theme.TEXT, va="baseline")
     bars = panel(figure, LEFT, TOP, width, height)
     nbytes = [step.sent[name] for name in STRATEGIES]
-    scale(bars.xaxis, ends=(0, max([*nbytes, 1]) * 1.35), ticks=(), line=False)
+    end = SENT
+    while end < ROOM * max(nbytes):  # so pictures can be compared, but for a few meshes
+        end *= 2
+    scale(bars.xaxis, ends=(0, end), ticks=MultipleLocator(end / 4), says=short_bytes)
     name_rows(bars, len(nbytes), list(STRATEGIES))
     marks.bars(bars, "sent", 0, nbytes, [kind.color for kind in STRATEGIES.values()], half=0.3)
     for row, value in enumerate(nbytes):
@@ -97,7 +101,10 @@ def mesh(
 def explore_mesh() -> Explorer:
     """Sliders for `mesh`: the sizes of the axes, the microbatches, the schedule, and the ZeRO stage."""
     every = meshes(RANKS)
-    spelled = {" · ".join(map("{}{}".format, NAMES, sizes)): sizes for sizes in every}
+    named = [[pair for pair in zip(NAMES, sizes, strict=True) if pair[1] > 1] for sizes in every]
+    spelled = {
+        " · ".join(f"{name} {size}" for name, size in own): sizes for own, sizes in zip(named, every, strict=True)
+    }
     controls = {
         "axes": steps("mesh of 8 ranks", spelled.items(), (1, 2, 2, 2)),
         "microbatches": steps("microbatches", (2, 4, 8, 16), 4),
