@@ -19,6 +19,7 @@ from parlab.views.experts.rows_way import rows_way
 from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.explore import explore_mesh, mesh
+from parlab.views.mesh.place import groups_on_mesh
 from parlab.views.mesh.scatter import all_meshes
 from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.mesh.sums import film_of_sums
