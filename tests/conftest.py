@@ -1,8 +1,12 @@
 """What every test shares."""
 
+import os
 import signal
 
 from hypothesis import settings
+
+# Tests that name no array library run on NumPy, also where a GPU answers: see tests/libraries.py.
+os.environ.setdefault("PARLAB_ARRAYS", "numpy")
 
 # Nothing timed belongs in a test: a slow machine is no failure. Where CI is set, hypothesis draws the same
 # examples every time (the parent hands that on); elsewhere each run looks for new ones.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parlab.arrays import default_namespace
+from tests.libraries import GPU
 
 STANDIN = Path(__file__).parent / "standin"
 LESSONS = sorted(path for path in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb") if path.stem[0].isdigit())
@@ -22,8 +22,7 @@ def python(*arguments, standin=True):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_prints_on_cupy_what_is_stored(path):
-    gpu = default_namespace().__name__.endswith("cupy")
-    done = python(str(STANDIN / "lesson.py"), str(path), standin=not gpu)
+    done = python(str(STANDIN / "lesson.py"), str(path), standin=not GPU)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -33,7 +33,7 @@ from parlab.world.errors import WorldError
 from parlab.world.processes.bootstrap import prove
 from parlab.world.processes.deadlock import Report, failed
 from parlab.world.processes.engine import ProcessEngine
-from parlab.world.processes.launchers import LAUNCHERS
+from parlab.world.processes.launchers import LAUNCHERS, STRANGERS
 from parlab.world.processes.pickling import pack_program, unpack_program
 from parlab.world.processes.records import merge_records, pack_record
 from parlab.world.program import Outcome, carry_out
@@ -124,12 +124,14 @@ def _run_on_new_processes(program: Program, size: int, engine: str) -> Outcome:
             listener.bind(str(folder / "listener"))
             listener.listen()
             listener.settimeout(0.05)
-            command += [sys.executable, "-c", WORKER, engine, str(folder)]
+            command += [sys.executable, "-c", WORKER, engine, str(folder), str(size)]
             with _job(command, launcher.environment) as job, _first_connection(listener, key, job) as connection:
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
                     job.wait(1)
+        if isinstance(outcome, ValueError):
+            raise outcome
         return merge_records(*outcome)
     except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
@@ -189,14 +191,17 @@ def _show(stdout: IO[bytes], over: threading.Event) -> None:
 WORKER = "import sys; from parlab.world.processes.launch import worker; worker(*sys.argv[1:])"
 
 
-def worker(engine: str, folder: str) -> None:
+def worker(engine: str, folder: str, size: str) -> None:
     """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
     here = _transport(engine, Path(folder))
+    if here.size != int(size):
+        _refuse(folder, f"size={size}: {size} processes were started, and each finds {here.size}: {STRANGERS}")
+        return
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None
     data = b""
     if here.rank == 0:
-        connection = Client(f"{folder}/listener", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
+        connection = _to_caller(folder)
         data = connection.recv_bytes()
         shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
@@ -208,6 +213,17 @@ def worker(engine: str, folder: str) -> None:
     if connection:
         ended.set()
         connection.send_bytes(pickle.dumps(outcome))
+
+
+def _to_caller(folder: str) -> Any:
+    return Client(f"{folder}/listener", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
+
+
+def _refuse(folder: str, why: str) -> None:
+    """Let `run` raise a ValueError. The caller listens to the first process that says so."""
+    with suppress(OSError, EOFError, AuthenticationError), _to_caller(folder) as connection:
+        connection.recv_bytes()
+        connection.send_bytes(pickle.dumps(ValueError(why)))
 
 
 def _end_with(connection: Connection, ended: threading.Event) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 INSTALL_MPI = "python -m pip install mpi4py mpich"
+STRANGERS = f"mpiexec and mpi4py belong to different MPIs; {INSTALL_MPI}, or run this Python's own mpiexec"
 INSTALL_CUPY = "python -m pip install 'cupy-cuda12x[ctk]' nvidia-nccl-cu12"
 KEY = "export PARLAB_KEY=$(python -c 'import secrets; print(secrets.token_hex())')"
 POLITE = {  # ranks that wait leave the cores to others, and there may be more ranks than cores

@@ -132,13 +132,18 @@ def outcome(engine, size, chosen, **how):
     return {"results": done.results, "bits": bits(done.results), "run": done}
 
 
+def in_memory(x):
+    """A number, or an array of any library, as NumPy's array."""
+    return to_numpy(x) if is_array(x) else np.asarray(x)
+
+
 def bits(value):
     """Nested types, and for each array its bytes, or, where some are padding, its numbers: equal only if all are."""
     if isinstance(value, dict):
         return [type(value).__name__, [(key, bits(item)) for key, item in value.items()]]
     if isinstance(value, list | tuple):
         return [type(value).__name__, [bits(item) for item in value]]
-    x = to_numpy(value) if is_array(value) else np.asarray(value)
+    x = in_memory(value)
     return type(value).__name__, x.dtype.str, x.shape, x.tobytes() if x.dtype.char not in "gGO" else repr(x.tolist())
 
 
@@ -154,9 +159,7 @@ def differences(ours, threads):
 def leaves(value):
     if isinstance(value, list | tuple | dict):
         return [leaf for item in (value.values() if isinstance(value, dict) else value) for leaf in leaves(item)]
-    return (
-        [] if value is None or isinstance(value, str) else [to_numpy(value) if is_array(value) else np.asarray(value)]
-    )
+    return [] if value is None or isinstance(value, str) else [in_memory(value)]
 
 
 def worst(ours, threads):

@@ -1,4 +1,4 @@
-"""engine="nccl" on a GPU, with NCCL: all as on threads, to the bit. Ranks share a GPU where there are fewer than ranks."""
+"""engine="nccl" on GPUs, with NCCL: all as on threads, to the bit. Two ranks or more may share a GPU."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.world import DeadlockError, WorldError
-from parlab.world.processes import launch, launchers
+from parlab.world.processes import launch, launchers, spawn
 from tests.world.processes.process_job import PARITY
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
@@ -382,7 +382,7 @@ def test_the_door_is_in_a_folder_of_mode_700_and_the_job_that_ends_early_is_an_e
 
     @contextmanager
     def ends_at_once(command, environment):
-        modes.append(stat.S_IMODE(os.stat(command[-1]).st_mode))
+        modes.append(stat.S_IMODE(os.stat(command[-2]).st_mode))
         yield SimpleNamespace(poll=lambda: 7, returncode=7)
 
     monkeypatch.setattr(launch, "_job", ends_at_once)
@@ -419,6 +419,14 @@ def test_without_mpi_the_error_names_the_command_that_adds_it(monkeypatch):
     monkeypatch.setattr(launchers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="mpi4py is not installed; python -m pip install mpi4py mpich"):
         run(print, 2, engine="mpi")
+
+
+def test_an_mpiexec_of_another_mpi_that_leaves_each_process_alone_is_an_error_and_no_sum_of_1(monkeypatch, capfd):
+    started = [sys.executable, "-I", "-S", spawn.__file__, "2"]  # not by mpiexec, so MPI knows nothing of the other
+    monkeypatch.setattr(launchers.MPILauncher, "command", lambda self, size: list(started))
+    with pytest.raises(ValueError, match=r"size=2: 2 processes were started, and each finds 1: mpiexec and mpi4py bel"):
+        run(lambda comm: comm.all_reduce(np.ones(3)), 2, engine="mpi")
+    assert "Traceback" not in capfd.readouterr().out
 
 
 def test_another_number_of_processes_than_size_is_refused_with_the_command(monkeypatch):
