@@ -10,6 +10,7 @@ from typing import Any
 
 from parlab.arguments import amount, whole
 from parlab.pipeline import Costs, Schedule, schedules, simulate
+from parlab.pipeline.schedule import title
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, sheet, write
 from parlab.views.schedules.schedule import compare_schedules
@@ -124,7 +125,7 @@ def transfers(transfer: float = 1 / 32, makers: Mapping[str, Maker] = PAIR, p: i
     """
     _check_pair(makers)
     amount("transfer", transfer)
-    made = [make(p, m) for make in makers.values()]
+    made = [_named(make(p, m), name) for name, make in makers.items()]
     one, other = shown = [simulate(each, Costs(transfer=transfer)) for each in made]
     at_most = max(simulate(each, Costs(transfer=TRANSFERS[-1])).makespan for each in made)
     percent = 100 * (other.makespan / one.makespan - 1)
@@ -135,6 +136,11 @@ def transfers(transfer: float = 1 / 32, makers: Mapping[str, Maker] = PAIR, p: i
     figure = compare_schedules(shown, memory=False, journeys=True, end=end, headline=headline)
     figure.text_shown = f"{headline}\n{figure.text_shown}"
     return figure
+
+
+def _named(made: Schedule, name: str) -> Schedule:
+    """With the name of its maker, if it has none: a student's need not have one."""
+    return made if made.name else Schedule(made.ranks, name=title(name, made.num_ranks, made.num_microbatches))
 
 
 def _in_forwards(transfer: float) -> str:

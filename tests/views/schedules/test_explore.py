@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from parlab import views
-from parlab.pipeline import gpipe, one_f_one_b, zb_h1
+from parlab.pipeline import Schedule, gpipe, one_f_one_b, zb_h1
 from parlab.views.drawing.picture import png
 from parlab.views.schedules.explore import SCHEDULES
 from tests.views.drawn import check_refused
@@ -93,6 +93,11 @@ def test_p4_m8_1f1b_waits_for_10_messages_more_than_gpipe_of_33_and_6(transfer, 
 
 def test_a_schedule_that_takes_less_time_is_said_to():
     assert "ZB-H1 takes 18.2 % less than mine" in repr(views.transfers(0, {"mine": one_f_one_b, "ZB-H1": zb_h1}))
+
+
+def test_a_schedule_without_a_name_gets_its_makers():
+    mine = {"GPipe": gpipe, "mine": lambda p, m: Schedule(one_f_one_b(p, m).ranks)}
+    assert "\nmine, 4 ranks, 8 microbatches: makespan 33 units" in repr(views.transfers(0, mine))
 
 
 def test_the_slider_draws_the_makers_that_it_is_given_on_one_axis():
