@@ -143,10 +143,10 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     In round d a rank sends to the one d ahead, and receives from the one d behind.
 
     Raises:
-        ValueError: `sent` does not add up to the rows that are given.
+        ValueError: `sent` or `received` is no number a rank, or `sent` does not add up to the rows that are given.
         MismatchError: `received` is not what comes.
     """
-    _check_sent(rows, sent)
+    _check(comm, rows, sent, received)
     xp, E = namespace(rows), rows.shape[1]
     leaving = parts_of(rows, sent)
     arriving = list(leaving)  # a rank's own rows stay
@@ -157,20 +157,29 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     return xp.concat(arriving)
 
 
-def _check_sent(rows: Array, sent: Sequence[int]) -> None:
-    total = sum(int(number) for number in sent)
-    if total != rows.shape[0]:
-        raise ValueError(
-            f"sent={[int(number) for number in sent]!r:.60}: adds up to {total}, and {rows.shape[0]} rows are given; "
-            "in dispatch it counts this rank's pairs for each rank, in combine the rows that came from each"
-        )
+def _check(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int]) -> None:
+    for name, counts in (("sent", sent), ("received", received)):
+        try:
+            numbers = [int(number) for number in counts]
+        except TypeError:
+            numbers = []
+        if len(numbers) != comm.size:
+            what = "go to" if name == "sent" else "come from"
+            raise ValueError(
+                f"{name}={counts!r:.60}: {comm.size} whole numbers are needed, how many rows {what} each rank"
+            )
+        if name == "sent" and sum(numbers) != rows.shape[0]:
+            raise ValueError(
+                f"sent={numbers!r:.60}: adds up to {sum(numbers)}, and {rows.shape[0]} rows are given; in dispatch it "
+                "counts this rank's pairs for each rank, in combine the rows that came from each"
+            )
 
 
 class Travelling:
     """The same unequal all-to-all, all of it posted at once: it travels until `wait()` returns the rows."""
 
     def __init__(self, comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str) -> None:
-        _check_sent(rows, sent)
+        _check(comm, rows, sent, received)
         xp, E = namespace(rows), rows.shape[1]
         leaving = parts_of(rows, sent)
         self.arriving = list(leaving)

@@ -121,6 +121,15 @@ def _likely_mixture(
     gates_of_tokens = np.empty_like(answers)
     gates_of_tokens[order] = answers[order] * gate.reshape(-1, 1)
     by_source = _experts_if_received_sorted(chosen, case)[rank]
+    by_expert = _answers_if_sent_by_expert(chosen, case, x, weights)[rank]
+    place = np.argsort(order)  # of a pair among the sorted ones
+    pairs = {"unsorted": place // k, "modulo": np.arange(flat.size) % len(own)}
+    other_tokens = {
+        name: (np.tanh(np.einsum("pe,pef->pf", own_x[token], weights[flat])).reshape(shape) * gate[..., None]).sum(
+            axis=1
+        )
+        for name, token in pairs.items()
+    }
     mistakes = {
         "the gates are in it twice: on the way there and on the way back": _mixed(own_x, own, gate**2, weights),
         "the gates are missing": _mixed(own_x, own, np.ones_like(gate), weights),
@@ -150,6 +159,13 @@ def _likely_mixture(
         "the rows received lie by source, and by expert only within a source: an expert reads its neighbour's rows": (
             _mixed(own_x, by_source, gate, weights)
         ),
+        "the answers lie by expert when they go back, and the rows came by source: an answer takes its row's place": (
+            by_expert * gate[..., None]
+        ).sum(axis=1),
+        "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]": other_tokens[
+            "unsorted"
+        ],
+        "pair p is of token p // k: pairs lie token by token": other_tokens["modulo"],
         "only the first slot of each token is in it": _mixed(own_x, own[:, :1], gate[:, :1], weights),
         "only this rank's own experts are in it": _mixed(own_x, own, gate * (own // case.own == rank), weights),
         "only other ranks' experts are in it: own rows stay, and count": _mixed(
@@ -168,15 +184,35 @@ def _experts_if_sorted_by_rank(chosen: Any, case: MixtureCase) -> Any:
     return flat.reshape(chosen.shape)
 
 
+def _received(chosen: Any, case: MixtureCase, owner: int) -> tuple[Any, Any]:
+    """The sources and the pairs of the rows that `owner` receives, in their order: `index[flat]` of `[P, T·k]`."""
+    flat = chosen.reshape(case.size, -1)
+    pairs = [(source, pair) for source in range(case.size) for pair in np.argsort(flat[source], kind="stable")]
+    own = [pair for pair in pairs if flat[pair] // case.own == owner]
+    source, pair = np.array(own, int).reshape(-1, 2).T
+    return source, pair
+
+
 def _experts_if_received_sorted(chosen: Any, case: MixtureCase) -> Any:
     """The experts [P, T, k] that rows meet if a rank takes all that it received as sorted by expert."""
     flat = chosen.reshape(case.size, -1)
     met = np.empty_like(flat)
     for owner in range(case.size):
-        pairs = [(source, pair) for source in range(case.size) for pair in np.argsort(flat[source], kind="stable")]
-        received = tuple(np.array([pair for pair in pairs if flat[pair] // case.own == owner], int).reshape(-1, 2).T)
+        received = _received(chosen, case, owner)
         met[received] = np.sort(flat[received])
     return met.reshape(chosen.shape)
+
+
+def _answers_if_sent_by_expert(chosen: Any, case: MixtureCase, x: Any, weights: Any) -> Any:
+    """The answers [P, T, k, E] that come back if they lie by expert, and not at the places of their rows."""
+    flat = chosen.reshape(case.size, -1)
+    right = np.tanh(np.einsum("pte,ptkef->ptkf", x, weights[chosen])).reshape(*flat.shape, HIDDEN)
+    found = np.empty_like(right)
+    for owner in range(case.size):
+        source, pair = _received(chosen, case, owner)
+        again = np.argsort(flat[source, pair], kind="stable")
+        found[source, pair] = right[source[again], pair[again]]
+    return found.reshape(*chosen.shape, HIDDEN)
 
 
 MIXTURE = Exercise(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -337,6 +339,20 @@ def test_counts_that_do_not_add_up_to_the_rows_are_refused_before_a_row_is_sent(
 
     with pytest.raises(ValueError, match=r"sent=\[1, 2\]: adds up to 3, and 4 rows are given; in dispatch it counts"):
         run(program, 2)
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "said"),
+    [
+        ([4], [2, 2], "sent=[4]: 2 whole numbers are needed, how many rows go to each rank"),
+        (np.array([[2], [2]]), [2, 2], "2 whole numbers are needed, how many rows go to each rank"),
+        (4, [2, 2], "sent=4: 2 whole numbers"),
+        ([2, 2], [1, 1, 2], "received=[1, 1, 2]: 2 whole numbers are needed, how many rows come from each rank"),
+    ],
+)
+def test_counts_that_are_not_one_number_a_rank_are_refused_by_name(sent, received, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        run(lambda comm: all_to_all.exchange_rows(comm, np.ones((4, 2)), sent, received), 2)
 
 
 def own_plan_of_rank_1(comm, x, overlapped):

@@ -106,6 +106,41 @@ def counts_not_swapped_in_combine(comm, x, chosen, gates, num_experts, expert):
     return (slots.reshape(T, k, -1) * gates[..., None]).sum(axis=1)
 
 
+def with_other_rows_or_answers(comm, x, chosen, gates, num_experts, expert, token_of=None, answers_of=None):
+    k = chosen.shape[1]
+    order = np.argsort(chosen.ravel(), kind="stable")
+    table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
+    sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
+    rows = exchange_rows(comm, x[token_of(order, k, len(x)) if token_of else order // k], sent, received)
+    own = comm.rank * table.shape[2] + np.arange(table.shape[2])
+    number = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+    answered = np.empty_like(rows)
+    for e in own:
+        answered[number == e] = expert(e, rows[number == e])
+    slots = np.empty((chosen.size, x.shape[1]))
+    slots[order] = exchange_rows(comm, answers_of(answered, number) if answers_of else answered, received, sent)
+    return (slots.reshape(*chosen.shape, -1) * gates[..., None]).sum(axis=1)
+
+
+def rows_not_sorted(comm, *given):
+    return with_other_rows_or_answers(comm, *given, token_of=lambda order, k, T: np.arange(len(order)) // k)
+
+
+def tokens_by_the_remainder(comm, *given):
+    return with_other_rows_or_answers(comm, *given, token_of=lambda order, k, T: order % T)
+
+
+def answers_joined_expert_by_expert(comm, *given):
+    return with_other_rows_or_answers(
+        comm, *given, answers_of=lambda answered, number: answered[np.argsort(number, kind="stable")]
+    )
+
+
+def counts_not_summed_over_experts(comm, x, chosen, gates, num_experts, expert):
+    table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
+    return exchange_rows(comm, np.repeat(x, chosen.shape[1], axis=0), table[comm.rank], table[:, comm.rank])
+
+
 def counts_swapped_in_dispatch(comm, x, chosen, gates, num_experts, expert):
     order = np.argsort(chosen.reshape(-1), kind="stable")
     table = comm.all_gather(np.bincount(chosen.reshape(-1), minlength=num_experts)).reshape(comm.size, comm.size, -1)
@@ -124,6 +159,10 @@ def received_as_if_sorted(comm, *given):
         (counts_not_swapped_in_combine, "adds up to 2, and 3 rows are given; in dispatch it counts this rank's pairs"),
         (counts_not_swapped_in_combine, "in combine the rows that came from each, at line"),
         (counts_swapped_in_dispatch, "adds up to 3, and 2 rows are given; in dispatch it counts this rank's pairs"),
+        (rows_not_sorted, "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]"),
+        (tokens_by_the_remainder, "pair p is of token p // k"),
+        (answers_joined_expert_by_expert, "the answers lie by expert when they go back, and the rows came by source"),
+        (counts_not_summed_over_experts, "2 whole numbers are needed, how many rows go to each rank"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
         (one_row_a_token_and_gates_not_sorted, "two at once: y[tokens] += rows keeps the last of a token's rows alone"),
         (gates_not_sorted, "the answers are sorted by expert, the gates by token"),
