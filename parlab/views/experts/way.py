@@ -13,7 +13,7 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, letter, outline, word
 
 TOP, EDGE, LETTER = 34, 6, 34
-FLIGHT = 0.45  # of a step, for each copy; those of one rank leave in turn in the rest
+FLIGHT = 0.25  # of a step, for each copy; those of one rank leave in turn in the rest
 COPIES = ("expert", "node")
 RULES = {
     "chosen": numbers,
