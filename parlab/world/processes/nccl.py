@@ -17,7 +17,6 @@ are referenced until then.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 from collections import defaultdict, deque
@@ -42,9 +41,9 @@ class _Pair:
     rank blocks later.
     """
 
-    def __init__(self, cupy: Any, number: list[int], end: int):
+    def __init__(self, cupy: Any, number: bytes, end: int):
         self._cupy, self._peer = cupy, 1 - end
-        communicator = cupy.cuda.nccl.NcclCommunicator(2, tuple(number), end)
+        communicator = cupy.cuda.nccl.NcclCommunicator(2, number, end)
         self._start = communicator.recv if end else communicator.send
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self.abort = communicator.abort
@@ -148,7 +147,7 @@ class NCCLTransport:
         others = [peer for peer in range(self.size) if peer != self.rank]
         numbers = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         for (_, dst), number in numbers.items():
-            self._side.put(dst, NUMBER, 0, json.dumps(number).encode())
+            self._side.put(dst, NUMBER, 0, number)
         self._until(lambda: len(self._numbers) == len(others), set(others))
         numbers |= {(src, self.rank): number for src, number in self._numbers.items()}
         self._part()
@@ -171,7 +170,7 @@ class NCCLTransport:
         )  # messages with arrays in host memory that are to come
         self._notes: deque[bytes] = deque()
         self._said: dict[int, deque[bytearray]] = defaultdict(deque)
-        self._numbers: dict[int, list[int]] = {}  # of communicators, by their sender
+        self._numbers: dict[int, bytes] = {}  # of communicators, by their sender
 
     # Messages
 
@@ -271,7 +270,7 @@ class NCCLTransport:
             elif kind == SAID:
                 self._said[src].append(contents)
             elif kind == NUMBER:
-                self._numbers[src] = json.loads(contents)
+                self._numbers[src] = bytes(contents)
             elif kind == GO:
                 self._gone((src, tag))
             elif kind == DATA:

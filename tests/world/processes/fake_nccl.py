@@ -95,10 +95,11 @@ def stop() -> None:
 class NcclCommunicator:
     """As `cupy.cuda.nccl.NcclCommunicator`, of two ranks."""
 
-    def __init__(self, size: int, number: tuple[int, ...], rank: int):
+    def __init__(self, size: int, number: bytes, rank: int):
         assert size == 2
+        assert type(number) is bytes  # since CuPy 14; before, a tuple of numbers
         assert len(number) == LENGTH
-        port = int.from_bytes(bytes(number[:2]), "big")
+        port = int.from_bytes(number[:2], "big")
         if rank == 0:  # whoever sends has drawn the number
             with _doors.pop(port) as door:
                 self._socket = door.accept()[0]
@@ -166,11 +167,11 @@ class NcclCommunicator:
 UINT8 = 1
 
 
-def get_unique_id() -> tuple[int, ...]:
+def get_unique_id() -> bytes:
     door = socket.create_server(("127.0.0.1", 0))
     port = door.getsockname()[1]
     _doors[port] = door
-    return (*port.to_bytes(2, "big"), *bytes(LENGTH - 2))
+    return port.to_bytes(2, "big") + bytes(LENGTH - 2)
 
 
 def pointer(x: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -65,7 +64,7 @@ def test_nccl_is_found_in_a_cupy_whose_cuda_has_it_only_when_it_was_imported_by_
     for path in (cuda.parent / "__init__.py", cuda / "__init__.py", cuda / "nccl.py"):
         path.write_text("available = True")
     asked = "from parlab.world.processes import launchers; assert launchers._cupy().cuda.nccl.available"
-    known = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])}
+    known = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     subprocess.run([sys.executable, "-c", asked], env=known, check=True)
 
 
