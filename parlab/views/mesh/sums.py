@@ -167,8 +167,11 @@ def _headline(wrong: Sequence[str], last: dict[str, Any]) -> str:
         has, needs = (", ".join(map(str, np.flatnonzero(x))) or "none" for x in (own, right))
         if has != needs:
             return f"{KINDS[kind]}: rank {rank} has the gradients of {has}, and needs those of {needs}"
-    largest = float(np.max(last[kind]))
-    return f"{KINDS[kind]}: a gradient counts {largest:.3g} in the result, and must count {SHARE:g}"
+    return f"{KINDS[kind]}: {_counts(last[kind])}"
+
+
+def _counts(found: Any) -> str:
+    return f"a gradient counts {float(np.max(found)):.3g} in the result, and must count {SHARE:g}"
 
 
 def _verdict(wrong: Sequence[str], last: dict[str, Any]) -> str:
@@ -176,8 +179,11 @@ def _verdict(wrong: Sequence[str], last: dict[str, Any]) -> str:
         return f"each copy has what it needs, times {SHARE:g}: the mean over data"
     kind = wrong[0]
     copies = [last[kind][np.flatnonzero(others)] for others in _copies(kind)]
-    equal = all(np.array_equal(own, of[0]) for of in copies for own in of)
-    return f"{KINDS[kind]}: its copies are {'equal, and wrong' if equal else 'not equal'}"
+    if not all(np.array_equal(own, of[0]) for of in copies for own in of):
+        return f"{KINDS[kind]}: its copies are not equal"
+    too_many, too_few = (last[kind] != 0) > (_copies(kind) != 0), (last[kind] != 0) < (_copies(kind) != 0)
+    but = "a gradient is missing" if too_few.any() else "one is too many" if too_many.any() else _counts(last[kind])
+    return f"{KINDS[kind]}: equal copies, but {but}"
 
 
 def _line(done: Sum) -> str:

@@ -89,7 +89,7 @@ def test_without_the_sum_over_tp_each_rank_lacks_two_gradients_of_a_norm_and_cop
 def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
     film = views.film_of_sums(tp_for_all)
     assert film.headline == "cut: rank 0 has the gradients of 0, 1, 4, 5, and needs those of 0, 4"
-    assert "cut: its copies are equal, and wrong" in film.html
+    assert "cut: equal copies, but one is too many" in film.html
     assert film.html.count('width="14" height="20" class="frame"') == 8 * 2 + 8 * 4  # of cut weights and of the table
     check_film(film)
 
@@ -97,7 +97,15 @@ def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
 def test_a_mean_that_is_forgotten_moves_every_chip_and_is_said():
     film = views.film_of_sums(without_the_mean)
     assert film.headline == "cut: a gradient counts 1 in the result, and must count 0.5"
+    assert "cut: equal copies, but a gradient counts 1 in the result, and must count 0.5" in film.html
     assert told(film) == (56, 0)
+
+
+def test_equal_copies_may_all_lack_the_same_gradient():
+    def without_the_last(mesh, ends, kind, gradient):
+        return sum_gradient(mesh, ends, kind, gradient * (mesh.dp.rank == 0))
+
+    assert "cut: equal copies, but a gradient is missing" in views.film_of_sums(without_the_last).html
 
 
 def test_a_sum_that_is_thrown_away_goes_again():
