@@ -245,10 +245,11 @@ def _height(grid: Grid, size: int) -> float:
     return grid.top - 40 + (grid.gap + grid.row * size) * lines
 
 
-def _bar(grid: Grid, x: float, y: float, pieces: Iterable[int], look: str) -> str:
+def _bar(grid: Grid, x: float, y: float, pieces: Iterable[int], look: str, *, thin: bool = False) -> str:
     """A frame around the rows of neighbouring pieces."""
     first, *_, last = [*pieces] * 2
-    return outline(x - 2, y + grid.row * first - 2, grid.bar + 2, grid.row * (last - first) + grid.height + 4, look)
+    height = grid.row * (last - first) + grid.height + 4
+    return outline(x - 2, y + grid.row * first - 2, grid.bar + 2, height, look, thin=thin)
 
 
 def _pale(grid: Grid, x: float, y: float, piece: int) -> str:
@@ -285,7 +286,8 @@ def _travels(film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], pla
         lane = 0.4 * grid.height
         y += 0 if to_x > x else grid.height - lane
         grid = grid._replace(height=lane)
-    rows = "".join(_bar(grid, x, y, move.pieces[first:stop], look) for first, stop in pairwise(breaks))
+    parts = [move.pieces[first:stop] for first, stop in pairwise(breaks)]
+    rows = "".join(_bar(grid, x, y, part, look, thin=not grid.named) for part in parts)
     chips = "".join(_chips(grid, x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))
     inward = -1 if x == grid.columns[1] else 1
     bow = (inward * (grid.bar + 12) if to_x == x else 0, 0)

@@ -285,9 +285,13 @@ def box(x: float, y: float, width: float, height: float, fill: str, text: object
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>{inside}'
 
 
-def outline(x: float, y: float, width: float, height: float, look: str) -> str:
-    """A rectangle: `empty` (a place), `frame` (it is complete), `letter` (on its way), `letter open`, or `wait`."""
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{look}"/>'
+def outline(x: float, y: float, width: float, height: float, look: str, *, thin: bool = False) -> str:
+    """A rectangle: `empty` (a place), `frame` (it is complete), `letter` (on its way), `letter open`, or `wait`.
+
+    With `thin`, its line is thin and not broken: for many small ones beside each other.
+    """
+    style = ' style="stroke-width:1;stroke-dasharray:0"' if thin else ""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{look}"{style}/>'
 
 
 def letter(x: float, y: float, width: float, height: float, text: object = "") -> str:

@@ -200,6 +200,8 @@ def test_in_a_race_what_goes_right_passes_above_what_goes_left():
             boxes = [box for box in part.iter("rect") if box.get("class") is None]
             assert {(float(box.get("y")) - 24) % 106 % 18 for box in boxes} == {0 if right else 9}
             assert {float(box.get("height")) for box in boxes} == {6}
+            lines = {box.get("style") for box in part.iter("rect") if box.get("class") == "letter"}
+            assert lines == {"stroke-width:1;stroke-dasharray:0"}, "many small frames beside each other: thin lines"
 
 
 def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
