@@ -127,6 +127,14 @@ def test_with_i_of_2_each_place_from_4_to_7_is_a_forward_in_the_first_wait_of_ra
         assert first_wait_of_rank_0(4, 8, 1, 2, 1, 0, limit) == units(limit, costs)
 
 
+@pytest.mark.parametrize(("times", "places"), [((1, 2, 1, 0), 7), ((1, 1, 1, 1), 7), ((1, 1, 1, 0), 4)])
+def test_7_7_and_4_places_reach_the_last_ranks_own_time(times, places):
+    f, i, w, c = times
+    assert places == 1 + 3 * (i + c) / f
+    own = 3 * (f + c) + 8 * (f + i + w)
+    assert units(places, Costs(*times)) == own < first_wait_of_rank_0(4, 8, *times, places - 1)
+
+
 def test_with_w_of_half_each_place_from_4_to_7_is_a_w_that_the_last_rank_has_left_at_its_end():
     costs = Costs(1, 1, 0.5)
     assert [units(limit, costs) for limit in (4, 5, 6, 7, 8)] == [24.5, 24, 23.5, 23, 23]

@@ -63,7 +63,7 @@ def moves_film(
     for end, stops in groupby(range(last + 1), key=spans.__getitem__):
         held = list(stops)
         first, until = held[0], held[-1]
-        film.draw(_line(LEFT + width * end, ranks, "", f"{end:g}"), first, None if until == last else until)
+        film.draw(_line(LEFT + width * end, ranks, "", f"{end:g}"), first or None, None if until == last else until)
     if waiting is not None:
         for number, timed in enumerate(shown):
             _frame(film, timed, waiting, width, number, number < last)
@@ -102,7 +102,7 @@ def _frame(film: Film, shown: ScheduleTimeline, rank: int, width: float, number:
             mark = outline(round(x, 1), y, round(width * units - 1, 1), BAR, "wait")
             said = f"waits {units:g}" if width * units > 55 else f"{units:g}"
             mark += word(round(x + width * units / 2, 1), y + BAR / 2, said, "small")
-            film.draw(mark, number, number if leaves else None)
+            film.draw(mark, number or None, number if leaves else None)
             return
 
 
