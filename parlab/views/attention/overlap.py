@@ -34,12 +34,13 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
     return run(ring_attention, size, *pieces, causal=True, layout=layout)
 
 
-def _function(name: str, value: Any) -> None:
+def bound_function(name: str, value: Any) -> None:
+    """ValueError unless `value`, the argument called `name`, can be called."""
     if not callable(value):
         raise ValueError(f"{name}={value!r:.60}: must be a function (flops, nbytes, F, W) that returns tokens")
 
 
-@checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2), "bound": optional(_function)})
+@checked(RULES | {"size": partial(within, most=MOST_RANKS, least=2), "bound": optional(bound_function)})
 def ring_overlap(
     size: int = 4,
     kv_heads: int = 4,
@@ -93,7 +94,7 @@ def ring_overlap(
     return figure
 
 
-@checked({"bound": optional(_function)})
+@checked({"bound": optional(bound_function)})
 def explore_ring_overlap(bound: Callable[[int, int, float, float], float] | None = None) -> Explorer:
     """Sliders for `ring_overlap`. A new bandwidth changes the clock alone, and no rank runs again.
 

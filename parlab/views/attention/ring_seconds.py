@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, checked, flag, whole
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, overlap_tokens, ring_time
+from parlab.arguments import Rule, checked, flag, optional, positive, whole
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, overlap_tokens, pair_flops, ring_time
 from parlab.views.arguments import RULES
+from parlab.views.attention.overlap import bound_function
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
 from parlab.views.widgets.explorer import Explorer, choice, steps
@@ -16,6 +17,7 @@ from parlab.world import DGX_H100, Cluster, Link
 
 S, H, D, LAYERS, ITEMSIZE = 2**20, 32, 128, 32, 2  # the model of lesson 02's first screen, in bf16
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
+ENDS, LOW = (5.5, 1500), 0.2  # of the axes: ranks, and the fewest seconds
 KV_HEADS = (32, 8, 4, 1)
 LINKS = {"NVLink": DGX_H100.intra, "InfiniBand": DGX_H100.inter}
 LINES = {  # the wider one below: where both take the same time, both are seen
@@ -23,6 +25,7 @@ LINES = {  # the wider one below: where both take the same time, both are seen
     "NVLink": curve("#0072B2", "solid") | {"markersize": 5},
 }
 FLOOR = curve(theme.INK, "dotted") | {"linewidth": 1.4, "zorder": 4}  # seen on the widest line too
+EDGE = {"color": theme.INK, "linewidth": 1.2}  # the bound
 FREE = Link(0.0, 1e30)
 
 
@@ -35,34 +38,42 @@ RING_RULES: dict[str, Rule] = {
     "ranks": partial(_among, choices=RANKS),
     "kv_heads": partial(_among, choices=KV_HEADS),
     "backward": flag,
+    "bound": optional(bound_function),
 }
 
 
 @checked(RULES | RING_RULES)
 def ring_seconds(
-    ranks: int = 64, kv_heads: int = 32, kernel: float = FLASH_ATTENTION_3, backward: bool = False
+    ranks: int = 64,
+    kv_heads: int = 32,
+    kernel: float = FLASH_ATTENTION_3,
+    backward: bool = False,
+    bound: Callable[[int, int, float, float], float] | None = None,
 ) -> Picture:
     """Draw the time of all 32 layers of a causal zigzag ring over 2²⁰ tokens, against the ranks, on two links.
 
     All hops go over the one link or the other, as a DGX H100 has them. The dashed line is the work alone, the dotted
-    ones are the messages alone: all K/V (and backward their gradients) through one port.
+    ones are the messages alone: all K/V (and backward their gradients) through one port. An upright line for each link
+    stands where the ranks have as many tokens as hide the messages: on its left they wait for nothing.
 
     Args:
         ranks: marked; a power of two from 8 to 1024.
         kv_heads: 32, 8, 4 or 1, for 32 query heads of size 128.
         kernel: the fraction of the peak that attention reaches, at most 1.
         backward: the backward pass, whose gradients travel in float32.
+        bound: finds the upright lines in place of the library, as `parlab.sequence.hidden_from` does, without latency.
 
     Raises:
-        ValueError: ranks or heads that are not among these, or a kernel above the peak.
+        ValueError: ranks or heads that are not among these, a kernel above the peak, or a bound that is no function or
+            finds no number greater than 0.
     """
     work = {P: _seconds(P, kv_heads, FREE, kernel, backward) for P in RANKS}
     takes = {name: {P: _seconds(P, kv_heads, link, kernel, backward) for P in RANKS} for name, link in LINKS.items()}
     near, far = (f"{100 * (1 - work[ranks] / of[ranks]):.0f} %" for of in takes.values())
     headline = f"{ranks} ranks wait {near} of the time over NVLink, {far} over InfiniBand"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
-    scale(axes.xaxis, "ranks", ends=(7, 1500), log=2, ticks=RANKS, says="{:g}".format)
-    scale(axes.yaxis, "seconds", ends=(0.2, 300), log=10, ticks=(1, 10, 100), says="{:g}".format, grid=True)
+    scale(axes.xaxis, "ranks", ends=ENDS, log=2, ticks=RANKS, says="{:g}".format)
+    scale(axes.yaxis, "seconds", ends=(LOW, 300), log=10, ticks=(1, 10, 100), says="{:g}".format, grid=True)
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
     for name, look in LINES.items():
         alone = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS]
@@ -71,23 +82,38 @@ def ring_seconds(
         here = 1.7 * look["markersize"]
         axes.plot([ranks], [takes[name][ranks]], "o", markersize=here, color=look["color"], gid=f"here {name}")
         way, va = (1.5, "bottom") if name == "InfiniBand" else (1 / 1.4, "top")
-        marks.word(axes, ranks, takes[name][ranks] * way, f"{takes[name][ranks]:.2f} s", ha="center", va=va)
+        said = f"{takes[name][ranks]:.2f} s"
+        if name == "InfiniBand" or said != f"{takes['InfiniBand'][ranks]:.2f} s":  # both as long: said once
+            marks.word(axes, ranks, takes[name][ranks] * way, said, ha="center", va=va)
+        edge = _edge(LINKS[name], kv_heads, kernel, backward, bound)
+        if ENDS[0] < edge < ENDS[1]:
+            axes.plot([edge, edge], [LOW, work[8] * 8 / edge], gid=f"bound {name}", **EDGE)
+            marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom")
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
     rings = [(f"ring, {name}", look | {"markersize": 0}) for name, look in reversed(LINES.items())]
     port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
-    line_legend(figure, [*rings, ("work alone", BOUND), (port, FLOOR)])
+    name = "the bound" if bound is None else "your bound"
+    line_legend(figure, [*rings, ("work alone", BOUND), (port, FLOOR), (name, EDGE)])
     return figure
 
 
-def explore_ring_seconds() -> Explorer:
-    """Sliders for `ring_seconds`: the ranks, the K/V heads, the kernel's speed; and forward or backward."""
+@checked({"bound": optional(bound_function)})
+def explore_ring_seconds(bound: Callable[[int, int, float, float], float] | None = None) -> Explorer:
+    """Sliders for `ring_seconds`: the ranks, the K/V heads, the kernel's speed; and forward or backward.
+
+    Args:
+        bound: a learner's function that finds the upright lines, as `parlab.sequence.hidden_from` does; None: ours.
+
+    Raises:
+        ValueError: it is no function.
+    """
     controls = {
         "ranks": steps("ranks", RANKS, 64),
         "kv_heads": steps("K/V heads, of 32", KV_HEADS, 32),
         "kernel": steps("kernel, of the peak", (0.4, 0.5, FLASH_ATTENTION_3, 0.8, 1.0), FLASH_ATTENTION_3),
         "backward": choice("pass", [("forward", False), ("backward", True)], False),
     }
-    return Explorer("explore_ring_seconds", controls, ring_seconds)
+    return Explorer("explore_ring_seconds", controls, partial(ring_seconds, bound=bound))
 
 
 def _seconds(P: int, G: int, link: Link, kernel: float, backward: bool) -> float:
@@ -114,9 +140,23 @@ def _table(work: dict[int, float], takes: dict[str, dict[int, float]]) -> list[s
 
 
 def _bounds(G: int, kernel: float, backward: bool) -> str:
+    found = {name: _hidden(link, G, kernel, backward) for name, link in LINKS.items()}
+    return "hidden from, tokens each: " + ", ".join(f"{bound:.0f} ({name})" for name, bound in found.items())
+
+
+def _hidden(link: Link, G: int, kernel: float, backward: bool) -> float:
+    """The tokens of a rank from which its messages over `link` are hidden."""
     flops = kernel * DGX_H100.device_of(0).flops
-    bounds = partial(overlap_tokens, flops, half_masked=True, backward=backward, width=H * D)
-    found = [bounds(link.bandwidth, ITEMSIZE, G / H, latency=link.latency) for link in LINKS.values()]
-    return "hidden from, tokens each: " + ", ".join(
-        f"{bound:.0f} ({name})" for name, bound in zip(LINKS, found, strict=True)
-    )
+    hidden = partial(overlap_tokens, flops, link.bandwidth, ITEMSIZE, G / H, half_masked=True)
+    return hidden(backward=backward, latency=link.latency, width=H * D)
+
+
+def _edge(link: Link, G: int, kernel: float, backward: bool, bound: Callable[..., float] | None) -> float:
+    """The ranks, not a whole number, that have as many tokens each as the bound says."""
+    if bound is None:
+        return S / _hidden(link, G, kernel, backward)
+    token = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=backward)
+    pair = pair_flops(1, 1, H, D, backward=backward)
+    tokens = bound(pair, token.kv + token.dkv, kernel * DGX_H100.device_of(0).flops, link.bandwidth)
+    positive("bound(flops, nbytes, F, W)", tokens, finite=True)
+    return S / tokens

@@ -1,9 +1,10 @@
 """A million tokens on a ring: the seconds are the formula's, never less than the work or one port's messages."""
 
 import pytest
+from matplotlib.text import Text
 
 from parlab import views
-from parlab.sequence import AttentionShape, overlap_tokens, pair_flops, ring_cost, unmasked_pairs
+from parlab.sequence import AttentionShape, hidden_from, overlap_tokens, pair_flops, ring_cost, unmasked_pairs
 from parlab.views.attention.ring_seconds import KV_HEADS, LINKS, RANKS
 from parlab.world import DGX_H100
 from tests.views.drawn import artists, title
@@ -51,6 +52,63 @@ def test_a_ring_takes_the_longer_of_its_work_and_its_messages_or_a_hop_more(G, b
             assert line(figure, f"messages {name}")[P] == pytest.approx(messages, abs=1e-7)
             longest, takes = max(work, messages), line(figure, name)[P]
             assert longest - 1e-7 <= takes <= longest * (1 + 2.6 / P)  # at most two hops or a tile more
+
+
+def edge(figure, name):
+    (upright,) = artists(figure, f"bound {name}")
+    low, high = upright.get_xdata()
+    assert low == high
+    return low
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kernel", [0.4, 0.65, 1.0])
+def test_left_of_the_upright_line_a_ring_waits_for_nothing_but_the_last_hop_home_and_right_of_it_it_waits(
+    kernel, backward
+):
+    figure = views.ring_seconds(64, 32, kernel, backward)
+    work = line(figure, "work")
+    for name, link in LINKS.items():
+        last = 32 * (link.latency + 2**20 / 2**6 * 2 * 32 * 128 * 4 / link.bandwidth) if backward else 0
+        for P, takes in line(figure, name).items():
+            home = last * 64 / P if backward else 0
+            assert (takes - home > work[P] * 1.001) == (edge(figure, name) < P), (name, P)
+
+
+def test_a_learners_bound_draws_the_upright_lines_from_the_pictures_operations_bytes_and_speeds():
+    given = []
+
+    def mine(*four):
+        given.append(four)
+        return hidden_from(*four)
+
+    figure = views.ring_seconds(bound=mine)
+    # 4 · 32 heads of 128 operations a pair; K and V of 32 heads of 128 numbers of 2 bytes
+    assert [four[:2] for four in given] == [(4 * 32 * 128, 2 * 32 * 128 * 2)] * 2
+    assert {four[3] for four in given} == {450e9, 50e9}
+    assert edge(figure, "InfiniBand") == pytest.approx(2**20 / 25_714, rel=1e-4)
+    assert edge(figure, "NVLink") == pytest.approx(2**20 / 2_857.1, rel=1e-4)
+    assert "your bound" in [text.get_text() for text in figure.findobj(Text)]
+
+
+@pytest.mark.parametrize("G", KV_HEADS)
+def test_an_upright_line_that_lies_outside_is_left_out(G):
+    figure = views.ring_seconds(64, G)
+    drawn = [name for name in LINKS if artists(figure, f"bound {name}")]
+    assert (
+        drawn
+        == {32: ["NVLink", "InfiniBand"], 8: ["NVLink", "InfiniBand"], 4: ["NVLink", "InfiniBand"], 1: ["InfiniBand"]}[
+            G
+        ]
+    )
+
+
+@pytest.mark.parametrize("tokens", [0, -3, float("nan")])
+def test_a_bound_that_finds_no_tokens_is_refused(tokens):
+    with pytest.raises(ValueError, match=r"^bound\(flops, nbytes, F, W\)="):
+        views.ring_seconds(bound=lambda *four: tokens)
+    with pytest.raises(ValueError, match=r"^bound=3: must be a function"):
+        views.explore_ring_seconds(bound=3)
 
 
 def test_a_slower_kernel_hides_more():
