@@ -52,6 +52,22 @@ def test_the_copies_that_have_left_node_0_are_counted_one_by_one_as_they_leave(c
     assert "b" not in seen[f"{copies} copies have left node 0"]
 
 
+def test_answers_start_where_copies_have_come_to_and_copies_are_seen_there_until_they_are_answered():
+    film = views.token_way(EIGHT, copy="expert")
+    ways = {}
+    for style, x, y, text in re.findall(
+        r'class="go" style="([^"]*)"[^>]*><rect x="([\d.]+)" y="([\d.]+)".*?>(\w+)<', film.html
+    ):
+        times = {name: float(number) for name, number in re.findall(r"--(\w):([-\d.]+)", style)}
+        ways[text] = times, (float(x), float(y))
+    stays = {words[0]: times for times, words in marks(film, "see") if len(words) == 1}
+    for expert in EIGHT:
+        (there, start), (back, end) = ways[f"t{expert}"], ways[f"y{expert}"]
+        assert end == pytest.approx((start[0] + there["x"], start[1] + there["y"]))
+        assert (back["x"], back["y"]) == pytest.approx((-there["x"], -there["y"]))
+        assert stays[f"t{expert}"]["a"] == pytest.approx(there["b"], abs=0.02)
+
+
 def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
     film = views.token_way(EIGHT)
     sums = [times for times, words in marks(film, "go") if words == ["Σ"]]
@@ -194,6 +210,36 @@ def test_an_expert_answers_all_its_rows_at_once_before_the_next_one():
         if not pale and "x" not in times and start < times.get("a", 0) < end:
             answered.setdefault(times["a"], []).append(digits)
     assert [sorted(of_time) for _, of_time in sorted(answered.items())] == [["0", "00", "2"], ["1", "11", "3"]]
+
+
+def lying(film, second):
+    """Place and digit of each row that lies still at a second; an answer hides the row below it."""
+    return Counter(
+        {
+            (*place, digit): 1
+            for times, starts, digits, _ in rows_of(film)
+            if "x" not in times and times.get("a", -9) <= second < times.get("b", 9999)
+            for place, digit in zip(starts, digits, strict=True)
+        }
+    )
+
+
+def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where_it_lies():
+    film = views.rows_way(WANTED, 4)
+    for stop in range(6):
+        there = lying(film, film.second(stop) + 0.1)
+        assert sorted(digit for *_, digit in there) == sorted(str(e) for e in np.ravel(WANTED)), stop
+    moves = [(times, starts, digits) for times, starts, digits, _ in rows_of(film) if "x" in times]
+    for times, starts, digits in moves:
+        before, after = lying(film, times["a"] - 0.1), lying(film, times["b"] + 0.1)
+        for (x, y), digit in zip(starts, digits, strict=True):
+            assert (x, y, digit) in before
+            assert (x + times["x"], y + times["y"], digit) in after
+
+
+def test_the_sums_y_are_seen_from_the_last_stop_on():
+    film = views.rows_way(WANTED, 4)
+    assert [times["a"] for times, said in marks(film, "see") if said == ["y0"]] == [film.second(6)] * 2
 
 
 def test_what_flies_there_flies_back_and_lands_where_it_left():
