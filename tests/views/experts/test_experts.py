@@ -237,6 +237,18 @@ def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where
             assert (x + times["x"], y + times["y"], digit) in after
 
 
+def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
+    film = views.rows_way(WANTED, 4)
+    for stop, expected in ((0, True), (1, True), (2, True), (4, False), (5, False)):
+        now = film.second(stop) + 0.1
+        seen = {
+            pale
+            for times, _, _, pale in rows_of(film)
+            if "x" not in times and times.get("a", -9) <= now < times.get("b", 9999)
+        }
+        assert seen == {expected}, stop
+
+
 def test_the_sums_y_are_seen_from_the_last_stop_on():
     film = views.rows_way(WANTED, 4)
     assert [times["a"] for times, said in marks(film, "see") if said == ["y0"]] == [film.second(6)] * 2
