@@ -16,7 +16,7 @@ from parlab.world.units import format_bytes
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 0.9, 0.3, 0.95, 0.65, 4.6  # inches
 RANKS = 16
 LINE = 15  # points from one name to the next
-FRONT = "#1B4F9C"
+SHADES = {1: "#C6DBEF", 2: "#9ECAE1", 4: "#4F9BD0", 8: "#2166AC", 16: "#08306B"}  # of dp: the darker, the larger
 NAMED: Any = {"size": theme.SMALL, "color": theme.INK, "textcoords": "offset points", "ha": "right", "va": "center"}
 LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA": 0, "shrinkB": 5}
 
@@ -24,8 +24,9 @@ LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA":
 def all_meshes() -> Picture:
     """Draw every mesh of 16 ranks, which are two nodes: the time of a step against the memory of the fullest rank.
 
-    A pale dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest. On the blue line lie
-    those that no other step beats in both, with any number of microbatches. The step is that of `mesh`'s small model.
+    A dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest; the darker, the larger its
+    dp. On the line lie those that no other step beats in both, with any number of microbatches. The step is that of
+    `mesh`'s small model.
     """
     every, best = steps_of(RANKS), fastest_of_each(RANKS)
     front, least = frontier(every), min(every, key=lambda step: (step.sent, step.seconds))
@@ -37,16 +38,28 @@ def all_meshes() -> Picture:
     axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
     ends = [front[0].held / 1.8, max(step.held for step in best) * 1.15]
     ticks: Any = {"ticks": [2**20 * x for x in (0.5, 1, 2)], "says": short_bytes}
-    scale(axes.xaxis, "held by the fullest of 16 ranks, on two nodes", ends=ends, log=2, **ticks)
+    scale(
+        axes.xaxis,
+        "held by the fullest of 16 ranks, on two nodes; a dot is a mesh with ZeRO 1 or 3",
+        ends=ends,
+        log=2,
+        **ticks,
+    )
     times = [1e3 * front[-1].seconds / 1.7, 1e3 * front[0].seconds * 1.3]
     scale(axes.yaxis, "ms a step", ends=times, log=10, ticks=(20, 30, 50, 100, 200), says="{:g}".format)
-    axes.scatter(*_places(best), s=22, color=theme.PATTERN, linewidths=0)
-    axes.step(*_places(front), where="post", color=FRONT, linewidth=1.4)
-    pale: dict[str, Any] = {"color": theme.PATTERN, "marker": "o", "markersize": 5, "linestyle": "none"}
-    blue: dict[str, Any] = {"color": FRONT, "marker": "o", "markersize": 7}
-    line_legend(figure, [("a mesh with ZeRO 1 or 3", pale), ("no other is faster and holds less", blue)])
-    axes.scatter(*_places(front), s=46, color=FRONT, edgecolors=theme.PAPER, zorder=3)
-    axes.scatter(*_places([least]), s=46, color=theme.INK, zorder=3)
+    axes.step(*_places(front), where="post", color=theme.INK, linewidth=1.2, zorder=1)
+    for steps, size, edge, width in (
+        (best, 30, theme.FAINT, 0.5),
+        ([least], 60, theme.FAINT, 0.5),
+        (front, 60, theme.INK, 1.8),
+    ):
+        colors = [SHADES[step.axes[0]] for step in steps]
+        axes.scatter(*_places(steps), s=size, c=colors, edgecolors=edge, linewidths=width, zorder=2)
+    dot: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none"}
+    ring = dot | {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": theme.INK, "markeredgewidth": 1.8}
+    pale = {"markeredgecolor": theme.FAINT, "markeredgewidth": 0.5}
+    entries = [(f"dp {dp}", dot | pale | {"markerfacecolor": shade}) for dp, shade in SHADES.items()]
+    line_legend(figure, [*entries, ("no other is faster and holds less", ring)])
     points = 72 * inches(axes)[1] / math.log(times[1] / times[0])  # of height, for each factor e
     free = math.inf
     for step, said in _named(front).items():  # from the slowest: each name stands lower than the one before
