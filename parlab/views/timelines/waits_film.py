@@ -113,7 +113,8 @@ def _arrow(one: complex, other: complex) -> str:
 
 
 def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
-    """The lanes beside the ring, laid bare by the clock: work in blue, waiting for a rank in red dashes."""
+    """The lanes beside the ring, laid bare by the clock: work in blue, waits for a rank in red dashes, for a message in
+    purple."""
     lane = (HEIGHT - LEGEND) / shown.size
     middles = [LEGEND + lane * (rank + 0.5) for rank in range(shown.size)]
     bar = min(BAR, lane - 8)
@@ -124,6 +125,11 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
         if span.end > span.start:
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
             marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, theme.KINDS["compute"].color)
+    pale = theme.paler(theme.KINDS["send"].color, 0.5)
+    for wait in shown.waits:
+        x, width = film.x(wait.came), film.x(wait.end) - film.x(wait.came)
+        if width > 1:
+            marks += box(x, middles[wait.rank] - bar / 2, round(width - 1, 1), bar, pale)
     for wait in waits:
         x, y = film.x(wait.start), middles[wait.rank]
         width = round(film.x(wait.came) - x, 1)

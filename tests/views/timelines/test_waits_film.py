@@ -1,9 +1,12 @@
 """The film of the waits: an arrow from each rank that waits to the rank that has not come, as long as it waits."""
 
+import math
+
 import numpy as np
 import pytest
 
 from parlab import Cluster, labs, per_rank, run, views
+from parlab.views.drawing import theme
 from parlab.views.timelines.waits_film import RED
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
@@ -53,6 +56,29 @@ def test_a_stall_that_is_swallowed_stops_at_its_neighbours():
     assert film.lines[0] == "0 s: ranks 4 and 6 wait for rank 5"
     assert film.lines[-1] == "25.0 ms: no rank waits for another"
     assert len(arrows(film)) == 2
+
+
+def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_kinds_of_waiting():
+    """Rank 0 receives first, the others send first: 2 waits for 3, 1 for 2, and, when it has received, 0 for 1."""
+
+    def one_receives_first(comm, x):
+        calls = [lambda: comm.send(x, comm.right), lambda: comm.recv(comm.left, like=x)]
+        for call in calls if comm.rank else calls[::-1]:
+            call()
+
+    done = run(one_receives_first, 4, np.ones(4), cluster=Cluster.uniform(1e-6, math.inf))
+    film = views.film(done, waits=True)
+    check_film(film)
+    assert film.lines == [
+        "0 s: rank 1 waits for rank 2, rank 2 waits for rank 3, rank 0 waits for rank 1",
+        "1.00 µs: rank 1 still waits for rank 2, rank 0 still waits for rank 1",
+        "3.00 µs: no rank waits for another",
+    ]
+    assert len(arrows(film)) == 3
+    bars = [part for part in tree_of(film).iter("rect") if part.get("fill") == theme.paler("#4A2A7F", 0.5)]
+    assert len(bars) == 2 * 4  # each message makes both its ranks wait for the transfer
+    (width,) = {float(bar.get("width")) for bar in bars}
+    assert width == pytest.approx((606 - 318) / 4 - 1)
 
 
 def late(comm, seconds):
