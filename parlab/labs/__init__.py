@@ -27,6 +27,7 @@ from parlab.labs import (
     zero,
     zero_prefetch,
 )
+from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
@@ -203,5 +204,6 @@ __all__ = [
     "save",
     "score",
     "summary",
+    "to_blame",
     "yours",
 ]

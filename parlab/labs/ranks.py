@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.labs.blame import TO_BLAME
 from parlab.labs.counts import Count, bytes_sent, makespan, messages, steps
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
@@ -103,4 +104,4 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
 
 OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))
 
-EXERCISES = (EXCHANGE, TREE_SUM, OVERLAP)
+EXERCISES = (EXCHANGE, TREE_SUM, OVERLAP, TO_BLAME)

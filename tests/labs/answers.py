@@ -34,6 +34,15 @@ def refused(name, answer, seconds=30.0):
     return review.text
 
 
+def blamed(waits, rank):
+    before = math.inf
+    while True:
+        earlier = [wait for wait in waits if wait[0] == rank and wait[3] < before]
+        if not earlier:
+            return rank
+        _, rank, _, before = max(earlier, key=lambda wait: wait[3])
+
+
 def exchange(comm, x):
     from_left = comm.sendrecv(x, comm.right, comm.left)
     from_right = comm.sendrecv(x, comm.left, comm.right)
@@ -424,6 +433,7 @@ SOLUTIONS = {
     "00.exchange": exchange,
     "00.tree_sum": tree_sum,
     "00.overlap": overlap,
+    "00.to_blame": blamed,
     "01.reduce_scatter": reduce_scatter,
     "01.circulant": circulant,
     "01.hierarchical_all_reduce": hierarchical_all_reduce,

@@ -122,6 +122,55 @@ def with_the_own_piece_for_all(comm, x, work):
     return total / (2 if comm.size > 1 else 1)
 
 
+@of("00.to_blame")
+def with_the_peer_of_the_last_wait(waits, rank):
+    own = [wait for wait in waits if wait[0] == rank]
+    return max(own, key=lambda wait: wait[3])[1] if own else rank
+
+
+@of("00.to_blame")
+def who_waits_least(waits, rank):
+    ranks = {one for wait in waits for one in wait[:2]}
+    if all(wait[0] != rank for wait in waits):
+        return rank
+    return min(sorted(ranks), key=lambda one: sum(came - start for who, _, start, came in waits if who == one))
+
+
+@of("00.to_blame")
+def as_in_the_lessons_guess(waits, rank):
+    """Right where every rank waits once; else the last wait in the list, and never in circles."""
+    waits_for, seen = {wait[0]: wait[1] for wait in waits}, set()
+    while rank in waits_for and rank not in seen:
+        seen.add(rank)
+        rank = waits_for[rank]
+    return rank
+
+
+@of("00.to_blame")
+def ended_before_the_wait_began(waits, rank):
+    """The peer's wait must have ended before it came, not before the other began to wait."""
+    before = np.inf
+    while own := [wait for wait in waits if wait[0] == rank and wait[3] < before]:
+        _, rank, before, _ = max(own, key=lambda wait: wait[3])
+    return rank
+
+
+@of("00.to_blame")
+def with_the_first_wait_of_each(waits, rank):
+    before = np.inf
+    while own := [wait for wait in waits if wait[0] == rank and wait[3] < before]:
+        _, rank, _, before = min(own, key=lambda wait: wait[3])
+    return rank
+
+
+@of("00.to_blame")
+def with_the_longest_wait_of_each(waits, rank):
+    before = np.inf
+    while own := [wait for wait in waits if wait[0] == rank and wait[3] < before]:
+        _, rank, _, before = max(own, key=lambda wait: wait[3] - wait[2])
+    return rank
+
+
 # Collectives
 
 

@@ -178,6 +178,56 @@ def gathered_first_to_work_on(comm, x, work):
     return sum(blocks)
 
 
+@of("00.to_blame")
+def blamed_by_asking_the_peer(waits, rank, before=math.inf):
+    own = [(came, peer) for who, peer, _, came in waits if who == rank and came < before]
+    if not own:
+        return rank
+    came, peer = max(own)
+    return blamed_by_asking_the_peer(waits, peer, came)
+
+
+@of("00.to_blame")
+def blamed_in_one_pass_from_the_end(waits, rank):
+    before = math.inf
+    for who, peer, _, came in sorted(waits, key=lambda wait: -wait[3]):
+        if who == rank and came < before:
+            rank, before = peer, came
+    return rank
+
+
+@of("00.to_blame")
+def blamed_in_an_array(waits, rank):
+    log, before = np.array(waits).reshape(-1, 4), np.inf
+    while len(own := log[(log[:, 0] == rank) & (log[:, 3] < before)]):
+        rank, before = own[own[:, 3].argmax()][[1, 3]]
+    return rank
+
+
+@of("00.to_blame")
+def blamed_forwards(waits, rank):
+    """Who is to blame for each rank, as the log goes on."""
+    blame, told = {}, {}
+    for who, peer, _, came in sorted(waits, key=lambda wait: wait[3]):
+        told.setdefault(came, []).append((who, blame.get(peer, peer)))
+        for time in [time for time in told if time < came]:
+            blame.update(told.pop(time))
+        told[came][-1] = (who, blame.get(peer, peer))
+    for last in told.values():
+        blame.update(last)
+    return blame.get(rank, rank)
+
+
+@of("00.to_blame")
+def blamed_by_rank(waits, rank):
+    own, before = defaultdict(list), 10**9
+    for who, peer, start, came in waits:
+        own[who].append((came, peer, start))
+    while any(came < before for came, *_ in own[rank]):
+        before, rank, _ = max(one for one in own[rank] if one[0] < before)
+    return int(rank)
+
+
 @of("01.reduce_scatter")
 def pairwise(comm, x):
     blocks = np.split(x, comm.size)

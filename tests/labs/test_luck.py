@@ -20,6 +20,14 @@ def test_each_exercise_has_two_lucky_answers_or_more():
 
 
 CAUSES = {  # what a learner is told of some of them: the smallest case, what was expected and found, the true cause
+    "00.to_blame": {
+        "with_the_peer_of_the_last_wait": "with waits=[(1, 0, 10, 15), (2, 1, 18, 25)], rank=2|returned 1, expected 0"
+        "|rank 1 had waited itself, for rank 0 until 15; the way goes on",
+        "as_in_the_lessons_guess": "rank=0|returned 0, expected 1|the waits of rank 1 ended later; only a wait that",
+        "who_waits_least": "returned 1, expected 2|the way back: 0 waits for 2 until 44"
+        "|rank 1 is not on it; of a rank's waits the last one counts",
+        "ended_before_the_wait_began": "returned 1, expected 3|rank 1 had waited itself, for rank 2 until 2",
+    },
     "00.tree_sum": {
         "going_on_after_sending": "with 4 ranks|rank 1 waits in recv(from 3)|rank 1 has sent its sum and goes on",
         "whose_odd_rank_out_is_lost": "with 3 ranks|rank 2's contribution is missing",

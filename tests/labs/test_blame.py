@@ -1,0 +1,104 @@
+"""Who is to blame for a wait: the checker's reference against the way back in a run, and refusals of wrong answers."""
+
+import numpy as np
+import pytest
+
+from parlab import labs, views
+from parlab.labs.blame import CASES, _draw
+from tests.labs.answers import blamed, refused, reviewed
+from tests.labs.right_answers import RIGHT
+
+
+def log_of(done):
+    return [(w.rank, w.peer, w.start, w.came) for w in done.timeline.waits if w.came > w.start]
+
+
+@pytest.mark.parametrize("rank", range(8))
+@pytest.mark.parametrize("patient", [{}, {"number": 7}, {"also": {1: 5}}, {"also": {1: 6}}, {"also": {6: 3, 2: 7}}])
+def test_it_is_where_the_way_back_of_the_figure_ends(patient, rank):
+    done = labs.patient(**patient)
+    last = repr(views.trace_back(done, rank)).splitlines()[-1]
+    if "No rank waits" in last:
+        assert labs.to_blame(log_of(done), rank) == rank
+    else:
+        assert last.startswith(f"rank {labs.to_blame(log_of(done), rank)} waited for nobody before")
+
+
+def test_of_thirty_patients_it_is_the_rank_that_waits_least():
+    for number in range(1, 31):
+        done = labs.patient(number=number)
+        waited = [done.timeline.waited(rank) for rank in range(8)]
+        blame = {labs.to_blame(log_of(done), rank) for rank in range(8)}
+        assert blame == {waited.index(min(waited))}
+
+
+def test_drawn_logs_have_a_rank_that_waits_often_and_all_right_answers_agree_on_them():
+    random = np.random.default_rng(0)
+    for size in (2, 5, 9, 13) * 5:
+        case = _draw(random, size)
+        most = max(sum(wait[0] == rank for wait in case.waits) for rank in range(case.size))
+        assert most >= 2
+        assert len({int(answer(list(case.waits), case.rank)) for answer in RIGHT["00.to_blame"]}) == 1
+
+
+def test_no_peer_comes_at_the_time_at_which_its_own_wait_ended():
+    """So "ended before it came" and "ended when it came" are one answer."""
+    random = np.random.default_rng(1)
+    for case in [*CASES, *(_draw(random, size) for size in (3, 8, 14) * 20)]:
+        for _, peer, _, came in case.waits:
+            assert not [one for one in case.waits if one[0] == peer and one[3] == came]
+
+
+def test_the_last_fixed_case_is_the_lessons_patient():
+    assert sorted(CASES[-1].waits) == sorted(
+        (rank, peer, start // 10**9, came // 10**9) for rank, peer, start, came in log_of(labs.patient())
+    )
+
+
+def test_the_checker_says_the_way_back():
+    text = reviewed("00.to_blame", blamed).text
+    assert "1 waits for 0 until 54, 0 waits for 7 until 44, 7 waits for 6 until 34, 6 waits for 5 until 24" in text
+    assert "to blame: 5" in text
+
+
+def returns_none(waits, rank):
+    blamed(waits, rank)
+
+
+def of_the_first_wait(waits, rank):
+    return waits[0][1]
+
+
+def in_circles(waits, rank):
+    waits_for = {wait[0]: wait[1] for wait in waits}
+    while rank in waits_for:
+        rank = waits_for[rank]
+    return rank
+
+
+def that_never_asks_for_the_rank(waits, rank):
+    return blamed(waits, max(waits, key=lambda wait: wait[3])[0])
+
+
+def one_wait_short(waits, rank):
+    found = [wait for wait in waits if wait[0] == rank]
+    return blamed(waits, max(found, key=lambda wait: wait[3])[1]) if found else None
+
+
+def that_takes_who_for_whom(waits, rank):
+    return blamed([(peer, who, start, came) for who, peer, start, came in waits], rank)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (returns_none, "returned None, expected the number of a rank: 1"),
+        (of_the_first_wait, "returned 1, expected 2"),
+        (in_circles, "still running after 2 s; at line"),
+        (that_never_asks_for_the_rank, "expected"),
+        (one_wait_short, "returned None"),
+        (that_takes_who_for_whom, "returned 0, expected 1"),
+    ],
+)
+def test_a_wrong_answer_is_told_why(answer, said):
+    assert said in refused("00.to_blame", answer, seconds=2)
