@@ -106,7 +106,7 @@ def test_a_solution_without_its_marks_and_a_lesson_without_an_exercise_are_refus
     with pytest.raises(ValueError, match="in pairs"):
         stub(f"{exercises(solved)['00.overlap'].source}\n### BEGIN SOLUTION")
     nbformat.write(nbformat.v4.new_notebook(cells=solved.cells[:4]), tmp_path / "00.ipynb")
-    with pytest.raises(ValueError, match=r"00\.ipynb has 00\.overlap; its solutions have 00\.overlap, 00\.exch"):
+    with pytest.raises(ValueError, match=r"00\.ipynb has 00\.overlap; its solutions have 00\.overlap, 00\.to_blame"):
         write_stubs(tmp_path / "00.ipynb")
 
 
