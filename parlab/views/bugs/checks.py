@@ -13,7 +13,7 @@ from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 
 LEFT, RIGHT, TOP, ROW, BOTTOM = 2.1, 0.3, 1.1, 0.36, 0.5  # inches around the rows, and of each
 HALF, ASIDE = 0.42, 0.47  # of a row and of a column, from its middle to the edge of a box
-BLIND = "#E4E4E4"
+SEES, BLIND = "#00684B", "#E4E4E4"  # a green that carries white words, which are black on pale green in the dark theme
 MOST = 12  # bugs, and checks
 
 
@@ -57,7 +57,7 @@ def who_sees(sees: Mapping[str, Mapping[str, bool]], prices: Mapping[str, float]
     name_rows(axes, len(sees), list(sees), line=False)
     for (row, of_bug), (column, check) in product(enumerate(sees.values()), enumerate(prices)):
         seen = bool(of_bug[check])
-        color = theme.RIGHT if seen else BLIND
+        color = SEES if seen else BLIND
         edges = column - ASIDE, column + ASIDE, row - HALF, row + HALF
         marks.rectangles(axes, "sees" if seen else "blind", *edges, color)
         look: Any = {"ha": "center", "color": theme.text_color(color) if seen else theme.FAINT}

@@ -102,9 +102,7 @@ def explore_mesh() -> Explorer:
     """Sliders for `mesh`: the sizes of the axes, the microbatches, the schedule, and the ZeRO stage."""
     every = meshes(RANKS)
     named = [[pair for pair in zip(NAMES, sizes, strict=True) if pair[1] > 1] for sizes in every]
-    spelled = {
-        " · ".join(f"{name} {size}" for name, size in own): sizes for own, sizes in zip(named, every, strict=True)
-    }
+    spelled = {" ".join(f"{name}{size}" for name, size in own): sizes for own, sizes in zip(named, every, strict=True)}
     controls = {
         "axes": steps("mesh of 8 ranks", spelled.items(), (1, 2, 2, 2)),
         "microbatches": steps("microbatches", (2, 4, 8, 16), 4),
