@@ -90,7 +90,9 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
     cause = "work(comm, piece) is not called exactly once with each piece"
     line = works.check("P", P, cause, exact=True, early=True)
     terms = [worked(piece) for piece in x]
-    check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"))
+    again = [terms[rank] + (P - 1) * terms[rank - 1] for rank in range(P)]
+    mistakes = {"each round sends x again; pass on the piece that arrived in the round before": again}
+    check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"), mistakes=mistakes)
     return [
         line,
         messages(done).check("P − 1", P - 1, "the last piece is passed on, too"),

@@ -110,6 +110,18 @@ def with_the_first_neighbour_only(comm, x, work):
 
 
 @of("00.overlap")
+def that_sends_its_own_piece_each_time(comm, x, work):
+    """Right on two ranks, where there is one round."""
+    total, piece = 0, x
+    for _ in range(comm.size - 1):
+        sent, arriving = comm.isend(x, comm.right), comm.irecv(comm.left, like=x)
+        total = total + work(comm, piece)
+        sent.wait()
+        piece = arriving.wait()
+    return total + work(comm, piece)
+
+
+@of("00.overlap")
 def with_the_own_piece_for_all(comm, x, work):
     total, block = 0, x
     for step in range(comm.size):

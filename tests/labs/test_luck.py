@@ -20,6 +20,9 @@ def test_each_exercise_has_two_lucky_answers_or_more():
 
 
 CAUSES = {  # what a learner is told of some of them: the smallest case, what was expected and found, the true cause
+    "00.overlap": {
+        "that_sends_its_own_piece_each_time": "with 3 ranks|rank 0 returned|each round sends x again; pass on",
+    },
     "00.to_blame": {
         "with_the_peer_of_the_last_wait": "with waits=[(1, 0, 10, 15), (2, 1, 18, 25)], rank=2|returned 1, expected 0"
         "|rank 1 had waited itself, for rank 0 until 15; the way goes on",
