@@ -34,7 +34,7 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     chosen: each rank sorts its pairs (token, expert) by expert
     sorted: rows travel, to the next rank first: rank 0 gets 3, rank 1 gets 1
     dispatched: each expert answers its rows, which lie by source
-    answered: answers travel back: those to rows of a rank go to this rank
+    answered: each answer travels back to the rank from which its row came
     back: each answer goes to its pair, by the order of the sort
     at their tokens: a token's answers times its gates are added: its y
     """
@@ -72,7 +72,7 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
         "each rank sorts its pairs (token, expert) by expert",
         f"rows travel, to the next rank first: {gets}",
         "each expert answers its rows, which lie by source",
-        "answers travel back: those to rows of a rank go to this rank",
+        "each answer travels back to the rank from which its row came",
         "each answer goes to its pair, by the order of the sort",
         "a token's answers times its gates are added: its y",
     ]
