@@ -100,13 +100,21 @@ def _known_masks(rank: int, source: int, wanted: Any) -> dict[str, Any]:
     half, everything = len(wanted) // 2, np.ones_like(wanted)
     early_keys, late_queries = np.zeros_like(wanted), np.zeros_like(wanted)
     early_keys[:, :half] = late_queries[half:] = True
+    masked = np.zeros_like(wanted)
     if rank == source:
-        return {"a rank's own tile has a causal mask: some of its keys are later than its queries": everything}
+        masked[:, :half] = np.tril(early_keys)[:, :half]
+        return {
+            "a rank's own tile has a causal mask: some of its keys are later than its queries": everything,
+            "of a rank's own tile all queries and all keys are selected: the mask does the rest": masked,
+        }
+    chosen = np.s_[:, :half] if rank > source else np.s_[half:]
+    masked[chosen] = np.tril(everything[chosen])
     lower = "of a lower rank all queries see the early keys, of a higher one the late queries see all keys"
     return {
         f"the two cases are swapped: {lower}": late_queries if rank > source else early_keys,
         f"the wrong half of the tile: {lower}": ~wanted,
         "half of the tile is later than its queries: nobody sees it": everything,
+        "the right half, but it needs no mask: there every query sees every key": masked,
         "a mask by places in the shards: a tile of two ranks needs none, half of it is seen whole": np.tril(everything),
         "a later source is skipped whole, as with contiguous shards: zigzag's has early tokens too": ~everything,
     }

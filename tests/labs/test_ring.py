@@ -220,6 +220,9 @@ def test_the_rule_of_these_tests_is_right_unless_it_is_changed():
         (_tile(higher=("early", "whole", False)), "the wrong half of the tile"),
         (_tile(lower=("whole", "whole", False)), "half of the tile is later than its queries"),
         (_tile(lower=("whole", "whole", True)), "a mask by places in the shards"),
+        (_tile(lower=("whole", "early", True)), "the right half, but it needs no mask"),
+        (_tile(higher=("late", "whole", True)), "the right half, but it needs no mask"),
+        (_tile(own=("whole", "early", True)), "of a rank's own tile all queries and all keys are selected"),
         (_tile(higher=("late", "late", False)), ""),
     ],
 )
