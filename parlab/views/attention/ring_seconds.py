@@ -88,7 +88,8 @@ def ring_seconds(
         edge = _edge(LINKS[name], kv_heads, kernel, backward, bound)
         if ENDS[0] < edge < ENDS[1]:
             axes.plot([edge, edge], [LOW, work[8] * 8 / edge], gid=f"bound {name}", **EDGE)
-            marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom")
+            paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # the dotted lines do not cross the words
+            marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom", bbox=paper, zorder=5)
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
     rings = [(f"ring, {name}", look | {"markersize": 0}) for name, look in reversed(LINES.items())]
     port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
