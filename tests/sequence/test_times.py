@@ -270,6 +270,18 @@ def test_beyond_a_node_the_slow_link_sets_the_pace():
     )
 
 
+@pytest.mark.parametrize("c", [64, 1024])
+def test_a_ring_through_h100_nodes_takes_as_long_as_one_over_the_network_alone(c):
+    """On the clock: in each hop some rank sends to the next node, and after a few hops all wait for it."""
+    network = replace(DGX_H100, intra=DGX_H100.inter)
+    tokens = per_rank(shard(np.zeros((1, 1, 16 * c, 8), dtype=np.float32), 16, "zigzag"))
+    through, alone = (
+        run(ring_attention, 16, tokens, tokens, tokens, causal=True, layout="zigzag", cluster=where).timeline.makespan
+        for where in (DGX_H100, network)
+    )
+    assert through == alone
+
+
 MISTAKES = {
     "hops not hidden": lambda time: lambda *args, **how: time(*args, **how) + args[2].intra.picoseconds(1),
     "one hop forgotten": lambda time: (

@@ -37,6 +37,14 @@ def test_backward_64_ranks_take_33_s_over_infiniband_and_need_30876_tokens():
     assert repr(figure).endswith("hidden from, tokens each: 3490 (NVLink), 30876 (InfiniBand)")
 
 
+def test_at_the_published_561_tflops_backward_64_ranks_work_for_20_s_and_still_take_33():
+    rows = repr(views.ring_seconds(kernel=561 / 989, backward=True)).splitlines()
+    (row,) = [row.split() for row in rows if row.startswith("   64 ")]
+    assert row[3:5] == ["20.07", "s"]
+    assert row[-4:-2] == ["32.99", "s,"]
+    assert rows[-1].endswith("26948 (InfiniBand)")
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("G", KV_HEADS)
 def test_a_ring_takes_the_longer_of_its_work_and_its_messages_or_a_hop_more(G, backward):
