@@ -219,6 +219,8 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
         inverted = np.exp(lse - lses)[..., None]  # [side, rows, 1]
         unscaled = np.exp(lses - lses.max(axis=0))[..., None]
         larger = np.where((lses[0] >= lses[1])[:, None], *outs)
+        exponents = np.where(np.isneginf(lse), lses, lses - lse)[..., None]  # [side, rows, 1]
+        of_other = np.exp(lses - np.where(np.isneginf(lses), 0.0, lses)[::-1])[..., None]  # [side, rows, 1]
         return {
             "the two are added without their weights exp(lse − merged lse)": outs[0] + outs[1],
             "the exponent has the wrong sign: a side has the weight exp(its lse − merged lse), at most 1": (
@@ -226,6 +228,12 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
             ),
             "the weights changed places: exp(lse_a − merged lse) belongs to out_a": (weights[::-1] * outs).sum(axis=0),
             "the weights do not add up to 1: divide by their sum": (unscaled * outs).sum(axis=0),
+            "exp is missing: lse − merged lse is the logarithm of a weight": (exponents * outs).sum(axis=0),
+            "exp(lse_a − lse_b) is not yet the weight of a: subtract the merged lse": of_other[0] * outs[0] + outs[1],
+            "each has the weight exp(its lse − merged lse), not its lse − the other's": (of_other * outs).sum(axis=0),
+            "subtract the merged lse, not the other side's: that is −∞ where this has no keys": (
+                (of_other[0] * outs[0] + outs[1]) / (1 + of_other[0])
+            ),
             "a plain mean: the side with more weight must count more": (outs[0] + outs[1]) / 2,
             "the side with the larger lse alone: both count, by their weights": larger,
             "log-sum-exps are not added: exp(lse) is": lses[0] + lses[1],

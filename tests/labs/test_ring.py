@@ -80,6 +80,29 @@ def nan_without_keys(out_a, lse_a, out_b, lse_b):
     return out_a * np.exp(lse_a - lse)[:, None] + out_b * np.exp(lse_b - lse)[:, None], lse
 
 
+def minus(lse, other):
+    return lse - np.where(np.isneginf(other), 0.0, other)
+
+
+def without_exp(out_a, lse_a, out_b, lse_b):
+    lse = np.logaddexp(lse_a, lse_b)
+    return out_a * minus(lse_a, lse)[:, None] + out_b * minus(lse_b, lse)[:, None], lse
+
+
+def weight_beside_one(out_a, lse_a, out_b, lse_b):
+    return out_a * np.exp(minus(lse_a, lse_b))[:, None] + out_b, np.logaddexp(lse_a, lse_b)
+
+
+def each_less_the_other(out_a, lse_a, out_b, lse_b):
+    a, b = np.exp(minus(lse_a, lse_b)), np.exp(minus(lse_b, lse_a))
+    return out_a * a[:, None] + out_b * b[:, None], np.logaddexp(lse_a, lse_b)
+
+
+def ratio_of_both(out_a, lse_a, out_b, lse_b):
+    ratio = np.exp(minus(lse_a, lse_b))[:, None]
+    return (out_a * ratio + out_b) / (1 + ratio), np.logaddexp(lse_a, lse_b)
+
+
 def only_out(out_a, lse_a, out_b, lse_b):
     return merge(out_a, lse_a, out_b, lse_b)[0]
 
@@ -136,6 +159,10 @@ WRONG = [
     ("02.merge", overflowing, "exp(lse) is 0 or ∞ at an lse of 10"),
     ("02.merge", overflowing_lse, "exp(lse) is 0 or ∞ at such an lse"),
     ("02.merge", nan_without_keys, "both sides without keys"),
+    ("02.merge", without_exp, "exp is missing"),
+    ("02.merge", weight_beside_one, "is not yet the weight of a"),
+    ("02.merge", each_less_the_other, "not its lse − the other's"),
+    ("02.merge", ratio_of_both, "that is −∞ where this has no keys"),
     ("02.merge", only_out, "expected (out, lse)"),
     ("02.bring_home", one_hop_short, "this is what rank"),
     ("02.bring_home", shifted_by_one, "expected"),
