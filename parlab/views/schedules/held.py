@@ -41,7 +41,7 @@ def bytes_held(
         for m, part, peaks in zip(across, idle[name], held[name], strict=True):
             lines.append(f"{name:<10}{m:>4}{part:>5.0f} %{'':25}" + "".join(f"{short_bytes(of):>10}" for of in peaks))
     last = {name: max(row[-1]) / max(row[0]) for name, row in held.items()}
-    said = ", ".join(f"{_change(part)} in {name}" for name, part in last.items())
+    said = ", and ".join(f"{_change(part)} in {name}" for name, part in last.items())
     headline = f"From m = {across[0]} to {across[-1]} the fullest rank's bytes {said}"
     figure = sheet([headline, *lines], HEIGHT, headline)
     for number, name in enumerate(makers):

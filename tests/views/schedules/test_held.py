@@ -19,7 +19,7 @@ def run(schedule):
 
 def test_1f1bs_fullest_rank_falls_to_a_quarter_from_m_4_to_16_and_gpipes_stays():
     figure = views.bytes_held({"GPipe": gpipe, "1F1B": one_f_one_b}, p=4, across=(4, 16), run=run)
-    said = "From m = 4 to 16 the fullest rank's bytes stay equal in GPipe, fall to 24 % in 1F1B"
+    said = "From m = 4 to 16 the fullest rank's bytes stay equal in GPipe, and fall to 24 % in 1F1B"
     assert repr(figure).splitlines()[0] == said
     assert [line.split()[2] for line in repr(figure).splitlines()[2:]] == ["43", "16", "43", "16"]  # 3 / (m + 3)
     held = [run(one_f_one_b(4, m)).timeline.peak_bytes(2) for m in (4, 16)]
