@@ -213,13 +213,33 @@ class Film:
         if time not in self.times[:-1]:
             raise ValueError(f"time={time!r}: must be a stop of the film, and not its last")
         step = self.times.index(time) + 1
-        rows = textwrap.wrap(f"{step} of {len(self.times) - 1}: {line}", LETTERS)
-        if len(rows) > LINES:
-            raise ValueError(f"line={line!r}: has {len(line)} letters, and {LINES} lines of {LETTERS} are its place")
-        self.lines.append(f"{self.says(time)}: {line}")
-        mark = "".join(word(WIDTH / 2, self.height + 18 + 20 * row, text) for row, text in enumerate(rows))
+        rows = _rows(line, f"{step} of {len(self.times) - 1}: ")
         start = None if step == 1 else self.second(time, leaves=True)
         end = None if step == len(self.times) - 1 else self.second(self.times[step], leaves=True)
+        self._say(time, line, rows, start, end)
+
+    def narrate(self, told: Sequence[tuple[Any, str]]) -> None:
+        """Lines below the drawing at any times: in place of `tell`, where the stops are not where a line begins.
+
+        Each is seen from when the clock comes to its time until the next one is; the last one from when the clock goes
+        on from its time.
+
+        Args:
+            told: each time and its line, ascending; the first is the film's start.
+
+        Raises:
+            ValueError: a line too long for its place, or times that do not ascend from the film's start.
+        """
+        times = [time for time, _ in told]
+        if times[:1] != self.times[:1] or any(later <= earlier for earlier, later in pairwise(times)):
+            raise ValueError(f"told={list(told)!r:.60}: must ascend from the film's start, {self.times[0]!r}")
+        seen = [None, *(self.second(time, leaves=time == times[-1]) for time in times[1:]), None]
+        for (time, line), start, end in zip(told, seen[:-1], seen[1:], strict=True):
+            self._say(time, line, _rows(line), start, end)
+
+    def _say(self, time: Any, line: str, rows: list[str], start: float | None, end: float | None) -> None:
+        self.lines.append(f"{self.says(time)}: {line}")
+        mark = "".join(word(WIDTH / 2, self.height + 18 + 20 * row, text) for row, text in enumerate(rows))
         self._add("see", {"a": start, "b": end}, mark, hidden=end is not None)
 
     def _clock(self) -> str:
@@ -271,6 +291,14 @@ class Film:
 
     def _repr_html_(self) -> str:
         return self.html
+
+
+def _rows(line: str, before: str = "") -> list[str]:
+    """The rows of a caption."""
+    rows = textwrap.wrap(before + line, LETTERS)
+    if len(rows) > LINES:
+        raise ValueError(f"line={line!r}: has {len(line)} letters, and {LINES} lines of {LETTERS} are its place")
+    return rows
 
 
 def word(x: float, y: float, text: object, look: str = "") -> str:

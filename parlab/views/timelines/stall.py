@@ -8,7 +8,7 @@ from typing import Any
 
 from parlab.arguments import positive
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import RIGHT, lanes_at, legend_of, timeline_of
+from parlab.views.drawing.lanes import LEFT, RIGHT, lanes_at, legend_of, timeline_of
 from parlab.views.drawing.picture import Picture, panel, scale, sheet
 from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits
 from parlab.views.widgets.explorer import Explorer, steps
@@ -54,20 +54,25 @@ def stall_waits(run: Run | Timeline, message: float) -> Picture:
         lines.append(f"rank {rank}, {steps_away} steps away, waits {says(waits)}; by the law {says(by_law)}")
     height = LANE * shown.size
     figure = sheet(lines, TOP + height + 0.6, headline)
-    axes = lanes_at(figure, shown, _round(shown.makespan), TOP, height, ranks=ranks, right=BESIDE + 0.7)
+    whole = _round(shown.makespan)
+    axes = lanes_at(figure, shown, whole, TOP, height, ranks=ranks, right=BESIDE + 0.7)
     lane_of = {rank: lane for lane, rank in enumerate(ranks)}
     kinds = draw_computes(axes, shown, lane_of, WHOLE) + draw_waits(axes, shown, lane_of, WHOLE)
-    _bars(figure, shown, waited, law, height)
+    _bars(figure, shown, waited, law, height, whole)
     signs = [theme.KINDS[kind] for kind in dict.fromkeys(kinds)]
     legend_of(figure, [*signs, (theme.FAINT, "waits in all", ""), (theme.INK, LAW, "")])
     return figure
 
 
-def _bars(figure: Picture, shown: Timeline, waited: list[Any], law: list[Any], height: float) -> None:
-    """Beside each lane how long its rank waits, and a line where the law says that the bar ends."""
-    axes = panel(figure, theme.WIDTH - BESIDE - RIGHT + 0.1, TOP, BESIDE - 0.1, height)
-    end = _round(max(10**10, *waited, *law))
-    scale(axes.xaxis, "waits in all (ms)", ends=(0, 1.04 * end), says=lambda time: f"{time / 1e9:g}")
+def _bars(figure: Picture, shown: Timeline, waited: list[Any], law: list[Any], height: float, whole: Any) -> None:
+    """Beside each lane how long its rank waits, and a line where the law says that the bar ends.
+
+    A millisecond is as long as in the lanes, which end at `whole`, if there is room.
+    """
+    wide = BESIDE - 0.1
+    axes = panel(figure, theme.WIDTH - BESIDE - RIGHT + 0.1, TOP, wide, height)
+    end = max(whole * wide / (theme.WIDTH - LEFT - BESIDE - 0.7), 1.04 * max(*waited, *law))
+    scale(axes.xaxis, "waits in all (ms)", ends=(0, end), says=lambda time: f"{time / 1e9:g}")
     scale(axes.yaxis, ends=(shown.size - 0.5, -0.5), ticks=[], dashes=False)
     marks.bars(axes, "waits of a rank", 0, waited, theme.FAINT, 0.3)
     rows = range(shown.size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import cmath
-from itertools import pairwise
 from typing import Any
 
 from parlab.views.drawing import theme
@@ -16,6 +15,7 @@ HEIGHT, LEGEND = 312, 24
 MIDDLE, RADIUS, DISC, BOW = complex(138, 168), 88, 20, 34  # of the ring and of a rank; how far an arrow bows out
 ENDS = (318, 606)  # of the lanes
 BAR, LETTER = 22, (20, 14)  # heights and widths
+NOBODY = "no rank waits for another"
 RED = "#E0312E"  # theme.ALARM, brighter: it must be seen on a dark page too
 
 
@@ -46,8 +46,7 @@ def waits_film(shown: Timeline) -> Film:
     for wait in waits:
         film.draw(_arrow(places[wait.rank], places[wait.peer]), wait.start, wait.came)
     _lanes(film, shown, waits)
-    for start, end in pairwise(stops):
-        film.tell(start, _line(waits, start, end))
+    film.narrate(_told(shown, waits))
     return film
 
 
@@ -125,11 +124,10 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
         if span.end > span.start:
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
             marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, theme.KINDS["compute"].color)
-    pale = theme.paler(theme.KINDS["send"].color, 0.5)
     for wait in shown.waits:
         x, width = film.x(wait.came), film.x(wait.end) - film.x(wait.came)
         if width > 1:
-            marks += box(x, middles[wait.rank] - bar / 2, round(width - 1, 1), bar, pale)
+            marks += box(x, middles[wait.rank] - bar / 2, round(width - 1, 1), bar, _pale())
     for wait in waits:
         x, y = film.x(wait.start), middles[wait.rank]
         width = round(film.x(wait.came) - x, 1)
@@ -144,18 +142,49 @@ def _legend() -> str:
     marks = box(28, 4, 14, 14, theme.KINDS["compute"].color) + word(48, 11, "works", "small left")
     marks += _sent(118, 4) + word(144, 11, "message", "small left")
     arrow = f'<path d="M232 11h26m-8-6l8 6l-8 6" fill="none" stroke="{RED}" stroke-width="3"/>'
-    return marks + arrow + word(266, 11, "waits for: that rank has not come", "small left")
+    marks += arrow + word(266, 11, "waits for: that rank has not come", "small left")
+    return marks + box(516, 4, 14, 14, _pale()) + word(536, 11, "for a message", "small left")
 
 
-def _line(waits: list[Wait], start: Any, end: Any) -> str:
-    """The ranks that begin to wait after `start` and until `end`."""
-    new = [wait for wait in waits if start < wait.start <= end or wait.start == start == 0]
-    still = [wait for wait in waits if wait.start <= start < wait.came]
-    ranks: dict[int, list[int]] = {}
-    for wait in new or still:
-        ranks.setdefault(wait.peer, []).append(wait.rank)
-    said = []
-    for peer, waiting in ranks.items():
-        first = f"{'ranks' * (len(waiting) > 1) or 'rank'} {' and '.join(map(str, sorted(waiting)))}"
-        said.append(f"{first}{' still' * (not new)} wait{'s' * (len(waiting) == 1)} for rank {peer}")
-    return ", ".join(said) or "no rank waits for another"
+def _pale() -> str:
+    """The colour of a wait for a message."""
+    return theme.paler(theme.KINDS["send"].color, 0.5)
+
+
+def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
+    """When some ranks begin to wait, and who; also when nobody waits any more, unless others soon begin."""
+    soon = shown.makespan // 20
+    groups: list[list[Wait]] = []
+    for wait in waits:
+        if groups and wait.start - groups[-1][0].start <= soon:
+            groups[-1].append(wait)
+        else:
+            groups.append([wait])
+    told = [] if groups and not groups[0][0].start else [(0, NOBODY)]
+    for number, group in enumerate(groups, 1):
+        start, last = group[0].start, group[-1].start
+        still = [wait for wait in waits if wait.start < start < wait.came]
+        told.append((start, f"{_who(group)}{f', and still {_pairs(still)}' if still else ''}"))
+        free = max(wait.came for wait in waits if wait.start <= last)
+        after = groups[number][0].start if number < len(groups) else shown.makespan
+        if after - free > (soon if number < len(groups) else 0):
+            told.append((free, NOBODY))
+    return told
+
+
+def _who(waits: list[Wait]) -> str:
+    """`ranks 4 and 6 wait for rank 5, 3 for 4`: the first in full."""
+    first = [wait for wait in waits if wait.peer == waits[0].peer]
+    others = [wait for wait in waits if wait.peer != waits[0].peer]
+    ranks = f"ranks {_names(first)} wait" if len(first) > 1 else f"rank {_names(first)} waits"
+    return f"{ranks} for rank {waits[0].peer}{', ' * bool(others)}{_pairs(others)}"
+
+
+def _pairs(waits: list[Wait]) -> str:
+    """`4 and 6 for 5, 3 for 4`."""
+    peers = dict.fromkeys(wait.peer for wait in waits)
+    return ", ".join(f"{_names([wait for wait in waits if wait.peer == peer])} for {peer}" for peer in peers)
+
+
+def _names(waits: list[Wait]) -> str:
+    return " and ".join(str(rank) for rank in sorted(wait.rank for wait in waits))

@@ -107,3 +107,20 @@ def test_a_line_that_has_no_place_is_refused():
     check_refused(lambda: film.tell(0, "word " * 40), "line=", "200 letters")
     check_refused(lambda: film.tell(4_000_000, "too late"), "time=4000000", "last")
     check_refused(lambda: film.tell(7, "never"), "time=7", "a stop")
+
+
+def test_a_narration_changes_between_stops_and_its_last_line_waits_until_the_clock_goes_on():
+    film = Film("Two steps", (0, 1_000_000, 4_000_000), 60, moving=8, resting=0.5)
+    film.narrate([(0, "both work"), (500_000, "one waits"), (1_000_000, "both work again")])
+    check_film(film)
+    assert film.lines == ["0 s: both work", "500 ns: one waits", "1.00 µs: both work again"]
+    seen = [(numbers.get("a"), numbers.get("b"), words) for numbers, words in marks(film, "see")]
+    assert seen == [(None, 1.5, ["both work"]), (1.5, 3.0, ["one waits"]), (3.0, None, ["both work again"])]
+    assert film.second(500_000) == 1.5
+    assert film.second(1_000_000, leaves=True) == 3.0
+
+
+def test_a_narration_that_does_not_ascend_from_the_start_is_refused():
+    for told in ([], [(1, "late")], [(0, "one"), (0, "two")], [(0, "one"), (9, "two"), (7, "three")]):
+        check_refused(lambda told=told: a_film().narrate(told), "told=", "ascend from the film's start, 0")
+    check_refused(lambda: a_film().narrate([(0, "word " * 40)]), "line=", "200 letters")

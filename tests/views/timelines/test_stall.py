@@ -35,6 +35,16 @@ def test_the_bars_end_where_the_law_says(stall, message):
         assert counted == law
 
 
+@pytest.mark.parametrize("stall", [2, 12, 32])
+def test_a_millisecond_of_waiting_is_as_long_beside_the_lanes_as_in_them(stall):
+    figure = views.stall_waits(again(stall / 1e3, 8e-3), 8e-3)
+    inches = []
+    for axes in figure.axes[-2:]:
+        start, end = axes.get_xlim()
+        inches.append(axes.get_position().width * figure.get_figwidth() / (end - start) * 1e9)
+    assert inches[0] == pytest.approx(inches[1])
+
+
 def test_one_rank_that_waits_is_one():
     one_waits = run(late, 2, cluster=Cluster.uniform(0, math.inf))
     assert title(views.stall_waits(one_waits, 1e-6)).startswith("Rank 0 stalls for 4.00 ms: 1 rank waits, ")

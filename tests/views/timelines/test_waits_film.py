@@ -1,17 +1,24 @@
 """The film of the waits: an arrow from each rank that waits to the rank that has not come, as long as it waits."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 from parlab import Cluster, labs, per_rank, run, views
+from parlab.labs.patient import in_turn, posted_ahead
 from parlab.views.drawing import theme
 from parlab.views.timelines.waits_film import RED
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
 MS = 10**9  # picoseconds
+
+
+def waits_of(done):
+    """The waits for a rank that had not come, in the order of their arrows."""
+    return sorted((w for w in done.timeline.waits if w.came > w.start), key=lambda w: (w.start, w.rank))
 
 
 def arrows(film):
@@ -28,11 +35,11 @@ def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_mee
     film = views.film(labs.patient(), waits=True)
     check_film(film)
     assert film.lines == [
-        "0 s: ranks 4 and 6 wait for rank 5",
-        "20.0 ms: rank 7 waits for rank 6, rank 3 waits for rank 4",
-        "30.0 ms: rank 0 waits for rank 7, rank 2 waits for rank 3",
-        "40.0 ms: rank 1 waits for rank 0",
-        "48.0 ms: rank 1 still waits for rank 0",
+        "0 s: no rank waits for another",
+        "18.0 ms: ranks 4 and 6 wait for rank 5",
+        "28.0 ms: rank 7 waits for rank 6, 3 for 4",
+        "38.0 ms: rank 0 waits for rank 7, 2 for 3",
+        "48.0 ms: rank 1 waits for rank 0",
         "54.0 ms: no rank waits for another",
     ]
 
@@ -40,9 +47,35 @@ def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_mee
 def test_an_arrow_is_seen_from_the_start_of_a_wait_until_the_other_rank_has_come():
     done = labs.patient()
     film = views.film(done, waits=True)
-    waits = sorted((w.start, w.came) for w in done.timeline.waits if w.came > w.start)
+    waits = [(w.start, w.came) for w in waits_of(done)]
     assert len(waits) == 7
     assert arrows(film) == [(film.second(start), film.second(came, leaves=True)) for start, came in waits]
+
+
+@pytest.mark.parametrize("stall", [6e-3, 18e-3])
+@pytest.mark.parametrize("program", [in_turn, posted_ahead])
+def test_a_caption_that_names_a_wait_is_not_seen_before_the_first_arrow_that_it_names(program, stall):
+    film = views.film(labs.patient(program, stall=stall), waits=True)
+    first = {}  # of each wait: when its arrow is first seen
+    for wait, (start, _) in zip(waits_of(labs.patient(program, stall=stall)), arrows(film), strict=True):
+        first.setdefault(wait.rank, start)
+    captions = {}
+    for part in tree_of(film).iter("g"):
+        line = " ".join(part.itertext())
+        if re.match(r"ranks? \d.* waits? for rank \d", line):
+            captions[line] = float(re.search(r"--a:([\d.]+)", part.get("style"))[1])
+    assert len(captions) == len([line for line in film.lines if "no rank" not in line])
+    for line, start in captions.items():
+        named = [int(rank) for rank in re.findall(r"\d", line.partition(" wait")[0])]
+        assert start == min(first[rank] for rank in named)
+
+
+@pytest.mark.parametrize("program", [in_turn, posted_ahead])
+@pytest.mark.parametrize("number", range(8))
+def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, number):
+    film = views.film(labs.patient(program, number, stall=40e-3), waits=True)
+    check_film(film)
+    assert " and still " in film.lines[-2]
 
 
 def test_as_many_messages_travel_as_were_sent():
@@ -51,10 +84,13 @@ def test_as_many_messages_travel_as_were_sent():
 
 
 def test_a_stall_that_is_swallowed_stops_at_its_neighbours():
-    film = views.film(labs.patient(labs.posted_ahead, stall=9e-3), waits=True)
+    film = views.film(labs.patient(posted_ahead, stall=9e-3), waits=True)
     check_film(film)
-    assert film.lines[0] == "0 s: ranks 4 and 6 wait for rank 5"
-    assert film.lines[-1] == "25.0 ms: no rank waits for another"
+    assert film.lines == [
+        "0 s: no rank waits for another",
+        "24.0 ms: ranks 4 and 6 wait for rank 5",
+        "25.0 ms: no rank waits for another",
+    ]
     assert len(arrows(film)) == 2
 
 
@@ -70,12 +106,14 @@ def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_ki
     film = views.film(done, waits=True)
     check_film(film)
     assert film.lines == [
-        "0 s: rank 1 waits for rank 2, rank 2 waits for rank 3, rank 0 waits for rank 1",
-        "1.00 µs: rank 1 still waits for rank 2, rank 0 still waits for rank 1",
+        "0 s: rank 1 waits for rank 2, 2 for 3",
+        "1.00 µs: rank 0 waits for rank 1, and still 1 for 2",
         "3.00 µs: no rank waits for another",
     ]
     assert len(arrows(film)) == 3
     bars = [part for part in tree_of(film).iter("rect") if part.get("fill") == theme.paler("#4A2A7F", 0.5)]
+    sign, *bars = bars  # in the legend
+    assert sign.get("width") == "14"
     assert len(bars) == 2 * 4  # each message makes both its ranks wait for the transfer
     (width,) = {float(bar.get("width")) for bar in bars}
     assert width == pytest.approx((606 - 318) / 4 - 1)
