@@ -11,7 +11,7 @@ from parlab.labs.counts import Count, bytes_sent, makespan, messages, steps
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import NotWritten, Wrong
-from parlab.world import Cluster, Comm, per_rank
+from parlab.world import Cluster, Comm, Run, per_rank
 
 
 def _try_exchange(trial: Trial, case: Case) -> list[str]:
@@ -84,7 +84,16 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
         with comm.compute(f"work {factor}", seconds=WORK):
             return worked(piece)
 
-    done = trial.ran(trial.answer, P, per_rank(x), work, cluster=LINK)
+    try:
+        done = trial.ran(trial.answer, P, per_rank(x), work, cluster=LINK)
+    except NotWritten:
+        raise
+    except Wrong as wrong:
+        if "'Request'" not in "\n".join(wrong.args):
+            raise
+        raise Wrong(
+            *wrong.args, "likely cause: isend and irecv return a request; the piece is what wait() of irecv's returns"
+        ) from None
     ranks = [span.rank for span in done.timeline.computes if span.name == f"work {factor}"]
     works = Count("works of a rank", [ranks.count(rank) for rank in range(P)])
     cause = "work(comm, piece) is not called exactly once with each piece"
@@ -93,6 +102,7 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
     again = [terms[rank] + (P - 1) * terms[rank - 1] for rank in range(P)]
     mistakes = {"each round sends x again; pass on the piece that arrived in the round before": again}
     check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"), mistakes=mistakes)
+    _check_rightwards(done)
     return [
         line,
         messages(done).check("P − 1", P - 1, "the last piece is passed on, too"),
@@ -102,6 +112,18 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
             "a rank waits for a message before it works; post isend and irecv, work, then wait",
         ),
     ]
+
+
+def _check_rightwards(done: Run) -> None:
+    """Raise `Wrong` unless every message goes to the rank on the right."""
+    P = done.timeline.size
+    for src, dst in sorted({(transfer.src, transfer.dst) for transfer in done.timeline.transfers}):
+        if dst != (src + 1) % P:
+            raise Wrong(
+                "the results are right, but not the way of the pieces:",
+                f"rank {src} sends to rank {dst}, should be to its right, rank {(src + 1) % P}",
+                "likely cause: pieces travel in a ring; pass on to comm.right what comes from comm.left",
+            )
 
 
 OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))

@@ -121,10 +121,10 @@ def by_splitting(comm, x):
 
 
 @of("00.overlap")
-def to_the_left(comm, x, work):
+def receiving_first(comm, x, work):
     total, block = 0, x
     for _ in range(comm.size - 1):
-        arriving, sent = comm.irecv(comm.right, like=block), comm.isend(block, comm.left)
+        arriving, sent = comm.irecv(comm.left, like=block), comm.isend(block, comm.right)
         total = total + work(comm, block)
         block = arriving.wait()
         sent.wait()
@@ -132,25 +132,28 @@ def to_the_left(comm, x, work):
 
 
 @of("00.overlap")
-def from_each_directly(comm, x, work):
-    total, block = 0, x
-    for k in range(1, comm.size):
-        sent = comm.isend(x, (comm.rank + k) % comm.size)
-        arriving = comm.irecv((comm.rank - k) % comm.size, like=x)
+def with_sends_awaited_last(comm, x, work):
+    total, block, sent = 0, x, []
+    for _ in range(comm.size - 1):
+        sent.append(comm.isend(block, (comm.rank + 1) % comm.size))
+        arriving = comm.irecv((comm.rank - 1) % comm.size, like=block)
         total = total + work(comm, block)
-        sent.wait()
         block = arriving.wait()
-    return total + work(comm, block)
-
-
-@of("00.overlap")
-def everything_posted_at_the_start(comm, x, work):
-    sent = [comm.isend(x, (comm.rank + k) % comm.size) for k in range(1, comm.size)]
-    arriving = [comm.irecv((comm.rank - k) % comm.size, like=x) for k in range(1, comm.size)]
-    pieces = [work(comm, x)] + [work(comm, request.wait()) for request in arriving]
+    total = total + work(comm, block)
     for request in sent:
         request.wait()
-    return sum(pieces)
+    return total
+
+
+@of("00.overlap")
+def round_by_round(comm, block, work, left=None):
+    left = comm.size - 1 if left is None else left
+    if not left:
+        return work(comm, block)
+    requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+    done = work(comm, block)
+    _, arrived = [request.wait() for request in requests]
+    return done + round_by_round(comm, arrived, work, left - 1)
 
 
 @of("00.overlap")

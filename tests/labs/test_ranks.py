@@ -193,6 +193,52 @@ def overlap_that_goes_both_ways(comm, x, work):
     return work(comm, x) + [request.wait() for request in requests][1]
 
 
+def overlap_to_the_left(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        requests = comm.isend(block, comm.left), comm.irecv(comm.right, like=block)
+        total = total + work(comm, block)
+        _, block = [request.wait() for request in requests]
+    return total + work(comm, block)
+
+
+def overlap_from_each_directly(comm, x, work):
+    total, block = 0, x
+    for k in range(1, comm.size):
+        sent = comm.isend(x, (comm.rank + k) % comm.size)
+        arriving = comm.irecv((comm.rank - k) % comm.size, like=x)
+        total = total + work(comm, block)
+        sent.wait()
+        block = arriving.wait()
+    return total + work(comm, block)
+
+
+def overlap_with_everything_posted_at_the_start(comm, x, work):
+    """No rank would ever wait for a stall of 18 ms: each has P − 1 pieces ahead, and a buffer for each."""
+    sent = [comm.isend(x, (comm.rank + k) % comm.size) for k in range(1, comm.size)]
+    arriving = [comm.irecv((comm.rank - k) % comm.size, like=x) for k in range(1, comm.size)]
+    pieces = [work(comm, x)] + [work(comm, request.wait()) for request in arriving]
+    for request in sent:
+        request.wait()
+    return sum(pieces)
+
+
+def overlap_that_works_on_a_request(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        sent.wait()
+        arriving.wait()
+        block = arriving
+    return total + work(comm, block)
+
+
+def overlap_that_adds_a_request(comm, x, work):
+    requests = comm.isend(x, comm.right), comm.irecv(comm.left, like=x)
+    return [request.wait() for request in requests][1] + requests[1]
+
+
 def overlap_without_work(comm, x, work):
     return overlap(comm, x, lambda comm, block: block * block)
 
@@ -231,6 +277,12 @@ def overlap_without_work(comm, x, work):
         ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),
         ("00.overlap", overlap_that_works_on_its_own_block, "rank 0 returned"),
         ("00.overlap", overlap_that_goes_both_ways, "rank 0 waits in isend(to 1).wait() for rank 1"),
+        ("00.overlap", overlap_to_the_left, "3 ranks"),
+        ("00.overlap", overlap_to_the_left, "rank 0 sends to rank 2, should be to its right, rank 1"),
+        ("00.overlap", overlap_from_each_directly, "rank 0 sends to rank 2, should be to its right, rank 1"),
+        ("00.overlap", overlap_with_everything_posted_at_the_start, "pass on to comm.right what comes from comm.left"),
+        ("00.overlap", overlap_that_works_on_a_request, "the piece is what wait() of irecv's returns"),
+        ("00.overlap", overlap_that_adds_a_request, "the piece is what wait() of irecv's returns"),
         ("00.overlap", overlap_without_work, "works of a rank: 0, should be P = 2"),
     ],
 )
