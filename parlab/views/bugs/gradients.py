@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,20 +13,26 @@ from parlab.arguments import checked
 from parlab.arrays import to_numpy
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import Picture, plot, scale
+from parlab.views.drawing.picture import Picture, panel, sheet, write
 
 RIGHT = 1e-12  # relative error of a right gradient
-SMALLEST = 1e-17  # the left end of the axis
+MOST = 9  # boxes in a row: the weights of a Llama's block
+LEFT, TOP, HIGH, WIDE, BETWEEN = 1.0, 0.82, 0.86, 0.98, 0.07  # inches: of the first box, of a box, between two
+LETTER = 0.08  # inches of a letter of a name
+ORDER = "in the order of the backward, row by row; a number is the error, as a share of the largest entry"
+LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 @checked(RULES)
 def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Picture:
-    """Draw the error of each array, to show which ones a wrong sharding breaks and which stay right.
+    """Draw a box for each array, in the order of the backward: which ones does a mistake break, and which stay right?
+
+    The first box is the last of `expected`, because a backward reaches last what a forward reaches first. Each layer
+    begins a row.
 
     Args:
         found: gradients (or a loss) by name, whole.
-        expected: the serial ones.
+        expected: the serial ones, in the order of the forward.
 
     Raises:
         ValueError: nothing to compare, a name of `expected` is missing, or its shape differs.
@@ -35,15 +42,50 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"
     width = max(map(len, errors))
     lines = [verdict, *(f"{name:<{width}}  {_said(error, expected[name])}" for name, error in errors.items())]
-    figure, axes = plot(lines, 1.15 + 0.24 * len(errors), verdict, left=0.35 + 0.082 * width, top=0.5, bottom=0.65)
-    ends = [max(min(error, 10.0), SMALLEST) if np.isfinite(error) else 10.0 for error in errors.values()]
-    colors = [theme.ALARM if name in wrong else theme.RIGHT for name in errors]
-    says = "largest error over largest entry; right of the dashed line: wrong"
-    scale(axes.xaxis, says, ends=(SMALLEST, 10), log=10, size=theme.SMALL)
-    name_rows(axes, len(errors), list(errors), size=theme.SMALL)
-    marks.bars(axes, "errors", SMALLEST, ends, colors)
-    axes.axvline(RIGHT, color=theme.FAINT, linewidth=1, linestyle="dashed", gid="right")
+    rows = _rows(list(reversed(errors)))
+    figure = sheet(lines, TOP + len(rows) * (HIGH + 2 * BETWEEN) + 0.1, verdict)
+    write(figure, 0.15, 0.47, ORDER)
+    axes = panel(figure, 0, 0, *figure.get_size_inches())
+    axes.set(xlim=(0, figure.get_figwidth()), ylim=(figure.get_figheight(), 0))
+    for row, (layer, names) in enumerate(rows):
+        top = TOP + row * (HIGH + 2 * BETWEEN)
+        marks.word(axes, 0.15, top + HIGH / 2, f"layer {layer} →" if layer else "→", va="center")
+        lefts = [LEFT + WIDE * column for column in range(len(names))]
+        colors = [theme.ALARM if name in wrong else theme.RIGHT for name in names]
+        marks.rectangles(axes, f"row {row}", lefts, [x + WIDE - BETWEEN for x in lefts], top, top + HIGH, colors)
+        for x, name, color in zip(lefts, names, colors, strict=True):
+            center, ink = x + (WIDE - BETWEEN) / 2, {"ha": "center", "color": theme.text_color(color)}
+            marks.word(axes, center, top + 0.06, _short(name), va="top", **ink)
+            said = _in_a_box(errors[name])
+            marks.word(axes, center, top + HIGH - 0.07, said, theme.TEXT, va="bottom", weight="bold", **ink)
     return figure
+
+
+def _rows(names: list[str]) -> list[tuple[str, list[str]]]:
+    """The number of a layer, or nothing, and its names; a long row goes on in the next."""
+    rows: list[tuple[str, list[str]]] = []
+    for name in names:
+        found = LAYER.search(name)
+        layer = found[1] if found else ""
+        if not rows or rows[-1][0] != layer or len(rows[-1][1]) == MOST:
+            rows.append((layer, []))
+        rows[-1][1].append(name)
+    return rows
+
+
+def _short(name: str) -> str:
+    """The last part of a name, without `weight`, in lines that fit into a box."""
+    last = name.removesuffix(".weight").rpartition(".")[2]
+    lines = [""]
+    for part in re.findall("[^_]+_?", last):
+        if lines[-1] and len(lines[-1] + part) * LETTER > WIDE - BETWEEN:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _in_a_box(error: float) -> str:
+    return "right" if error <= RIGHT else f"{error:.0%}" if math.isfinite(error) else "wrong"
 
 
 def _relative_error(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

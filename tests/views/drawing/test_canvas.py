@@ -17,7 +17,7 @@ from PIL import Image
 from parlab import Cluster, run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
 from parlab.views.drawing.canvas import Canvas, Ruler
-from parlab.views.drawing.picture import png
+from parlab.views.drawing.picture import plot, png, scale
 from tests.views.drawn import both_send_first, last_returns_early, nothing, one_skips, ring, stuck, texts
 
 FIGURES = {
@@ -162,7 +162,8 @@ def test_what_is_measured_stands_below_the_horizontal_axis_and_left_of_the_uprig
 
 
 def test_no_tick_is_named_beyond_the_end_of_a_logarithmic_axis():
-    figure = views.wrong_gradients({"a": np.ones(2), "b": np.zeros(2)}, {"a": np.ones(2), "b": np.ones(2)})
+    figure, axes = plot("", 3)
+    scale(axes.xaxis, "error", ends=(1e-17, 10), log=10)
     figure.canvas.draw()
     ruler = next(artist for artist in figure.axes[0].get_children() if isinstance(artist, Ruler))
     *named, _ = [part for part in ruler.get_children() if isinstance(part, Text)]  # the last: what is measured

@@ -13,7 +13,7 @@ from parlab.plan import GPT_22B, LLAMA_405B
 from parlab.tensor import block_time, weight_slices
 from parlab.views.drawing import theme
 from parlab.world import DGX_H100
-from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.drawn import artists, boxes, check_refused, check_text, texts, title
 
 CONFIG = LlamaConfig(
     vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=8,
@@ -106,7 +106,30 @@ def test_a_gradient_twice_too_large_is_wrong_by_100_percent_and_red():
     figure = views.wrong_gradients({"a": np.ones(3) * (1 + 1e-15), "b": np.full(3, 4.0)}, RIGHT)
     assert repr(figure) == "1 of 2 arrays are wrong\na  right, ≤ 1e-12\nb  WRONG by 100% of its largest entry"
     alarm = tuple(int(theme.ALARM[start : start + 2], 16) for start in (1, 3, 5))
-    assert [color == alarm for color in colors(figure, "errors")] == [False, True]
+    assert [color == alarm for color in colors(figure, "row 0")] == [True, False]  # the backward comes to b first
+    assert [said for said, _ in texts(figure)][:5] == ["→", "b", "100%", "a", "right"]
+
+
+def test_gradients_stand_in_the_order_of_the_backward_a_row_for_each_layer_and_nine_in_a_row():
+    names = ["embed", *(f"layers.{layer}.mlp.a_{n}.weight" for layer in (0, 1) for n in range(10)), "head"]
+    right = {name: np.ones(1) for name in names}
+    figure = views.wrong_gradients(right | {"layers.1.mlp.a_0.weight": np.full(1, np.nan)}, right)
+    said = [text for text, _ in texts(figure)]
+    assert [said.count(f"layer {layer} →") for layer in (0, 1)] == [2, 2]
+    assert [len(colors(figure, f"row {row}")) for row in range(6)] == [1, 9, 1, 9, 1, 1]
+    drawn = [text for text in said if text.startswith(("a_", "head", "embed"))]
+    assert drawn == ["head", *2 * [f"a_{n}" for n in range(9, -1, -1)], "embed"]
+    assert said.count("right") == 21
+    assert said.count("wrong") == 1
+
+
+def test_a_long_name_is_written_in_lines_that_fit_into_its_box():
+    right = {"model.layers.0.post_attention_layernorm.weight": np.ones(1)}
+    figure = views.wrong_gradients(right, right)
+    check_text(figure)
+    written, ((left, box_right, _, _),) = dict(texts(figure)), boxes(figure, "row 0")
+    name = written["post_\nattention_\nlayernorm"]
+    assert left * figure.dpi < name.x0 < name.x1 < box_right * figure.dpi
 
 
 def test_all_right_and_not_a_number_are_said():
