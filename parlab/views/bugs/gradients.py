@@ -54,10 +54,10 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
         colors = [theme.ALARM if name in wrong else theme.RIGHT for name in names]
         marks.rectangles(axes, f"row {row}", lefts, [x + WIDE - BETWEEN for x in lefts], top, top + HIGH, colors)
         for x, name, color in zip(lefts, names, colors, strict=True):
-            center, ink = x + (WIDE - BETWEEN) / 2, {"ha": "center", "color": theme.text_color(color)}
-            marks.word(axes, center, top + 0.06, _short(name), va="top", **ink)
-            said = _in_a_box(errors[name])
-            marks.word(axes, center, top + HIGH - 0.07, said, theme.TEXT, va="bottom", weight="bold", **ink)
+            center, ink = x + (WIDE - BETWEEN) / 2, theme.text_color(color)
+            marks.word(axes, center, top + 0.06, _short(name), va="top", ha="center", color=ink)
+            bold = {"va": "bottom", "ha": "center", "weight": "bold"}
+            marks.word(axes, center, top + HIGH - 0.07, _in_a_box(errors[name]), theme.TEXT, color=ink, **bold)
     return figure
 
 

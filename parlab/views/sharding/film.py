@@ -6,22 +6,22 @@ import re
 from itertools import pairwise
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import Film, box, chip, letter, outline, word
+from parlab.views.drawing.film import SHORTEST, Film, box, chip, letter, outline, word
 from parlab.world import Timeline, Transfer
 
 STEPS = ("columns", "rows", "rows, back", "columns, back", "gradients")  # the names of the computations, in order
 TOLD = {
     "columns": "each rank multiplies all of x with its columns of A, and applies relu: these are finished",
-    "rows": "they meet the rows of C with the same numbers: a share of all of y",
+    "rows": "they meet C's rows of the same numbers: a share of all of y",
     "rows, back": "backward: dy is whole on every rank, no message; dy times its columns of Cᵀ is finished",
     "columns, back": "times its rows of Aᵀ: a share of all of dx, because each rank's columns read the same x",
-    "gradients": "dA and dC: each rank has all of its own columns and rows, no message",
+    "gradients": "dA and dC: all of a rank's own columns and rows, no message",
 }
 PASSING = {  # by the computation that follows, and by the label of the messages
     ("rows, back", "add"): "reduce: a piece of each share of y travels and is added to another rank's: a sum",
     ("rows, back", "take"): "reduce: each rank hands its sum on, until y is whole on all",
     ("gradients", "add"): "copy, backward: a piece of each share of dx travels and is added to another rank's: a sum",
-    ("gradients", "take"): "copy, backward: each rank hands its sum on, until dx is whole on all",
+    ("gradients", "take"): "copy, backward: each rank hands its sum on; dx is whole on all",
 }
 LABEL = re.compile(r"(add|take) piece (\d+)")
 MOST_RANKS = 4
@@ -57,11 +57,13 @@ def mlp_film(shown: Timeline) -> Film:
     )
     for x, name in zip((X, A, HIDDEN, C, Y), ("x, dx", "A, dA", "relu(x A)", "C, dC", "y, dy"), strict=True):
         film.draw(word(x, 14, name, "strong"))
-    for rank in range(size):
-        _draw_rank(film, rank, size, ends)
     forward = [t for t in shown.transfers if t.start < ends[2]]
-    _draw_sum(film, forward, size, FORWARD, Y, ends[1])
-    _draw_sum(film, [t for t in shown.transfers if t.start >= ends[2]], size, BACKWARD, X, ends[3])
+    y_whole = max(t.end for t in forward)
+    dx_whole = max(t.end for t in shown.transfers)
+    for rank in range(size):
+        _draw_rank(film, rank, size, ends, y_whole, dx_whole)
+    _draw_sum(film, forward, size, FORWARD, Y, (ends[0], ends[1]))
+    _draw_sum(film, [t for t in shown.transfers if t.start >= ends[2]], size, BACKWARD, X, (ends[2], ends[3]))
     for time in film.times[:-1]:
         after = next((name for name, end in zip(STEPS, ends, strict=True) if end > time), STEPS[-1])
         passing = next((str(t.label).partition(" ")[0] for t in shown.transfers if t.start <= time < t.end), None)
@@ -90,33 +92,43 @@ def _rows(rank: int, size: int, x: float, y: float) -> str:
 def _chips(x: float, y: float, piece: int, size: int, members: frozenset[int]) -> str:
     """On a piece of a sum, a chip for each rank whose share is in it."""
     wide, high, edge = WIDE / size, HIGH / size, 10 / size
-    left, top = x - WIDE / 2 + edge, y + high * piece + edge
-    return "".join(chip(left + wide * r, top, wide - 2 * edge, high - 1 - 2 * edge, r) for r in sorted(members))
+    left, top = x - WIDE / 2 + edge, round(y + high * piece + edge, 1)
+    across, down = round(wide - 2 * edge, 1), round(high - 1 - 2 * edge, 1)
+    return "".join(chip(round(left + wide * r, 1), top, across, down, r) for r in sorted(members))
 
 
-def _draw_rank(film: Film, rank: int, size: int, ends: list[int]) -> None:
-    """The arrays that do not travel: the matrices from the start, and the products as they end."""
+def _grow(film: Film, mark: str, start: int, end: int) -> None:
+    """What a product makes from `start` to `end`: laid bare row by row, a row for each token."""
+    begins = film.second(start, leaves=True)
+    ready = max(film.second(end), begins + SHORTEST)
+    hidden = f"clamp(0%,({ready:g} - var(--t))*{100 / (ready - begins):.4g}%,100%)"
+    film.draw(f'<g style="clip-path:inset(0 0 {hidden})">{mark}</g>')
+
+
+def _draw_rank(film: Film, rank: int, size: int, ends: list[int], y_whole: int, dx_whole: int) -> None:
+    """The arrays that do not travel: the matrices from the start, and the products while they are computed."""
     above, below = _row(rank, FORWARD), _row(rank, BACKWARD)
     film.draw(word(X - WIDE / 2, _row(rank, 12), f"rank {rank}", "strong left"))
     for x in (X, A, HIDDEN, C, Y):
         film.draw(_whole(x, above, "empty") + _whole(x, below, "empty"))
     film.draw(box(X - WIDE / 2, above, WIDE, HIGH, GREY, "x"))
     film.draw(_columns(rank, size, A, above) + _rows(rank, size, C, above))
-    film.draw(_columns(rank, size, HIDDEN, above), ends[0])
-    film.draw(box(Y - WIDE / 2, below, WIDE, HIGH, GREY, "dy"), ends[1])
-    film.draw(_columns(rank, size, HIDDEN, below), ends[2])
-    film.draw(_columns(rank, size, A, below) + _rows(rank, size, C, below), ends[4])
-    for left, right in pairwise((X, A, HIDDEN, C, Y)):
-        film.draw(word((left + right) / 2, above + HIGH / 2, "→") + word((left + right) / 2, below + HIGH / 2, "←"))
+    _grow(film, _columns(rank, size, HIDDEN, above), 0, ends[0])
+    film.draw(box(Y - WIDE / 2, below, WIDE, HIGH, GREY, "dy"), y_whole)
+    _grow(film, _columns(rank, size, HIDDEN, below), y_whole, ends[2])
+    _grow(film, _columns(rank, size, A, below) + _rows(rank, size, C, below), dx_whole, ends[4])
+    places = " ".join(f"{(left + right) / 2:g}" for left, right in pairwise((X, A, HIDDEN, C, Y)))
+    for y, arrow in ((above, "→"), (below, "←")):
+        film.draw(f'<text x="{places}" y="{y + HIGH / 2:g}">{4 * arrow}</text>')
 
 
-def _draw_sum(film: Film, transfers: list[Transfer], size: int, row: int, x: float, begins: int) -> None:
-    """An all-reduce of shares that all ranks have at `begins`."""
+def _draw_sum(film: Film, transfers: list[Transfer], size: int, row: int, x: float, product: tuple[int, int]) -> None:
+    """The shares that all ranks compute from the start of a `product` to its end, and their all-reduce."""
     held = [[frozenset({rank}) for _ in range(size)] for rank in range(size)]
     for rank in range(size):
         y = _row(rank, row)
         chips = "".join(_chips(x, y, piece, size, held[rank][piece]) for piece in range(size))
-        film.draw(box(x - WIDE / 2, y, WIDE, HIGH, GREY) + chips, begins)
+        _grow(film, box(x - WIDE / 2, y, WIDE, HIGH, GREY) + chips, *product)
     for t in transfers:
         match = LABEL.fullmatch(str(t.label))
         how, piece = (match[1], int(match[2])) if match else ("", 0)

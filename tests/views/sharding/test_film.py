@@ -1,9 +1,11 @@
 """The film of an MLP cut among ranks, and the arrays that a rank keeps."""
 
+import re
+
 import numpy as np
 import pytest
 
-from parlab import per_rank, run, views
+from parlab import Cluster, per_rank, run, views
 from parlab.views.sharding.film import GREY, HIGH, STEPS, WIDE, cut_mlp
 from tests.views.filmed import check_film, marks
 
@@ -54,15 +56,32 @@ def test_shares_appear_when_they_are_computed_and_all_steps_are_told():
     film = views.film(ran(2))
     assert [line.partition(": ")[2][:24] for line in film.lines] == [
         "each rank multiplies all",
-        "they meet the rows of C ",
+        "they meet C's rows of th",
         "reduce: a piece of each ",
         "reduce: each rank hands ",
         "backward: dy is whole on",
         "times its rows of Aᵀ: a ",
         "copy, backward: a piece ",
         "copy, backward: each ran",
-        "dA and dC: each rank has",
+        "dA and dC: all of a rank",
     ]
+
+
+def grown(film):
+    """From which second of the film to which each product is laid bare."""
+    found = re.findall(r"inset\(0 0 clamp\(0%,\(([\d.]+) - var\(--t\)\)\*([\d.]+)%,100%\)\)", film.html)
+    return [(round(float(ready) - 100 / float(pace), 1), float(ready)) for ready, pace in found]
+
+
+def test_what_a_product_makes_grows_while_it_is_computed_and_dy_comes_when_y_is_whole():
+    film = views.film(done := ran(2, cluster=Cluster.uniform(latency=1e-6, bandwidth=1e9, flops=1e9)))
+    computes = [(span.start, span.end) for span in done.timeline.computes if span.rank == 0]
+    expected = {(round(film.second(start, leaves=True), 1), film.second(end)) for start, end in computes}
+    assert set(grown(film)) == expected
+    assert len(grown(film)) == 2 * len(STEPS)
+    y_whole = max(t.end for t in done.timeline.transfers if t.end <= computes[2][0])
+    dy = [numbers["a"] for numbers, words in marks(film, "see") if words == ["dy"]]
+    assert dy == [film.second(y_whole)] * 2
 
 
 def test_a_run_with_other_names_or_too_many_ranks_is_no_mlp():
