@@ -70,6 +70,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     done = trial.ran(program, case.size)
     of_block = {name: gradient for name, gradient in gradients.items() if name.startswith(PREFIX)}
     mistakes = _wrong_outputs(config, weights, x, case.size)
+    without_dh = {"dh is missing: dx is dh plus what comes back through attention": dx - _dh(config, weights, x, dy)}
     of_shards = [shard_weights(config, {**weights, **of_block}, rank, case.size) for rank in range(case.size)]
     for rank, result in enumerate(done.results):
         _check_form(rank, result, 3, "(y, dx, gradients)")
@@ -82,7 +83,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
             summed_too = {SUMMED: sum(of[name] for of in of_shards)} if "proj" in name else {}  # norms are not cut
             what = f"the gradient of {name.removeprefix(PREFIX + '.')}"
             _compare(rank, what, found[name], own[name], case.size, summed_too)
-        _compare(rank, "dx", found_dx, dx, case.size)
+        _compare(rank, "dx", found_dx, dx, case.size, without_dh)
         if changed := [name for name, array in of_blocks[rank].items() if not np.array_equal(array, owned[rank][name])]:
             raise Wrong(
                 f"rank {rank}: it changed the weights {changed[0]}: a step forward and backward only reads them"
@@ -96,7 +97,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
 
 
 def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> dict[str, Any]:
-    """y where a residual is summed with the share, which `size` ranks then add `size` times, or sums are divided."""
+    """y where a residual is missing, or is summed with the share (`size` times), or sums are divided."""
 
     def one_rank(comm: Comm, of_x: int, of_h: int, divided: int) -> Any:
         block = bare_block(comm, config, weights)
@@ -106,8 +107,28 @@ def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> 
     of_x = f"x is summed, too: x is whole on every rank, so S(x + a) = {size}·x + S(a); sum a alone"
     of_h = f"h is summed, too: h is whole on every rank, so S(h + m) = {size}·h + S(m); sum m alone"
     mean = f"the sums are divided by {size}: the shares add up to the whole, no mean is needed"
-    times = {of_x: (size, 1, 1), of_h: (1, size, 1), f"{of_x}, and m": (size, size, 1), mean: (1, 1, size)}
+    times = {
+        of_x: (size, 1, 1),
+        of_h: (1, size, 1),
+        f"{of_x}, and m": (size, size, 1),
+        mean: (1, 1, size),
+        "x is missing: h is x plus the sum of a": (0, 1, 1),
+        "h is missing: y is h plus the sum of m": (1, 0, 1),
+    }
     return {cause: run(one_rank, 1, *how).results[0] for cause, how in times.items()}
+
+
+def _dh(config: LlamaConfig, weights: Weights, x: Any, dy: Any) -> Any:
+    """The gradient between attention and the MLP."""
+
+    def one_rank(comm: Comm) -> Any:
+        block = bare_block(comm, config, weights)
+        h = x + block.attention.forward(block.attention_norm.forward(x)[0])[0]
+        m, norm = block.mlp_norm.forward(h)
+        dm, _ = block.mlp.backward(dy, block.mlp.forward(m)[1])
+        return dy + block.mlp_norm.backward(dm, norm)[0]
+
+    return run(one_rank, 1).results[0]
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,34 @@ def test_a_residual_that_is_summed_with_the_share_counts_t_times_and_is_named(wh
     assert says in refused("05.block_step", answer) + "\n"
 
 
+@pytest.mark.parametrize(
+    ("which", "says"),
+    [
+        ("x", "x is missing: h is x plus the sum of a"),
+        ("h", "h is missing: y is h plus the sum of m"),
+        ("dh", "dh is missing: dx is dh plus what comes back through attention"),
+    ],
+)
+def test_a_residual_that_is_missing_is_named(which, says):
+    def answer(comm, block, x, dy):
+        a, first_norm = block.attention_norm.forward(x)
+        a, attention = block.attention.forward(a)
+        h = comm.all_reduce(a) + (which != "x") * x
+        m, second_norm = block.mlp_norm.forward(h)
+        m, mlp = block.mlp.forward(m)
+        y = comm.all_reduce(m) + (which != "h") * h
+        dm, gradients = block.mlp.backward(dy, mlp)
+        dm, of_second = block.mlp_norm.backward(comm.all_reduce(dm), second_norm)
+        dh = dy + dm
+        da, of_attention = block.attention.backward(dh, attention)
+        da, of_first = block.attention_norm.backward(comm.all_reduce(da), first_norm)
+        return y, da + (which != "dh") * dh, gradients | of_second | of_attention | of_first
+
+    said = refused("05.block_step", answer)
+    assert says in said
+    assert "share" not in said
+
+
 class Mean(Alone):
     """A comm whose sums are divided by the ranks."""
 
