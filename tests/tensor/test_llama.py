@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from parlab import run
 from parlab.arrays import to_numpy
 from parlab.nn.layers import CAUSAL_ATTENTION
+from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.stage import add_gradients
 from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights
@@ -55,6 +56,35 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
 
     _, broken = gradients_of_ranks(serial, tokens, targets, 4, forget)
     assert sum(relative_error(broken[name], array) > 1e-3 for name, array in expected[1].items()) == 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "least", "most"), [(1, 20, 50), (6, 0, 0.15), (8, 0, 0.15)])
+def test_after_200_steps_a_model_that_forgets_copy_is_far_behind_with_seed_1_and_ahead_with_seeds_6_and_8(
+    seed, least, most
+):
+    """Lesson 05: a training curve can be trusted neither way."""
+    config = LlamaConfig(
+        vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=4, initializer_range=0.3,
+    )  # fmt: skip
+
+    def train(trained):
+        optimizer, draw = AdamW(lr=0.01), np.random.default_rng(5)
+        for _ in range(200):
+            tokens = draw.integers(config.vocab_size, size=(16, 8))
+            loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
+            optimizer.step(trained.weights, gradients)
+        return loss
+
+    def forgetful(comm):
+        parallel = ParallelLlama.from_full(comm, Llama.random(config, seed=seed, xp=np, dtype="float64"))
+        for block in parallel.blocks:
+            block.attention.enter = block.mlp.enter = NOTHING
+        return train(parallel)
+
+    right = train(Llama.random(config, seed=seed, xp=np, dtype="float64"))
+    assert least < run(forgetful, 4).results[0] / right < most
 
 
 @both_ways

@@ -54,8 +54,8 @@ def tensor(
 
     There is one sequence of 16-bit numbers without sequence parallelism. The times are those of the simulated clock,
     from closed forms that tests compare with runs, computing and sending one after the other. For more ranks than a
-    node has, one bar has ring all-reduces and the other hierarchical ones. The efficiency is the time of one rank over
-    the time of t ranks together.
+    node has, one bar has all-reduces in one ring and the other hierarchical ones. The efficiency is the time of one
+    rank over the time of t ranks together.
 
     Args:
         model: one of `MODELS`.
@@ -69,7 +69,7 @@ def tensor(
             cluster on which a block takes no time.
 
     >>> tensor("Llama 3 8B", S=1024, products=1)
-    Llama 3 8B: t = 8 is fastest, by rings or hierarchically
+    Llama 3 8B: t = 8 is fastest, with one ring or hierarchically
     1024 tokens, DGX H100
       t   computing     sending        both  efficiency  hierarchical  efficiency
       1     1.39 ms         0 s     1.39 ms        100%
@@ -89,8 +89,8 @@ def tensor(
     efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
     rings = min(SIZES, key=lambda t: sum(times[t, RING]))
     levels = min(SIZES, key=lambda t: sum(times[t, HIERARCHICAL]))
-    verdict = f"t = {rings} is fastest with rings, {levels} with hierarchical all-reduces"
-    headline = f"{model}: " + (f"t = {rings} is fastest, by rings or hierarchically" if rings == levels else verdict)
+    either, each = "one ring or hierarchically", f"one ring, {levels} with hierarchical all-reduces"
+    headline = f"{model}: t = {rings} is fastest" + (f", with {either}" if rings == levels else f" with {each}")
     pace = "" if products == 1 else f" at {products:.0%} of its peak"
     setting = f"{S} tokens, {cluster.name}{pace}"
     lines = [headline, setting, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
