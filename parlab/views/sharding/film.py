@@ -98,7 +98,7 @@ def _chips(x: float, y: float, piece: int, size: int, members: frozenset[int]) -
 
 
 def _grow(film: Film, mark: str, start: int, end: int) -> None:
-    """What a product makes from `start` to `end`: laid bare row by row, a row for each token."""
+    """The array that a product makes from `start` to `end`: laid bare row by row, a row for each token."""
     begins = film.second(start, leaves=True)
     ready = max(film.second(end), begins + SHORTEST)
     hidden = f"clamp(0%,({ready:g} - var(--t))*{100 / (ready - begins):.4g}%,100%)"
