@@ -156,16 +156,6 @@ def exchange_seconds(tokens: int, copies: float | Fraction, nbytes: int, bandwid
     return whole("tokens", tokens, 0) * float(copies) * nbytes / bandwidth
 
 
-def tensor_parallel_ratio(k: int, size: int) -> Fraction:
-    """Bytes of expert parallelism over those of tensor parallelism (with sequence parallelism) of the same MLP: k/P."""
-    return Fraction(k, size)
-
-
-def padded_bytes(tokens: int, k: int, size: int, capacity_factor: float, hidden: int, itemsize: int) -> float:
-    """Bytes that a rank sends where each expert's rows are padded to the capacity: cf · T k (1 − 1/P) b E."""
-    return capacity_factor * tokens * k * (1 - 1 / size) * hidden * itemsize
-
-
 def dropped_share(tokens: int, k: int, num_experts: int, capacity: int) -> float:
     """The mean share of pairs beyond the capacity, if each of the T k pairs chooses an expert uniformly:
     N/(T k) Σ (j − C) P(j), j > C, where P is binomial of T k draws at 1/N.

@@ -16,9 +16,7 @@ from parlab.experts.costs import (
     copies_to_ranks,
     dropped_share,
     exchange_seconds,
-    padded_bytes,
     row_bytes,
-    tensor_parallel_ratio,
 )
 from parlab.nn.published_mixtures import MIXTURES
 
@@ -74,17 +72,9 @@ def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_
     assert all_gather_cost(4, 10, 2, 8, 4).nbytes == 3 * (10 * (32 + 24) + 320)
 
 
-def test_expert_parallel_bytes_over_tensor_parallel_bytes_are_k_over_P():
-    assert tensor_parallel_ratio(8, 64) == Fraction(1, 8)
-
-
 def test_a_fp8_dispatch_with_a_bf16_combine_sends_0_758_of_bf16_both_ways():
     fp8, bf16 = row_bytes(7168, 1, scales_of=128), row_bytes(7168, 2)
     assert round((fp8 + bf16) / (2 * bf16), 3) == 0.758
-
-
-def test_the_padded_bytes_of_a_capacity_of_1_25_are_1_25_times_the_rows():
-    assert padded_bytes(1024, 8, 4, 1.25, 16, 2) == 1.25 * 1024 * 8 * 0.75 * 32
 
 
 def test_the_dropped_share_without_a_limit_is_0_and_with_none_kept_is_1():
