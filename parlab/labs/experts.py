@@ -66,14 +66,23 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
         given = x[comm.rank].copy(), chosen[comm.rank].copy(), gates[comm.rank].copy()
         return trial.answer(comm, *given, N, expert)
 
-    done = trial.ran(program, P)
+    try:
+        done = trial.ran(program, P)
+    except Wrong as wrong:
+        idle = [rank for rank in wrong.stopped if not (chosen // case.own == rank).any()]
+        if idle and "need at least one array" in str(wrong):
+            wrong.args += (f"likely cause: no token of any rank chose an expert of rank {idle[0]}: it gets 0 rows",)
+        raise
     for rank, found in enumerate(done.results):
         right = _mixed(x[rank], chosen[rank], gates[rank], weights)
         if said := difference(found, right, rtol=TOLERANCE, atol=TOLERANCE):
             same = isinstance(found, np.ndarray) and found.shape == right.shape and found.dtype == right.dtype
-            raise Wrong(
-                f"rank {rank} {said}", *(_likely_mixture(rank, found, case, x, chosen, gates, weights) if same else [])
-            )
+            causes = _likely_mixture(rank, found, case, x, chosen, gates, weights) if same else []
+            if isinstance(found, np.ndarray) and k > 1 and found.shape == (T * k, HIDDEN):
+                causes = [
+                    "likely cause: one row a pair; the k answers of a token, times their gates, add up to one row"
+                ]
+            raise Wrong(f"rank {rank} {said}", *causes)
     need_messages(done)
     ranks = chosen // case.own  # [P, T, k]
     leaving = [int((ranks[rank] != rank).sum()) for rank in range(P)]
@@ -281,6 +290,8 @@ def _try_dropped(trial: Trial, case: CapacityCase) -> list[str]:
             "this is what one expert drops, as a share of all pairs: N experts drop": beyond / n,
             "this is the chance that an expert is over its capacity, not how far": sum(p[C + 1 :]),
             "this is the chance that an expert is full or over: j > C alone drops": sum(p[C:]),
+            "each expert over its capacity counts once here: of j pairs it drops j − C": N / n * sum(p[C + 1 :]),
+            "the sum ends before j = pairs: all pairs may choose one expert": N / n * (beyond - (n - C) * p[n]),
             "the mean load against the capacity: single experts are above the mean": max(0.0, n / N - C) * N / n,
             "this is the share that is kept": 1 - right,
             "counted from C − 1 on: an expert with C pairs drops none": N
@@ -298,7 +309,7 @@ DROPPED = Exercise(
     "dropped(pairs, num_experts, capacity)",
     [
         CapacityCase(*sizes)
-        for sizes in ((2, 2, 1), (4, 2, 2), (4, 2, 3), (3, 1, 2), (12, 4, 3), (12, 4, 12), (64, 8, 10), (128, 16, 12))
+        for sizes in ((4, 2, 1), (4, 2, 2), (4, 2, 3), (3, 1, 2), (12, 4, 3), (12, 4, 12), (64, 8, 10), (128, 16, 12))
     ],
     _try_dropped,
     lambda random, size: CapacityCase(16 * size, size, int(random.integers(12, 24))),

@@ -1,5 +1,7 @@
 """The checkers of notebook 10's exercises accept the solutions and refuse mistakes, with the cause."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -209,6 +211,57 @@ def test_own_rows_beside_those_of_others_are_seen_by_the_bytes_alone():
 def test_an_expert_gradient_that_is_ep_times_too_large_is_told_so():
     text = refused("10.mean_gradient", lucky_answers.ep_times_too_large)
     assert "2 times too large: the gradient holds the tokens of all 2 ranks of ep already" in text
+
+
+def test_a_rank_whose_experts_nobody_chose_is_named_where_an_answer_joins_its_rows_one_by_one():
+    def one_by_one(comm, x, chosen, gates, num_experts, expert):
+        def joined(rows, number):
+            return np.stack([expert(e, row[None])[0] for e, row in zip(number, rows, strict=True)])
+
+        order = np.argsort(chosen.ravel(), kind="stable")
+        counts = np.bincount(chosen.ravel(), minlength=num_experts)
+        table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
+        sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
+        rows = exchange_rows(comm, x[order // chosen.shape[1]], sent, received)
+        own = np.arange(table.shape[2]) + comm.rank * table.shape[2]
+        number = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+        back = exchange_rows(comm, joined(rows, number), received, sent)
+        y = np.zeros_like(x)
+        np.add.at(y, order // chosen.shape[1], gates.ravel()[order][:, None] * back)
+        return y
+
+    text = refused("10.mixture", one_by_one)
+    assert "need at least one array to stack" in text
+    assert "likely cause: no token of any rank chose an expert of rank" in text
+
+
+def test_an_answer_with_a_row_for_each_pair_is_told_to_add_them():
+    def pairs(comm, x, chosen, gates, num_experts, expert):
+        return np.repeat(x, chosen.shape[1], axis=0)
+
+    def one_row(comm, x, chosen, gates, num_experts, expert):
+        return x[:1]
+
+    cause = "one row a pair; the k answers of a token"
+    assert cause in refused(
+        "10.mixture", lambda *given: pairs(*given) if given[2].shape[1] > 1 else answers.mixture(*given)
+    )
+    assert cause not in refused("10.mixture", one_row)
+
+
+@pytest.mark.parametrize(
+    ("excess", "last", "said"),
+    [
+        (lambda j, C: 1, 0, "each expert over its capacity counts once here: of j pairs it drops j − C"),
+        (lambda j, C: j - C, 1, "the sum ends before j = pairs: all pairs may choose one expert"),
+    ],
+)
+def test_a_sum_of_drops_that_is_wrong_in_one_place_is_told_which(excess, last, said):
+    def dropped(pairs, N, C):
+        js = range(C + 1, pairs + 1 - last)
+        return N / pairs * sum(excess(j, C) * math.comb(pairs, j) * (N - 1) ** (pairs - j) / N**pairs for j in js)
+
+    assert f"likely cause: {said}" in refused("10.dropped", dropped)
 
 
 def test_the_drops_of_one_expert_as_a_share_of_all_pairs_lack_the_factor_of_the_experts():

@@ -93,8 +93,8 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "sorted_by_an_unstable_sort_on_the_way_back": "another token of the same expert|sort once, stably",
     },
     "10.dropped": {
-        "as_the_chance_of_an_overflow": "dropped(4, 2, 2)|returned 0.3125, expected 0.1875|the chance that",
-        "of_the_mean_load": "dropped(2, 2, 1)|expected 0.25|single experts are above the mean",
+        "as_the_chance_of_an_overflow": "dropped(4, 2, 1)|returned 0.6875, expected 0.53125|the chance that",
+        "of_the_mean_load": "dropped(4, 2, 1)|expected 0.53125|single experts are above the mean",
     },
     "10.mean_gradient": {
         "ep_times_too_large": "dp=2, cp=1, ep=2|gradient of an expert|2 times too large: the gradient holds the tokens",
