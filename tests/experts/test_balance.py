@@ -58,13 +58,22 @@ def over_the_last_ten(comm, seed, bias_rate):
 
 
 @pytest.mark.slow
-def test_of_20_seeds_12_begin_unfair_training_makes_9_of_them_worse_and_the_bias_holds_all_at_1_38():
-    seeds = range(1, 21)
+@pytest.mark.parametrize(
+    ("seeds", "begin_and_end", "made_worse", "held_at", "loss_changed"),
+    [
+        (range(1, 21), (12, 12), 12, 1.38, (-0.0044, 0.0255)),
+        (range(21, 41), (16, 15), 11, 1.23, (-0.0114, 0.0184)),
+    ],
+    ids=("1 to 20", "21 to 40"),
+)
+def test_of_40_seeds_28_begin_and_27_end_unfair_and_the_bias_holds_all_at_1_38(
+    seeds, begin_and_end, made_worse, held_at, loss_changed
+):
     plain = {seed: run(over_the_last_ten, 4, seed, 0.0).results[0] for seed in seeds}
     guided = {seed: run(over_the_last_ten, 4, seed, 0.05).results[0] for seed in seeds}
-    unfair = {seed for seed in seeds if plain[seed][0] >= 1.6}
-    worse = {seed for seed in seeds if plain[seed][1] > plain[seed][0]}
-    assert (len(unfair), len(unfair & worse), len(worse - unfair)) == (12, 9, 3)
-    assert max(guided[seed][1] for seed in seeds) == pytest.approx(1.38, abs=0.005)
+    unfair = tuple(sum(plain[seed][when] >= 1.6 for seed in seeds) for when in (0, 1))
+    assert unfair == begin_and_end
+    assert sum(plain[seed][1] > plain[seed][0] for seed in seeds) == made_worse
+    assert max(guided[seed][1] for seed in seeds) == pytest.approx(held_at, abs=0.006)
     changed = [guided[seed][2] - plain[seed][2] for seed in seeds]
-    assert (round(min(changed), 3), max(changed)) == (-0.004, pytest.approx(0.0255, abs=5e-4))
+    assert (min(changed), max(changed)) == pytest.approx(loss_changed, abs=1e-4)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from parlab.arguments import checked, optional, positive, whole
 from parlab.experts import copies_to_experts, copies_to_limited_nodes, copies_to_ranks, dropped_share
@@ -37,7 +36,7 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
         ValueError: nodes that do not divide the experts, k above N, or a limit above the nodes.
 
     >>> copies()
-    256 experts on 8 nodes, k = 8: 7.00 copies leave the node, one an expert; 4.63, one a node; 3.50, limited to 4
+    256 experts on 8 nodes, k = 8: 7.00 copies leave, one an expert; 4.63, one a node; at most 3.50, limited to 4
     """
     if num_experts % nodes:
         raise ValueError(f"nodes={nodes}: must divide the {num_experts} experts")
@@ -56,10 +55,8 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
             min(copies_to_limited_nodes(num_experts, n, nodes, min(most, n)), copies_to_ranks(num_experts, n, nodes))
         )
     here = {name: way(k) for name, way in ways.items()}
-    said = (
-        f"{here['a copy an expert']:.2f} copies leave the node, one an expert; {here['a copy a node']:.2f}, one a node"
-    )
-    said += "" if limit is None else f"; {here['limited']:.2f}, limited to {limit}"
+    said = f"{here['a copy an expert']:.2f} copies leave, one an expert; {here['a copy a node']:.2f}, one a node"
+    said += "" if limit is None else f"; at most {here['limited']:.2f}, limited to {limit}"
     headline = f"{num_experts} experts on {nodes} nodes, k = {k}: {said}"
     figure, axes = plot([headline], 4.2, headline, left=0.9, top=1.0)
     top = 1.15 * max(2.0, nodes, here["a copy an expert"])
@@ -70,7 +67,7 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
         ticks=[n for n in (1, 2, 4, 8, 16, 24, 32) if n <= max(ks)],
     )
     scale(axes.yaxis, "copies between nodes", ends=(0, top), grid=True)
-    names = {"limited": f"at most {limit} nodes"}
+    names = {"limited": "at most 1 node" if limit == 1 else f"at most {limit} nodes"}
     styles = {}
     for name, way in ways.items():
         styles[names.get(name, name)] = curve(*LINES[name])
@@ -84,9 +81,9 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
 def explore_copies() -> Explorer:
     """Sliders for `copies`: k, the experts, the nodes and the limit."""
     controls = {
-        "k": steps("experts a token, k", (1, 2, 3, 4, 6, 8, 12, 13, 14, 16), 8),
+        "k": steps("experts a token, k", (1, 2, 3, 4, 6, 8, 12, 16), 8),
         "num_experts": steps("experts N", (8, 16, 64, 128, 256), 256),
-        "nodes": steps("nodes", (1, 2, 4, 8), 8),
+        "nodes": steps("nodes", (2, 4, 8), 8),
         "limit": steps("nodes a token may use", [("any", 0), *((str(n), n) for n in (1, 2, 4, 8))], 4),
     }
     return Explorer("explore_copies", controls, _within)
@@ -106,9 +103,12 @@ def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: in
         tokens, k, num_experts: of the group that shares a capacity.
         bound: a share, drawn dashed.
     """
-    factors = np.linspace(min(counted), max(counted), 60)
-    form = [dropped_share(tokens, k, num_experts, capacity_of(tokens, k, num_experts, float(cf))) for cf in factors]
-    least = next((cf for cf, share in zip(factors, form, strict=True) if share < bound), None)
+    lowest, highest, mean = float(min(counted)), float(max(counted)), tokens * k / num_experts
+    capacities = range(*(capacity_of(tokens, k, num_experts, cf) for cf in (lowest, highest)))
+    edges = [lowest, *(C / mean for C in capacities), highest]  # ⌈cf · mean⌉ is one more beyond each edge between
+    form = [dropped_share(tokens, k, num_experts, C) for C in (*capacities, capacities.stop, capacities.stop)]
+    enough = next((edge for edge, share in zip(edges, form, strict=True) if share < bound), None)
+    least = enough if enough in (None, lowest) else math.floor(100 * enough) / 100 + 0.01  # the next hundredth
     said = "no factor here" if least is None else f"a factor of {least:.2f}"
     headline = f"{tokens} tokens, k = {k}, {num_experts} experts: {said} drops less than {bound:.0%} of uniform routing"
     lines = [headline, *(f"factor {cf:g}: counted {share:.2%}" for cf, share in counted.items())]
@@ -117,8 +117,8 @@ def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: in
     scale(axes.xaxis, "capacity factor", ends=(min(counted) - 0.03, max(counted) + 0.03))
     scale(axes.yaxis, "share of pairs dropped", ends=(0, top), grid=True, says="{:.0%}".format)
     style = curve("#0072B2", "solid")
-    axes.plot(factors, form, gid="formula", drawstyle="steps-post", **style)
-    dot: Any = {"marker": "o", "linestyle": "none", "color": "#D55E00"}
+    axes.plot(edges, form, gid="formula", drawstyle="steps-post", **style)
+    dot: Any = {"marker": "o", "linestyle": "none", "color": "#D55E00", "clip_on": False}
     axes.plot(list(counted), list(counted.values()), gid="counted", **dot)
     axes.axhline(bound, gid="bound", **BOUND)
     line_legend(figure, [("closed form", style), ("counted", dot), (f"{bound:.0%}", BOUND)])

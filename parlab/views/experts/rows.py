@@ -42,7 +42,7 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
     fullest = {name: load.max() / load.mean() for name, load in loads.items()}
     (first, one), (last, other) = (tuple(fullest.items())[place] for place in (0, -1))
     then = f", {other:.2f} times in {last}" if len(fullest) > 1 else ""
-    verdict = f"The fullest rank has {one:.2f} times the mean in {first}{then}"
+    verdict = headline or f"The fullest rank has {one:.2f} times the mean in {first}{then}"
     lines = [verdict]
     lines += [
         f"{name}: " + ", ".join(f"rank {rank} gets {rows}" for rank, rows in enumerate(load))
@@ -51,7 +51,7 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
     height, room = 4.3, (theme.WIDTH - 0.9) / len(matrices)
     if len(matrices) == 1:
         room = 3.2
-    figure = sheet(lines, height, headline or verdict)
+    figure = sheet(lines, height, verdict)
     most, highest = max(matrix.max() for matrix in matrices.values()), max(load.max() for load in loads.values())
     for number, (name, matrix) in enumerate(matrices.items()):
         P = len(matrix)

@@ -34,8 +34,8 @@ def token_way(
         chosen: its k experts.
         num_experts: N, on nodes · ranks_per_node ranks, the first ones on rank 0.
         nodes, ranks_per_node: at most 8 each.
-        copy: `expert`: a copy travels to the rank of each expert. `node`: one to each node, to the rank at the token's
-            place there, which hands it on inside.
+        copy: `expert`: a copy travels to the rank of each expert. `node`: one to each node, with the gates, to the rank
+            at the token's place there, which hands it on inside.
 
     Raises:
         ValueError: an expert that there is not, or twice; experts that do not divide among the ranks.
@@ -98,11 +98,12 @@ def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tupl
     answered = len(hops)
     for rank, experts in places.items():
         film.draw(wall.experts(rank, experts), answered)
-    film.tell(answered, f"{len(places)} ranks apply their experts to the token, and multiply each answer by its gate")
+    film.tell(answered, f"{len(places)} ranks apply their experts to the token")
     for number, (ways, _) in enumerate(reversed(hops)):
         stop = answered + 1 + number
-        lines = ["each node adds up the answers of its ranks", "one sum a node travels back, and is added"]
-        film.tell(stop, lines[number] if len(hops) == 2 else "the answers travel back, each by the way it came")
+        lines = ["each node adds up its ranks' answers, times their gates", "one sum a node travels back, and is added"]
+        direct = "answers travel back; rank 0 adds them, times their gates"
+        film.tell(stop, lines[number] if len(hops) == 2 else direct)
         for way, aside, leaves in _in_turn(wall, ways, stop):
             by = wall.by(way.far, way.near)
             film.move(wall.answer(way.far, way.answer, aside), leaves, leaves + FLIGHT, (by[0] - aside, by[1]))
@@ -184,7 +185,8 @@ class _Wall:
     def wanted(self, rank: int) -> str:
         """The lower edge of a cell, in the colour of its node: this rank has an expert that the token chose."""
         x, y = self.corner(rank)
-        return box(x, y + self.row - 7, self.column - 8, 3, theme.rank_color(rank // self.ranks_per_node))
+        edge = box(x, y + self.row - 7, self.column - 8, 3, theme.rank_color(rank // self.ranks_per_node))
+        return f'<g stroke="currentColor" stroke-width="0.7">{edge}</g>'  # a dark colour is seen on a dark page too
 
     def mark(self, rank: int) -> str:
         """A frame: a copy came here."""

@@ -100,14 +100,14 @@ def test_each_cell_of_the_matrix_shows_its_rows():
 
 
 def test_copies_are_7_and_4_63_and_3_5_and_a_token_with_one_expert_reaches_one_node():
-    assert "7.00 copies leave the node, one an expert; 4.63, one a node; 3.50, limited to 4" in str(views.copies())
-    assert "k = 1: 0.88 copies leave the node, one an expert; 0.88, one a node; 0.88" in str(views.copies(k=1))
+    assert "7.00 copies leave, one an expert; 4.63, one a node; at most 3.50, limited to 4" in str(views.copies())
+    assert "k = 1: 0.88 copies leave, one an expert; 0.88, one a node; at most 0.88" in str(views.copies(k=1))
     assert "limited" not in str(views.copies(limit=None))
 
 
 def test_the_sliders_of_copies_stand_at_their_ends_without_an_error():
     explorer = views.explore_copies()
-    for name, value in (("num_experts", 8), ("k", 16), ("nodes", 1), ("limit", 8), ("limit", 0), ("nodes", 8)):
+    for name, value in (("num_experts", 8), ("k", 16), ("nodes", 2), ("limit", 8), ("limit", 0), ("nodes", 8)):
         explorer.controls[name].value = value
     assert "8 experts on 8 nodes, k = 8: 7.00 copies" in repr(explorer)
 
@@ -117,6 +117,33 @@ def test_dropped_says_the_least_factor_below_one_percent():
     least = float(re.search(r"a factor of ([\d.]+) drops", str(figure))[1])
     assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least)) < 0.01
     assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least - 0.05)) > 0.01
+
+
+@pytest.mark.parametrize("pairs", [(64, 2, 8), (50, 3, 7)])
+def test_the_share_that_is_dropped_falls_where_the_capacity_is_one_more_and_nowhere_else(pairs):
+    figure = views.dropped({1.0: 0.09, 2.0: 0.001}, *pairs)
+    (line,) = [line for line in figure.axes[0].lines if line.get_gid() == "formula"]
+    factors, shares = (np.asarray(of_line, float) for of_line in line.get_data())
+    for factor in np.random.default_rng(0).uniform(1, 2, 200):
+        drawn = shares[np.searchsorted(factors, factor, side="right") - 1]  # the value holds from its factor on
+        assert drawn == dropped_share(*pairs, capacity_of(*pairs, float(factor)))
+
+
+def test_the_least_factor_is_the_first_hundredth_whose_capacity_drops_less_than_the_bound():
+    found = re.search(r"a factor of ([\d.]+) drops", str(views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)))
+    hundredths = (n / 100 for n in range(100, 201))
+    assert float(found[1]) == next(cf for cf in hundredths if dropped_share(64, 2, 8, capacity_of(64, 2, 8, cf)) < 0.01)
+    assert "a factor of 2.00 drops" in str(views.dropped({2.0: 0.0, 2.5: 0.0}, 64, 2, 8))
+    assert "no factor here drops" in str(views.dropped({1.0: 0.09, 1.1: 0.05}, 64, 2, 8))
+
+
+def test_gates_stay_at_home_with_a_copy_an_expert_and_travel_where_a_node_adds_up():
+    assert "rank 0 adds them, times their gates" in views.token_way(EIGHT, copy="expert").story
+    assert "each node adds up its ranks' answers, times their gates" in views.token_way(EIGHT).story
+
+
+def test_the_text_of_rows_between_ranks_says_the_headline_that_is_drawn():
+    assert str(views.rows_between({"one": [[1, 1], [1, 1]]}, headline="All alike")).startswith("All alike\none: rank 0")
 
 
 @pytest.mark.parametrize(
