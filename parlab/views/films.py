@@ -48,8 +48,9 @@ def film(source: Any, **options: Any) -> Film:
       halving, circulant or in two levels; not every number of ranks fits all of these): the pieces that travel;
     - for up to three such runs by name, {name: run}: the same below each other, on one clock;
     - for one or two steps of ZeRO-3 by name, {name: run}: gathers beside the work, and the waiting that they leave;
-    - for up to three other runs by name, {name: run}: what the ranks of each do, on one clock (`run.wallclock` is a
-      watch's);
+    - for up to three other runs by name, {name: run}: what each rank does by one clock below what it does by the other,
+      with a line from an action to itself (`run.wallclock` is a watch's); with `messages=True`, two ranks and the
+      messages between them, carried or not;
     - for the run of one attention across 2 or 4 ranks, forward, on contiguous shards, without a mask (USP with a causal
       one too; USP and the double ring also composed of their parts): the K/V, queries and outputs that travel between
       rectangles of tokens × heads (`ranks_per_node=` draws the nodes);

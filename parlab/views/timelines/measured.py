@@ -7,19 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from parlab.arguments import positive, whole
-from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import timelines_of
+from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time, write
-from parlab.views.timelines.panels import compare_timelines, lanes_of
-from parlab.views.timelines.timeline import WHOLE
 from parlab.views.widgets.explorer import Explorer, steps
-from parlab.world import Link, Run, Timeline
+from parlab.world import Link, Timeline
 from parlab.world.timeline import Span, Transfer, columns_of
-from parlab.world.units import format_bytes
 
 CURVE = {"color": theme.INK, "linewidth": 1.5}
 POINTS = (
@@ -28,39 +23,7 @@ POINTS = (
 )
 FORMULA = "2(P − 1)(α + n/P/bandwidth)"
 WALL_CLOCK, BY_HAND = "the wall clock", "message"  # the name of a real clock, and of a message of no collective
-SENDER, RECEIVER = 0, 1  # of a transfer
 Times = Mapping[str, Mapping[int, float]]  # by the name of a library: the seconds by the bytes of the array
-
-
-def wall_clock(runs: Mapping[str, Run | Timeline], *, headline: str, rank: int | None = None) -> Picture:
-    """As `compare_timelines`, or with a `rank` as `lanes_of`, where some of the clocks are real.
-
-    Each clock begins with its first computation, because processes do not start together. On a real clock a message
-    that the program posted by hand is hollow while one of its two ranks computes: nobody carries it then. The times are
-    in the picture alone: its text says what every machine and every run has in common.
-
-    Args:
-        runs: by the name that stands above each; `run.wallclock` is what was measured.
-        headline: what stands above.
-        rank: whose lanes; None: all ranks, without their messages.
-
-    Raises:
-        ValueError: something else.
-    """
-    whole_runs = timelines_of(runs)
-    shown = {name: from_first_computation(one) for name, one in whole_runs.items()}
-    if rank is None:
-        figure = compare_timelines(shown, headline=headline)
-    else:
-        figure = lanes_of({name: while_carried(one) for name, one in shown.items()}, rank, headline=headline)
-        for axes, one in zip(figure.axes, shown.values(), strict=True):
-            _frame_messages(axes, one, rank)
-    lines = [headline]
-    for name, one in whole_runs.items():
-        sent = sum(map(one.bytes_sent, range(one.size)))
-        lines.append(f"{name}: {one.size} ranks, {len(one.transfers)} messages, {format_bytes(sent)}")
-    figure.text_shown = "\n".join(lines)
-    return figure
 
 
 def from_first_computation(shown: Timeline) -> Timeline:
@@ -88,25 +51,6 @@ def from_first_computation(shown: Timeline) -> Timeline:
     )
 
 
-def while_carried(shown: Timeline) -> Timeline:
-    """On a real clock: each message posted by hand passes only while neither of its ranks computes."""
-    if shown.cluster != WALL_CLOCK:
-        return shown
-    parts = []
-    for message in shown.transfers:
-        busy = [span for span in shown.computes if span.rank in (message.src, message.dst)]
-        for start, end in idle_parts(message, busy if message.name == BY_HAND else []):
-            parts.append(message._replace(start=start, end=end))
-    return Timeline(
-        shown.size,
-        shown.makespan,
-        computes=columns_of([(s.rank, s.start, s.end, s.name) for s in shown.computes], 4),
-        transfers=columns_of(parts, 8),
-        waits=columns_of(shown.waits, 6),
-        cluster=shown.cluster,
-    )
-
-
 def idle_parts(message: Transfer, busy: Iterable[Span]) -> list[tuple[int, int]]:
     """The parts of the message's time that none of the spans `busy` covers."""
     found, start = [], message.start
@@ -117,14 +61,6 @@ def idle_parts(message: Transfer, busy: Iterable[Span]) -> list[tuple[int, int]]
         if start >= message.end:
             return found
     return [*found, (start, message.end)]
-
-
-def _frame_messages(axes: Axes, shown: Timeline, rank: int) -> None:
-    """A frame around the whole time of each message, in the lanes of `lanes_of`."""
-    for lane, (kind, ranks) in enumerate((("send", SENDER), ("receive", RECEIVER)), start=1):
-        spans = [t for t in shown.transfers if t[ranks] == rank and t.end > t.start]
-        color = theme.KINDS[kind].color
-        marks.frames(axes, f"posted {kind}s", spans, [lane] * len(spans), WHOLE, color, linewidths=1.2)
 
 
 def measured_times(measured: Mapping[int, Times], links: Mapping[int, Link], *, ranks: int, nbytes: int) -> Picture:

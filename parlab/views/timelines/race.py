@@ -1,4 +1,4 @@
-"""The film of several clocks of one program: they start together, and the hand of each stops when its run is done."""
+"""The film of several clocks of one program, over each other: below an action stands the same one by the next clock."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from parlab.arguments import flag
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, box, outline, word
 from parlab.views.drawing.lanes import timelines_of
-from parlab.views.timelines.film import program
+from parlab.views.timelines.carried_film import carried_film
 from parlab.views.timelines.measured import from_first_computation
-from parlab.views.timelines.timeline import kind_of
+from parlab.views.timelines.timeline import ACTION, kind_of
 from parlab.world import Run, Timeline
 
-MOST_CLOCKS, MOST_RANKS = 3, 4
-ENDS = (78, 600)  # of the lanes
-LANE, BAR, HEAD, LEGEND = 26, 20, 30, 24
+MOST_CLOCKS, MOST_RANKS, MOST_LETTERS = 3, 4, 9
+ENDS = (148, 606)  # of the rows; at their left stand the rank and the clock
+BAR, GAP, BETWEEN, LEGEND = 17, 14, 13, 50  # heights: of a row, between two rows of a rank, between ranks
 LOOKS = 8  # stops, at least: the film's clock also stands at the end of each run
+DIGIT, ROOM = 8, 4  # the width of a letter on a bar, and the room beside it
+
+Ends = dict[tuple[int, str], int]  # when a rank's action ended
 
 
 def clocks(source: Any) -> bool:
@@ -28,52 +32,134 @@ def clocks(source: Any) -> bool:
     return all(isinstance(one, Timeline) and one.computes for one in shown)
 
 
-def clock_race_film(runs: Mapping[str, Run | Timeline]) -> Film:
-    """The film of up to three runs one below the other, on one clock, each from its first computation on.
+def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) -> Film:
+    """The film of up to three runs on one clock, each from its first computation on. A rank has a row for each run.
+
+    A line joins the same action in two rows, from its end to its end: it is upright where both clocks agree.
 
     Args:
-        runs: {name: run}, each of at most 4 ranks; `run.wallclock` is the one of a watch.
+        runs: {name: run}, each of at most 4 ranks; `run.wallclock` is the one of a watch. A name has up to 9 letters.
+        messages: two ranks side by side instead, and the messages between them: see `carried_film`.
 
     Raises:
-        ValueError: too many runs or ranks, or clocks of several units.
+        ValueError: too many runs or ranks, a longer name, or clocks of several units.
     """
+    flag("messages", messages)
+    if messages:
+        return carried_film(runs)
     shown = {name: from_first_computation(one) for name, one in timelines_of(runs, MOST_CLOCKS, one_clock=True).items()}
     if max(one.size for one in shown.values()) > MOST_RANKS:
         raise ValueError(f"source: a race has lanes for {MOST_RANKS} ranks of each run")
-    says = next(iter(shown.values())).format
-    last = max(one.makespan for one in shown.values())
-    times = sorted({last * look // LOOKS for look in range(LOOKS)} | {one.makespan for one in shown.values()})
-    height = LEGEND + sum(HEAD + LANE * one.size for one in shown.values())
-    headline = "; ".join(f"{name} {says(one.makespan)}" for name, one in shown.items())
-    film = Film(headline, times, height, resting=0.3, says=says, ends=ENDS)
+    for name in shown:
+        if len(name) > MOST_LETTERS:
+            raise ValueError(f"source: the name {name!r} has {len(name)} letters, and {MOST_LETTERS} have room")
+    says, ends = next(iter(shown.values())).format, [one.makespan for one in shown.values()]
+    looks = {max(ends) * look // LOOKS for look in range(LOOKS)}
+    times = sorted({look for look in looks if all(abs(look - end) > max(ends) // 40 for end in ends)} | set(ends))
+    lane = len(shown) * BAR + (len(shown) - 1) * GAP + BETWEEN
+    size = max(one.size for one in shown.values())
+    height = LEGEND + lane * size - BETWEEN
+    film = Film(
+        "; ".join(f"{name} {says(one.makespan)}" for name, one in shown.items()),
+        times,
+        height,
+        says=says,
+        ends=ENDS,
+        resting=0.4,
+    )
     film.draw(_legend(shown.values()))
-    marks, top = "", LEGEND
-    for name, one in shown.items():
-        film.draw(word(ENDS[0], top + 14, name, "strong left"))
-        film.draw(word(ENDS[1] - 60, top + 14, f"done: {says(one.makespan)}", "small"), one.makespan)
-        for rank in range(one.size):
-            y = top + HEAD + LANE * (rank + 0.5)
-            film.draw(word(36, y, f"rank {rank}", "small") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))
-            marks += program(film, one, rank, y, BAR)
-        top += HEAD + LANE * one.size
+    for number, (name, one) in enumerate(shown.items()):
+        film.draw(
+            word(
+                ENDS[0] + (230 if len(shown) < 3 else 154) * number,
+                34,
+                f"{name}: done at {says(one.makespan)}",
+                "small left",
+            ),
+            one.makespan,
+        )
+    marks = ""
+    for rank in range(size):
+        top = LEGEND + lane * rank
+        rows = [top + (BAR + GAP) * number for number in range(len(shown))]
+        film.draw(word(30, (top + rows[-1] + BAR) / 2, f"rank {rank}"))
+        film.draw(box(60, top, 5, rows[-1] + BAR - top, theme.rank_color(rank)))
+        for y, (name, one) in zip(rows, shown.items(), strict=True):
+            film.draw(word(72, y + BAR / 2, name, "small left"))
+            marks += _row(film, one, rank, y)
+        for (y, above), (_, below) in pairwise(zip(rows, map(_ends, shown.values()), strict=True)):
+            marks += _joined(film, above, below, rank, y + BAR)
     film.bare(marks)
-    film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND + HEAD}v{height - LEGEND - HEAD}"/>')
+    film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND}v{height - LEGEND}"/>')
     for start, _ in pairwise(times):
-        film.tell(start, "; ".join(f"{name}: {_ended(one, start)}" for name, one in shown.items()))
+        film.tell(start, _line(shown, start))
     return film
 
 
 def _legend(shown: Iterable[Timeline]) -> str:
-    """The colour of each kind of work, and the dashes of a wait."""
+    """The colour of each kind of work, the dashes of a wait, and the line between two clocks."""
     kinds = {kind_of(span.name) for one in shown for span in one.computes}
     marks, x = "", ENDS[0]
     for kind in [kind for kind in theme.KINDS if kind in kinds]:
         name = theme.KINDS[kind].name
         marks += box(x, 3, 14, 14, theme.KINDS[kind].color) + word(x + 20, 10, name, "small left")
         x += 36 + 8 * len(name)
-    return marks + outline(x, 3, 14, 14, "wait") + word(x + 20, 10, "waits", "small left")
+    marks += outline(x, 3, 14, 14, "wait") + word(x + 20, 10, "waits", "small left")
+    return (
+        marks + f'<path class="trail" d="M{x + 80} 3l12 14"/>' + word(x + 100, 10, "the same action ends", "small left")
+    )
 
 
-def _ended(shown: Timeline, time: int) -> str:
-    ended = sum(span.end <= time for span in shown.computes)
-    return "done" if ended == len(shown.computes) else f"{ended} of {len(shown.computes)} actions done"
+def _row(film: Film, shown: Timeline, rank: int, y: float) -> str:
+    """The work and the waits of a rank, as one path for each kind: many bars take few bytes."""
+    bars: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    for span in shown.computes:
+        x, width = film.x(span.start), round(film.x(span.end) - film.x(span.start), 1)
+        if span.rank != rank or width <= 0:
+            continue
+        color = theme.KINDS[kind_of(span.name)].color
+        bars[color] = bars.get(color, "") + _bar(x, y, width)
+        text = action[2] if (action := ACTION.fullmatch(span.name)) else span.name
+        if DIGIT * len(text) + ROOM <= width:
+            texts[color] = texts.get(color, "") + f'<tspan x="{x + width / 2:.4g}">{text}</tspan>'
+    waits = [(film.x(w.start), film.x(w.end)) for w in shown.waits if w.rank == rank]
+    dashes = "".join(_bar(start, y, round(end - start, 1)) for start, end in waits if end - start >= 1)
+    marks = f'<path class="wait" d="{dashes}"/>' if dashes else ""
+    for color, drawn in bars.items():
+        marks += f'<path fill="{color}" d="{drawn}"/>'
+    for color, said in texts.items():
+        ink = "dark" if theme.text_color(color) == theme.INK else "light"
+        marks += f'<text y="{y + BAR / 2:g}" class="{ink} small">{said}</text>'
+    return marks
+
+
+def _bar(x: float, y: float, width: float) -> str:
+    return f"M{x:g} {y:g}h{max(width - 0.8, 0.4):.3g}v{BAR}h{-max(width - 0.8, 0.4):.3g}z"
+
+
+def _ends(shown: Timeline) -> Ends:
+    return {(span.rank, span.name): span.end for span in shown.computes}
+
+
+def _joined(film: Film, above: Ends, below: Ends, rank: int, y: float) -> str:
+    """A line from the end of each action in the row above to its end in the row below."""
+    both = [(film.x(above[key]), film.x(below[key])) for key in above if key[0] == rank and key in below]
+    lines = "".join(f"M{start:g} {y:g}L{end:g} {y + GAP:g}" for start, end in both)
+    return f'<path class="trail" d="{lines}"/>' if lines else ""
+
+
+def _line(shown: Mapping[str, Timeline], time: int) -> str:
+    """How many actions have ended by each clock, and how late the newest of the last clock is, against the first."""
+    done = {name: sum(span.end <= time for span in one.computes) for name, one in shown.items()}
+    first, *others = [f"{name} {done[name]}" for name in shown]
+    total = len(next(iter(shown.values())).computes)
+    said = ", ".join([f"{first} of {total}", *others])
+    clock, watch = _ends(next(iter(shown.values()))), _ends(list(shown.values())[-1])
+    ended = [(end, key) for key, end in watch.items() if end <= time and key in clock]
+    if len(shown) == 1 or not ended:
+        return said
+    end, (rank, name) = max(ended)
+    late, says = end - clock[rank, name], next(iter(shown.values())).format
+    short = action[1] + action[2] if (action := ACTION.fullmatch(name)) else name
+    return f"{said}; {short} of rank {rank}: {says(abs(late))} {'late' if late >= 0 else 'early'}"

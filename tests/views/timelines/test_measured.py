@@ -1,10 +1,9 @@
 """Measured beside computed: what is drawn is the numbers that were given, and the text holds no time."""
 
-import numpy as np
 import pytest
 
-from parlab import run, views
-from parlab.views.timelines.measured import from_first_computation, idle_parts, while_carried
+from parlab import views
+from parlab.views.timelines.measured import from_first_computation, idle_parts
 from parlab.world import Link, Timeline
 from parlab.world.timeline import Span, Transfer
 
@@ -14,26 +13,9 @@ MEASURED = {ranks: {"ours": times} for ranks, times in OURS.items()}
 LINKS = dict.fromkeys((2, 3, 4), LINK)
 
 
-def shifted(comm):
-    with comm.compute("work", seconds=1e-3):
-        return comm.sendrecv(np.ones(128), comm.right, comm.left)
-
-
 def real(**columns):
     """A measured timeline of 2 ranks."""
     return Timeline(2, 1000, cluster="the wall clock", **columns)
-
-
-def test_the_text_of_clocks_counts_messages_and_bytes_and_holds_no_time():
-    done = run(shifted, 2)
-    clocks = {"computed": done, "measured": Timeline(2, 5 * 10**9)}
-    for rank in (None, 1):
-        figure = views.wall_clock(clocks, headline="Two clocks", rank=rank)
-        assert repr(figure).splitlines() == [
-            "Two clocks",
-            "computed: 2 ranks, 2 messages, 2.00 KiB",
-            "measured: 2 ranks, 0 messages, 0 B",
-        ]
 
 
 def test_a_clock_whose_first_computation_starts_at_120_begins_there():
@@ -64,23 +46,6 @@ def test_a_clock_whose_first_computation_starts_at_120_begins_there():
 def test_of_the_time_from_100_to_200_the_parts_without_work_are_left(busy, left):
     message = Transfer(0, 1, 8, 100, 100, 200, "message", None)
     assert idle_parts(message, [Span(0, start, end, "compute", "work") for start, end in busy]) == left
-
-
-def test_a_message_posted_by_hand_passes_while_neither_rank_computes_and_a_collectives_any_time():
-    clock = real(
-        computes=((0, 1), (0, 0), (100, 160), ("work", "work")),
-        transfers=((0, 0), (1, 1), (8, 8), (0, 0), (10, 20), (200, 90), ("message", "all_reduce"), (None, None)),
-    )
-    passing = [(t.name, t.start, t.end) for t in while_carried(clock).transfers]
-    assert passing == [("all_reduce", 20, 90), ("message", 160, 200)]
-    figure = views.wall_clock({"measured": clock}, headline="x", rank=0)
-    frames = {c.get_gid(): len(c.get_paths()) for c in figure.axes[0].collections if "posted" in (c.get_gid() or "")}
-    assert frames == {"posted sends": 2}
-
-
-def test_on_a_computed_clock_a_message_passes_beside_the_work():
-    done = run(shifted, 2).timeline
-    assert while_carried(done) is done
 
 
 def test_4_ranks_1000_bytes_are_drawn_and_tabled_at_6_latencies_and_6_quarters_of_1000_bytes():

@@ -1,11 +1,13 @@
-"""The film of several clocks: each starts at its first computation, and is done at its own end."""
+"""The film of several clocks over each other: each starts at its first computation, and is done at its own end."""
+
+import re
 
 import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
 from tests.views.drawn import check_refused
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, tree_of
 
 CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9)
 
@@ -18,22 +20,58 @@ def works(seconds, size=2):
     return run(program, size, cluster=CLUSTER)
 
 
+def race():
+    return views.film({"told": works(1e-6), "paid": works(2.5e-6)})
+
+
 def test_a_clock_of_4_us_is_done_while_one_of_10_us_has_ended_2_of_4_actions():
-    film = views.film({"told": works(1e-6), "paid": works(2.5e-6)})
+    film = race()
     check_film(film)
     story = repr(film).splitlines()
     assert story[0] == "told 4.00 µs; paid 10.0 µs"
-    assert story[1] == "0 s: told: 0 of 4 actions done; paid: 0 of 4 actions done"
-    assert "4.00 µs: told: done; paid: 1 of 4 actions done" in story
-    assert "5.00 µs: told: done; paid: 3 of 4 actions done" in story
+    assert story[1] == "0 s: told 0 of 4, paid 0"
+    assert "4.00 µs: told 4 of 4, paid 1; F0 of rank 0: 1.50 µs late" in story
+    assert "5.00 µs: told 4 of 4, paid 3; F0 of rank 1: 3.00 µs late" in story
+
+
+def test_an_action_that_ends_before_the_first_clock_says_so_is_early():
+    story = repr(views.film({"told": works(2.5e-6), "paid": works(1e-6)}))
+    assert "4.00 µs: told 1 of 4, paid 4; F1 of rank 1: 6.00 µs early" in story
+
+
+def test_a_line_joins_the_end_of_each_action_in_one_row_to_its_end_in_the_next():
+    film = race()
+    lines = [
+        (float(start), float(end))
+        for path in tree_of(film).iter("path")
+        for start, end in re.findall(r"M([\d.]+) [\d.]+L([\d.]+) [\d.]+", path.get("d"))
+    ]
+    told, paid = (1, 2, 2, 4), (2.5, 5, 5, 10)
+    assert lines == [(film.x(a * 10**6), film.x(b * 10**6)) for a, b in zip(told, paid, strict=True)]
+
+
+def test_of_three_clocks_each_has_a_row_of_each_rank_and_an_action_that_only_one_has_no_line():
+    def other(comm):
+        comm.compute("0B7", seconds=1e-6)
+
+    film = views.film({"one": works(1e-6), "two": works(1e-6), "other": run(other, 2, cluster=CLUSTER)})
+    assert [film.html.count(f">{name}<") for name in ("one", "two", "other")] == [2, 2, 2]
+    joins = [path for path in tree_of(film).iter("path") if "L" in path.get("d") and path.get("class") == "trail"]
+    assert len(joins) == 2  # of each rank's rows one and two
+
+
+def test_a_number_stands_on_a_bar_that_has_room_for_it():
+    film = views.film({"told": works(1e-6), "paid": works(50e-6)})
+    said = [text.text for text in tree_of(film).iter("tspan")]
+    assert said == ["0", "1"] * 2  # on the bars of 50 and 100 µs, not on those of 1 and 2
 
 
 def test_the_words_done_come_at_each_clocks_own_end():
-    film = views.film({"told": works(1e-6), "paid": works(2.5e-6)})
-    seen = {words[0]: at["a"] for at, words in marks(film, "see") if words and words[0].startswith("done: ")}
+    film = race()
+    seen = {words[0]: at["a"] for at, words in marks(film, "see") if words and ": done at " in words[0]}
     assert seen == {
-        "done: 4.00 µs": pytest.approx(film.second(4_000_000), abs=0.01),
-        "done: 10.0 µs": pytest.approx(film.second(10_000_000), abs=0.01),
+        "told: done at 4.00 µs": pytest.approx(film.second(4_000_000), abs=0.01),
+        "paid: done at 10.0 µs": pytest.approx(film.second(10_000_000), abs=0.01),
     }
 
 
@@ -67,3 +105,4 @@ def test_what_cannot_race_is_refused_by_name():
     one = works(1e-6)
     check_refused(lambda: views.film(dict.fromkeys("abcd", one)), "runs=", "1 to 3")
     check_refused(lambda: views.film({"wide": works(1e-6, size=5)}), "source", "4 ranks of each run")
+    check_refused(lambda: views.film({"1F1B by a watch": one}), "source", "15 letters")

@@ -1,0 +1,87 @@
+"""The film of two ranks and the messages between them: who carries a message, and when it is there."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run, views
+from parlab.views.timelines.carried_film import Carried, carried
+from parlab.world import Timeline
+from tests.views.drawn import check_refused
+from tests.views.filmed import check_film, marks
+
+CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9)  # a message of 8 kB takes 8 µs
+
+
+def exchange(comm, x):
+    requests = [comm.isend(x, comm.right), comm.irecv(comm.left, like=x)]
+    comm.compute("work", seconds=10e-6)
+    return [request.wait() for request in requests][1]
+
+
+def computed(size=2):
+    return run(exchange, size, np.ones(1000), cluster=CLUSTER)
+
+
+def watched(**changed):
+    """A clock of a watch, in µs: both ranks work from 0 on, rank 0 until 10 and rank 1 until 12."""
+    columns = {
+        "computes": ((0, 1), (0, 0), (10, 12), ("work", "work")),
+        "transfers": ((0, 1), (1, 0), (8000, 8000), (0, 1), (0, 1), (15, 11), ("message", "message"), (None, None)),
+    } | changed
+    columns = {
+        name: tuple(
+            tuple(n * 10**6 for n in column) if index in TIMES[name] else column for index, column in enumerate(of)
+        )
+        for name, of in columns.items()
+    }
+    return Timeline(2, 15 * 10**6, cluster="the wall clock", **columns)
+
+
+TIMES = {"computes": (1, 2), "transfers": (3, 4, 5)}
+
+
+def in_us(messages):
+    return [m._replace(posted=m.posted / 1e6, start=m.start / 1e6, end=m.end / 1e6) for m in messages]
+
+
+def test_on_a_computed_clock_messages_travel_from_0_to_8_us_beside_the_work():
+    assert in_us(carried(computed().timeline)) == [Carried(0, 8000, 0, 0, 8), Carried(1, 8000, 0, 0, 8)]
+
+
+def test_by_a_watch_a_message_posted_by_hand_lies_until_its_receiver_has_worked_also_while_its_sender_works_on():
+    assert in_us(carried(watched())) == [Carried(1, 8000, 1, 10, 11), Carried(0, 8000, 0, 12, 15)]
+
+
+def test_what_a_helper_carries_passes_beside_the_work_and_a_barrier_is_no_message():
+    names = ((0, 1), (1, 0), (8000, 0), (2, 2), (2, 2), (5, 5), ("all_reduce", "barrier"), (None, None))
+    assert in_us(carried(watched(transfers=names))) == [Carried(0, 8000, 2, 2, 5)]
+
+
+def test_the_story_tells_of_each_clock_whether_its_messages_travel():
+    film = views.film({"clock": computed(), "watch": watched()}, messages=True)
+    check_film(film)
+    story = repr(film).splitlines()
+    assert story[0] == "clock: there after 8.00 µs; watch: there after 15.0 µs"
+    assert story[1] == "0 s: clock: travels; watch: lies there"
+    assert "8.00 µs: clock: is there; watch: lies there" in story
+    assert "10.0 µs: clock: is there; watch: travels" in story
+
+
+def test_a_posted_message_stands_dashed_at_its_sender_until_the_receiver_looks():
+    film = views.film({"watch": watched()}, messages=True)
+    posted = [at for at, words in marks(film, "see") if words == ["7.81 KiB posted"]]
+    assert [at["b"] for at in posted] == [
+        pytest.approx(film.second(time, leaves=True), abs=0.01) for time in (12_000_000, 10_000_000)
+    ]
+    moved = [at for at, _ in marks(film, "go") + marks(film, "go flow")]
+    assert [at["x"] > 0 for at in moved] == [True, False]
+
+
+def test_what_has_no_place_is_refused_by_name():
+    def three(comm, x):
+        for _ in range(3):
+            exchange(comm, x)
+
+    check_refused(lambda: views.film({"wide": computed(3)}, messages=True), "wide", "3 ranks")
+    check_refused(lambda: views.film({"many": run(three, 2, np.ones(8))}, messages=True), "many", "3 messages")
+    check_refused(lambda: views.film({"one": computed()}, messages="no"), "messages='no'", "True or False")
