@@ -41,6 +41,9 @@ def seconds_on_paper(
 ) -> float:
     """Seconds of a step by interleaved 1F1B: m + (pp − 1)/chunks times what a stage needs for a microbatch.
 
+    That is so if m = batch/dp, the microbatches of a replica, are pp or more. If they are fewer, only the breadth-first
+    schedule runs with several chunks, and each next chunk waits until the first microbatch has passed pp stages.
+
     Args:
         work: seconds of a microbatch of one sequence on one device, forward and backward, all layers.
         nbytes: of the tensor-parallel turns of a microbatch, of which (tp − 1)/tp pass a rank's port.
@@ -55,4 +58,5 @@ def seconds_on_paper(
     11.875
     """
     stage = (work / tp + (tp - 1) / tp * nbytes / speed) / pp
-    return stage * (batch / dp + (pp - 1) / chunks)
+    m = batch / dp
+    return stage * (m + (pp - 1) / chunks + (chunks - 1) / chunks * max(pp - m, 0))

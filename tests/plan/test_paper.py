@@ -6,6 +6,7 @@ import pytest
 
 from parlab.labs import EXERCISES
 from parlab.nn import LlamaConfig
+from parlab.pipeline import Costs, looped_bfs, simulate
 from parlab.plan import Hardware, Layout, binding, estimate, memory_on_paper, seconds_on_paper, worth_having
 from parlab.tensor.costs import llama_kept_by_place
 from parlab.world import Cluster
@@ -37,6 +38,15 @@ def test_seconds_on_paper_are_work_and_turns_once_a_microbatch_and_p_minus_1_ove
     expected = seconds_on_paper(one["products"] + one["attention"], nbytes, pace, d, p, t, v, batch)
     took = sum(found[kind] for kind in ("products", "attention", "tp", "bubble", "imbalance"))
     assert expected == pytest.approx(took, rel=0.02)
+
+
+@pytest.mark.parametrize("m", [1, 3, 8, 13])
+@pytest.mark.parametrize(("p", "v"), [(8, 1), (8, 2), (4, 5)])
+def test_seconds_on_paper_are_those_of_the_schedule_also_where_microbatches_are_fewer_than_stages(p, v, m):
+    """Breadth-first, because interleaved 1F1B needs whole groups of p microbatches."""
+    chunk = 3.0 / p / v
+    ran = simulate(looped_bfs(p, m, v), Costs(chunk / 3, chunk / 3, chunk / 3))
+    assert seconds_on_paper(3.0, 0, 1, 1, p, 1, v, m) == pytest.approx(ran.makespan)
 
 
 @pytest.mark.parametrize(
