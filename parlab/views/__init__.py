@@ -24,6 +24,7 @@ from parlab.views.mesh.place import groups_on_mesh
 from parlab.views.mesh.scatter import all_meshes
 from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.mesh.sums import film_of_sums
+from parlab.views.planning.assumptions import verdict_assumptions
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured

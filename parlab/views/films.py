@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from parlab.pipeline import Schedule, ScheduleTimeline
-from parlab.plan import Walk
+from parlab.plan import Plans, Walk
 from parlab.views.all_reduce.film import moves_of, pieces_film, race_film, raceable
 from parlab.views.attention.film import attention_film, plan_of
 from parlab.views.attention.ring_film import ring_film, ring_of
 from parlab.views.drawing.film import Film
 from parlab.views.planning.film import walk_film
+from parlab.views.planning.limit_film import limit_film
 from parlab.views.schedules.film import schedule_film
 from parlab.views.schedules.moves_film import moves_film, schedules
 from parlab.views.sharding.film import cut_mlp, mlp_film
@@ -34,6 +35,7 @@ FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
     (lambda source: isinstance(source, Timeline) and ring_of(source) is not None, ring_film),
     (lambda source: isinstance(source, Walk), walk_film),
+    (lambda source: isinstance(source, Plans), limit_film),
     (lambda source: isinstance(source, Timeline), timeline_film),
 ]
 """For each subject: whether a source is of this subject, and its film. The first that fits is taken."""
@@ -63,6 +65,7 @@ def film(source: Any, **options: Any) -> Film:
     - for a list of schedules of the same actions, each a few moves from the one before or with more memory: the actions
       that glide to their new times;
     - for a search by hand (`parlab.plan.Walk`): the two bills of each layout, and its way on the map;
+    - for a search (`parlab.plan.Plans`): the best layout as more and more memory is usable;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.
 
     Args:

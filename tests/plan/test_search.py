@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.nn import LlamaConfig
+from parlab.pipeline import Costs, looped_bfs, simulate
 from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 
@@ -270,18 +271,17 @@ def test_in_a_rack_of_72_tp_8_stays_the_best_of_whole_sequences():
     assert [round(x, 2) for x in seconds.values()] == [5.66, 6.32, 7.64, 11.94]
 
 
-def test_on_paper_tp_4_starves_a_long_pipeline_and_a_short_one_does_not_fit():
-    """The planner refuses fewer microbatches than stages, so lesson 08 prices tp 4 by its own two formulas."""
-    from parlab.plan import memory_on_paper, seconds_on_paper
-
+@pytest.mark.parametrize(
+    ("p", "m", "v", "t", "expected"),
+    [(16, 16, 8, 8, 5.78), (16, 8, 8, 4, 10.31), (32, 16, 4, 4, 10.92), (8, 4, 16, 4, 10.00)],
+)
+def test_with_tp_4_half_the_microbatches_starve_every_pipeline_of_llama_3(p, m, v, t, expected):
+    """The planner refuses fewer microbatches than stages, so lesson 08 simulates the schedule."""
     work, turns = 6 * 405_853_388_800 * 8192 / (0.54 * 989e12), 6 * 126 * 8192 * 16384 * 2
-
-    def bills(dp, pp, tp, chunks):
-        seconds = seconds_on_paper(work, turns, 0.78 * 450e9, dp, pp, tp, chunks, 2048)
-        nbytes = memory_on_paper(405_853_388_800, 537_474_760_704, dp, pp, tp, 2048 // dp, 2)
-        return round(seconds, 2), round(nbytes / 2**30, 1)
-
-    assert bills(128, 16, 8, 8) == (5.78, 68.8)
-    assert bills(256, 16, 4, 8) == (6.03, 74.7)
-    assert bills(128, 32, 4, 4) == (7.25, 68.8)
-    assert bills(512, 8, 4, 16) == (5.42, 86.5)
+    chunk = (work / t + (t - 1) / t * turns / (0.78 * 450e9)) / p / v
+    ran = simulate(looped_bfs(p, m, v), Costs(chunk / 3, chunk / 3, chunk / 3))
+    assert ran.makespan == pytest.approx(expected, abs=0.01)
+    if m >= p:
+        return
+    with pytest.raises(ValueError, match="fewer microbatches"):
+        estimate(LLAMA_405B, DGX_H100, Layout(dp=2048 // m, pp=p, tp=t), **LLAMA_3)

@@ -1,4 +1,4 @@
-"""How sure a plan is: the best layout of Llama 3's step at each usable memory, and at each pace of products."""
+"""How sure a plan is: the best layout of Llama 3's step at each usable memory, and under other assumptions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.arguments import checked, flag, positive
-from parlab.plan import H100, LLAMA_405B, Estimate, Layout, Plans, estimate, search, validation
+from parlab.arguments import Rule, checked, flag, one_of, positive
+from parlab.plan import H100, LLAMA_3, LLAMA_405B, Estimate, Layout, Plans, estimate, search, validation
 from parlab.plan.arguments import fraction
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, percent, plot, scale, write
@@ -35,6 +35,7 @@ MESHES = {  # the best ones, with the number of their colours; others have the s
     "dp 128 pp 16 tp 8": 0,
     "dp 256 pp 8 tp 8": 1,
     "dp 256 pp 4 tp 16": 2,
+    "dp 64 pp 32 tp 8": 4,
     "dp 64 pp 16 cp 4 tp 4": 5,
     "dp 128 pp 8 cp 2 tp 8": 3,
     "dp 128 pp 8 cp 4 tp 4": 7,
@@ -42,12 +43,32 @@ MESHES = {  # the best ones, with the number of their colours; others have the s
 MEASURED_MEMORY = "torchtitan, memory"  # the family of the published rows
 ROWS = 201  # of the map
 SMALL = 0.08  # of the map: smaller areas have no words
+WAITS = {  # names of what nothing hides, and its kinds of traffic
+    "nothing": frozenset[str](),
+    "tp": frozenset({"tp"}),
+    "cp": frozenset({"cp"}),
+    "pp": frozenset({"pp"}),
+    "dp": frozenset({"dp"}),
+    "all but tp": frozenset({"cp", "pp", "dp"}),  # Megatron, unless asked
+}
+ASSUMED: dict[str, Rule] = {
+    "products": fraction,
+    "links": fraction,
+    "waits": lambda name, value: one_of(name, value, tuple(WAITS)),
+    "cut_sequences": flag,
+}
 MEASURED = {"color": theme.RANKS[5], "marker": "<", "markersize": 8, "linestyle": "none", "markeredgewidth": 0}
 
 
-@checked({"usable": positive, "products": fraction, "planned": positive, "cut_sequences": flag})
+@checked(ASSUMED | {"usable": positive, "planned": positive})
 def verdict(
-    usable: float = USABLE, products: float = 0.54, planned: float = 1.0, cut_sequences: bool = False
+    usable: float = USABLE,
+    products: float = 0.54,
+    planned: float = 1.0,
+    cut_sequences: bool = False,
+    *,
+    links: float = 0.6,
+    waits: str = "nothing",
 ) -> Picture:
     """Draw the layouts of Llama 3 405B near the limit, and the best of those that fit. `explore_verdict` shows this.
 
@@ -58,22 +79,27 @@ def verdict(
         products: the part of the peak that products reach.
         planned: all layouts hold so many times the bytes of their plans.
         cut_sequences: layouts with context parallelism, too.
+        links: the part of the data sheet that links between nodes reach.
+        waits: the traffic that nothing hides: nothing, tp, cp, pp, dp, or all but tp.
 
     Raises:
-        ValueError: a number that is not greater than 0, or a part of more than 1.
+        ValueError: a number that is not greater than 0, a part of more than 1, or unknown traffic.
     """
-    plans = _plans(products, cut_sequences)
+    plans = _plans(products, cut_sequences, links, waits)
     first = plans.flips(usable / planned * GIB, usable / planned * GIB)
     if not first:
         least = planned * plans.bytes.min() / GIB
         raise ValueError(f"usable={usable!r}: nothing fits; the leanest needs {least:.1f} GiB")
-    best, meta = first[0], estimate(LLAMA_405B, DGX_H100, META, **STEP, hardware=H100.but(products=products))
+    best, meta = first[0], estimate(**plans.asked, layout=META)
     spans = _spans(plans, planned)
-    won = _shares([spans]).get(mesh_name(best.layout), 0.0)
     headline = f"{usable:g} GiB usable: {mesh_name(best.layout)}, {best.total_seconds:.2f} s"
-    headline += f", the best mesh in {percent(won)} of {BAND[0]:g} to {BAND[1]:g} GiB"
+    ahead = 1 - best.total_seconds / meta.total_seconds
+    if mesh_name(best.layout) == mesh_name(META):
+        headline += ": Llama 3's mesh"
+    else:
+        headline += f", {percent(abs(ahead))} {'faster' if ahead > 0 else 'slower'} than Llama 3's layout"
     told = [f"  {s.start:.1f} to {s.stop:.1f} GiB {s.best.total_seconds:.2f} s  {s.best.layout}" for s in spans]
-    asked = f"products at {products:g}, {planned:g} × the planned memory"
+    asked = f"products at {products:g}, {planned:g} × the planned memory, links at {links:g}, waited for: {waits}"
     text = [headline, asked, str(best.layout), f"Llama 3's layout: {meta.total_seconds:.2f} s", "in the band:", *told]
     figure, axes = plot(text, 4.8, headline, top=1.05)
     x, y = planned * plans.bytes / GIB, plans.seconds
@@ -84,7 +110,9 @@ def verdict(
     for name, part, look in (("fits", x <= usable, FITS), ("too large", x > usable, OUT)):
         axes.plot(x[near & part], y[near & part], gid=name, **look)
     for number, span in enumerate(spans):
-        axes.axvspan(span.start, span.stop, color=_pale(span.best), linewidth=0, zorder=0, gid=f"span {number}")
+        axes.axvspan(
+            span.start, span.stop, color=pale(mesh_name(span.best.layout)), linewidth=0, zorder=0, gid=f"span {number}"
+        )
     axes.axvline(usable, gid="device", **BOUND)
     axes.plot([planned * meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **MARK)
     at = planned * best.total_bytes / GIB
@@ -97,8 +125,8 @@ def verdict(
         ("usable", BOUND),
     ]
     line_legend(figure, entries)
-    here = {mesh_name(span.best.layout): _pale(span.best) for span in spans}
-    line_legend(figure, [(f"best: {name}", {"color": color, **BAR}) for name, color in here.items()], 0.77)
+    here = dict.fromkeys(mesh_name(span.best.layout) for span in spans)
+    line_legend(figure, [(f"best: {mesh}", {"color": pale(mesh), **BAR}) for mesh in here], 0.77)
     return figure
 
 
@@ -123,40 +151,59 @@ def mesh_name(layout: Layout) -> str:
     return short_name(layout.but(chunks=1, zero=1, schedule="1f1b")).removesuffix(" ZeRO-1")
 
 
-def _pale(found: Estimate) -> str:
+def pale(mesh: str) -> str:
     """The colour of a mesh in the band. Llama 3's is blue."""
-    return theme.paler(theme.rank_color(MESHES.get(mesh_name(found.layout), 6)), 0.65)
+    return theme.paler(theme.rank_color(MESHES.get(mesh, 6)), 0.65)
 
 
 @lru_cache(maxsize=64)
-def _plans(products: float, cut_sequences: bool) -> Plans:
+def _plans(products: float, cut_sequences: bool, links: float = 0.6, waits: str = "nothing") -> Plans:
     """A search, kept for the next slider: another limit of memory needs no new one."""
     fixed: dict[str, Any] = {"microbatch": 1, "sequence_parallel": True, "recompute": "none"}
     fixed |= {} if cut_sequences else {"cp": 1}
-    return search(LLAMA_405B, DGX_H100, RANKS, **STEP, hardware=H100.but(products=products), **fixed)
+    fixed["hardware"] = H100.but(products=products, inter=links)
+    fixed["software"] = LLAMA_3.but(hides=frozenset(LLAMA_3.hides) - WAITS[waits])
+    return search(LLAMA_405B, DGX_H100, RANKS, **STEP, **fixed)
 
 
 def explore_verdict() -> Explorer:
-    """Sliders for `verdict`: usable memory, the planner's error of memory, the pace of products, and cut sequences."""
+    """Sliders for `verdict`: usable memory, the planner's error of memory, and the other assumptions."""
     controls = {
         "usable": steps("usable GiB", [64, 68, 70, *LIMITS, 82, 86, 90], USABLE),
         "planned": steps("held / planned", [0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1], 1.0),
         "products": steps("products reach", [0.5, 0.54, 0.58, 0.6, 0.65, 0.7, 0.75, 0.79], 0.54),
+        "links": steps("links of nodes reach", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.6),
+        "waits": choice("waited for", list(WAITS), "nothing"),
         "cut_sequences": choice("context parallelism", [("no", False), ("yes", True)], False),
     }
     return Explorer("explore_verdict", controls, verdict)
 
 
-@checked({"products": fraction, "least": positive, "most": positive, "cut_sequences": flag})
+def best_as_planned(
+    products: float = 0.54, cut_sequences: bool = False, links: float = 0.6, waits: str = "nothing"
+) -> Estimate:
+    """The best layout of 74.5 usable GiB under assumptions, which are `verdict`'s arguments."""
+    return _plans(products, cut_sequences, links, waits).flips(USABLE * GIB, USABLE * GIB)[0]
+
+
+@checked(ASSUMED | {"least": positive, "most": positive})
 def verdict_shares(
-    products: float = 0.54, least: float = 0.9, most: float = 1.1, cut_sequences: bool = False
+    products: float = 0.54,
+    least: float = 0.9,
+    most: float = 1.1,
+    cut_sequences: bool = False,
+    *,
+    links: float = 0.6,
+    waits: str = "nothing",
 ) -> dict[str, float]:
-    """The part of `verdict_map` in which each mesh is the best, the largest first. It has the map's arguments.
+    """The part of `verdict_map` in which each mesh is the best, the largest first.
+
+    It has the arguments of the map, and `links` and `waits` of `verdict`.
 
     >>> {mesh: f"{share:.0%}" for mesh, share in verdict_shares().items()}
     {'dp 256 pp 8 tp 8': '43%', 'dp 128 pp 16 tp 8': '40%', 'dp 256 pp 4 tp 16': '17%'}
     """
-    _, rows = _rows(_plans(products, cut_sequences), least, most)
+    _, rows = _rows(_plans(products, cut_sequences, links, waits), least, most)
     return _shares(rows)
 
 
@@ -177,7 +224,7 @@ def verdict_map(products: float = 0.54, least: float = 0.9, most: float = 1.1, c
     """
     plans = _plans(products, cut_sequences)
     errors, rows = _rows(plans, least, most)
-    shares, colors = _shares(rows), {mesh_name(s.best.layout): _pale(s.best) for row in rows for s in row}
+    shares = _shares(rows)
     said = f"Llama 3's mesh is the best in {percent(shares.get(mesh_name(META), 0.0))} of the map"
     told = [f"{percent(share):>5} {name}" for name, share in shares.items()]
     at = [f"held {error:g} × planned: " + _told(_spans(plans, error)) for error in (least, (least + most) / 2, most)]
@@ -189,13 +236,13 @@ def verdict_map(products: float = 0.54, least: float = 0.9, most: float = 1.1, c
     ticks = np.linspace(least, most, 5)
     scale(axes.yaxis, "bytes held / bytes planned", ends=(least, most), ticks=ticks, says="{:g}".format, dashes=False)
     for name, share in shares.items():
-        _draw_mesh(axes, name, colors[name], errors, rows, share)
+        _draw_mesh(axes, name, pale(name), errors, rows, share)
     if least <= 1 <= most:
         axes.plot([USABLE], [1], gid="asked", zorder=7, **MARK)
         marks.word(axes, USABLE + 0.12, 1, f"as planned, {USABLE:g} GiB", ha="left", zorder=7)
     shown = [x for x in measured if least <= x <= most]
     axes.plot([BAND[1] + 0.2] * len(shown), shown, gid="measured", clip_on=False, **MEASURED)
-    entries = [(f"{name}: best in {percent(share)}", {"color": colors[name], **BAR}) for name, share in shares.items()]
+    entries = [(f"{name}: best in {percent(share)}", {"color": pale(name), **BAR}) for name, share in shares.items()]
     line_legend(figure, entries)
     written = "◂ measured memory\n(torchtitan): 8B\nfour times, 70B once"
     write(figure, theme.WIDTH - 1.55, 1.0, written, theme.SMALL, color=theme.RANKS[5], linespacing=1.3)
