@@ -1,4 +1,4 @@
-"""What moves a verdict: the shares of the map of usable memory, with one assumption of the planner turned at a time."""
+"""The assumptions that move a verdict: the shares of the map of usable memory, with one of them turned at a time."""
 
 from __future__ import annotations
 
