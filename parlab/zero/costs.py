@@ -156,31 +156,36 @@ def tokens_to_hide_a_gather(
 
 
 @checked(RULES)
-def step_waiting(stage: int, forward: float, backward: float, gather: float, reduction: float) -> float:
+def step_waiting(
+    stage: int, forward: float, backward: float, gather: float, reduction: float, *, microbatches: int = 1
+) -> float:
     """Seconds that the ranks of a step wait for messages, each sent beside the work of another block.
 
     Beside the backward gradients are reduced; in stage 3 weights are gathered, too, and in stage 0 gradients are: the
     second half of its all-reduce. Stages 1 and 2 gather new weights beside the next forward (`overlap_gather`), stage 3
-    gathers beside its own. One microbatch. Latency, the first gather, the last reduction, and the turn of stage 3
-    apart: these are of one block, and the times here of all.
+    gathers beside its own. Of k microbatches stages 0 and 1 reduce beside the backward of the last one, stages 2 and 3
+    beside each; stages 1 and 2 gather beside the first forward. Latency, the first gather, the last reduction, and the
+    turn of stage 3 apart: these are of one block, and the times here of all.
 
     =====  =========================================================================
     stage  waiting, of f = forward, b = backward, g = gather and r = reduction
     =====  =========================================================================
     0      max(0, 2r − b)
-    1, 2   max(0, g − f) + max(0, r − b)
-    3      max(0, g − f) + max(0, g + r − b)
+    1      max(0, g − f) + max(0, r − b)
+    2      max(0, g − f) + k·max(0, r − b)
+    3      k·(max(0, g − f) + max(0, g + r − b))
     =====  =========================================================================
 
     Args:
         stage: 0 to 3.
-        forward: seconds of the forward through all blocks.
+        forward: seconds of a microbatch's forward through all blocks.
         backward: seconds of the backward, usually twice those of the forward.
         gather: seconds of an all-gather of all weights.
         reduction: seconds of a reduce-scatter of all gradients; an all-gather of them takes as long.
+        microbatches: k.
 
     Raises:
-        ValueError: another stage, or a time that is none.
+        ValueError: another stage, a time that is none, or no microbatches.
 
     >>> [step_waiting(stage, forward=1.0, backward=2.0, gather=1.5, reduction=1.5) for stage in range(4)]
     [1.0, 0.5, 0.5, 1.5]
@@ -188,4 +193,5 @@ def step_waiting(stage: int, forward: float, backward: float, gather: float, red
     if stage == 0:
         return max(0.0, 2 * reduction - backward)
     again = gather if stage == 3 else 0.0
-    return max(0.0, gather - forward) + max(0.0, again + reduction - backward)
+    gathering, reducing = max(0.0, gather - forward), max(0.0, again + reduction - backward)
+    return gathering * (microbatches if stage == 3 else 1) + reducing * (microbatches if stage >= 2 else 1)

@@ -19,42 +19,45 @@ def config(layers):
     )
 
 
-def train(layers, steps, stage, rows):
+def train(layers, steps, stage, rows, microbatches=1):
     weights = Llama.random(config(layers), seed=1, dtype="float64").weights
-    drawn = [np.random.default_rng(number).integers(4, size=(2, P * rows, S)) for number in range(steps)]
+    drawn = [np.random.default_rng(number).integers(4, size=(2, P * rows, S)) for number in range(steps * microbatches)]
     text = [(tokens, targets) for tokens, targets in drawn]
 
     def program(comm):
         model = Llama(config(layers), dict(weights))
-        replica = replica_of(comm, model, stage, AdamW(lr=1e-2), max_norm=None, **BEST[stage])
+        given = {"max_norm": None, "microbatches": microbatches} | BEST[stage]
+        replica = replica_of(comm, model, stage, AdamW(lr=1e-2), **given)
         train_replica(replica, model, text)
 
     cluster = Cluster.uniform(latency=0, bandwidth=BANDWIDTH, flops=1e10)
     return run(program, P, cluster=cluster).timeline
 
 
-def waits(layers, steps, stage, rows):
+def waits(layers, steps, stage, rows, microbatches):
     """Picoseconds in which rank 0 computes nothing."""
-    shown = train(layers, steps, stage, rows)
+    shown = train(layers, steps, stage, rows, microbatches)
     return shown.makespan - sum(span.end - span.start for span in shown.computes if span.rank == 0)
 
 
-def of_one_layer(stage, rows):
+def of_one_layer(stage, rows, microbatches):
     """Of one more layer in one more step: the ends of a step, and those of the run, are in all four numbers."""
-    w = {(layers, steps): waits(layers, steps, stage, rows) for layers, steps in product((3, 6), (2, 3))}
+    w = {(layers, steps): waits(layers, steps, stage, rows, microbatches) for layers, steps in product((3, 6), (2, 3))}
     return (w[6, 3] - w[6, 2] - w[3, 3] + w[3, 2]) / 3
 
 
-@pytest.mark.parametrize(("stage", "rows"), list(product(range(4), (1, 3, 12))))
-def test_on_the_clock_one_more_layer_waits_as_the_closed_form_says(stage, rows):
+@pytest.mark.parametrize(
+    ("stage", "rows", "microbatches"), [*product(range(4), (1, 3, 12), (1,)), *product(range(4), (1,), (3,))]
+)
+def test_on_the_clock_one_more_layer_waits_as_the_closed_form_says(stage, rows, microbatches):
     shown = train(3, 2, stage, rows)
     last = {kind: lasts(shown, f"{kind} layers.1") for kind in ("forward", "backward")}
     elements = sum(n for name, n in sizes().items() if ".layers.1." in name)
     message = 1e12 * 8 * 3 * elements / 4 / BANDWIDTH  # picoseconds of three quarters of a layer, 8 bytes each
-    expected = step_waiting(stage, last["forward"], last["backward"], message, message)
+    expected = step_waiting(stage, last["forward"], last["backward"], message, message, microbatches=microbatches)
     if stage in (1, 2):  # new weights travel beside the update of the next layer, too: the optimizer's work is apart
         expected -= max(span.end - span.start for span in shown.computes if span.rank == 0 and span.name == "AdamW")
-    assert of_one_layer(stage, rows) == pytest.approx(expected, abs=10)
+    assert of_one_layer(stage, rows, microbatches) == pytest.approx(expected, abs=10)
 
 
 def sizes():
