@@ -30,24 +30,20 @@ from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_time
 from parlab.zero import MIXED, StateBytes, model_state_bytes, step_waiting, tokens_to_hide_a_gather
 
-PASSES = (
-    ("gradients", "gradients"),
-    ("gradients", "weights"),
-    ("gradients", "weights"),
-    ("weights",) * 2 + ("gradients",),
-)
 GRADIENTS = {"in 16 bits": MIXED, "in float32": StateBytes(gradient=4)}
 COMPUTE, WAIT = theme.KINDS["compute"], theme.KINDS["wait"]._replace(name="waits for messages")
+MOST_LETTERS = 12  # passes that have room for a letter each
 LEFT, APART, TOP, ROW, BELOW = 1.3, 0.35, 1.35, 0.72, 0.5  # inches
 BAR, SAID = (-0.26, 0.2), 0.38  # of a row: from and to of its bar, and the middle of the words below
-APART_FROM = "Computed, one microbatch. Latency, the optimizer's work, and the first and the last message are apart."
+APART_FROM = "Computed. Latency, the optimizer's work, and the first and the last message are apart."
 TOO_MANY = "Activations, buffers and the blocks in use come on top of the bytes on a device."
 
 
 class Price(NamedTuple):
-    """Of one stage: bytes of each part on a device, bytes that a rank sends in each pass, seconds."""
+    """Of one stage: bytes of each part on a device, what a rank sends in each pass and its bytes, seconds."""
 
     held: list[float]
+    passes: tuple[str, ...]
     sent: list[float]
     computing: float
     waiting: float
@@ -66,6 +62,7 @@ def price_tag(
     state: StateBytes = MIXED,
     cluster: Cluster = DGX_A100,
     products: float = 1.0,
+    microbatches: int = 1,
 ) -> Picture:
     """Draw what each stage of ZeRO costs: bytes on a device, bytes that a rank sends, seconds of a step.
 
@@ -75,13 +72,15 @@ def price_tag(
     Args:
         params: Ψ.
         P: ranks.
-        tokens: of a rank, in one microbatch.
+        tokens: of a rank, in a microbatch.
         state: bytes a parameter; gradients travel as they are kept.
         cluster: the hardware. Its device has 80 GB.
         products: the fraction of the device's peak that products reach. At 1 there is least to hide messages behind.
+        microbatches: k, of a step.
 
     Raises:
-        ValueError: no parameters, tokens or ranks, ranks that do not fill nodes, or a fraction that is none.
+        ValueError: no parameters, tokens, ranks or microbatches, ranks that do not fill nodes, or a fraction that is
+            none.
 
     >>> price_tag(7.5e9, 64, tokens=1024)
     Ψ = 7.5 billion on 64 A100s, 1024 tokens each: of the stages that fit, 1 and 2 wait least
@@ -90,11 +89,12 @@ def price_tag(
         1     31.4 GB  yes         2         29.5 GB      148 ms     71.1 ms
         2     16.6 GB  yes         2         29.5 GB      148 ms     71.1 ms
         3     1.88 GB  yes         3         44.3 GB      148 ms      180 ms
-    Computed, one microbatch. Latency, the optimizer's work, and the first and the last message are apart.
+    Computed. Latency, the optimizer's work, and the first and the last message are apart.
     Activations, buffers and the blocks in use come on top of the bytes on a device.
     """
-    prices = [_price(params, P, stage, tokens, state, cluster.reaching(products)) for stage in STAGES]
-    headline = f"Ψ = {spoken(params)} on {P} {_device(cluster)}, {tokens} tokens each: {_verdict(prices)}"
+    prices = [_price(params, P, stage, tokens, state, cluster.reaching(products), microbatches) for stage in STAGES]
+    each = f"{microbatches} × {tokens}" if microbatches > 1 else tokens
+    headline = f"Ψ = {spoken(params)} on {P} {_device(cluster, P)}, {each} tokens each: {_verdict(prices)}"
     lines = [headline, "stage   on device  fits   passes  sent by a rank    computes       waits"]
     for stage, price in enumerate(prices):
         times = "".join(f"{format_time(1e12 * seconds):>12}" for seconds in (price.computing, price.waiting))
@@ -121,7 +121,16 @@ def price_tag(
     return figure
 
 
-def _price(params: float, P: int, stage: int, tokens: int, state: StateBytes, cluster: Cluster) -> Price:
+def _passes(stage: int, microbatches: int) -> tuple[str, ...]:
+    """The name of the sent part in each pass of a step."""
+    if stage == 3:
+        return ("weights", "weights", "gradients") * microbatches
+    return ("gradients",) * (microbatches if stage == 2 else 1) + (("weights",) if stage else ("gradients",))
+
+
+def _price(
+    params: float, P: int, stage: int, tokens: int, state: StateBytes, cluster: Cluster, microbatches: int
+) -> Price:
     device, node = cluster.device_of(0), cluster.ranks_per_node
     levels: dict[str, Any] = {"bandwidth": cluster.intra.bandwidth}
     if node < P:
@@ -133,16 +142,19 @@ def _price(params: float, P: int, stage: int, tokens: int, state: StateBytes, cl
         for name, nbytes in itemsize.items()
     }
     alone = (StateBytes(state.weight, 0, 0), StateBytes(0, state.gradient, 0), StateBytes(0, 0, state.optimizer))
+    passes, forward = _passes(stage, microbatches), tokens * a_token
+    messages = (lasts["weights"], lasts["gradients"])
     return Price(
         [model_state_bytes(params, P, stage, state=part) for part in alone],
-        [params * itemsize[name] * (P - 1) / P for name in PASSES[stage]],
-        3 * tokens * a_token,
-        step_waiting(stage, tokens * a_token, 2 * tokens * a_token, lasts["weights"], lasts["gradients"]),
+        passes,
+        [params * itemsize[name] * (P - 1) / P for name in passes],
+        3 * forward * microbatches,
+        step_waiting(stage, forward, 2 * forward, *messages, microbatches=microbatches),
     )
 
 
-def _device(cluster: Cluster) -> str:
-    return f"{cluster.device_of(0).name.split()[0]}s"
+def _device(cluster: Cluster, P: int) -> str:
+    return cluster.device_of(0).name.split()[0] + "s" * (P > 1)
 
 
 def _verdict(prices: Sequence[Price]) -> str:
@@ -183,18 +195,19 @@ def _draw_held(axes: Axes, prices: Sequence[Price]) -> None:
 
 def _draw_sent(axes: Axes, prices: Sequence[Price]) -> None:
     scale(axes.xaxis, ends=(0, max(sum(price.sent) for price in prices) or 1), ticks=(), line=False)
-    for row, (price, names) in enumerate(zip(prices, PASSES, strict=True)):
+    most = max(len(price.passes) for price in prices)
+    for row, price in enumerate(prices):
         spans, start = [], 0.0
         for nbytes in price.sent:
             spans.append(Interval(start, start := start + nbytes))
-        texts = [[name, name[0].upper()] for name in names]
-        marks.boxes(axes, f"sent {row}", spans, [row] * len(spans), BAR, [COLORS[name] for name in names], texts)
+        texts = [[name, name[0].upper()] if most <= MOST_LETTERS else [] for name in price.passes]
+        marks.boxes(axes, f"sent {row}", spans, [row] * len(spans), BAR, [COLORS[name] for name in price.passes], texts)
     _words(axes, [f"{len(price.sent)} passes, {decimal_bytes(sum(price.sent))}" for price in prices])
 
 
 def _draw_time(axes: Axes, prices: Sequence[Price]) -> None:
     longest = max(price.computing + price.waiting for price in prices)
-    scale(axes.xaxis, ends=(0, longest), ticks=(), line=False)
+    scale(axes.xaxis, ends=(0, 1.01 * longest), ticks=(), line=False)  # the last edge is drawn whole
     computing = [Interval(0, price.computing) for price in prices]
     marks.boxes(axes, "computing", computing, list(STAGES), BAR, COMPUTE.color)
     for row, price in enumerate(prices):
@@ -206,11 +219,12 @@ def _draw_time(axes: Axes, prices: Sequence[Price]) -> None:
 
 
 def explore_price_tag() -> Explorer:
-    """Sliders for `price_tag`: parameters, ranks, tokens, the gradients' dtype, the cluster, what products reach."""
+    """Sliders for `price_tag`: the model, the ranks, the tokens, the gradients' dtype, and the cluster."""
     controls = {
         "params": steps("parameters Ψ", SIZES, 7.5e9, spoken),
         "P": steps("GPUs P", [2**k for k in range(11)], 64),
         "tokens": steps("tokens a GPU", [2**k for k in range(8, 16)], 1024),
+        "microbatches": steps("microbatches k", (1, 2, 4, 8), 1),
         "state": choice("gradients", list(GRADIENTS.items()), MIXED),
         "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_A100, lambda one: one.name),
         "products": steps("products reach", (0.4, 0.6, 0.8, 1.0), 1.0, "{:.0%}".format),

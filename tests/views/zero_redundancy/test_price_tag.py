@@ -44,6 +44,18 @@ def test_bars_are_bytes_of_the_parts_of_the_passes_and_the_waiting():
         assert left == pytest.approx(3 * forward)
 
 
+def test_4_microbatches_send_2_2_5_and_12_passes_and_leave_stage_1_alone_in_front():
+    """1024 tokens, 0.45 of what hides a gather: stages 1 and 2 wait equally only while there is one microbatch."""
+    figure = views.price_tag(7.5e9, 64, tokens=1024, microbatches=4)
+    assert title(figure) == "Ψ = 7.5 billion on 64 A100s, 4 × 1024 tokens each: of the stages that fit, 1 waits least"
+    for stage, passes in enumerate((2, 2, 5, 12)):
+        assert len(boxes(figure, f"sent {stage}")) == passes
+        assert boxes(figure, f"sent {stage}")[-1][1] == pytest.approx(passes * 2 * 7.5e9 * 63 / 64)
+    ((left, _, *_),) = boxes(figure, "waiting 1")
+    assert left == pytest.approx(4 * 6 * 7.5e9 * 1024 / 312e12)
+    check_text(figure)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -70,6 +82,7 @@ def test_sliders_at_their_ends_draw_words_that_do_not_touch(ends):
         ({"params": 0}, "params=0"),
         ({"tokens": 0}, "tokens=0"),
         ({"P": 12}, "12"),
+        ({"microbatches": 0}, "microbatches=0"),
         ({"products": 1.5}, "products=1.5"),
         ({"state": 16}, "state=16"),
         ({"cluster": 8}, "cluster=8"),
