@@ -106,6 +106,8 @@ def zero_film(shown: Timeline) -> Film:
     for trip in step.reductions:
         (made,) = [use.end for use in step.uses if use.backward and use.block == trip.block]
         _draw_reduction(film, step, trip, made, size)
+    own = [_shard(step, rank, block, rank, size) for rank in range(size) for block in range(len(step.blocks))]
+    film.draw("".join(outline(x - 2, y - 2, wide + 4, 2 * high + 8, "frame") for x, y, wide, high in own), last)
     for time, until in pairwise(times):
         film.tell(time, UPDATE if time >= last else _told(step, time, until))
     return film

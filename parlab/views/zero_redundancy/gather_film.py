@@ -22,7 +22,7 @@ LOOKS = {
     "reduction": COLORS["gradients"],
     "work": theme.KINDS["compute"].color,
 }
-PHASES = ("first gather", "forward", "the turn", "backward", "last reductions")
+PHASES = ("first gather", "forward", "the turn", "backward", "the end")
 
 
 def gathers(source: Any) -> bool:
@@ -37,7 +37,8 @@ def gather_film(runs: Mapping[str, Run | Timeline]) -> Film:
     """The film of one or two steps of ZeRO-3 on one clock: the messages of all ranks above the work of rank 0.
 
     A line leads from the end of a block's gather to its work. It is upright if the work has waited for it. Waiting is
-    dotted.
+    dotted, and told in all at the end of each part of the longest step. A block whose messages are too short for its
+    name stands in the legend.
 
     Args:
         runs: {name: run}, each as `step_of` needs it.
@@ -50,8 +51,8 @@ def gather_film(runs: Mapping[str, Run | Timeline]) -> Film:
     waits = {name: _waits(step) for name, step in steps.items()}
     longest = max(shown, key=lambda name: shown[name].makespan)
     says = shown[longest].format
-    shares = [f"{name} {_within(waits[name], 0, one.makespan) / one.makespan:.0%}" for name, one in shown.items()]
-    headline = f"Waiting, of a step of ZeRO-3: {'; '.join(shares)}"
+    shares = {name: f"{_within(waits[name], 0, one.makespan) / one.makespan:.0%}" for name, one in shown.items()}
+    headline = f"Waiting, of a step of ZeRO-3: {'; '.join(f'{name} {share}' for name, share in shares.items())}"
     phases = _phases(steps[longest], shown[longest].makespan)
     film = Film(headline, sorted(phases), TOP + ROW * len(shown), moving=14.0, says=says, ends=ENDS)
     left = 96.0
@@ -59,10 +60,14 @@ def gather_film(runs: Mapping[str, Run | Timeline]) -> Film:
         film.draw(box(left, 4, 16, 16, color) + word(left + 22, 12, name, "small left"))
         left += 40 + 8 * len(name)
     film.draw(outline(left, 4, 16, 16, "wait") + word(left + 22, 12, "waits", "small left"))
+    if thin := [name for block, name in enumerate(steps[longest].blocks) if _thin(film, steps[longest], block)]:
+        film.draw(box(left + 84, 4, 1, 16, LOOKS["gather"]) + word(left + 92, 12, ", ".join(thin), "small left"))
     marks = ""
     for number, name in enumerate(shown):
         top = TOP + ROW * number
         film.draw(word(ENDS[0], top + 12, name, "strong left"))
+        share = f"waits {shares[name]} of its step"
+        film.draw(word(ENDS[0] + 16 + 9 * len(name), top + 12, share, "left"), steps[name].reductions[-1].end)
         film.draw(
             word(46, top + MESSAGE + BAR / 2, "messages", "small") + word(46, top + WORK + BAR / 2, "work", "small")
         )
@@ -70,8 +75,8 @@ def gather_film(runs: Mapping[str, Run | Timeline]) -> Film:
     film.bare(marks)
     film.ride(f'<path class="trail" d="M{ENDS[0]} {TOP}v{ROW * len(shown)}"/>')
     for start, end in pairwise(film.times):
-        line = f"{longest}, {phases[start]}: waits {says(_within(waits[longest], start, end))}"
-        others = [f"{name}: {says(_within(waits[name], start, end))}" for name in shown if name != longest]
+        line = f"{longest}, {phases[start]}: waited {says(_within(waits[longest], 0, end))} so far"
+        others = [f"{name}: {says(_within(waits[name], 0, end))}" for name in shown if name != longest]
         film.tell(start, "; ".join([line, *others]))
     return film
 
@@ -114,6 +119,12 @@ def _lanes(film: Film, step: ZeroStep, waits: list[tuple[int, int]], top: float)
         x = film.x(start)
         marks += outline(x + 1, top + WORK + 1, max(1, film.x(end) - x - 2), BAR - 2, "wait")
     return marks
+
+
+def _thin(film: Film, step: ZeroStep, block: int) -> bool:
+    """Whether no gather of the block has room for its name."""
+    wide = [film.x(trip.end) - film.x(trip.start) for trip in step.gathers if trip.block == block]
+    return max(wide) < NARROW
 
 
 def _bar(film: Film, step: ZeroStep, block: int, start: int, end: int, top: float, kind: str) -> str:

@@ -12,6 +12,7 @@ from tests.views.zero_redundancy.zero_runs import step
 
 FEW, MANY = step(3, rows=1), step(3, rows=20)  # 8 and 160 tokens a rank
 BOTH = {"few": FEW, "many": MANY}
+THIN = 1  # in the legend: what a thin line is
 
 
 def drawn(film, look):
@@ -24,7 +25,9 @@ def test_two_steps_of_stage_3_are_12_gathers_and_6_reductions_each_with_a_line_t
     uses = [use for run in BOTH.values() for use in step_of(run.timeline).uses if use.end > use.start]
     assert len(drawn(film, "trail")) == len(uses) + 1  # and the hand of the clock
     for color, count in (("#0072B2", 12), ("#E08214", 6)):
-        assert len([part for part in tree_of(film).iter("rect") if part.get("fill") == color]) == 2 * count + 1
+        assert len(
+            [part for part in tree_of(film).iter("rect") if part.get("fill") == color]
+        ) == 2 * count + 1 + THIN * (count == 12)
 
 
 def test_the_waiting_that_is_told_is_the_time_in_which_rank_0_does_not_work():
@@ -33,12 +36,23 @@ def test_the_waiting_that_is_told_is_the_time_in_which_rank_0_does_not_work():
     last = max(trip.end for trip in shown.reductions)
     idle = last - sum(use.end - use.start for use in shown.uses)
     assert film.headline == f"Waiting, of a step of ZeRO-3: many {idle / MANY.timeline.makespan:.0%}"
-    assert "forward: waits 0 s" in film.story
-    assert "backward: waits 0 s" in film.story
+    assert film.lines[-1].endswith(f"waited {MANY.timeline.format(idle)} so far")
 
 
-def test_with_few_tokens_the_forward_waits():
-    assert "forward: waits 0 s" not in views.film({"few": FEW}).story
+def told(film, part):
+    (line,) = [line for line in film.lines if f", {part}: " in line]
+    return line.partition("waited ")[2]
+
+
+def test_with_many_tokens_the_forward_adds_nothing_to_the_waiting_and_with_few_it_does():
+    for name, run, adds in (("many", MANY, False), ("few", FEW, True)):
+        film = views.film({name: run})
+        assert (told(film, "forward") != told(film, "first gather")) == adds
+
+
+def test_blocks_whose_messages_are_too_short_for_their_names_stand_in_the_legend():
+    said = [part.text for part in tree_of(views.film({"many": MANY})).iter("text")]
+    assert "embedding, head" in said
 
 
 def test_with_many_tokens_each_inner_layer_is_gathered_while_the_one_before_works():
