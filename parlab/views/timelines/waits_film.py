@@ -39,9 +39,11 @@ def waits_film(shown: Timeline) -> Film:
     film.draw(_legend())
     places = [MIDDLE + RADIUS * cmath.rect(1, cmath.pi * (2 * rank / shown.size - 0.5)) for rank in range(shown.size)]
     _messages(film, shown, places)
-    for rank, place in enumerate(places):
-        film.draw(_disc(place, theme.KINDS["wait"].color, theme.rank_color(rank)))
+    for rank in range(shown.size):
+        film.draw(_idle(places, rank))
     _works(film, shown, places)
+    for wait in waits:  # it has stopped when the arrow comes, also while the clock stands
+        film.draw(_idle(places, wait.rank), wait.start, wait.came)
     film.draw("".join(word(place.real, place.imag, rank, "strong dark") for rank, place in enumerate(places)))
     for wait in waits:
         film.draw(_arrow(places[wait.rank], places[wait.peer]), wait.start, wait.came)
@@ -68,6 +70,11 @@ def _disc(place: complex, fill: str, stroke: str = "none") -> str:
         f'<circle cx="{place.real:.1f}" cy="{place.imag:.1f}" r="{DISC}" fill="{fill}" stroke="{stroke}" '
         'stroke-width="4"/>'
     )
+
+
+def _idle(places: list[complex], rank: int) -> str:
+    """The disc of a rank that does not work."""
+    return _disc(places[rank], theme.KINDS["wait"].color, theme.rank_color(rank))
 
 
 def _works(film: Film, shown: Timeline, places: list[complex]) -> None:

@@ -78,6 +78,16 @@ def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, nu
     assert " and still " in film.lines[-2]
 
 
+def test_a_rank_that_waits_is_not_blue_from_when_its_arrow_comes_until_it_goes():
+    film = views.film(labs.patient(), waits=True)
+    white = []
+    for part in tree_of(film).iter("g"):
+        if [one.get("fill") for one in part] == [theme.KINDS["wait"].color] and "--a" in part.get("style", ""):
+            numbers = dict(one.split(":") for one in part.get("style").split(";"))
+            white.append((float(numbers["--a"]), float(numbers["--b"])))
+    assert white == arrows(film)
+
+
 def test_as_many_messages_travel_as_were_sent():
     film = views.film(labs.patient(), waits=True)
     assert len(marks(film, "go") + marks(film, "go flow")) == 8 * 7
