@@ -239,6 +239,17 @@ def overlap_that_adds_a_request(comm, x, work):
     return [request.wait() for request in requests][1] + requests[1]
 
 
+def overlap_that_sends_first(comm, x, work):
+    comm.send(x, comm.right)
+    arriving = comm.irecv(comm.left, like=x)
+    return work(comm, x) + work(comm, arriving.wait())
+
+
+def overlap_that_sends_nothing(comm, x, work):
+    arriving = comm.irecv(comm.left, like=x)
+    return work(comm, x) + work(comm, arriving.wait())
+
+
 def overlap_without_work(comm, x, work):
     return overlap(comm, x, lambda comm, block: block * block)
 
@@ -283,6 +294,8 @@ def overlap_without_work(comm, x, work):
         ("00.overlap", overlap_with_everything_posted_at_the_start, "pass on to comm.right what comes from comm.left"),
         ("00.overlap", overlap_that_works_on_a_request, "the piece is what wait() of irecv's returns"),
         ("00.overlap", overlap_that_adds_a_request, "the piece is what wait() of irecv's returns"),
+        ("00.overlap", overlap_that_sends_first, "when it is received; post isend and irecv, work, then wait"),
+        ("00.overlap", overlap_that_sends_nothing, "so nobody sends; post isend and irecv, work, then wait"),
         ("00.overlap", overlap_without_work, "works of a rank: 0, should be P = 2"),
     ],
 )
