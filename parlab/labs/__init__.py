@@ -29,6 +29,7 @@ from parlab.labs import (
 )
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
+from parlab.labs.experts import mean_gradient
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
@@ -198,6 +199,7 @@ __all__ = [
     "hint",
     "in_turn",
     "load",
+    "mean_gradient",
     "patient",
     "posted_ahead",
     "require",

@@ -338,6 +338,23 @@ class ExpertMeshCase:
         return f"{ranks_in_words(self.size)}, dp={self.dp}, cp={self.cp}, ep={self.ep}"
 
 
+def mean_gradient(mesh: Mesh, of_expert: bool, gradient: Any) -> Any:
+    """The gradient of the mean loss over dp · cp ranks, from this rank's: the exercise 10.mean_gradient.
+
+    Args:
+        mesh: of dp · cp ranks, ep of which deal out the experts.
+        of_expert: whether the weight is an expert's; then its gradient holds the tokens of all ranks of ep.
+        gradient: this rank's, of any shape; the result has the same.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> run(lambda comm: mean_gradient(Mesh(comm, dp=4, ep=2), True, np.array([2.0])).tolist(), 4).results[0]
+    [1.0]
+    """
+    alike = mesh.edp if of_expert else mesh.data
+    return alike.all_reduce(gradient) / mesh.data.size
+
+
 def _try_mean_gradient(trial: Trial, case: ExpertMeshCase) -> list[str]:
     draw = np.random.default_rng([case.seed, case.dp, case.cp, case.ep])
     drawn = draw.integers(-9, 10, size=(2, case.size, 4)).astype(float)  # [expert or not, rank, 4]
@@ -402,6 +419,7 @@ MEAN_GRADIENT = Exercise(
     _try_mean_gradient,
     _draw_mesh,
     on_ranks=True,
+    solved_by=("parlab.labs.mean_gradient",),
 )
 
 EXERCISES = (MIXTURE, DROPPED, MEAN_GRADIENT)

@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from parlab import labs
 from parlab.experts import exchange_rows
+from parlab.labs import EXERCISES
+from parlab.labs.exercise import PASSED
+from parlab.labs.recording import library_functions
 from tests.labs import answers, lucky_answers
 from tests.labs.answers import refused
 
@@ -206,6 +210,17 @@ def test_own_rows_beside_those_of_others_are_seen_by_the_bytes_alone():
     text = refused("10.mixture", longer)
     assert "bytes that rank 0 sends" in text
     assert "only rows of others' experts" in text
+
+
+def test_the_function_that_stands_in_for_the_mean_gradient_passes_its_checker_and_is_flagged_in_grading():
+    exercise = EXERCISES["10.mean_gradient"]
+    assert exercise.review(labs.mean_gradient).status == PASSED
+
+    def answer(mesh, of_expert, gradient):
+        return labs.mean_gradient(mesh, of_expert, gradient)
+
+    assert library_functions(exercise, answer) == ["uses parlab.labs.mean_gradient"]
+    assert library_functions(exercise, answers.SOLUTIONS["10.mean_gradient"]) == []
 
 
 def test_an_expert_gradient_that_is_ep_times_too_large_is_told_so():

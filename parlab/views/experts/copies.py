@@ -84,7 +84,7 @@ def explore_copies() -> Explorer:
         "k": steps("experts a token, k", (1, 2, 3, 4, 6, 8, 12, 16), 8),
         "num_experts": steps("experts N", (8, 16, 64, 128, 256), 256),
         "nodes": steps("nodes", (2, 4, 8), 8),
-        "limit": steps("nodes a token may use", [("any", 0), *((str(n), n) for n in (1, 2, 4, 8))], 4),
+        "limit": steps("limit in nodes", [("any", 0), *((str(n), n) for n in (1, 2, 4, 8))], 4),
     }
     return Explorer("explore_copies", controls, _within)
 
