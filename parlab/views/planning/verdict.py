@@ -172,9 +172,9 @@ def explore_verdict() -> Explorer:
         "usable": steps("usable GiB", [64, 68, 70, *LIMITS, 82, 86, 90], USABLE),
         "planned": steps("held / planned", [0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1], 1.0),
         "products": steps("products reach", [0.5, 0.54, 0.58, 0.6, 0.65, 0.7, 0.75, 0.79], 0.54),
-        "links": steps("links of nodes reach", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.6),
+        "links": steps("links reach", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.6),
         "waits": choice("waited for", list(WAITS), "nothing"),
-        "cut_sequences": choice("context parallelism", [("no", False), ("yes", True)], False),
+        "cut_sequences": choice("allow cp", [("no", False), ("yes", True)], False),
     }
     return Explorer("explore_verdict", controls, verdict)
 

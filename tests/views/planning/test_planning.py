@@ -247,11 +247,14 @@ def test_the_map_gives_llama_3s_mesh_40_of_100_and_half_the_pipeline_43():
     check_text(figure)
 
 
-@pytest.mark.parametrize("pace", [0.5, 0.65, 0.79])
-def test_the_pace_of_products_leaves_both_shares_as_they_are(pace):
-    shares, paced = views.verdict_shares(), views.verdict_shares(products=pace)
+@pytest.mark.parametrize(
+    "asked",
+    [{"products": 0.5}, {"products": 0.65}, {"products": 0.79}, {"links": 0.3}, {"links": 0.9}, {"waits": "tp"}],
+)
+def test_the_pace_of_products_and_of_links_leaves_both_shares_as_they_are(asked):
+    shares, turned = views.verdict_shares(), views.verdict_shares(**asked)
     for layout in (META, SHORTER):
-        assert paced[mesh_name(layout)] == pytest.approx(shares[mesh_name(layout)], abs=1e-9)
+        assert turned[mesh_name(layout)] == pytest.approx(shares[mesh_name(layout)], abs=1e-9)
 
 
 def test_with_cut_sequences_llama_3s_mesh_is_best_nowhere():
