@@ -223,7 +223,7 @@ def explore_price_tag() -> Explorer:
     controls = {
         "params": steps("parameters Ψ", SIZES, 7.5e9, spoken),
         "P": steps("GPUs P", [2**k for k in range(11)], 64),
-        "tokens": steps("tokens a GPU", [2**k for k in range(8, 16)], 1024),
+        "tokens": steps("tokens each", [2**k for k in range(8, 16)], 1024),
         "microbatches": steps("microbatches k", (1, 2, 4, 8), 1),
         "state": choice("gradients", list(GRADIENTS.items()), MIXED),
         "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_A100, lambda one: one.name),
