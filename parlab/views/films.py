@@ -59,7 +59,7 @@ def film(source: Any, **options: Any) -> Film:
     - for the run of any other ring attention on 2 to 4 ranks, forward or backward: the mask that fills tile by tile,
       the K/V that go around, and each rank's work and ports;
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the
-      columns, and the shares that add;
+      columns, and the shares that add (with sequence parallelism also the tokens that are gathered);
     - for a step of ZeRO-3 on 2 to 4 ranks: shards that fly together before a block is used, and gradients that go home;
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
     - for a list of schedules of the same actions, each a few moves from the one before or with more memory: the actions

@@ -1,4 +1,8 @@
-"""The film of an MLP that tensor parallelism cuts: columns light up, shares of a sum appear, add, and go back."""
+"""The films of an MLP that tensor parallelism cuts: columns light up, shares of a sum appear, add, and go back.
+
+With sequence parallelism the ranks hold tokens of x, y, dy and dx; an all-gather brings the others, and a
+reduce-scatter leaves the sums of a rank's own tokens.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,14 @@ PASSING = {  # by the computation that follows, and by the label of the messages
     ("gradients", "add"): "copy, backward: a piece of each share of dx travels and is added to another rank's: a sum",
     ("gradients", "take"): "copy, backward: each rank hands its sum on; dx is whole on all",
 }
+BY_TOKENS = {
+    "rows, back": "dy times its columns of Cᵀ is finished",
+    ("columns", "take"): "gather: each rank's tokens of x travel, until x is whole on all",
+    ("rows, back", "add"): "scatter: a piece of each share of y travels; a rank keeps the sum of its own tokens",
+    ("rows, back", "take"): "scatter, backward: each rank's tokens of dy travel, until dy is whole on all",
+    ("gradients", "add"): "gather, backward: a piece of each share of dx travels; a rank keeps its own tokens",
+    ("gradients", "take"): "x travels again: a rank kept its own tokens of it only, and dA needs all",
+}
 LABEL = re.compile(r"(add|take) piece (\d+)")
 MOST_RANKS = 4
 TOP, FORWARD, BACKWARD = 44, 30, 122  # of the first rank; of its two rows, below its name
@@ -33,7 +45,7 @@ RANK = BACKWARD + HIGH + 28  # between two ranks
 
 
 def cut_mlp(shown: Timeline) -> bool:
-    """Whether these are 2 to 4 ranks that each compute the `STEPS`, and send only in ring all-reduces."""
+    """Whether these are 2 to 4 ranks that each compute the `STEPS`, and send pieces of arrays only."""
     named = all(
         [span.name for span in shown.computes if span.rank == rank] == list(STEPS) for rank in range(shown.size)
     )
@@ -44,31 +56,45 @@ def mlp_film(shown: Timeline) -> Film:
     """The film of a run in which each rank computes, with `comm.compute` around each of the names in `STEPS`:
 
     relu(x A) of its columns, times its rows of C; all-reduce; dy Cᵀ of its rows, times its columns of Aᵀ; all-reduce;
-    and the gradients of A and C.
+    and the gradients of A and C. With sequence parallelism: x is gathered first, the first all-reduce is a
+    reduce-scatter of y and an all-gather of dy, and the second one a reduce-scatter of dx and an all-gather of x.
     """
     size = shown.size
     ends = [max(span.end for span in shown.computes if span.name == name) for name in STEPS]
-    hops = sorted({t.end for t in shown.transfers})
+    first, middle, last = (
+        [t for t in shown.transfers if low <= t.start < high]
+        for low, high in ((0, ends[0]), (ends[1], ends[2]), (ends[3], ends[4]))
+    )
     film = Film(
-        f"An MLP on {size} ranks, forward and backward: {shown.format(shown.makespan)}",
-        sorted({0, *ends, *hops}),
+        f"An MLP on {size} ranks{', cut by tokens too' if first else ', forward and backward'}: "
+        f"{shown.format(shown.makespan)}",
+        sorted({0, *ends, *(t.end for t in shown.transfers)}),
         TOP + RANK * size - 20,
         moving=8.0,
     )
     for x, name in zip((X, A, HIDDEN, C, Y), ("x, dx", "A, dA", "relu(x A)", "C, dC", "y, dy"), strict=True):
         film.draw(word(x, 14, name, "strong"))
-    forward = [t for t in shown.transfers if t.start < ends[2]]
-    y_whole = max(t.end for t in forward)
-    dx_whole = max(t.end for t in shown.transfers)
+    starts = [_last(first), ends[0], _last(middle), ends[2], _last(last)]
     for rank in range(size):
-        _draw_rank(film, rank, size, ends, y_whole, dx_whole)
-    _draw_sum(film, forward, size, FORWARD, Y, (ends[0], ends[1]))
-    _draw_sum(film, [t for t in shown.transfers if t.start >= ends[2]], size, BACKWARD, X, (ends[2], ends[3]))
+        _draw_rank(film, rank, size, starts, ends)
+    if first:
+        _draw_by_tokens(film, size, (first, middle, last), starts, ends)
+    else:
+        for rank in range(size):
+            film.draw(box(X - WIDE / 2, _row(rank, FORWARD), WIDE, HIGH, GREY, "x"))
+            film.draw(box(Y - WIDE / 2, _row(rank, BACKWARD), WIDE, HIGH, GREY, "dy"), starts[2])
+        _draw_sum(film, middle, size, FORWARD, Y, (ends[0], ends[1]))
+        _draw_sum(film, last, size, BACKWARD, X, (ends[2], ends[3]))
+    told = TOLD | PASSING | (BY_TOKENS if first else {})
     for time in film.times[:-1]:
         after = next((name for name, end in zip(STEPS, ends, strict=True) if end > time), STEPS[-1])
         passing = next((str(t.label).partition(" ")[0] for t in shown.transfers if t.start <= time < t.end), None)
-        film.tell(time, PASSING[after, passing] if passing else TOLD[after])
+        film.tell(time, told[after, passing] if passing else told[after])
     return film
+
+
+def _last(transfers: list[Transfer]) -> int:
+    return max((t.end for t in transfers), default=0)
 
 
 def _row(rank: int, row: int) -> float:
@@ -97,48 +123,118 @@ def _chips(x: float, y: float, piece: int, size: int, members: frozenset[int]) -
     return "".join(chip(round(left + wide * r, 1), top, across, down, r) for r in sorted(members))
 
 
-def _grow(film: Film, mark: str, start: int, end: int) -> None:
+def _grow(film: Film, mark: str, start: int, end: int, until: int | None = None) -> None:
     """The array that a product makes from `start` to `end`: laid bare row by row, a row for each token."""
-    begins = film.second(start, leaves=True)
-    ready = max(film.second(end), begins + SHORTEST)
+    begins, ready = film.second(start, leaves=True), film.second(end)
+    if ready - begins < SHORTEST:
+        film.draw(mark, end, until)
+        return
     hidden = f"clamp(0%,({ready:g} - var(--t))*{100 / (ready - begins):.4g}%,100%)"
-    film.draw(f'<g style="clip-path:inset(0 0 {hidden})">{mark}</g>')
+    film.draw(f'<g style="clip-path:inset(0 0 {hidden})">{mark}</g>', end=until)
 
 
-def _draw_rank(film: Film, rank: int, size: int, ends: list[int], y_whole: int, dx_whole: int) -> None:
+def _draw_rank(film: Film, rank: int, size: int, starts: list[int], ends: list[int]) -> None:
     """The arrays that do not travel: the matrices from the start, and the products while they are computed."""
     above, below = _row(rank, FORWARD), _row(rank, BACKWARD)
     film.draw(word(X - WIDE / 2, _row(rank, 12), f"rank {rank}", "strong left"))
     for x in (X, A, HIDDEN, C, Y):
         film.draw(_whole(x, above, "empty") + _whole(x, below, "empty"))
-    film.draw(box(X - WIDE / 2, above, WIDE, HIGH, GREY, "x"))
     film.draw(_columns(rank, size, A, above) + _rows(rank, size, C, above))
-    _grow(film, _columns(rank, size, HIDDEN, above), 0, ends[0])
-    film.draw(box(Y - WIDE / 2, below, WIDE, HIGH, GREY, "dy"), y_whole)
-    _grow(film, _columns(rank, size, HIDDEN, below), y_whole, ends[2])
-    _grow(film, _columns(rank, size, A, below) + _rows(rank, size, C, below), dx_whole, ends[4])
+    _grow(film, _columns(rank, size, HIDDEN, above), starts[0], ends[0])
+    _grow(film, _columns(rank, size, HIDDEN, below), starts[2], ends[2])
+    _grow(film, _columns(rank, size, A, below) + _rows(rank, size, C, below), starts[4], ends[4])
     places = " ".join(f"{(left + right) / 2:g}" for left, right in pairwise((X, A, HIDDEN, C, Y)))
     for y, arrow in ((above, "→"), (below, "←")):
         film.draw(f'<text x="{places}" y="{y + HIGH / 2:g}">{4 * arrow}</text>')
 
 
-def _draw_sum(film: Film, transfers: list[Transfer], size: int, row: int, x: float, product: tuple[int, int]) -> None:
-    """The shares that all ranks compute from the start of a `product` to its end, and their all-reduce."""
+def _draw_by_tokens(
+    film: Film, size: int, passing: tuple[list[Transfer], ...], starts: list[int], ends: list[int]
+) -> None:
+    """The tokens of x and dy that sequence parallelism gathers, and the sums that stay where their tokens are.
+
+    Of x a rank keeps its own tokens, from the columns of the forward to the gradient of A.
+    """
+    first, (middle, last) = passing[0], passing[1:]
+    scattered = [_last([t for t in transfers if str(t.label).startswith("add")]) for transfers in (middle, last)]
+    _draw_gather(film, first, size, FORWARD, X, "x", None, ends[0])
+    _draw_sum(film, middle, size, FORWARD, Y, (starts[1], ends[1]), scattered[0])
+    _draw_gather(film, middle, size, BACKWARD, Y, "dy", scattered[0], None)
+    _draw_sum(film, last, size, BACKWARD, X, (starts[3], ends[3]), scattered[1])
+    _draw_gather(film, last, size, FORWARD, X, "", None, None)
+
+
+def _draw_gather(
+    film: Film,
+    transfers: list[Transfer],
+    size: int,
+    row: int,
+    x: float,
+    name: str,
+    since: int | None,
+    until: int | None,
+) -> None:
+    """Each rank's own tokens, under their `name`, from `since`; those of the others from their arrival to `until`."""
+    high = HIGH / size
+
+    def tokens(rank: int, piece: int, said: str) -> str:
+        return box(x - WIDE / 2, _row(rank, row) + high * piece, WIDE, high - 1, GREY, said)
+
+    for rank in range(size):
+        if name:
+            film.draw(tokens(rank, rank, name), since)
+    for t in transfers:
+        match = LABEL.fullmatch(str(t.label))
+        if match and match[1] == "take":
+            piece, to_y = int(match[2]), _row(t.dst, row) - _row(t.src, row)
+            frame = letter(x - WIDE / 2 - 3, _row(t.src, row) + high * piece - 3, WIDE + 6, high + 5)
+            _travel(film, t, frame + tokens(t.src, piece, ""), x, to_y)
+            film.draw(tokens(t.dst, piece, ""), t.end, until)
+
+
+def _travel(film: Film, t: Transfer, mark: str, x: float, by: float) -> None:
+    apart = WIDE + 14 if t.src > t.dst else 2 * (WIDE + 14)  # two that meet half-way do not touch
+    film.move(mark, t.start, t.end, (0, by), (apart if x == X else -apart, 0))
+
+
+def _draw_sum(
+    film: Film,
+    transfers: list[Transfer],
+    size: int,
+    row: int,
+    x: float,
+    product: tuple[int, int],
+    scattered: int | None = None,
+) -> None:
+    """The shares that all ranks compute from the start of a `product` to its end, and their all-reduce.
+
+    With `scattered`, the end of a reduce-scatter: their reduce-scatter, after which a rank has its own piece only.
+    """
     held = [[frozenset({rank}) for _ in range(size)] for rank in range(size)]
+    high = HIGH / size
+
+    def until(rank: int, piece: int) -> int | None:
+        return None if scattered is None or rank == piece else scattered
+
     for rank in range(size):
         y = _row(rank, row)
-        chips = "".join(_chips(x, y, piece, size, held[rank][piece]) for piece in range(size))
-        _grow(film, box(x - WIDE / 2, y, WIDE, HIGH, GREY) + chips, *product)
+        chips = [_chips(x, y, piece, size, held[rank][piece]) for piece in range(size)]
+        if scattered is None:
+            _grow(film, box(x - WIDE / 2, y, WIDE, HIGH, GREY) + "".join(chips), *product)
+            continue
+        parts = [box(x - WIDE / 2, y + high * piece, WIDE, high - 1, GREY) + chips[piece] for piece in range(size)]
+        _grow(film, parts.pop(rank), *product)
+        _grow(film, "".join(parts), *product, scattered)
     for t in transfers:
         match = LABEL.fullmatch(str(t.label))
         how, piece = (match[1], int(match[2])) if match else ("", 0)
+        if how == "take" and scattered is not None:
+            continue
         sent, had = held[t.src][piece], held[t.dst][piece]
         now = held[t.dst][piece] = sent | had if how == "add" else sent
-        y, to_y, high = _row(t.src, row), _row(t.dst, row), HIGH / size
+        y, to_y = _row(t.src, row), _row(t.dst, row)
         message = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5) + _chips(x, y, piece, size, sent)
-        apart = WIDE + 14 if t.src > t.dst else 2 * (WIDE + 14)  # two that meet half-way do not touch
-        aside = apart if x == X else -apart
-        film.move(message, t.start, t.end, (0, to_y - y), (aside, 0))
-        film.draw(_chips(x, to_y, piece, size, now - had), t.end)
+        _travel(film, t, message, x, to_y - y)
+        film.draw(_chips(x, to_y, piece, size, now - had), t.end, until(t.dst, piece))
         if len(now) == size:
             film.draw(outline(x - WIDE / 2 - 1, to_y + high * piece - 1, WIDE + 1, high, "frame"), t.end)

@@ -32,6 +32,34 @@ def mlp_step(comm, x, A, C, dy, names=STEPS):
         return y, dx, x.T @ dbefore, relu(before).T @ dy
 
 
+def step_by_tokens(comm, x, A, C, dy):
+    def work(step):
+        return comm.compute(STEPS[step], flops=2 * comm.size * x.shape[0] * A.size)
+
+    whole = comm.all_gather(x)
+    with work(0):
+        before = whole @ A
+    with work(1):
+        share = relu(before) @ C
+    y, dy = comm.reduce_scatter(share), comm.all_gather(dy)
+    with work(2):
+        dbefore = (dy @ C.T) * (before > 0)
+    with work(3):
+        dshare = dbefore @ A.T
+    dx, whole = comm.reduce_scatter(dshare), comm.all_gather(x)
+    with work(4):
+        return y, dx, whole.T @ dbefore, relu(before).T @ dy
+
+
+SLOW = Cluster.uniform(latency=1e-6, bandwidth=1e9, flops=1e9)
+
+
+def ran_by_tokens(size):
+    x, A, C, dy = (np.ones(shape) for shape in ((24, 8), (8, 24), (24, 8), (24, 8)))
+    cut = (per_rank(np.split(array, size, axis)) for array, axis in ((x, 0), (A, 1), (C, 0), (dy, 0)))
+    return run(step_by_tokens, size, *cut, cluster=SLOW)
+
+
 def ran(size, **options):
     x, A, C, dy = (np.ones(shape) for shape in ((6, 8), (8, 24), (24, 8), (6, 8)))
     return run(mlp_step, size, x, per_rank(np.split(A, size, 1)), per_rank(np.split(C, size)), dy, **options)
@@ -74,7 +102,7 @@ def grown(film):
 
 
 def test_what_a_product_makes_grows_while_it_is_computed_and_dy_comes_when_y_is_whole():
-    film = views.film(done := ran(2, cluster=Cluster.uniform(latency=1e-6, bandwidth=1e9, flops=1e9)))
+    film = views.film(done := ran(2, cluster=SLOW))
     computes = [(span.start, span.end) for span in done.timeline.computes if span.rank == 0]
     expected = {(round(film.second(start, leaves=True), 1), film.second(end)) for start, end in computes}
     assert set(grown(film)) == expected
@@ -82,6 +110,47 @@ def test_what_a_product_makes_grows_while_it_is_computed_and_dy_comes_when_y_is_
     y_whole = max(t.end for t in done.timeline.transfers if t.end <= computes[2][0])
     dy = [numbers["a"] for numbers, words in marks(film, "see") if words == ["dy"]]
     assert dy == [film.second(y_whole)] * 2
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_by_tokens_5_t_times_t_minus_1_pieces_travel_a_quarter_more_than_in_two_all_reduces(size):
+    film = views.film(ran_by_tokens(size))
+    check_film(film)
+    assert len(marks(film, "go")) == 5 * size * (size - 1)
+    assert film.headline.startswith(f"An MLP on {size} ranks, cut by tokens too: ")
+
+
+def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
+    done = ran_by_tokens(2)
+    film = views.film(done)
+    of_rank_0 = [(span.start, span.end) for span in done.timeline.computes if span.rank == 0]
+    shown = [mark for mark in marks(film, "see") if " " not in "".join(mark[1])]  # captions have spaces
+    columns = film.second(of_rank_0[0][1], leaves=True)
+    scattered = [film.second(start + (end - start) // 2, leaves=True) for start, end in gaps(of_rank_0)]
+    ends = sorted(numbers["b"] for numbers, _ in shown if "b" in numbers)
+    assert ends == sorted([columns] * 2 + scattered * 2)  # x of the other rank, and the other's part of y and of dx
+    own = [numbers["a"] for numbers, words in shown if words == ["dy"]]
+    assert own == [film.second(of_rank_0[1][1] + (of_rank_0[2][0] - of_rank_0[1][1]) // 2)] * 2
+
+
+def gaps(computes):
+    """The times between rows and rows, back, and between columns, back and gradients: of two messages each."""
+    return [(computes[1][1], computes[2][0]), (computes[3][1], computes[4][0])]
+
+
+def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again():
+    assert [line.partition(": ")[2].partition(":")[0] for line in views.film(ran_by_tokens(2)).lines] == [
+        "gather",
+        "each rank multiplies all of x with its columns of A, and applies relu",
+        "they meet C's rows of the same numbers",
+        "scatter",
+        "scatter, backward",
+        "dy times its columns of Cᵀ is finished",
+        "times its rows of Aᵀ",
+        "gather, backward",
+        "x travels again",
+        "dA and dC",
+    ]
 
 
 def test_a_run_with_other_names_or_too_many_ranks_is_no_mlp():
