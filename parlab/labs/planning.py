@@ -91,6 +91,7 @@ class MemoryCase(NamedCase):
             ("activations are missing", self.nbytes(0)),
             ("compared by ==: a ZeRO stage cuts what the stages before it cut, too", self.nbytes(cuts=eq)),
             *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage)),
+            (stages, self.nbytes(cuts=lambda zero, stage: zero > 0)),
             ("at stage 2 the weights are whole: stage 3 cuts them", self.nbytes(cuts=_weights_too_early)),
             (replicas, self.nbytes(among=d * p * t)),
             (replicas, self.nbytes(among=d * t)),
@@ -126,7 +127,7 @@ MEMORY = Exercise(
     [
         MemoryCase(1200, 600, 1, 2, 1, 3, 0),
         MemoryCase(1000, 400, 1, 1, 1, 1, 0),
-        MemoryCase(1200, 600, 2, 1, 1, 4, 1),
+        MemoryCase(1200, 600, 4, 1, 1, 4, 1),  # 4 replicas: with 2 or 3, two mistakes have the same result
         MemoryCase(1200, 600, 3, 2, 1, 5, 2),
         MemoryCase(1200, 600, 3, 1, 2, 4, 3),
         MemoryCase(2400, 4800, 2, 4, 3, 2, 1),

@@ -87,6 +87,12 @@ WRONG = [
     ("08.memory", "stage_2_keeps_gradients", partial(held, cuts=gt), "ZeRO-1 cuts the optimizer's state"),
     (
         "08.memory",
+        "each_stage_cuts_all",
+        partial(held, cuts=lambda zero, stage: zero > 0),
+        "ZeRO-1 cuts the optimizer's state",
+    ),
+    (
+        "08.memory",
         "stage_2_is_not_1_too",
         partial(held, cuts=eq),
         "a ZeRO stage cuts what the stages before it cut, too",
