@@ -14,7 +14,7 @@ from parlab.views.planning.verdict import MESHES, META, USABLE, best_as_planned,
 TURNED: dict[str, dict[str, Any]] = {
     "as planned": {},
     "products reach 0.79, not 0.54": {"products": 0.79},
-    "links of nodes 0.4, not 0.6": {"links": 0.4},
+    "links between nodes 0.4, not 0.6": {"links": 0.4},
     "tp is waited for": {"waits": "tp"},
     "pp is waited for": {"waits": "pp"},
     "cp is waited for": {"waits": "cp"},
@@ -22,7 +22,7 @@ TURNED: dict[str, dict[str, Any]] = {
 }
 PANELS = (("whole sequences", False), ("with context parallelism", True))
 OTHERS = "another mesh"
-LEFT, WIDE, GAP, ROW, TOP, BOTTOM = 2.2, 3.2, 0.75, 0.34, 1.6, 0.6  # inches
+LEFT, WIDE, GAP, ROW, TOP, BOTTOM = 2.4, 3.1, 0.75, 0.34, 1.6, 0.6  # inches
 ACROSS, DOWN = 1.85, 0.2  # of a legend
 WORDED = 7.0  # per cent: a smaller part of a bar has no number
 MOVED = 0.005  # of the map: less is not seen
