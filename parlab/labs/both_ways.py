@@ -48,12 +48,15 @@ class UspCase:
         return self.c * (turned + (self.size // U - 1) * 2 * self.G * token)
 
 
-def _turn(comm: Comm, given: Sequence[Any], group: int, ring: int, causal: bool = True) -> Any:
-    """USP with any groups: the ranks with the same `group` exchange heads, those with the same `ring` form a ring."""
+def _turn(
+    comm: Comm, given: Sequence[Any], group: int, ring: int, causal: bool = True, cut: int = 1, back: bool = True
+) -> Any:
+    """USP with any groups: the ranks with the same `group` cut axis `cut`, those with the same `ring` form a ring."""
     groups: Any = comm.split(group)
     rings: Any = comm.split(ring)
-    q, k, v = (groups.all_to_all(x, 1, 2) for x in given)
-    return groups.all_to_all(ring_attention(rings, q, k, v, causal=causal)[0], 2, 1)
+    q, k, v = (groups.all_to_all(x, cut, 3 - cut) for x in given)
+    out = ring_attention(rings, q, k, v, causal=causal)[0]
+    return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
 UspProgram = Callable[[Comm, Sequence[Any], int], Any]
@@ -66,6 +69,15 @@ USP_MISTAKES: dict[str, UspProgram] = {
     ),
     "each rank attends the tokens of its group alone: the K/V of the other groups come around the ring": (
         lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank)
+    ),
+    "the ring has all ranks: one of each group is enough, for they have the same heads": (
+        lambda comm, x, U: _turn(comm, x, comm.rank // U, 0)
+    ),
+    "these are some heads of all tokens of the group: the outputs must turn back, to all heads of the rank's own": (
+        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, back=False)
+    ),
+    "the axes are exchanged: cut the heads, axis 1, and join the tokens, axis 2": (
+        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, cut=2)
     ),
     "this is a rank's own shard alone: nothing came from other ranks": (
         lambda comm, x, U: dense_attention(*x, causal=True)[0]

@@ -55,6 +55,18 @@ def not_turned_back(comm, q, k, v, ulysses):
     return ring_attention(ring, q, k, v, causal=True)[0]
 
 
+def with_a_ring_of_all_ranks(comm, q, k, v, ulysses):
+    group = comm.split(comm.rank // ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(ring_attention(comm, q, k, v, causal=True)[0], 2, 1)
+
+
+def with_exchanged_axes(comm, q, k, v, ulysses):
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    q, k, v = (group.all_to_all(x, 2, 1) for x in (q, k, v))
+    return group.all_to_all(ring_attention(ring, q, k, v, causal=True)[0], 1, 2)
+
+
 def with_lse(comm, q, k, v, ulysses):
     return usp(comm, q, k, v, ulysses), q[..., 0]
 
@@ -179,7 +191,9 @@ WRONG = [
     ("03.usp", split_the_other_way, "with 2 ranks, ulysses=1"),
     ("03.usp", without_a_mask, "the mask is missing"),
     ("03.usp", without_a_ring, "each rank attends the tokens of its group alone"),
-    ("03.usp", not_turned_back, "with 2 ranks, ulysses=2"),
+    ("03.usp", not_turned_back, "the outputs must turn back"),
+    ("03.usp", with_a_ring_of_all_ranks, "the ring has all ranks"),
+    ("03.usp", with_exchanged_axes, "cut the heads, axis 1, and join the tokens, axis 2"),
     ("03.usp", with_lse, "returned tuple, expected float64[1, 2, 2, 2]"),
     ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
     ("03.heads", every_kv_head, "they need not travel"),
