@@ -219,6 +219,19 @@ def test_large_messages_exchange_in_a_grid_and_small_ones_in_two_levels():
         assert method_times(shape, 16, DGX_H100)["Ulysses"].exchange == way
 
 
+def test_ulysses_of_lesson_03_takes_197_us_flat_143_where_no_step_mixes_links_and_103_in_two_levels():
+    """By hand: 192 bytes a token there, 68 back; a node's ranks need one K/V head, and 4 query heads."""
+    work, there, back = 33.587, 128 * 192, 128 * 68
+    inside, across = (lambda nbytes: 1 + nbytes / 10e3), (lambda nbytes: 5 + nbytes / 2.5e3)  # µs
+    expected = {
+        "flat": 7 * (across(there) + across(back)),
+        "grid": 3 * (inside(there) + inside(back)) + 4 * (across(there) + across(back)),
+        "two levels": across(128 * 384) + across(4 * back) + 3 * (inside(2 * there) + inside(2 * back)),
+    }
+    for way, waiting in expected.items():
+        assert usp_time(SMALL, 8, LESSON, ulysses=8, way=way) / 1e6 == pytest.approx(work + waiting, abs=0.01)
+
+
 def test_a_kernel_at_half_of_the_peak_is_a_device_with_half_the_flops():
     half = replace(DGX_H100, device=replace(DGX_H100.device, flops=DGX_H100.device.flops / 2))
     assert method_times(PROMPT, 16, DGX_H100, 0.5) == method_times(PROMPT, 16, half)
