@@ -95,7 +95,7 @@ def attention_map(
     if ties:
         lines.append("=: another method is within 1 %")
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
-    _draw_map(figure, grid, ties, method, S, size)
+    _draw_map(figure, grid, ties, method, S, size, f"ranks, with {H} query heads and {G} K/V heads")
     compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE), kernel)["ring"]
     _draw_bars(figure, here, sent, compute.picoseconds)
     return figure
@@ -162,11 +162,13 @@ def _sent(name: str, time: MethodTime, shape: AttentionShape, size: int, cluster
     return usp_cost(shape, size, ulysses=time.ulysses, ranks_per_node=per_node if time.ulysses > 1 else None).nbytes
 
 
-def _draw_map(figure: Picture, grid: dict[At, tuple[str, str]], ties: set[At], method: str, S: int, size: int) -> None:
+def _draw_map(
+    figure: Picture, grid: dict[At, tuple[str, str]], ties: set[At], method: str, S: int, size: int, below: str
+) -> None:
     axes = panel(figure, LEFT, TOP, MAP, HIGH)
     ranks, lengths = list(map(log2, RANKS)), list(map(log2, LENGTHS))
     sizes = [f"{s // 1024}k" for s in LENGTHS]
-    scale(axes.xaxis, "ranks", ends=(0.5, len(RANKS) + 0.5), ticks=ranks, says=list(map(str, RANKS)), dashes=False)
+    scale(axes.xaxis, below, ends=(0.5, len(RANKS) + 0.5), ticks=ranks, says=list(map(str, RANKS)), dashes=False)
     scale(axes.yaxis, "tokens, k = 1024", ends=(9.5, 20.5), ticks=lengths, says=sizes, dashes=False)
     cells, lanes = [_around(p) for _, p in grid], [log2(s) for s, _ in grid]
     colors, texts = [color for _, color in grid.values()], [[text] for text, _ in grid.values()]

@@ -45,6 +45,13 @@ def test_the_text_names_every_cell_and_usp_with_its_best_group():
     assert rows[-1] == "=: another method is within 1 %"
 
 
+def test_below_the_map_stand_the_heads_that_are_drawn_also_where_the_slider_has_more_than_there_are():
+    explorer = views.explore_long_sequences()
+    explorer.controls["H"].value, explorer.controls["G"].value = 8, 32
+    labels = [axes.get_xlabel() for axes in explorer.figure.get_axes()]
+    assert "ranks, with 8 query heads and 8 K/V heads" in labels
+
+
 def test_the_hatched_cells_are_those_in_which_another_method_takes_at_most_1_percent_longer():
     figure, ties = views.attention_map(131072, 16), set()
     for s, p in product((2**k for k in range(10, 21)), (2**k for k in range(1, 8))):
