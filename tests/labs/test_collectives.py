@@ -90,6 +90,10 @@ def in_float64(comm, x):
     return reduce_scatter(comm, x.astype("float64"))
 
 
+def flattened(comm, x):
+    return reduce_scatter(comm, x).reshape(-1)
+
+
 def as_a_list(comm, x):
     return reduce_scatter(comm, x).tolist()
 
@@ -235,6 +239,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
             "comm.reduce_scatter did the work: build it from comm.send, comm.recv, comm.sendrecv",
         ),
         ("01.reduce_scatter", in_float64, "expected float32["),
+        ("01.reduce_scatter", flattened, "the numbers are right, but only one axis is left"),
         ("01.reduce_scatter", as_a_list, "returned list, expected float"),
         ("01.circulant", the_ring, "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
         ("01.circulant", with_pieces_numbered_from_0, "pieces are numbered from 0 on every rank"),

@@ -138,7 +138,8 @@ def raceable(source: Any) -> bool:
 def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
     """The films of up to three all-reduces below each other, on one clock.
 
-    It stops where one of them ends, and after each step of the one with the fewest.
+    It stops where one of them ends, and after each step of the one with the fewest. Beside each stands how many steps
+    it has made, and at its end its time.
 
     Args:
         runs: {name: run}, each as for `pieces_film`, all with the same number of ranks.
@@ -160,14 +161,20 @@ def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
     panel = 18 * size + 34
     film = Film(headline, times, panel * len(shown))
     for number, (name, one) in enumerate(shown.items()):
-        grid, end = _line_of(size, panel * number + 24, 18, 15, named=False), ends[name][-1]
+        grid, steps = _line_of(size, panel * number + 24, 18, 15, named=False), ends[name]
         film.draw(word(NAMES / 2, grid.top + 18, name, "strong"))
-        film.draw(word(NAMES / 2, grid.top + 40, says(end), "small"), end)
+        for done, (since, until) in enumerate(pairwise([0, *steps])):
+            count = word(NAMES / 2, grid.top + 40, f"{done} of {len(steps)} steps", "small")
+            film.draw(count, since or None, until - 1)  # while the clock stands at a stop, the next count is seen
+        film.draw(word(NAMES / 2, grid.top + 40, says(steps[-1]), "small"), steps[-1])
         for _ in _played(film, grid, moves_of(one), size):
             pass
-    for at in times[:-1]:
-        done = [f"{name} {sum(end <= at for end in found)} of {len(found)}" for name, found in ends.items()]
-        film.tell(at, f"steps done: {', '.join(done)}")
+    film.tell(0, f"steps: {', '.join(f'{name} {len(found)}' for name, found in ends.items())}")
+    fewest = min(ends, key=lambda name: len(ends[name]))
+    for at in times[1:-1]:
+        done_now = [f"{name} is done" for name, found in ends.items() if found[-1] == at]
+        made = f"{fewest} has made {sum(end <= at for end in ends[fewest])} of {len(ends[fewest])} steps"
+        film.tell(at, ", ".join(done_now) or made)
     return film
 
 

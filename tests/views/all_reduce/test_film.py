@@ -1,5 +1,7 @@
 """The film of a ring collective: pieces travel to the right neighbour, and gather all ranks' numbers."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from parlab import Cluster, run, views
@@ -184,11 +186,32 @@ def test_three_algorithms_race_on_one_clock_and_the_size_decides():
     assert small.headline == "ring 7.50 µs; doubling 4.00 µs; halving 5.50 µs"
     assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
     assert large.lines == [
-        "0 s: steps done: ring 0 of 6, doubling 0 of 2, halving 0 of 4",
-        "65.0 µs: steps done: ring 3 of 6, doubling 1 of 2, halving 2 of 4",
-        "100 µs: steps done: ring 5 of 6, doubling 1 of 2, halving 4 of 4",
-        "102 µs: steps done: ring 6 of 6, doubling 1 of 2, halving 4 of 4",
+        "0 s: steps: ring 6, doubling 2, halving 4",
+        "65.0 µs: doubling has made 1 of 2 steps",
+        "100 µs: halving is done",
+        "102 µs: ring is done",
     ]
+
+
+def test_beside_each_in_a_race_stands_one_number_of_steps_at_a_time_and_at_its_end_its_time():
+    for length in (128, 8192):
+        film = views.film(three(length))
+        spans = {}
+        for part in tree_of(film).iter("g"):
+            text = part.find("text")
+            if part.get("class") == "see" and text is not None and text.get("x") == "46":
+                span = dict(item.split(":") for item in (part.get("style") or "").split(";") if item)
+                seen = float(span.get("--a", -1)), float(span.get("--b", 9999))
+                spans.setdefault(float(text.get("y")), []).append((*seen, text.text))
+        assert [len(counts) for counts in spans.values()] == [7, 3, 5], "of each panel: a number a step, and the time"
+        for counts in spans.values():
+            *numbers, (start, end, _) = sorted(counts)
+            steps = len(numbers)
+            assert [words for *_, words in numbers] == [f"{made} of {steps} steps" for made in range(steps)]
+            borders = [*numbers, (start, end, "")]
+            for (_, until, _), (since, _, _) in pairwise(borders):
+                assert abs(until - since) < 0.02, "one goes as the next one comes"
+            assert end == 9999
 
 
 def test_in_a_race_what_goes_right_passes_above_what_goes_left():
