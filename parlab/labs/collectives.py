@@ -26,7 +26,7 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
     pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
     sums = [sum(of_rank) for of_rank in pieces]
     flat = "the numbers are right, but only one axis is left: cut x with np.split(x, P)"
-    check_results(done, x, sums, pieces, mistakes={flat: [one.ravel() for one in sums]})
+    check_results(done, x, sums, pieces, mistakes={flat: [np.ravel(one) for one in sums]})
     return [
         bytes_sent(done).check(
             "n(P − 1)/P",
