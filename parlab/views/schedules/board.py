@@ -21,7 +21,8 @@ from parlab.views.schedules.schedule import check_kept, describe
 Goal = tuple[float, float]  # a makespan, and the most that a rank may keep: chunks, or bytes
 LANE, BAR, STRIP, LEVEL, AXIS = 36, 28, 30, 24, 24  # pixels: a lane, its bars; a strip of memory, the highest level
 PAGE = "var(--jp-layout-color0,var(--color-background-primary,Canvas))"
-NARROWEST = 17  # pixels of a lane for its shortest action: on a narrower page the lanes move sideways under the names
+NARROWEST, DIGIT = 13, 4  # pixels of a lane for its shortest action with one digit, and for each digit more: on a
+# narrower page the lanes move sideways under the names
 NAMES = f"position:sticky;left:0;z-index:1;background:{PAGE};text-align:right;padding-right:8px"
 LINE = "<p style='margin:.3em 0'>"
 
@@ -175,7 +176,9 @@ _DASHES = "stroke='currentColor' stroke-width='1.5' stroke-dasharray='5 3'"
 def _grid(names: Sequence[str], drawn: Sequence[str], bars: Sequence[Bar], end: float) -> str:
     """Names at the left, which stay where they are, and what is drawn beside them."""
     shortest = min((bar.end - bar.start for bar in bars), default=1)
-    columns = f"max-content minmax({NARROWEST * float(end) / float(shortest):.0f}px,1fr)"
+    digits = max((len(str(bar.action.microbatch)) for bar in bars), default=1)
+    narrowest = NARROWEST + DIGIT * (digits - 1)
+    columns = f"max-content minmax({narrowest * float(end) / float(shortest):.0f}px,1fr)"
     cells = "".join(f"<div style='{NAMES}'>{name}</div>{svg}" for name, svg in zip(names, drawn, strict=True))
     grid = f"display:grid;min-width:max-content;grid-template-columns:{columns};padding-right:28px;font-size:14px"
     return f"<div style='overflow-x:auto;contain:inline-size'><div style='{grid}'>{cells}</div></div>"
@@ -192,7 +195,8 @@ def _ranks(schedule: Schedule) -> str:
 
 def _svg(inside: str, height: float) -> str:
     look = "overflow:visible;text-anchor:middle;dominant-baseline:central;font-size:14px;fill:currentColor"
-    return f"<svg width='100%' height='{height:g}' style='{look}'>{inside}</svg>"
+    size = "width:0;min-width:100%"  # width:100% would ask for 300 pixels where the column may be narrower
+    return f"<svg height='{height:g}' style='{size};{look}'>{inside}</svg>"
 
 
 def _percent(time: float, end: float) -> str:

@@ -350,7 +350,8 @@ def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: 
     one = next((one for one in points if one.name == schedule), None)
     fits = [other for other in points if other.kept <= limit]
     best = min(fits, key=lambda other: other.timeline.makespan)
-    said = f"of these {best.name} is shortest within {limit} activations: {best.timeline.makespan:g}"
+    room = "1 activation" if limit == 1 else f"{limit} activations"
+    said = f"of these {best.name} is shortest within {room}: {best.timeline.makespan:g}"
     if one is None:
         headline = f"{schedule} does not exist for p = {p}, m = {m}; {said}"
     else:

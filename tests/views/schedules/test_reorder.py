@@ -10,7 +10,7 @@ from parlab import views
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import Action, KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
-from parlab.views.schedules.board import BAR, LEVEL, NARROWEST, STRIP
+from parlab.views.schedules.board import BAR, DIGIT, LEVEL, NARROWEST, STRIP
 from tests.views.drawn import check_refused
 
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
@@ -117,6 +117,14 @@ def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
     assert f"minmax({11 * NARROWEST}px,1fr)" in html  # narrower lanes move sideways under the names
     assert html.count("position:sticky") == 2
     assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 48)])._repr_mimebundle_()
+
+
+def test_the_board_asks_for_no_more_width_than_its_digits_need_so_that_a_goal_is_seen_on_a_narrow_page():
+    html = views.reorder(zb_h1(3, 3), [(11, 3)]).figure._repr_html_()
+    assert html.count("<svg") == html.count("width:0;min-width:100%") == 2  # an SVG of 100 % would ask for 300 pixels
+    assert f"minmax({11 * NARROWEST}px,1fr)" in html
+    two_digits = views.reorder(zb_h1(3, 11), [(35, 3)]).figure._repr_html_()
+    assert f"minmax({35 * (NARROWEST + DIGIT)}px,1fr)" in two_digits
 
 
 def test_the_board_of_a_schedule_that_cannot_run_names_what_each_rank_needs():
