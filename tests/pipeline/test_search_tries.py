@@ -151,3 +151,22 @@ def test_the_first_wait_of_rank_0_and_the_last_of_the_last_rank_are_bounds_of_ev
         shortest = simulate(best_schedule(p, m, Costs(f, i, w, c), limit), Costs(f, i, w, c)).makespan
         for bound in (first_wait_of_rank_0, last_wait_of_the_last_rank):
             assert bound(p, m, f, i, w, c, limit) <= shortest
+
+
+@pytest.mark.parametrize("m", [8, 12, 16, 24])
+def test_with_2_places_a_v_starts_a_microbatch_every_3_units_and_no_straight_schedule_more_often_than_every_4(m):
+    more, less = (simulate(v_min(4, number), Costs(0.5, 0.5, 0.5)) for number in (m + 4, m))
+    assert (more.makespan - less.makespan, max(more.peak_activations)) == (4 * 3, 2 * 2)  # two chunks are one place
+    assert lower_bound(4, m + 4, memory_limit=2) - lower_bound(4, m, memory_limit=2) > 4 * 4
+
+
+@pytest.mark.parametrize("limit", [4, 5, 6])
+def test_at_a_transfer_of_1_rank_0_waits_again_after_its_first_i_until_it_has_room_for_7(limit):
+    def waits_after_the_first_i(room):
+        steps = simulate(zb_auto(4, 8, Costs(transfer=1), room, metric="makespan"), Costs(transfer=1)).steps(0)
+        later = [step for step in steps if step.start >= next(s.start for s in steps if s.actions[0].kind == "I")]
+        return later[-1].end - later[0].start - sum(step.end - step.start for step in later)
+
+    assert waits_after_the_first_i(limit) > 0 == waits_after_the_first_i(7)
+    bounds = [lower_bound(4, 8, Costs(transfer=1), memory_limit=room) for room in (limit, limit + 1)]
+    assert bounds[0] - bounds[1] == 2  # one by each of the two waits
