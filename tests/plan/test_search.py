@@ -271,6 +271,20 @@ def test_in_a_rack_of_72_tp_8_stays_the_best_of_whole_sequences():
     assert [round(x, 2) for x in seconds.values()] == [5.66, 6.32, 7.64, 11.94]
 
 
+def test_in_a_rack_of_72_tp_8_needs_zero_3_to_be_the_best_and_never_is_it_32_or_64():
+    """Without ZeRO-3 tp 16 is the best: with tp 8 the weights of a short pipeline do not fit beside the activations."""
+    rack = replace(DGX_H100, ranks_per_node=72)
+    sizes = (8, 16, 32, 64)
+    for zero in (1, 2):
+        asked = {"batch": 2048, "sequence": 8192, "cp": 1, "zero": zero}
+        found = {tp: search(LLAMA_405B, rack, 16384, tp=tp, **asked).best for tp in sizes}
+        assert min(sizes, key=lambda tp: found[tp].total_seconds) == 16
+        assert found[16].layout.pp < found[8].layout.pp
+    short = Layout(dp=1024, pp=2, tp=8, chunks=32, zero=3, sequence_parallel=True)  # 72 // 16 replicas share a rack
+    alone, four = (estimate(LLAMA_405B, cluster, short, **LLAMA_3).seconds["dp"] for cluster in (DGX_H100, rack))
+    assert four < 0.1 * alone
+
+
 @pytest.mark.parametrize(
     ("p", "m", "v", "t", "expected"),
     [(16, 16, 8, 8, 5.78), (16, 8, 8, 4, 10.31), (32, 16, 4, 4, 10.92), (8, 4, 16, 4, 10.00)],

@@ -147,7 +147,7 @@ def _fields(walk: Walk, number: int) -> str:
     before = vars(walk[max(number - 1, 0)].layout)
     said = {name: f"{name} {now[name]}" for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch")}
     said |= {"zero": f"ZeRO-{now['zero']}", "schedule": now["schedule"]}
-    said["sequence_parallel"] = "sequence parallel" if now["sequence_parallel"] else "whole sequences"
+    said["sequence_parallel"] = "sequence parallel" if now["sequence_parallel"] else "not seq. parallel"
     said["recompute"] = f"recompute {now['recompute']}"
     looks = {name: "left small" + " strong" * (now[name] != before[name]) for name in said}
     return "".join(word(WORDS, MAP[1] + 8 + 16 * row, said[name], looks[name]) for row, name in enumerate(said))

@@ -11,7 +11,7 @@ from parlab.plan import H100, LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, Validation,
 from parlab.views.planning.bills import MEMORY, TIME, short_name
 from parlab.views.planning.explore import FIRST, KNOBS
 from parlab.views.planning.measured import COLORS
-from parlab.views.planning.verdict import META, mesh_name
+from parlab.views.planning.verdict import META, WAITS, mesh_name
 from parlab.world import CLASSROOM, DGX_H100
 from parlab.world.units import format_bytes
 from tests.views.drawn import artists, boxes, check_text, title
@@ -161,6 +161,7 @@ def test_the_widget_says_what_was_asked_where_no_layout_is_possible():
 
 
 CUT = META.but(dp=128, pp=8, cp=2, chunks=16, zero=1, schedule="1f1b")
+CUT_4 = META.but(dp=64, cp=4, tp=4, zero=1, schedule="1f1b")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,7 @@ CUT = META.but(dp=128, pp=8, cp=2, chunks=16, zero=1, schedule="1f1b")
         ({"products": 0.79}, META, 4.94, ": Llama 3's mesh"),
         ({"cut_sequences": True, "waits": "cp"}, CUT, 6.20, ", 6 % faster than Llama 3's layout"),
         ({"cut_sequences": True, "links": 0.4}, CUT, 6.26, ", 8 % faster than Llama 3's layout"),
+        ({"cut_sequences": True, "waits": "all but tp"}, CUT_4, 6.99, ", 3 % faster than Llama 3's layout"),
     ],
 )
 def test_the_verdict_flips_with_memory_and_with_what_is_waited_for_and_not_with_the_pace(
@@ -188,7 +190,7 @@ def test_the_verdict_flips_with_memory_and_with_what_is_waited_for_and_not_with_
     figure = views.verdict(**asked)
     usable, planned = asked.get("usable", 74.5), asked.get("planned", 1)
     pace = H100.but(products=asked.get("products", 0.54), inter=asked.get("links", 0.6))
-    habit = LLAMA_3.but(hides=set(LLAMA_3.hides) - {asked.get("waits")})
+    habit = LLAMA_3.but(hides=set(LLAMA_3.hides) - WAITS[asked.get("waits", "nothing")])
     step = {"batch": 2048, "sequence": 8192, "hardware": pace, "software": habit}
     found, meta = (estimate(LLAMA_405B, DGX_H100, layout, **step) for layout in (winner, META))
     assert found.total_seconds == pytest.approx(seconds, abs=0.006)
