@@ -26,7 +26,13 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
     pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
     sums = [sum(of_rank) for of_rank in pieces]
     flat = "the numbers are right, but only one axis is left: cut x with np.split(x, P)"
-    check_results(done, x, sums, pieces, mistakes={flat: [np.ravel(one) for one in sums]})
+    mistakes = {flat: [np.ravel(one) for one in sums]}
+    if set(messages(done).numbers) == {P - 1}:
+        nothing = "this is the rank's own contribution; nothing was added to it"
+        mistakes[f"{nothing}: it left in the first step, as in an all-gather"] = [
+            of_rank[rank] for rank, of_rank in enumerate(pieces)
+        ]
+    check_results(done, x, sums, pieces, mistakes=mistakes)
     return [
         bytes_sent(done).check(
             "n(P − 1)/P",

@@ -90,6 +90,18 @@ def in_float64(comm, x):
     return reduce_scatter(comm, x.astype("float64"))
 
 
+def with_the_indices_of_the_all_gather(comm, x):
+    pieces = np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        outgoing, incoming = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        pieces[incoming] = pieces[incoming] + comm.sendrecv(pieces[outgoing], comm.right, comm.left)
+    return pieces[comm.rank]
+
+
+def that_sends_nothing(comm, x):
+    return np.split(x, comm.size)[comm.rank]
+
+
 def flattened(comm, x):
     return reduce_scatter(comm, x).reshape(-1)
 
@@ -239,6 +251,8 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
             "comm.reduce_scatter did the work: build it from comm.send, comm.recv, comm.sendrecv",
         ),
         ("01.reduce_scatter", in_float64, "expected float32["),
+        ("01.reduce_scatter", with_the_indices_of_the_all_gather, "it left in the first step, as in an all-gather"),
+        ("01.reduce_scatter", that_sends_nothing, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", flattened, "the numbers are right, but only one axis is left"),
         ("01.reduce_scatter", as_a_list, "returned list, expected float"),
         ("01.circulant", the_ring, "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
@@ -271,3 +285,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
 )
 def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
     assert reason in refused(name, answer)
+
+
+def test_that_a_piece_left_in_the_first_step_is_not_said_of_an_answer_that_sends_nothing():
+    assert "first step" not in refused("01.reduce_scatter", that_sends_nothing)
