@@ -100,6 +100,7 @@ class MemoryCase(NamedCase):
             ("a stage keeps the activations of its own layers only", self.nbytes(activations=t)),
             ("tensor parallelism cuts parameters too", self.nbytes(params=p)),
             ("a stage has the parameters of its own layers only", self.nbytes(params=t)),
+            *(("return bytes, not GB or GiB", self.nbytes() / unit) for unit in (1e9, 2**30)),
         ]
 
 
