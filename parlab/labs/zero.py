@@ -47,6 +47,7 @@ class StepCase:
 
 STEPS = 3
 NO_COUNTS = "the shards are not of one length: give `reduce_scatter` and `all_gather` counts=, the lengths of all"
+NOT_NAMED = "`counts` is not the second argument: name it, counts=..."
 NOT_UPDATED = "this is the old weight: it was told before its owner updated it, or a copy of it was updated"
 
 
@@ -78,7 +79,7 @@ def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
 
             return trial.answer(comm, before.copy(), gradients[comm.rank].copy(), states[comm.rank], update)
 
-        with explains("do not divide among", NO_COUNTS):
+        with explains("do not divide among", NO_COUNTS), explains("axis=[", NOT_NAMED):
             done = trial.ran(program, size)
         mistakes = partial(_mistakes, optimizer, before, gradients, moments, step)
         _check_weights(done.results, weights, case, step, mistakes, bool(updates))
@@ -219,7 +220,7 @@ def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
 
         return trial.answer(comm, _backward(comm, case.order, gradients, watch), case.microbatches)
 
-    with explains("do not divide among", NO_COUNTS):
+    with explains("do not divide among", NO_COUNTS), explains("axis=[", NOT_NAMED):
         done = trial.ran(program, case.size)
     for rank, result in enumerate(done.results):
         if not isinstance(result, dict) or set(result) != set(range(len(case.blocks))):

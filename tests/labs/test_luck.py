@@ -64,6 +64,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "05.parallel_loss": {"without_first": "returned 2.50629, expected 2.73663|`first` is not used"},
     "06.zero_1": {
         "without_counts": "Ψ = 5 weights|the shards are not of one length: give `reduce_scatter`",
+        "with_counts_not_named": "axis=[2, 2]|`counts` is not the second argument: name it, counts=...",
         "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",
     },
     "06.stage_2": {
