@@ -203,6 +203,8 @@ def _say_totals(
         weight = "bold" if stage == chosen else "normal"
         formula = f" = {state_formula(stage, states[stage])}" if states else ""
         words = f"{decimal_bytes(total)}{formula}\n{fits}{host}"
+        if total > END and not (states or host):  # a bar that is cut does not show its optimizer's state, which matters most
+            words = f"{decimal_bytes(total)}, {fits}\n{decimal_bytes(parts[2])} is {PARTS['optimizer']}"
         marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
         if total > END:
             axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")
