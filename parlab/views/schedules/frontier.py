@@ -40,6 +40,7 @@ RATIOS = {"1 : 1 : 1": (1, 1, 1), "1 : 1 : ½": (1, 1, 0.5), "1 : 1.5 : ½": (1,
 MEMORY = {"p / 2": 0.5, "p": 1, "3 p / 2": 1.5, "2 p": 2}  # activations a rank
 YOURS = "yours"
 FEW = 6  # points that have their names beside them
+LETTER = 0.02  # of the width of the axes, in the number of a point
 UNKNOWN = "#FBE3B0"  # between what is proved and what is known
 SQUARE = {"marker": "s", "markersize": 9}
 YOUR_BOUND = {"color": "#0072B2", "linewidth": 5, "alpha": 0.35}
@@ -289,8 +290,12 @@ def draw(
             write(figure, LIST, TOP + 0.1 + ROW * number, row, color=PLACEMENTS[one.placement]["color"], va="center")
     for names in close.values():
         style = {"textcoords": "offset points", "color": theme.INK, "zorder": 4}
-        said = ", ".join(name for name, _ in names)
-        axes.annotate(said, names[0][1].place, (9, 6), size=theme.TEXT if few else theme.SMALL, **style)
+        said, one = ", ".join(name for name, _ in names), names[0][1]
+        reach = 0 if few else LETTER * 2 * p * len(said)
+        near = [other.timeline.makespan for other in points if 0 < other.kept - one.kept < reach]
+        taken = any(0 <= span - one.timeline.makespan < highest / 20 for span in near)  # by a point or its number
+        beside: dict[str, Any] = {"xytext": (-14, 6), "ha": "right"} if taken else {"xytext": (9, 6)}
+        axes.annotate(said, one.place, size=theme.TEXT if few else theme.SMALL, **beside, **style)
     scale(axes.xaxis, "activations that the fullest rank keeps", ends=(0.5, 2 * p + 0.5), ticks=range(1, 2 * p + 1))
     scale(axes.yaxis, "makespan (units)", ends=(lowest, highest) if work else None, grid=True)
     alone = bool(best) and len(likes) == 1

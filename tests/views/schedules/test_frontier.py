@@ -1,5 +1,7 @@
 """The frontier and the placements show what was simulated, and refuse what they cannot draw."""
 
+from itertools import combinations
+
 import pytest
 
 from parlab import views
@@ -150,3 +152,14 @@ def test_every_control_of_the_widget_changes_the_picture_and_a_limit_says_what_i
     explorer.controls["p"].value, explorer.controls["m"].value = 8, 4
     explorer.controls["schedule"].value = "DualPipe"
     assert title(explorer.figure).startswith("DualPipe does not exist for p = 8, m = 4; of these ")
+
+
+def test_numbers_of_points_that_stand_side_by_side_do_not_touch():
+    figure = views.explore_frontier().figure
+    axes = next(axes for axes in figure.axes if axes.get_ylabel() == "makespan (units)")
+    renderer = figure.canvas.get_renderer()
+    numbers = {text.get_text(): text.get_window_extent(renderer) for text in axes.texts}
+    assert {"8, 12", "10", "2, 11"} <= numbers.keys()  # 8 and 12 keep 4, and 10 keeps 4.5 in as many units
+    for one, other in combinations(numbers, 2):
+        assert not numbers[one].overlaps(numbers[other]), (one, other)
+    assert numbers["8, 12"].x1 < numbers["2, 11"].x0  # at the left of their points, and at the right
