@@ -151,6 +151,10 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
     ):
         if kind in kinds and any(_close(found, _sums(drawn, *how)[place]) for how in sums):
             return [f"likely cause: {text}"]
+    data = len({(d, c) for d, _, c, _ in drawn})
+    if _close(found, _sums(drawn, over, "")[place] / data):
+        made = THROWN_AWAY.format("dp and cp") if {*met} & {*"dc"} else "nothing is summed over dp and cp"
+        return [f"likely cause: {made}; the division alone is no mean"]
     for other, x in drawn.items():
         if _close(found, x):
             return [f"likely cause: it is the gradient of {_at(other)} alone"]

@@ -61,6 +61,16 @@ def an_extra_mean(mesh, ends, kind, gradient):
     return sum_gradient(mesh, ends, kind, gradient) / mesh.cp.size
 
 
+def summed_in_place(mesh, ends, kind, gradient):
+    """As PyTorch's all_reduce would."""
+    mesh.data.all_reduce(gradient)
+    return gradient / mesh.data.size
+
+
+def divided_alone(mesh, ends, kind, gradient):
+    return gradient / mesh.data.size
+
+
 def divided_by_two(mesh, ends, kind, gradient):
     """Right on the small ones, all of which have two."""
     return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size / min(mesh.data.size, 2)
@@ -364,6 +374,8 @@ WRONG = [
     ("07.who_sums", without_dp, "the ranks of dp are not in it"),
     ("07.who_sums", divided_by_dp, "it is a sum over dp and cp"),
     ("07.who_sums", an_extra_mean, "it is 0.5 times what it should be: divide once"),
+    ("07.who_sums", summed_in_place, "the sum over dp and cp was made and not used: all_reduce returns it"),
+    ("07.who_sums", divided_alone, "nothing is summed over dp and cp; the division alone is no mean"),
     ("07.who_sums", divided_by_two, "it is 1.5 times what it should be: divide once"),
     ("07.who_sums", heads_as_cut, "each rank of tp has the gradient of its own query heads: sum over tp"),
     ("07.who_sums", mean_over_heads, "the sum over tp became a mean: each rank's query heads add to the gradient"),

@@ -70,7 +70,7 @@ def mesh(
     figure = sheet([headline, settings, *lines], HEIGHT, headline)
     width, height = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2, HEIGHT - TOP - BOTTOM
     right = LEFT + width + BETWEEN
-    for left, what in ((LEFT, "sent by all ranks, in bytes"), (right, "held by the fullest rank at its peak")):
+    for left, what in ((LEFT, f"sent by all ranks; {many}"), (right, "held by the fullest rank at its peak")):
         write(figure, left, TOP - 0.08, what, theme.TEXT, va="baseline")
     bars = panel(figure, LEFT, TOP, width, height)
     nbytes = [step.sent[name] for name in STRATEGIES]

@@ -171,7 +171,7 @@ def _headline(wrong: Sequence[str], last: dict[str, Any]) -> str:
 
 
 def _counts(found: Any) -> str:
-    return f"a gradient counts {float(np.max(found)):.3g} in the result, and must count {SHARE:g}"
+    return f"a gradient counts {float(np.max(found)):.3g}, not {SHARE:g}"
 
 
 def _verdict(wrong: Sequence[str], last: dict[str, Any]) -> str:

@@ -107,6 +107,9 @@ def test_the_headline_and_a_dashed_line_compare_with_the_1_29_mib_of_pp_8(axes, 
     held, beside = (step_on(a, m, "one_f_one_b", 1).held for a, m in ((axes, microbatches), ((1, 8, 1, 1), 16)))
     assert (sum(held.values()) > sum(beside.values())) == (than == "more than")
     assert title(figure).endswith(f"{format_bytes(sum(held.values()))} held, {than} by pp 8, 16 microbatches")
+    assert f"sent by all ranks; {microbatches} microbatch{'es' if microbatches > 1 else ''}" in {
+        text.get_text() for text in figure.texts
+    }
     (line,) = artists(figure, "beside")
     assert set(line.get_xdata()) == {sum(beside.values())}
 

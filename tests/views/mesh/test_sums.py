@@ -96,8 +96,8 @@ def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
 
 def test_a_mean_that_is_forgotten_moves_every_chip_and_is_said():
     film = views.film_of_sums(without_the_mean)
-    assert film.headline == "cut: a gradient counts 1 in the result, and must count 0.5"
-    assert "cut: equal copies, but a gradient counts 1 in the result, and must count 0.5" in film.html
+    assert film.headline == "cut: a gradient counts 1, not 0.5"
+    assert "cut: equal copies, but a gradient counts 1, not 0.5" in film.html
     assert told(film) == (56, 0)
 
 
