@@ -203,7 +203,7 @@ def _say_totals(
         weight = "bold" if stage == chosen else "normal"
         formula = f" = {state_formula(stage, states[stage])}" if states else ""
         words = f"{decimal_bytes(total)}{formula}\n{fits}{host}"
-        if total > END and not (states or host):  # the cut bar does not show the largest part
+        if total > END and not (states or host):  # a bar that is cut does not show it
             words = f"{decimal_bytes(total)}, {fits}\n{decimal_bytes(parts[2])} is {PARTS['optimizer']}"
         marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
         if total > END:
