@@ -1,7 +1,7 @@
 """Linear layers whose matrix is cut among t ranks: by columns, then by rows.
 
     y = f(x) W,  W = [W_1 | ... | W_t]           columns: rank r computes y_r = x W_r, its columns of y
-    z = f̄(y_r V_r),  V = [V_1; ...; V_t]         rows: rank r computes y_r V_r, a partial sum of z
+    z = f̄(y_r V_r),  V = [V_1; ...; V_t]         rows: rank r computes y_r V_r, a share of z
 
 | layer   | forward                                | backward for the input                                   |
 |---------|----------------------------------------|----------------------------------------------------------|
@@ -175,7 +175,7 @@ class RowParallelLinear(ParallelLinear):
     def forward(self, x: Array) -> tuple[Array, Array]:
         """`(y, x)`."""
         with self.computes(x):
-            partial, _ = linear(x, self.weight)  # [B, S, out], a partial sum of y
+            partial, _ = linear(x, self.weight)  # [B, S, out], a share of y
         return self.leave.forward(self.comm, partial), x  # f̄: all-reduce, ḡ: reduce-scatter
 
     def backward_input(self, dy: Array, cache: Array) -> tuple[Array, Any]:

@@ -1,6 +1,6 @@
 """A part of the model whose work the ranks divide: an operator, a stage on this rank's shards, an operator.
 
-    x ──enter──▶ x, whole ──[columns, then something local, then rows]──▶ a partial sum ──leave──▶ y
+    x ──enter──▶ x, whole ──[columns, then something local, then rows]──▶ a share of y ──leave──▶ y
 
 The stage inside is a serial one, which learns its sizes from its weights: tensor parallelism adds the messages and
 nothing else. Between columns and rows a rank must not need another rank's columns. Heads and activation functions do
@@ -35,7 +35,7 @@ class ParallelRegion(Stage):
     ==================  =============================  =================================
     forward, x          whole, the same on every rank  S/t tokens
     enter               the same, no message           whole (all-gather)
-    inside              a partial sum of y             a partial sum of y
+    inside              a share of y                   a share of y
     leave               y, whole (all-reduce)          S/t tokens of y (reduce-scatter)
     backward, dy        whole, the same on every rank  S/t tokens
     leave's backward    the same, no message           whole (all-gather)

@@ -59,10 +59,11 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "least", "most"), [(1, 20, 50), (6, 0, 0.15), (8, 0, 0.15)])
-def test_after_200_steps_a_model_that_forgets_copy_is_far_behind_with_seed_1_and_ahead_with_seeds_6_and_8(
-    seed, least, most
-):
+@pytest.mark.parametrize(
+    ("seed", "least", "most"),
+    [(1, 20, 50), (3, 5, 40), (4, 5, 40), (5, 3, 30), (6, 0, 0.15), (7, 25, 200), (8, 0, 0.15)],
+)
+def test_after_200_steps_a_model_that_forgets_copy_is_far_behind_with_five_seeds_and_ahead_with_two(seed, least, most):
     """Lesson 05: a training curve can be trusted neither way."""
     config = LlamaConfig(
         vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,

@@ -39,7 +39,9 @@ def wrong_gradients(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Pi
     """
     errors = {name: _relative_error(name, found, expected) for name in expected}
     wrong = [name for name, error in errors.items() if not error <= RIGHT]
-    verdict = f"{len(wrong)} of {len(errors)} arrays are wrong" if wrong else f"all {len(errors)} arrays are right"
+    verdict = (
+        f"{len(wrong)} of {len(errors)} gradients are wrong" if wrong else f"all {len(errors)} gradients are right"
+    )
     width = max(map(len, errors))
     lines = [verdict, *(f"{name:<{width}}  {_said(error, expected[name])}" for name, error in errors.items())]
     rows = _rows(list(reversed(errors)))

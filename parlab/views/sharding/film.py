@@ -17,7 +17,8 @@ STEPS = ("columns", "rows", "rows, back", "columns, back", "gradients")  # the n
 TOLD = {
     "columns": "each rank multiplies all of x with its columns of A, and applies relu: these are finished",
     "rows": "they meet C's rows of the same numbers: a share of all of y",
-    "rows, back": "backward: dy is whole on every rank, no message; dy times its columns of Cᵀ is finished",
+    "rows, back": "backward: dy is whole on all, no message; times its columns of Cᵀ it is the gradient "
+    "of x A, finished",
     "columns, back": "times its rows of Aᵀ: a share of all of dx, because each rank's columns read the same x",
     "gradients": "dA and dC: all of a rank's own columns and rows, no message",
 }
@@ -28,7 +29,7 @@ PASSING = {  # by the computation that follows, and by the label of the messages
     ("gradients", "take"): "copy, backward: each rank hands its sum on; dx is whole on all",
 }
 BY_TOKENS = {
-    "rows, back": "dy times its columns of Cᵀ is finished",
+    "rows, back": "dy times its columns of Cᵀ is the gradient of x A, finished",
     ("columns", "take"): "gather: each rank's tokens of x travel, until x is whole on all",
     ("rows, back", "add"): "scatter: a piece of each share of y travels; a rank keeps the sum of its own tokens",
     ("rows, back", "take"): "scatter, backward: each rank's tokens of dy travel, until dy is whole on all",

@@ -105,7 +105,7 @@ RIGHT = {"a": np.ones(3), "b": np.full(3, 2.0)}
 
 def test_a_gradient_twice_too_large_is_wrong_by_100_percent_and_red():
     figure = views.wrong_gradients({"a": np.ones(3) * (1 + 1e-15), "b": np.full(3, 4.0)}, RIGHT)
-    assert repr(figure) == "1 of 2 arrays are wrong\na  right, ≤ 1e-12\nb  WRONG by 100% of its largest entry"
+    assert repr(figure) == "1 of 2 gradients are wrong\na  right, ≤ 1e-12\nb  WRONG by 100% of its largest entry"
     alarm = tuple(int(theme.ALARM[start : start + 2], 16) for start in (1, 3, 5))
     assert [color == alarm for color in colors(figure, "row 0")] == [True, False]  # the backward comes to b first
     assert [said for said, _ in texts(figure)][:5] == ["→", "b", "100%", "a", "right"]
@@ -134,13 +134,13 @@ def test_a_long_name_is_written_in_lines_that_fit_into_its_box():
 
 
 def test_all_right_and_not_a_number_are_said():
-    assert repr(views.wrong_gradients(RIGHT, RIGHT)).startswith("all 2 arrays are right")
+    assert repr(views.wrong_gradients(RIGHT, RIGHT)).startswith("all 2 gradients are right")
     assert "WRONG" in repr(views.wrong_gradients(RIGHT | {"a": np.full(3, np.nan)}, RIGHT))
 
 
 def test_a_gradient_that_should_be_0_is_right_if_it_is_and_else_wrong_without_a_ratio():
     zeros = RIGHT | {"b": np.zeros(3)}
-    assert repr(views.wrong_gradients(zeros, zeros)).startswith("all 2 arrays are right")
+    assert repr(views.wrong_gradients(zeros, zeros)).startswith("all 2 gradients are right")
     assert repr(views.wrong_gradients(RIGHT, zeros)).endswith("\nb  WRONG: it should be 0")
 
 

@@ -145,7 +145,7 @@ def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again(
         "they meet C's rows of the same numbers",
         "scatter",
         "scatter, backward",
-        "dy times its columns of Cᵀ is finished",
+        "dy times its columns of Cᵀ is the gradient of x A, finished",
         "times its rows of Aᵀ",
         "gather, backward",
         "x travels again",
