@@ -322,6 +322,11 @@ def outline(x: float, y: float, width: float, height: float, look: str, *, thin:
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{look}"{style}/>'
 
 
+def shifted(mark: str, x: float, y: float) -> str:
+    """SVG that was drawn around (0, 0), with that point at (x, y)."""
+    return f'<g transform="translate({x:g} {y:g})">{mark}</g>'
+
+
 def letter(x: float, y: float, width: float, height: float, text: object = "") -> str:
     """A message: a dashed frame that hides what lies below it, with a word in its middle."""
     inside = word(x + width / 2, y + height / 2, text, "small") if str(text) else ""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import Film, box, letter, outline, word
+from parlab.views.drawing.film import Film, box, letter, outline, shifted, word
 from parlab.views.drawing.lanes import timelines_of
 from parlab.views.timelines.measured import BY_HAND, WALL_CLOCK, from_first_computation, idle_parts
 from parlab.world import Run, Timeline
@@ -123,15 +123,11 @@ def _messages(film: Film, messages: list[Carried], top: float) -> None:
             if message.posted < message.start:
                 wide = width + 58
                 dashed = letter(0, 0, wide, height, f"{text} posted")
-                film.draw(_at(dashed, start if src == 0 else right - wide, y), message.posted, message.start)
+                film.draw(shifted(dashed, start if src == 0 else right - wide, y), message.posted, message.start)
             elif message.start == film.times[0]:
-                film.draw(_at(solid, start, y), message.start, message.start)
-            film.move(_at(solid, start, y), message.start, message.end, (end - start, 0))
-            film.draw(_at(solid, end, y), message.end)
-
-
-def _at(mark: str, x: float, y: float) -> str:
-    return f'<g transform="translate({x:g} {y:g})">{mark}</g>'
+                film.draw(shifted(solid, start, y), message.start, message.start)
+            film.move(shifted(solid, start, y), message.start, message.end, (end - start, 0))
+            film.draw(shifted(solid, end, y), message.end)
 
 
 def _state(messages: list[Carried], start: int, end: int) -> str:

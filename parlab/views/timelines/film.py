@@ -8,7 +8,7 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import LETTERS, Film, box, letter, outline, word
+from parlab.views.drawing.film import LETTERS, Film, box, letter, outline, shifted, word
 from parlab.views.timelines.timeline import ACTION, awaited, kind_of, time_spent
 from parlab.views.timelines.waits_film import waits_film
 from parlab.world import Timeline, Transfer
@@ -126,22 +126,18 @@ def _message(film: Film, shown: Timeline, t: Transfer, middles: list[float], sta
     sent = box(3, 0, width, height, theme.KINDS["send"].color, text, "small")
     for mark, y, start, end in ((dashed, below, posted, t.start), (place, above, awaits, t.end)):
         if start < end:
-            film.move(_at(mark, film.x(start), y), start, end, (film.x(end) - film.x(start), 0))
+            film.move(shifted(mark, film.x(start), y), start, end, (film.x(end) - film.x(start), 0))
         for time in sorted({start, t.start}) if stands else ():
-            _stand(film, _at(mark, film.x(time), y), time)
-    film.move(_at(sent, film.x(t.start), below), t.start, t.end, (film.x(t.end) - film.x(t.start), above - below))
+            _stand(film, shifted(mark, film.x(time), y), time)
+    film.move(shifted(sent, film.x(t.start), below), t.start, t.end, (film.x(t.end) - film.x(t.start), above - below))
     if stands:
-        _stand(film, _at(sent, film.x(t.end), above), t.end)
+        _stand(film, shifted(sent, film.x(t.end), above), t.end)
 
 
 def _stand(film: Film, mark: str, time: Any) -> None:
     """The mark while the clock stands at `time`, if it is a stop; what moves is seen only when the clock goes on."""
     if time in film.times:
         film.draw(mark, time, None if time == film.times[-1] else time)
-
-
-def _at(mark: str, x: float, y: float) -> str:
-    return f'<g transform="translate({x:g} {y:g})">{mark}</g>'
 
 
 def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end: Any) -> str:
