@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Timeline
 from parlab.zero import DataParallel, Replica, Zero, forward_backward
-from tests.libraries import needs_gpu
+from tests.libraries import EACH_LIBRARY
 from tests.models import random_batches, random_llama
 
 SIZES = {
@@ -35,13 +33,8 @@ TOKENS = 4  # a row
 LR = 1e-2
 STAGES = [0, 1, 2, 3]
 
-GPU = pytest.param("array_api_compat.cupy", marks=needs_gpu)
-library = pytest.mark.parametrize("library", ["numpy", "array_api_strict", GPU])  # once for each stage
-device = pytest.mark.parametrize("library", ["numpy", GPU])
-
-
-def library_of(name: str) -> Any:
-    return {"numpy": np, "array_api_strict": array_api_strict}.get(name) or importlib.import_module(name)
+library = pytest.mark.parametrize("library", EACH_LIBRARY)  # once for each stage
+device = pytest.mark.parametrize("library", [one for one in EACH_LIBRARY if one.id != "strict"])
 
 
 def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:

@@ -13,7 +13,7 @@ from parlab.nn.training import train
 from parlab.zero import DataParallel, Zero, forward_backward, train_replica
 from parlab.zero import replica_of as made_of
 from tests.nn.parity import assert_parity
-from tests.zero.models import LR, STAGES, TOKENS, batches, device, library_of, model, replica_of, timed
+from tests.zero.models import LR, STAGES, TOKENS, batches, device, model, replica_of, timed
 
 
 class Noting(DataParallel):
@@ -30,7 +30,7 @@ class Noting(DataParallel):
 def test_loss_and_scaled_gradients_are_the_serial_models(library, tied, scale):
     from parlab.zero import LossScale
 
-    xp = library_of(library)
+    xp = library
     start = model(xp, tie_word_embeddings=tied)
     (tokens, targets), *_ = batches(2, 1, xp)
 
@@ -113,7 +113,7 @@ def test_when_the_backward_comes_to_a_layer_only_the_activations_of_it_and_those
 @device
 @pytest.mark.parametrize("stage", STAGES)
 def test_three_ranks_on_their_rows_of_each_batch_lose_and_learn_what_one_does(library, stage):
-    xp = library_of(library)
+    xp = library
     text, alone = batches(6, 3, xp), model(xp)
     expected = train(alone, text, AdamW(lr=LR), max_norm=np.inf)
 

@@ -19,7 +19,6 @@ from tests.zero.models import (
     batches,
     device,
     library,
-    library_of,
     model,
     same_bits,
     serial,
@@ -63,14 +62,14 @@ def test_the_norm_to_which_is_clipped_shrinks_the_first_steps_of_the_small_model
 @library
 @pytest.mark.parametrize("stage", STAGES)
 def test_2_steps_are_serial_on_every_array_library(library, stage):
-    assert_serial(trained(stage, 3, 2, xp=library_of(library), max_norm=CLIP), serial(3, 2, CLIP))
+    assert_serial(trained(stage, 3, 2, xp=library, max_norm=CLIP), serial(3, 2, CLIP))
 
 
 @device
 @pytest.mark.parametrize("stage", STAGES)
 def test_float32_weights_with_float64_masters_stay_within_1e_5_of_serial(library, stage):
     """Mixed precision where a library has no float16."""
-    found = trained(stage, 3, 2, xp=library_of(library), dtype="float32")
+    found = trained(stage, 3, 2, xp=library, dtype="float32")
     assert {x.dtype for x in found.values()} == {np.dtype("float32")}
     assert_parity(list(found.values()), list(serial(3, 2).values()), 1e-5)
 
