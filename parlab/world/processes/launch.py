@@ -104,7 +104,7 @@ def _end_all_on_error(here: Any, kind: type[BaseException], error: BaseException
         sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
     else:
-        time.sleep(1)  # that rank shows the error, and ends this process
+        time.sleep(10)  # that rank shows the error, and ends this process
     here.abort()
 
 

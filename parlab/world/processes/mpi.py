@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -141,7 +142,8 @@ class MPITransport:
         return self._notes.bcast(data)
 
     def abort(self) -> None:
-        """See `Transport`."""
+        """See `Transport`. A second later, or the abort overtakes what this process wrote, and mpiexec drops it."""
+        time.sleep(1)
         MPI.COMM_WORLD.Abort(1)
 
     def _ask(self, data: bytes, dst: int) -> None:
