@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import permutations
 from operator import eq, ge, gt
 from typing import Any
 
@@ -93,6 +94,7 @@ class MemoryCase(NamedCase):
             *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage)),
             (stages, self.nbytes(cuts=lambda zero, stage: zero > 0)),
             ("at stage 2 the weights are whole: stage 3 cuts them", self.nbytes(cuts=_weights_too_early)),
+            *((stages, self.nbytes(cuts=_in_order(order))) for order in permutations((1, 2, 3))),
             (replicas, self.nbytes(among=d * p * t)),
             (replicas, self.nbytes(among=d * t)),
             ("the optimizer keeps a float32 copy of the weights beside its two moments: 12", self.nbytes(optimizer=8)),
@@ -102,6 +104,11 @@ class MemoryCase(NamedCase):
             ("a stage has the parameters of its own layers only", self.nbytes(params=t)),
             *(("return bytes, not GB or GiB", self.nbytes() / unit) for unit in (1e9, 2**30)),
         ]
+
+
+def _in_order(order: tuple[int, ...]) -> Callable[[int, int], bool]:
+    """ZeRO whose stages come in another order: what stage 1, 2 or 3 cuts first is cut from `order`'s stage on."""
+    return lambda zero, stage: zero >= order[stage - 1]
 
 
 def _weights_too_early(zero: int, stage: int) -> bool:

@@ -97,6 +97,24 @@ WRONG = [
         partial(held, cuts=eq),
         "a ZeRO stage cuts what the stages before it cut, too",
     ),
+    (
+        "08.memory",
+        "zero_1_and_2_swapped",
+        partial(held, cuts=lambda zero, stage: zero >= (2, 1, 3)[stage - 1]),  # gradients first, then the optimizer
+        "ZeRO-1 cuts the optimizer's state",
+    ),
+    (
+        "08.memory",
+        "zero_1_and_3_swapped",
+        partial(held, cuts=lambda zero, stage: zero >= 4 - stage),
+        "ZeRO-1 cuts the optimizer's state",
+    ),
+    (
+        "08.memory",
+        "what_zero_1_and_2_cut_swapped",
+        partial(held, cuts=lambda zero, stage: (0, 2, 1, 3)[zero] >= stage),
+        "ZeRO-1 cuts the optimizer's state",
+    ),
     ("08.memory", "no_zero", partial(held, among=lambda d, p, t: 1), "ZeRO-1 cuts the optimizer's state"),
     ("08.memory", "zero_over_all", partial(held, among=lambda d, p, t: d * p * t), "the dp replicas"),
     ("08.memory", "zero_over_d_and_t", partial(held, among=lambda d, p, t: d * t), "the dp replicas"),
