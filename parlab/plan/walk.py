@@ -1,4 +1,4 @@
-"""A search by hand: from one layout to the next, a few fields at a time."""
+"""A search by hand: from one layout to the next, one field at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parlab.world.units import format_bytes
 
 
 class Walk(list[Estimate]):
-    """Layouts, each a few fields from the one before. It prints as a table of the moves.
+    """Layouts, each one field from the one before. It prints as a table of the moves.
 
     Args:
         plans: what `search` returned: its model, cluster, batch, sequence and memory.
@@ -38,14 +38,18 @@ class Walk(list[Estimate]):
         self.moves = ["start"]
 
     def turn(self, **changes: Any) -> Walk:
-        """Go on to a layout with other values of some fields. The number of ranks stays: dp takes or gives the rest.
+        """Go on to a layout with another value of one field. The number of ranks stays: dp takes or gives the rest.
 
         Raises:
-            ValueError: no such field, sizes that do not make this number of ranks, or a layout that is not possible.
+            ValueError: no such field, several fields, sizes that do not make this number of ranks, or a layout that is
+                not possible.
         """
         before = self[-1].layout
         if unknown := [name for name in changes if name not in vars(before)]:
             raise ValueError(f"{unknown[0]}={changes[unknown[0]]!r}: the fields are {', '.join(vars(before))}")
+        if len(fields := [name for name in changes if name != "dp"]) > 1:
+            each = "".join(f".turn({name}={changes[name]!r})" for name in fields)
+            raise ValueError(f"{', '.join(fields)}: a move changes one field, and dp takes or gives the rest: {each}")
         after = before.but(**changes)
         if set(changes) & set(MESH) and "dp" not in changes:
             after = after.but(dp=before.ranks // max(after.but(dp=1).ranks, 1))

@@ -30,6 +30,7 @@ from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.searches import all_layouts, winners
+from parlab.views.planning.tensor_sizes import tensor_sizes
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
 from parlab.views.schedules.explore import explore_schedules, explore_transfers, pipeline, transfers

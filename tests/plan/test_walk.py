@@ -33,6 +33,10 @@ def test_each_layout_has_the_planners_numbers_and_the_table_says_what_does_not_f
         (lambda: Walk(3, Layout()), "plans=3: must be a Plans"),
         (lambda: Walk(PLANS, 3), "layout=3: must be a Layout"),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(speed=2), "speed=2: the fields are dp, pp"),
+        (
+            lambda: Walk(PLANS, Layout(dp=64)).turn(tp=2, zero=3),
+            r"tp, zero: a move changes one field, and dp takes or gives the rest: \.turn\(tp=2\)\.turn\(zero=3\)",
+        ),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(tp=3), "63 ranks, and there are 64"),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(dp=32), "32 ranks, and there are 64"),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(chunks=2), "chunks=2: one stage a rank where pp is 1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from textwrap import fill
 from typing import Any
 
@@ -35,6 +35,8 @@ TIME = {  # work is blue (but not the blue of weights), traffic violet, lost tim
 MEMORY = {**STATE, "working": "#999933"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches; LEFT: at most, of the names
 LETTER = 0.078  # inches, of the small text
+WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
+CLEAR, NEAR = 0.86, 0.01  # of the axis: beyond CLEAR stands the sum of a bill that is cut; so near is a promise
 TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros
 CUT = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1.5}  # behind the sum of a bill that is cut
 ROOM = 1.2  # of the longest bill: with room for sums
@@ -82,8 +84,10 @@ def bills(
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
     figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
     axes, _ = draw_bills(figure, named, memory, longest, sums=True)
+    promises = {number: promised[name] for number, name in enumerate(named)} if promised else {}
+    _name_waits(axes, _with_rest([found.seconds for found in named.values()]), promises)
     if promised:
-        axes.plot([promised[name] for name in named], range(len(named)), gid="promised", **PROMISED)
+        axes.plot(list(promises.values()), list(promises), gid="promised", **PROMISED)
         write(figure, 0.15, TOP - 0.2, "▎promised", theme.SMALL)
     return figure
 
@@ -115,9 +119,14 @@ def _seen(part: float, total: float) -> bool:
     return total > 0 and part >= SEEN * total
 
 
-def _with_rest(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    """The bills, with the kinds that are slivers of all of them summed as the rest, if they are two or more."""
-    small = [kind for kind in rows[0] if all(row[kind] < SLIVER * sum(row.values()) for row in rows)]
+def _with_rest(rows: list[dict[str, float]], shown: Collection[str] = ()) -> list[dict[str, float]]:
+    """The bills, with kinds summed as the rest: all but those that are `shown`; if none is named, the slivers.
+
+    Slivers are small in all bills. Fewer than two kinds are not summed.
+    """
+    small = [kind for kind in rows[0] if shown and kind not in shown]
+    if not shown:
+        small = [kind for kind in rows[0] if all(row[kind] < SLIVER * sum(row.values()) for row in rows)]
     if sum(any(_seen(row[kind], sum(row.values())) for row in rows) for kind in small) < 2:
         return rows
     kept = [{kind: x for kind, x in row.items() if kind not in small} for row in rows]
@@ -131,8 +140,11 @@ def draw_bills(
     longest: float | None = None,
     largest: float | None = None,
     sums: bool = False,
+    shown: Collection[str] = (),
 ) -> tuple[Axes, Axes]:
     """Both bills, with their legends above them; those of more than `longest` seconds or `largest` GiB are cut.
+
+    Kinds that are not `shown` are one, the rest, if any is named.
 
     With `sums` small kinds are one, and the sum of each bill stands beside its bar, or at the right of the device's
     line if that is near.
@@ -146,8 +158,8 @@ def draw_bills(
     for place, (rows, colors, unit, cut) in enumerate(
         ((times, TIME, "seconds a step", longest), (held, MEMORY, "GiB a device", largest))
     ):
-        if sums:
-            rows, colors = _with_rest(rows), colors | {"rest": REST}
+        if sums or shown:
+            rows, colors = _with_rest(rows, shown), colors | {"rest": REST}
         left = side + place * (width + GAP)
         axes = panel(figure, left, TOP, width, ROW * len(named))
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
@@ -158,8 +170,8 @@ def draw_bills(
         room = ROOM if sums else 1.04
         few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
         scale(axes.xaxis, unit, ends=(0, room * most or 1), size=theme.SMALL, **few)
-        shown = [kind for kind in colors if any(_seen(row.get(kind, 0), sum(row.values())) for row in rows)]
-        marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in shown}, colors)
+        drawn_kinds = [kind for kind in colors if any(_seen(row.get(kind, 0), sum(row.values())) for row in rows)]
+        marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in drawn_kinds}, colors)
         for row, total in enumerate(totals):
             if cut and total > cut:
                 words = f"{total:.1f} s ▸" if not place else f"{total:.0f} GiB ▸"
@@ -171,7 +183,7 @@ def draw_bills(
         if limit:
             axes.axvline(limit, gid="device", **BOUND)
         x, y = left, TOP - 0.52
-        for kind in shown:  # the legend, in as many lines as it needs
+        for kind in drawn_kinds:  # the legend, in as many lines as it needs
             needed = 0.3 + LETTER * len(kind)
             if x + needed > left + width + 0.2:
                 x, y = left, y + 0.19
@@ -179,3 +191,16 @@ def draw_bills(
             x += needed
         drawn.append(axes)
     return drawn[0], drawn[1]
+
+
+def _name_waits(axes: Axes, rows: list[dict[str, float]], promised: Mapping[int, float]) -> None:
+    """Write the name of each bill's longest part that is no work into it, beside the promise, where it has room."""
+    end, colors = axes.get_xlim()[1], TIME | {"rest": REST}
+    for number, row in enumerate(rows):
+        kinds = [kind for kind in colors if kind in row]
+        longest = max((kind for kind in kinds if kind not in WORK), key=row.__getitem__)
+        start = sum(row[kind] for kind in kinds[: kinds.index(longest)])
+        clear = max(start, promised.get(number, 0.0) + NEAR * end)
+        span = marks.Interval(clear, min(start + row[longest], CLEAR * end))
+        ink = theme.text_color(colors[longest])
+        marks.labels(axes, [span], [number], (-0.36, 0.36), [[longest]], ink)

@@ -16,16 +16,16 @@ BAR, LEFT, RIGHT, HALF = 30, 78, 632, 15  # of the bills
 TOP = {"time": 42, "memory": 112}
 MAP = (78, 176, 400, 150)  # left, top, width and height
 WORDS = 500  # the fields of the layout, beside the map
-GONE = 0.97  # of the way to the next stop: then the next layout's bills stand there
+BEFORE = 1e-6  # of a stop before the next: then all of the next layout stands there at once
 GIB = 2**30
 MOST = 12
 
 
 def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film:
-    """The film of a search by hand.
+    """The film of a search by hand. A stop shows one layout, and the move that led to it.
 
     Above stand the two bills of the layout, seconds and bytes by kind, with the device's memory as a line. A frame
-    marks the part that the next move makes smaller, and a dashed box how long the bill was before. Below, a dot goes
+    marks the part that the move has made smaller, and a dashed box how long the bill was before it. Below, a dot goes
     over the map of memory and time, on which the front and `marks` stand.
 
     Args:
@@ -38,39 +38,44 @@ def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film
     if not 2 <= len(source) <= MOST:
         raise ValueError(f"source: a walk of {len(source)} layouts; 2 to {MOST} can be filmed")
     last = len(source) - 1
-    headline = f"{len(source) - 1} moves: from {source[0].total_seconds:.2f} to {source[-1].total_seconds:.2f} s a step"
-    film = Film(headline, list(range(last + 1)), 356, moving=1.2 * last, resting=1.6, says=_stop)
+    headline = f"{last} moves: from {source[0].total_seconds:.2f} to {source[-1].total_seconds:.2f} s a step"
+    film = Film(headline, list(range(last + 1)), 356, moving=1.2 * last, resting=1.8, says=_stop)
     place = _Map(source, marks or {})
     film.draw(_bill_frames(source) + place.drawn)
     for number, found in enumerate(source):
-        end = None if number == last else number + GONE
-        film.draw(_bills(source, found) + _fields(source, number), number, end)
+        start, end = number or None, None if number == last else number + 1 - BEFORE
+        seen = _bills(source, found) + _fields(source, number)
+        if number:
+            before = source[number - 1]
+            seen += _shrunk(source, before, found) + _saved(source, before, found)
+        film.draw(seen, start, end)
         x, y = place.at(found)
-        film.draw(_dot(x, y, source.fits(found)), number, number if end else None)
+        film.draw(_dot(x, y, source.fits(found)), start, number if end else None)
     film.draw(f'<path class="trail" stroke-dasharray="5 3" d="M{_limit(source):.1f} {TOP["memory"] - 22}v44"/>')
+    film.narrate([(number - BEFORE * (number == last), _line(source, number)) for number in range(last + 1)])
     for number, (one, two) in enumerate(pairwise(source)):
         (x, y), (to_x, to_y) = place.at(one), place.at(two)
-        film.tell(number, _line(source, number))
-        film.draw(_aim(source, one, two), number, number + GONE)
-        film.draw(_saved(source, one, two), number + 1, number + 1 + GONE if number + 1 < last else None)
-        film.move(_dot(x, y, True), number, number + 1, (to_x - x, to_y - y))
+        film.move(_dot(x, y, source.fits(one)), number, number + 1, (to_x - x, to_y - y))
         film.draw(f'<path class="trail" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>', number + 1)
     return film
 
 
-def _stop(number: int) -> str:
-    return f"{number}" if number else "start"
+def _stop(number: float) -> str:
+    return f"{number:.0f}" if number > 0 else "start"
 
 
 def _line(walk: Walk, number: int) -> str:
-    """The bills that stand there, and the move that comes; the last move's bills too, because no stop follows."""
-    said = f"{_said(walk, walk[number])}; now {walk.moves[number + 1][:80]}"
-    return said + (f": {_said(walk, walk[-1])}" if number + 2 == len(walk) else "")
-
-
-def _said(walk: Walk, found: Estimate) -> str:
-    fits = "fits" if walk.fits(found) else "does not fit"
-    return f"{found.total_seconds:.2f} s, {format_bytes(found.total_bytes)} {fits}"
+    """The move, the layout to which it led, and the part of a bill that it made smaller."""
+    found = walk[number]
+    said = f"{found.total_seconds:.2f} s, {format_bytes(found.total_bytes)}, "
+    said += "fits" if walk.fits(found) else "does not fit"
+    if not number:
+        return said
+    line = f"{walk.moves[number][:80]}: {said}"
+    if part := _shrunk_most(walk, walk[number - 1], found):
+        name, kind, less = part
+        line += f"; {kind} −{less:.2f} s" if name == "time" else f"; {kind} −{format_bytes(less)}"
+    return line
 
 
 def _scales(walk: Walk) -> dict[str, float]:
@@ -110,20 +115,26 @@ def _bills_of(found: Estimate) -> tuple[tuple[str, dict[str, float], dict[str, s
     return ("time", found.seconds, TIME), ("memory", found.bytes, MEMORY)
 
 
-def _aim(walk: Walk, found: Estimate, after: Estimate) -> str:
-    """A frame around the part of a bill that the next move shortens most on the page; nothing if it shortens none."""
-    shrinks = [
-        ((parts[kind] - later[kind]) * _scales(walk)[name], name, kind)
-        for (name, parts, colors), (_, later, _) in zip(_bills_of(found), _bills_of(after), strict=True)
+def _shrunk_most(walk: Walk, before: Estimate, found: Estimate) -> tuple[str, str, float] | None:
+    """The bill and the kind that a move shortened most on the page, and by how much; None if by less than a unit."""
+    less = [
+        ((was[kind] - now[kind]) * _scales(walk)[name], name, kind, was[kind] - now[kind])
+        for (name, was, colors), (_, now, _) in zip(_bills_of(before), _bills_of(found), strict=True)
         for kind in colors
     ]
-    most, name, kind = max(shrinks)
-    if most < 1:
+    most, name, kind, by = max(less)
+    return (name, kind, by) if most >= 1 else None
+
+
+def _shrunk(walk: Walk, before: Estimate, found: Estimate) -> str:
+    """A frame around what is left of the part that the move shortened most."""
+    if not (part := _shrunk_most(walk, before, found)):
         return ""
-    each = _scales(walk)[name]
-    parts, colors = next((parts, colors) for bill, parts, colors in _bills_of(found) if bill == name)
-    start = LEFT + each * sum(parts[before] for before in list(colors)[: list(colors).index(kind)])
-    place = f'x="{start:.1f}" y="{TOP[name] - HALF}" width="{parts[kind] * each:.1f}" height="{BAR}"'
+    name, kind, _ = part
+    each, parts = _scales(walk)[name], {bill: parts for bill, parts, _ in _bills_of(found)}[name]
+    kinds = list(TIME if name == "time" else MEMORY)
+    start = LEFT + each * sum(parts[earlier] for earlier in kinds[: kinds.index(kind)])
+    place = f'x="{start - 1.5:.1f}" y="{TOP[name] - HALF}" width="{parts[kind] * each + 3:.1f}" height="{BAR}"'
     return f'<rect {place} fill="none" stroke="currentColor" stroke-width="3"/>'
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -19,12 +19,16 @@ HALF = 0.36  # of a row, up and down from its middle
 FRAME: dict[str, Any] = {"color": theme.INK, "linewidth": 2.2}
 OVER: dict[str, Any] = {"color": theme.ALARM, "linewidth": 2.2}
 OWN = {"color": theme.FAINT, "linewidth": 1.2, "linestyle": "dotted"}
+LARGE = ("weights", "gradients", "activations")  # of the bytes
 MOST = 24
 WHOLE = 0.01  # of the time: smaller changes have a decimal
 
 
 def neighbours(found: Why, binds: Binds = binding, *, headline: str = "") -> Picture:
     """Draw the bills of a layout and of its neighbours, and frame the part that speaks against each of them.
+
+    A frame has the name of its part where there is room. Kinds of seconds that speak against no neighbour are one, the
+    rest, except products; so are bytes that are small.
 
     Args:
         found: what `why` returned, with 1 to 24 neighbours.
@@ -49,10 +53,11 @@ def neighbours(found: Why, binds: Binds = binding, *, headline: str = "") -> Pic
     ]
     figure = sheet([said, str(base.layout), *lines], TOP + ROW * len(rows) + BOTTOM, said)
     longest, largest = SLOW * base.total_seconds, FULL * memory / 2**30
-    time, held = draw_bills(figure, rows, memory, longest, largest)
+    shown = [kind for kind in TIME if kind in ("products", *against)]
+    time, held = draw_bills(figure, rows, memory, longest, largest, shown=[*shown, *LARGE])
     time.axvline(base.total_seconds, gid="own", **OWN)
     for row, (n, kind) in enumerate(zip(found, against, strict=True), 1):
-        _frame(time, held, row, n.found, kind, memory)
+        _frame(time, held, row, n.found, kind, memory, shown)
         _say_change(time, row, n.found.total_seconds, base.total_seconds, n.change)
     line_legend(figure, [("speaks against it", FRAME), ("does not fit", OVER), ("this layout's seconds", OWN)])
     return figure
@@ -68,15 +73,20 @@ def _say_change(time: Axes, row: int, total: float, own: float, change: float) -
         marks.word(time, 0.99 * end, row, words, ha="right", bbox=CUT)
 
 
-def _frame(time: Axes, held: Axes, row: int, found: Estimate, kind: str, memory: float) -> None:
-    """A frame around the kind of seconds that binds, or around the bytes that are too many."""
+def _frame(time: Axes, held: Axes, row: int, found: Estimate, kind: str, memory: float, shown: Sequence[str]) -> None:
+    """A frame around the kind of seconds that binds, with its name, or around the bytes that are too many.
+
+    `shown` are the kinds that stand one after the other in the bill.
+    """
     if kind == "memory":
         part, axes, look = (memory / 2**30, found.total_bytes / 2**30), held, OVER
     elif kind == "nothing":
         return
     else:
-        start = sum(found.seconds[earlier] for earlier in list(TIME)[: list(TIME).index(kind)])
+        start = sum(found.seconds[earlier] for earlier in shown[: shown.index(kind)])
         part, axes, look = (start, start + found.seconds[kind]), time, FRAME
     start, end = part[0], min(part[1], axes.get_xlim()[1])
     span = [marks.Interval(start, end)]
     marks.frames(axes, "binds", span, [row], (-HALF, HALF), look["color"], zorder=3)
+    if axes is time:
+        marks.labels(axes, span, [row], (-HALF, HALF), [[kind]], theme.text_color(TIME[kind]))

@@ -15,7 +15,7 @@ from parlab.views.planning.verdict import META, WAITS, mesh_name
 from parlab.world import CLASSROOM, DGX_H100
 from parlab.world.units import format_bytes
 from tests.views.drawn import artists, boxes, check_text, title
-from tests.views.filmed import check_film
+from tests.views.filmed import check_film, marks
 
 ASKED = {"batch": 64, "sequence": 8192}
 PLANS = search(LLAMA_8B, DGX_H100, 16, **ASKED)
@@ -339,10 +339,24 @@ def test_kinds_below_2_percent_of_every_bill_are_drawn_as_one_rest_of_the_same_s
 def test_a_promise_is_a_mark_on_its_own_bar_at_its_seconds():
     fast, slow = PLANS[0], PLANS[len(PLANS) // 2]
     figure = views.bills({"fast": fast, "slow": slow}, promised={"slow": 2.0, "fast": 1.0})
-    (marks,) = artists(figure, "promised")
-    assert list(marks.get_xdata()) == [1.0, 2.0]
+    (promises,) = artists(figure, "promised")
+    assert list(promises.get_xdata()) == [1.0, 2.0]
     with pytest.raises(ValueError, match=r"promised=.*: must have the names of the estimates"):
         views.bills({"fast": fast}, promised={"slow": 1.0})
+
+
+def test_the_longest_wait_of_a_bill_and_each_frame_of_a_neighbour_have_their_names():
+    waits = estimate(LLAMA_405B, DGX_H100, META.but(zero=3), batch=2048, sequence=8192)
+    figure = views.bills({"ZeRO-3": waits})
+    assert [len(words.get_paths()) for words in artists(figure, "words")] == [1]
+    found = why(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1))
+    figure = views.neighbours(found)
+    against = [n.binds for n in found if not n.binds.startswith(("memory", "nothing"))]
+    named = artists(figure, "words")
+    assert len(against) - 1 <= len(named) <= len(against)  # recomputation is a long word
+    colors = {kind for kind in (*TIME, "rest") if artists(figure, kind)}
+    assert {"products", "tp", "dp", "bubble", "recomputation"} <= colors
+    assert not {"attention", "elementwise", "imbalance", "pp", "cp"} & colors
 
 
 def test_the_map_of_verdicts_marks_74_5_GiB_as_planned():
@@ -363,20 +377,43 @@ def test_the_picture_of_all_layouts_says_how_many_are_too_slow_to_be_drawn():
 
 def a_walk():
     walk = Walk(PLANS, Layout(dp=16))
-    return walk.turn(pp=2).turn(chunks=2).turn(zero=3, chunks=1, pp=1)
+    return walk.turn(pp=2).turn(chunks=2).turn(zero=3)
 
 
-def test_the_film_of_a_walk_has_a_step_for_each_of_3_moves_and_says_whether_each_fits():
+def seen_at(film, stop):
+    """The words that stand on the film when its clock comes to a stop, without those that always do."""
+    now = film.second(stop)
+    return [
+        word for span, words in marks(film, "see") if span.get("a", -1) <= now < span.get("b", np.inf) for word in words
+    ]
+
+
+def test_the_film_of_a_walk_has_a_stop_for_each_of_4_layouts_and_says_the_move_that_led_to_it():
     walk = a_walk()
     film = views.film(walk, marks={"the best": PLANS.best})
-    assert len(film.times) == 4
+    check_film(film)
+    assert len(film.times) == len(film.lines) == 4
     assert film.headline == f"3 moves: from {walk[0].total_seconds:.2f} to {walk[-1].total_seconds:.2f} s a step"
-    assert film.lines[0].startswith(f"start: {walk[0].total_seconds:.2f} s, ")
-    assert film.lines[0].endswith("; now dp 8, pp 2")
-    assert [" does not fit; now " in line for line in film.lines] == [not walk.fits(walk[stop]) for stop in range(3)]
-    assert f": {walk[3].total_seconds:.2f} s, " in film.lines[-1]
+    moves = ["start", "1: dp 8, pp 2", "2: chunks 2", "3: zero 3"]
+    for line, move, found in zip(film.lines, moves, walk, strict=True):
+        fits = "fits" if walk.fits(found) else "does not fit"
+        assert line.startswith(f"{move}: {found.total_seconds:.2f} s, {format_bytes(found.total_bytes)}, {fits}")
     assert len(film.html.encode()) < 40_000
     assert ">the best<" in film.html
+
+
+@pytest.mark.parametrize("stop", range(4))
+def test_at_each_stop_the_bills_the_fields_and_the_caption_are_of_one_layout(stop):
+    walk = a_walk()
+    film = views.film(walk)
+    words = seen_at(film, stop)
+    total = f"{walk[stop].total_seconds:.2f} s"
+    assert [word for word in words if re.fullmatch(r"\d+\.\d\d s", word)] == [total]
+    caption = " ".join(word for word in words if "fit" in word or word in film.lines[stop])
+    assert total in caption
+    assert not any(f"{other.total_seconds:.2f} s, " in caption for other in walk if other is not walk[stop])
+    assert f"pp {walk[stop].layout.pp}" in words
+    assert f"ZeRO-{walk[stop].layout.zero}" in words
 
 
 def test_bills_of_the_film_are_as_long_as_the_seconds():
@@ -388,18 +425,20 @@ def test_bills_of_the_film_are_as_long_as_the_seconds():
         assert f'width="{round(found.seconds["products"] * each, 1):g}"' in film.html
 
 
-def test_a_frame_stands_around_the_part_that_the_next_move_shortens_most():
+def test_a_frame_stands_around_what_is_left_of_the_part_that_the_move_shortened_most():
     walk = a_walk()
     film = views.film(walk)
     each = 554 / max(e.total_seconds for e in walk)
     shrunk = max(walk[1].seconds, key=lambda kind: walk[1].seconds[kind] - walk[2].seconds[kind])
+    less = walk[1].seconds[shrunk] - walk[2].seconds[shrunk]
+    assert film.lines[2].endswith(f"; {shrunk} −{less:.2f} s")
     frames = [
         line
         for line in film.html.replace("/>", "/>\n").splitlines()
         if 'stroke-width="3"/>' in line and "<rect" in line
     ]
     assert len(frames) == 3
-    assert any(f'width="{walk[1].seconds[shrunk] * each:.1f}"' in frame for frame in frames)
+    assert any(f'width="{walk[2].seconds[shrunk] * each + 3:.1f}"' in frame for frame in frames)
 
 
 @pytest.mark.parametrize("number", [1, 13])
@@ -500,3 +539,27 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
 def test_bad_input_is_refused(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+# ---- sizes of tensor parallelism
+
+
+def test_tp_8_waits_least_on_nodes_of_8_and_in_a_rack_the_best_is_8_or_16_by_the_stage_of_zero():
+    """tp 4 has 8 microbatches for 16 stages: each chunk's round takes 16 slots, in which a stage works on 8."""
+    figure = views.tensor_sizes()
+    assert title(figure) == "tp 8 waits least; in a rack 8 or 16 is the best"
+    turned = [
+        estimate(LLAMA_405B, DGX_H100, META.but(tp=tp, dp=1024 // tp), batch=2048, sequence=8192) for tp in (8, 16, 32)
+    ]
+    idle = [top - low for *_, low, top in boxes(figure, "idle")]
+    turns = [top - low for *_, low, top in boxes(figure, "turns")]
+    assert idle[1:] == pytest.approx([e.seconds["bubble"] for e in turned])
+    assert turns[1:] == pytest.approx([e.seconds["tp"] for e in turned])
+    work = sum(turned[0].seconds[kind] for kind in ("products", "attention", "elementwise"))
+    rounds = 8 * 16 + 7  # chunk times forward, and as many backward; a stage works in 64 of them
+    assert idle[0] == pytest.approx((rounds / 64 - 1) * (work + turns[0]), rel=0.03)
+    assert turns[0] == pytest.approx(turns[1] * (3 / 4) / (7 / 8) / 2)  # half the microbatches
+    (two,), (three,) = artists(figure, "ZeRO-2"), artists(figure, "ZeRO-3")
+    assert [round(y, 2) for y in two.get_ydata()] == [6.61, 6.37, 7.72, 11.99]
+    assert [round(y, 2) for y in three.get_ydata()] == [5.66, 6.32, 7.64, 11.94]
+    check_text(figure)
