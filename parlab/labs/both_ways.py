@@ -12,10 +12,10 @@ from parlab.labs.counts import bytes_sent, ranks_in_words, right_and_wrong
 from parlab.labs.difference import difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import Wrong, need_messages
+from parlab.labs.wrong import NotWritten, Wrong, need_messages
 from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention, shard
-from parlab.world import Comm, WorldError, per_rank, run
+from parlab.world import Comm, Run, WorldError, per_rank, run
 
 ROUNDING = 1e-9  # of the largest entry: merges in another order
 
@@ -59,10 +59,17 @@ def _turn(
     return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
+PROBE = UspCase(6, 2, 6, 6)  # heads for groups of 2 and of 3 ranks
 UspProgram = Callable[[Comm, Sequence[Any], int], Any]
 USP_MISTAKES: dict[str, UspProgram] = {
     "the groups are exchanged: neighbours share the heads, and the ring goes from group to group": (
         lambda comm, x, U: _turn(comm, x, comm.rank % (comm.size // U), comm.rank // (comm.size // U))
+    ),
+    "the two splits are swapped: the all-to-all is among neighbours, and the ring has one rank of each group": (
+        lambda comm, x, U: _turn(comm, x, comm.rank % U, comm.rank // U)
+    ),
+    "these are groups of P/U ranks: a group has U neighbours, and the ring P/U ranks, one of each group": (
+        lambda comm, x, U: _turn(comm, x, comm.rank // (comm.size // U), comm.rank % (comm.size // U))
     ),
     "the mask is missing: the ring needs causal=True": (
         lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, causal=False)
@@ -90,10 +97,12 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     expected = shard(dense_attention(*whole, causal=True)[0], case.size)
     own = [per_rank(shard(x, case.size)) for x in whole]
 
-    def program(comm: Comm, q: Any, k: Any, v: Any) -> Any:
-        return trial.answer(comm, q, k, v, case.ulysses)
-
-    done = trial.ran(program, case.size, *own)
+    try:
+        done = _ran(trial, case, own)
+    except Wrong as error:
+        if not isinstance(error, NotWritten) and "likely cause: " not in "\n".join(error.args):
+            error.args = (*error.args, *_cause_of_an_error(trial, case, own))
+        raise
     largest = max(float(np.abs(x).max()) for x in expected)
 
     def differs(found: Any, wanted: Any) -> str:
@@ -102,8 +111,8 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     said = [differs(found, wanted) for found, wanted in zip(done.results, expected, strict=True)]
     if wrong := [rank for rank, text in enumerate(said) if text]:
         rank = wrong[0]
-        results = ((cause, _mistaken(mistake, case, own)) for cause, mistake in USP_MISTAKES.items())
-        causes = ((cause, not differs(done.results[rank], made[rank])) for cause, made in results if made)
+        runs = ((cause, _mistaken(mistake, case, own)) for cause, mistake in USP_MISTAKES.items())
+        causes = ((cause, not differs(done.results[rank], made.results[rank])) for cause, made in runs if made)
         right = [rank for rank, text in enumerate(said) if not text]
         raise Wrong(f"rank {rank} {said[rank]}", *right_and_wrong(right, wrong), *likely(causes))
     need_messages(done)
@@ -114,12 +123,37 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     return [bytes_sent(done).check(formula, case.nbytes, cause, exact=True)]
 
 
-def _mistaken(mistake: UspProgram, case: UspCase, own: Sequence[Any]) -> list[Any]:
-    """The results of a program with a mistake; none where it cannot run."""
+def _ran(trial: Trial, case: UspCase, own: Sequence[Any]) -> Run:
+    def program(comm: Comm, q: Any, k: Any, v: Any) -> Any:
+        return trial.answer(comm, q, k, v, case.ulysses)
+
+    return trial.ran(program, case.size, *own)
+
+
+def _mistaken(mistake: UspProgram, case: UspCase, own: Sequence[Any]) -> Run | None:
+    """The run of a program with a mistake; none where it cannot run."""
     try:
-        return run(lambda comm, *x: mistake(comm, x, case.ulysses), case.size, *own).results
+        return run(lambda comm, *x: mistake(comm, x, case.ulysses), case.size, *own)
     except (ValueError, WorldError):
+        return None
+
+
+def _cause_of_an_error(trial: Trial, case: UspCase, own: Sequence[Any]) -> list[str]:
+    """The mistake that cannot run on this case either, and on one where all can run sends and returns the same."""
+    probe = [per_rank(shard(x, PROBE.size)) for x in PROBE.inputs()]
+    suspects = {cause: mistake for cause, mistake in USP_MISTAKES.items() if not _mistaken(mistake, case, own)}
+    try:
+        done = _ran(trial, PROBE, probe) if suspects else None
+    except Wrong:
         return []
+    runs = ((cause, _mistaken(mistake, PROBE, probe)) for cause, mistake in suspects.items())
+    return likely((cause, _alike(done, made)) for cause, made in runs if done and made)
+
+
+def _alike(done: Run, made: Run) -> bool:
+    """Whether two runs sent as many bytes and returned the same."""
+    differ = any(difference(*both, rtol=0.0, atol=ROUNDING) for both in zip(done.results, made.results, strict=True))
+    return bytes_sent(done).numbers == bytes_sent(made).numbers and not differ
 
 
 def _draw_usp(random: np.random.Generator, size: int) -> UspCase:

@@ -37,6 +37,13 @@ def split_the_other_way(comm, q, k, v, ulysses):
     return group.all_to_all(ring_attention(ring, q, k, v, causal=True)[0], 2, 1)
 
 
+def split_into_groups_of_p_over_u(comm, q, k, v, ulysses):
+    rings = comm.size // ulysses
+    group, ring = comm.split(comm.rank // rings), comm.split(comm.rank % rings)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(ring_attention(ring, q, k, v, causal=True)[0], 2, 1)
+
+
 def without_a_mask(comm, q, k, v, ulysses):
     group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
     q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
@@ -188,7 +195,8 @@ def nothing_short(crossing, ranks, shortest):
 
 WRONG = [
     ("03.usp", with_exchanged_groups, "the groups are exchanged: neighbours share the heads"),
-    ("03.usp", split_the_other_way, "with 2 ranks, ulysses=1"),
+    ("03.usp", split_the_other_way, "likely cause: the two splits are swapped"),
+    ("03.usp", split_into_groups_of_p_over_u, "likely cause: these are groups of P/U ranks"),
     ("03.usp", without_a_mask, "the mask is missing"),
     ("03.usp", without_a_ring, "each rank attends the tokens of its group alone"),
     ("03.usp", not_turned_back, "the outputs must turn back"),
