@@ -144,6 +144,15 @@ def test_the_winner_at_the_peak_is_the_double_ring_and_below_82_percent_the_ring
     assert [first(kernel) for kernel in (1.0, 0.82, 0.81, 0.65)] == ["double ring", "double ring", "ring", "ring"]
 
 
+def test_a_step_that_costs_24_us_beyond_its_work_makes_usp_2_as_fast_as_the_rings_of_the_prompt():
+    times = method_times(PROMPT, 16, DGX_H100, 0.65)
+    assert times["USP"].ulysses == 2
+    ring, double, usp = (times[name].picoseconds for name in ("ring", "double ring", "USP"))
+    assert ring == double
+    for cost, usp_leads in ((24e6, False), (25e6, True)):
+        assert (usp + 8 * cost < ring + 16 * cost) == usp_leads
+
+
 @pytest.mark.parametrize(("bandwidth", "hidden"), [(50e9, True), (40e9, True), (39e9, False), (25e9, False)])
 def test_at_65_percent_of_the_peak_the_ring_needs_40_of_the_networks_50_gb_a_second(bandwidth, hidden):
     where = replace(DGX_H100, inter=replace(DGX_H100.inter, bandwidth=bandwidth))
