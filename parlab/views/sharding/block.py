@@ -1,4 +1,4 @@
-"""A decoder block cut among tensor-parallel ranks: the owners of each slice of a matrix, and the messages."""
+"""A decoder block cut among tensor-parallel ranks: norms, the owners of each slice of a matrix, messages, residuals."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from parlab.views.drawing.picture import BAR, Picture, line_legend, panel, sheet
 
 LAYER = "model.layers.0"
 PARTS = {"attention": ("self_attn", ("q", "k", "v"), "o"), "mlp": ("mlp", ("gate", "up"), "down")}
+ENDS = {"attention": ("x", "h"), "mlp": ("h", "y")}  # the stream before and after a part
+OWN = "\non each rank"
 KEY = (
     "full colour: a weight; pale: an activation; gaps: cut; a stack of cards: a copy on each of these ranks; "
     "→ forward, ← backward"
 )
-TALLEST, WIDEST, LARGEST = 2.4, 5.4, 0.75  # inches of a matrix, of those of a row together, of the hidden size
+TALLEST, WIDEST, LARGEST = 2.1, 4.6, 0.65  # inches of a matrix, of those of a row together, of the hidden size
 TOKENS = 0.5  # inches that stand for S
 CUT, COPY, THINNEST = 0.03, 0.055, 0.035  # inches: between slices, between cards, and of a slice that would vanish
 TOP, LEFT, RIGHT = 0.95, 0.5, 0.2  # inches around the drawing
-WORDS, APART, BEFORE = 0.5, 0.95, 0.35  # inches: for words between two arrays, from k to v, from columns to rows
+WORDS, APART, BEFORE = 0.64, 0.95, 0.35  # inches: for words between two arrays, from k to v, from columns to rows
+NORM, PLUS = 0.1, 0.11  # inches: of a norm's weight, which has one number for each of E; of the circle of an addition
+ABOVE = 0.4  # inches from a row's highest matrix to the residual that passes it
 PALE, EDGE = 0.8, 0.02  # white in an activation's colour; inches of its edge
 Place = tuple[float, float, float, float]  # left, low, width and height
 Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the axis that is cut
@@ -34,7 +38,7 @@ Groups = Sequence[Sequence[int]]  # the ranks that have each slice, along the ax
 def sharded_block(
     config: LlamaConfig, size: int, *, sequence_parallel: bool = False, headline: str | None = None
 ) -> Picture:
-    """Draw one decoder block: matrices in proportion, each slice in the colour of its rank, and the four operators.
+    """Draw one decoder block: norms, residuals, matrices in proportion with each slice in its rank's colour, operators.
 
     Args:
         config: the model's sizes.
@@ -49,16 +53,16 @@ def sharded_block(
     E, M = config.hidden_size, config.intermediate_size
     unit = min(TALLEST / M, WIDEST / (M + 3 * E), LARGEST / E)  # inches
     heights = {"attention": E * unit + WORDS + TOKENS, "mlp": max(M * unit, 2 * (E * unit + WORDS) + TOKENS) + 8 * CUT}
-    height = TOP + sum(heights.values()) + 2 * WORDS + 0.55
+    height = TOP + sum(heights.values()) + 2 * (WORDS + ABOVE) + 0.65
     figure = sheet(text, height, headline or text.partition("\n")[0])
     axes = panel(figure, 0, 0, theme.WIDTH, height)  # in inches; one pair of axes for all, because each costs 20 ms
     axes.set(xlim=(0, theme.WIDTH), ylim=(0, height))
     line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **BAR}) for rank in range(min(size, 8))])
     marks.word(axes, 0.15, height - 0.82, KEY)
-    high = height - TOP - WORDS
+    high = height - TOP - WORDS - ABOVE
     for part in PARTS:
         _row(axes, part, high - heights[part], heights[part], unit, config, size, sequence_parallel)
-        high -= heights[part] + WORDS + 0.25
+        high -= heights[part] + WORDS + 0.35 + ABOVE
     return figure
 
 
@@ -87,12 +91,15 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
 def _row(
     axes: Axes, part: str, low: float, height: float, unit: float, config: LlamaConfig, size: int, cut_tokens: bool
 ) -> None:
-    """One part of the block, from left to right: x, an operator, the matrices, an operator, y."""
+    """One part of the block, from left to right: x, a norm, an operator, the matrices, an operator, + x."""
     inner = config.weight_shapes[_full(part, PARTS[part][2])][0] * unit
     middle, across = low + height / 2, config.hidden_size * unit
     columns = max(inner + size * CUT, APART) + (1.8 * APART if part == "attention" else 0)
-    operator = (theme.WIDTH - LEFT - RIGHT - 3 * across - columns - BEFORE) / 2
-    first = LEFT + across + operator
+    last = theme.WIDTH - RIGHT - across - 0.2  # the left side of the stream behind the part
+    norm = LEFT + across + (0.35 if cut_tokens else 0.55)
+    begin = norm + NORM + min(COPY * size, 0.3)  # of the way from the norm to the matrices
+    operator = (last - begin - across - columns - BEFORE) / 2
+    first = begin + operator
     second = first + columns + BEFORE
     marks.word(axes, 0.15, middle, {"mlp": "MLP"}.get(part, part), theme.TEXT, ha="center", rotation=90)
     cut, said, groups = None, "whole on each", [range(size)]
@@ -100,11 +107,14 @@ def _row(
     if cut_tokens:
         cut, said, groups = 0, "S/t tokens each", [range(rank, rank + 1) for rank in range(size)]
         operators = [("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")]
-    for name, left in (("x", LEFT), ("y", theme.WIDTH - RIGHT - across - 0.2)):
+    for name, shown, left in zip(("x", "y"), ENDS[part], (LEFT, last), strict=True):
         place = left, middle - TOKENS / 2, across, TOKENS
-        _sheet(axes, f"{part} {name}", (name, said), place, cut, groups, pale=True)
-    for left, words in zip((LEFT + across, second + across), operators, strict=True):
-        _operator(axes, left, operator - 0.2, middle, words, size)
+        _sheet(axes, f"{part} {name}", (shown, said), place, cut, groups, pale=True)
+    place = norm, middle - TOKENS / 2, NORM, TOKENS
+    _sheet(axes, f"{part} norm", ("norm", ""), place, None, [range(size)])
+    for left, words in zip((begin - 0.1, second + across), operators, strict=True):
+        _operator(axes, left, operator, middle, words, size)
+    _residual(axes, part, LEFT + across / 2, last - 0.22, middle, low + height + ABOVE)
     _matrices(axes, part, first, second, middle, unit, config, size)
 
 
@@ -126,12 +136,12 @@ def _matrices(
         place = left, top - across, whole[1] * unit, across
         if name == last:
             place = second, middle - (inner + size * CUT) / 2, across, inner
-        _sheet(axes, f"matrix {name}", (f"W {name}", shapes[name]), place, piece.axis, groups)
+        _sheet(axes, f"matrix {name}", (f"W {name}", shapes[name] + OWN * (size > 1)), place, piece.axis, groups)
         if part == "mlp":
             top -= across + WORDS
         elif name == "q":
             said = (marks.text_width(shapes["q"]) + marks.text_width(shapes["k"])) / 72
-            left += max(max(inner + size * CUT, 0.7) + 0.35, (inner - wholes["k"][1] * unit + said) / 2)
+            left += max(max(inner + size * CUT, 0.7) + 0.35, (inner - wholes["k"][1] * unit + said) / 2 + 0.06)
         else:
             left += APART
     words = "heads" if part == "attention" else "silu(gate) ∘ up", "no message"
@@ -164,18 +174,28 @@ def _sheet(
     high = low + height + (over if axis == 0 else (copies - 1) * card)
     middle = left + (width + (over if axis == 1 else 0)) / 2
     marks.word(axes, middle, high + 0.12, words[0], theme.TEXT, ha="center")
-    marks.word(axes, middle, low - 0.12, words[1], ha="center")
+    for line, said in enumerate(filter(None, words[1].split("\n"))):
+        marks.word(axes, middle, low - 0.12 - 0.17 * line, said, ha="center")
 
 
 def _operator(axes: Axes, left: float, room: float, middle: float, words: tuple[str, str, str], size: int) -> None:
     """An arrow with the operator's name and its messages: of the forward above, of the backward below."""
     name, sent, back = words
-    start, end = left + 0.4, left + room - 0.15
+    start, end = left + 0.15, left + room - 0.36
     marks.arrows(axes, [(start, middle)], [(end, middle)], theme.FAINT)
     at = (start + end) / 2
     marks.word(axes, at, middle + 0.38, name, theme.TEXT, ha="center", weight="bold")
     marks.word(axes, at, middle + 0.15, f"→ {sent if size > 1 else 'nothing'}", ha="center")
     marks.word(axes, at, middle - 0.15, f"← {back if size > 1 else 'nothing'}", ha="center")
+
+
+def _residual(axes: Axes, part: str, start: float, end: float, middle: float, high: float) -> None:
+    """The stream's way around a part: from above x, at `start`, to the addition at `end`."""
+    corners = [(start, middle + TOKENS / 2 + 0.6), (start, high), (end, high), (end, middle + PLUS)]
+    axes.plot(*zip(*corners[:3], strict=True), color=theme.FAINT, linewidth=1.1, gid=f"{part} residual")
+    marks.arrows(axes, [corners[2]], [corners[3]], theme.FAINT)
+    marks.word(axes, end, middle, "⊕", theme.TITLE, ha="center", gid=f"{part} addition")
+    marks.word(axes, (start + end) / 2, high + 0.13, f"residual: {ENDS[part][0]} as it is", ha="center")
 
 
 def _full(part: str, name: str) -> str:

@@ -38,11 +38,12 @@ BY_TOKENS = {
 }
 LABEL = re.compile(r"(add|take) piece (\d+)")
 MOST_RANKS = 4
-TOP, FORWARD, BACKWARD = 44, 30, 122  # of the first rank; of its two rows, below its name
-X, A, HIDDEN, C, Y = 70, 190, 310, 430, 550  # the middles of the five arrays
+TOP, APART = 68, 94  # of the first row, and from row to row
+FORWARD, BACKWARD = 0, 1  # the rows of all ranks' forward, then those of their backward
+X, A, HIDDEN, C, Y = 120, 220, 320, 420, 520  # the middles of the five arrays; at both sides a message has room
 WIDE, HIGH = 72, 56  # of an array
 GREY = "#BBBBBB"  # an array as large as the whole
-RANK = BACKWARD + HIGH + 28  # between two ranks
+ASIDE = WIDE + 8  # how far from the arrays a message passes those that come towards it
 
 
 def cut_mlp(shown: Timeline) -> bool:
@@ -70,7 +71,7 @@ def mlp_film(shown: Timeline) -> Film:
         f"An MLP on {size} ranks{', cut by tokens too' if first else ', forward and backward'}: "
         f"{shown.format(shown.makespan)}",
         sorted({0, *ends, *(t.end for t in shown.transfers)}),
-        TOP + RANK * size - 20,
+        TOP + APART * 2 * size - 20,
         moving=8.0,
     )
     for x, name in zip((X, A, HIDDEN, C, Y), ("x, dx", "A, dA", "relu(x A)", "C, dC", "y, dy"), strict=True):
@@ -82,8 +83,8 @@ def mlp_film(shown: Timeline) -> Film:
         _draw_by_tokens(film, size, (first, middle, last), starts, ends)
     else:
         for rank in range(size):
-            film.draw(box(X - WIDE / 2, _row(rank, FORWARD), WIDE, HIGH, GREY, "x"))
-            film.draw(box(Y - WIDE / 2, _row(rank, BACKWARD), WIDE, HIGH, GREY, "dy"), starts[2])
+            film.draw(box(X - WIDE / 2, _row(rank, FORWARD, size), WIDE, HIGH, GREY, "x"))
+            film.draw(box(Y - WIDE / 2, _row(rank, BACKWARD, size), WIDE, HIGH, GREY, "dy"), starts[2])
         _draw_sum(film, middle, size, FORWARD, Y, (ends[0], ends[1]))
         _draw_sum(film, last, size, BACKWARD, X, (ends[2], ends[3]))
     told = TOLD | PASSING | (BY_TOKENS if first else {})
@@ -98,8 +99,8 @@ def _last(transfers: list[Transfer]) -> int:
     return max((t.end for t in transfers), default=0)
 
 
-def _row(rank: int, row: int) -> float:
-    return TOP + RANK * rank + row
+def _row(rank: int, row: int, size: int) -> float:
+    return TOP + APART * (rank + row * size)
 
 
 def _whole(x: float, y: float, look: str) -> str:
@@ -136,8 +137,9 @@ def _grow(film: Film, mark: str, start: int, end: int, until: int | None = None)
 
 def _draw_rank(film: Film, rank: int, size: int, starts: list[int], ends: list[int]) -> None:
     """The arrays that do not travel: the matrices from the start, and the products while they are computed."""
-    above, below = _row(rank, FORWARD), _row(rank, BACKWARD)
-    film.draw(word(X - WIDE / 2, _row(rank, 12), f"rank {rank}", "strong left"))
+    above, below = _row(rank, FORWARD, size), _row(rank, BACKWARD, size)
+    for y, way in ((above, "forward"), (below, "backward")):
+        film.draw(word(HIDDEN, y - 16, f"rank {rank}, {way}"))
     for x in (X, A, HIDDEN, C, Y):
         film.draw(_whole(x, above, "empty") + _whole(x, below, "empty"))
     film.draw(_columns(rank, size, A, above) + _rows(rank, size, C, above))
@@ -179,7 +181,7 @@ def _draw_gather(
     high = HIGH / size
 
     def tokens(rank: int, piece: int, said: str) -> str:
-        return box(x - WIDE / 2, _row(rank, row) + high * piece, WIDE, high - 1, GREY, said)
+        return box(x - WIDE / 2, _row(rank, row, size) + high * piece, WIDE, high - 1, GREY, said)
 
     for rank in range(size):
         if name:
@@ -187,15 +189,16 @@ def _draw_gather(
     for t in transfers:
         match = LABEL.fullmatch(str(t.label))
         if match and match[1] == "take":
-            piece, to_y = int(match[2]), _row(t.dst, row) - _row(t.src, row)
-            frame = letter(x - WIDE / 2 - 3, _row(t.src, row) + high * piece - 3, WIDE + 6, high + 5)
+            piece, to_y = int(match[2]), _row(t.dst, row, size) - _row(t.src, row, size)
+            frame = letter(x - WIDE / 2 - 3, _row(t.src, row, size) + high * piece - 3, WIDE + 6, high + 5)
             _travel(film, t, frame + tokens(t.src, piece, ""), x, to_y)
             film.draw(tokens(t.dst, piece, ""), t.end, until)
 
 
 def _travel(film: Film, t: Transfer, mark: str, x: float, by: float) -> None:
-    apart = WIDE + 14 if t.src > t.dst else 2 * (WIDE + 14)  # two that meet half-way do not touch
-    film.move(mark, t.start, t.end, (0, by), (apart if x == X else -apart, 0))
+    """Down to the next rank on the straight way; up at the side, where there is no array."""
+    aside = (-ASIDE if x == X else ASIDE) if t.src > t.dst else 0
+    film.move(mark, t.start, t.end, (0, by), (aside, 0))
 
 
 def _draw_sum(
@@ -218,7 +221,7 @@ def _draw_sum(
         return None if scattered is None or rank == piece else scattered
 
     for rank in range(size):
-        y = _row(rank, row)
+        y = _row(rank, row, size)
         chips = [_chips(x, y, piece, size, held[rank][piece]) for piece in range(size)]
         if scattered is None:
             _grow(film, box(x - WIDE / 2, y, WIDE, HIGH, GREY) + "".join(chips), *product)
@@ -233,7 +236,7 @@ def _draw_sum(
             continue
         sent, had = held[t.src][piece], held[t.dst][piece]
         now = held[t.dst][piece] = sent | had if how == "add" else sent
-        y, to_y = _row(t.src, row), _row(t.dst, row)
+        y, to_y = _row(t.src, row, size), _row(t.dst, row, size)
         message = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5) + _chips(x, y, piece, size, sent)
         _travel(film, t, message, x, to_y - y)
         film.draw(_chips(x, to_y, piece, size, now - had), t.end, until(t.dst, piece))

@@ -135,10 +135,18 @@ def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: 
         marks.word(axes, inside - 0.44, 1.13 * max(both), f"more than one node of {node}", va="top")
 
 
-def explore_tensor() -> Explorer:
-    """Sliders for `tensor`: the model, the tokens, the cluster, the ranks of a node, and what products reach."""
+@checked({"model": partial(one_of, choices=tuple(MODELS))})
+def explore_tensor(model: str = "Llama 3 405B") -> Explorer:
+    """Sliders for `tensor`: the model, the tokens, the cluster, the ranks of a node, and what products reach.
+
+    Args:
+        model: the one of `MODELS` that it starts with.
+
+    Raises:
+        ValueError: an unknown model.
+    """
     controls = {
-        "model": choice("model", MODELS, "Llama 3 405B"),
+        "model": choice("model", MODELS, model),
         "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
         "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_H100, lambda one: one.name),
         "ranks_per_node": steps("ranks of a node", (4, 8, 16, 32), 8),

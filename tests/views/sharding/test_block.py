@@ -68,6 +68,27 @@ def test_tokens_are_copied_on_every_rank_without_sequence_parallelism_and_cut_wi
         assert (drawn[0][3] > drawn[1][2] and drawn[0][2] < drawn[1][3]) == whole
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_norm_is_a_copy_on_every_rank_and_the_residual_passes_each_part_from_x_to_the_addition(sequence_parallel):
+    figure = views.sharded_block(CONFIG, 4, sequence_parallel=sequence_parallel)
+    for part in ("attention", "mlp"):
+        (x, *_), (y, *_) = (sorted(boxes(figure, f"{part} {end}")) for end in ("x", "y"))
+        norm, first = boxes(figure, f"{part} norm"), boxes(figure, f"matrix {'q' if part == 'attention' else 'gate'}")
+        assert set(colors(figure, f"{part} norm")) == {rgb(rank) for rank in range(4)}
+        assert x[1] < min(card[0] for card in norm) < max(card[1] for card in norm) < min(box[0] for box in first)
+        (line,), (plus,) = artists(figure, f"{part} residual"), artists(figure, f"{part} addition")
+        across, up = line.get_data()
+        assert x[0] < across[0] < x[1]
+        assert across[-1] == plus.get_position()[0] < y[0]
+        assert up[-1] > max(box[3] for box in first)
+
+
+def test_each_shape_below_a_matrix_is_said_to_be_one_ranks():
+    said = [text for text, _ in texts(views.sharded_block(CONFIG, 2))]
+    assert said.count("on each rank") == 7
+    assert "on each rank" not in [text for text, _ in texts(views.sharded_block(CONFIG, 1))]
+
+
 def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
     text = repr(views.sharded_block(CONFIG, 2))
     assert "q_proj        64 × 64        64 × 32  along its columns" in text
@@ -256,6 +277,17 @@ def test_bars_over_the_edge_stand_twice_and_all_add_computing_and_sending(node, 
 def test_an_unknown_model_is_refused():
     with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
         views.tensor("GPT")
+
+
+def test_the_widget_starts_with_the_model_that_it_is_told_and_one_slider_leads_to_4_ranks():
+    """Lesson 05 asks which t is fastest for the 8B model on 512 tokens; what it shows first must not say it."""
+    explorer = views.explore_tensor("Llama 3 8B")
+    assert repr(explorer) == f"explore_tensor: {views.tensor('Llama 3 8B')!r}"
+    assert "t = 4 is fastest" not in title(explorer.figure)
+    explorer.controls["S"].value = 512
+    assert title(explorer.figure).startswith("Llama 3 8B: t = 4 is fastest, with one ring")
+    with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
+        views.explore_tensor("GPT")
 
 
 def test_all_corners_of_the_sliders_draw():

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import Cluster, per_rank, run, views
 from parlab.views.sharding.film import GREY, HIGH, STEPS, WIDE, cut_mlp
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, tree_of
 
 
 def relu(z):
@@ -71,6 +71,41 @@ def test_4_t_times_t_minus_1_pieces_travel_in_two_all_reduces(size):
     check_film(film)
     assert len(marks(film, "go")) == 4 * size * (size - 1)
     assert film.headline.startswith(f"An MLP on {size} ranks, forward and backward: ")
+
+
+def rectangle(part):
+    left, top, width, height = (float(part.get(side)) for side in ("x", "y", "width", "height"))
+    return left, left + width, top, top + height
+
+
+def overlap(one, two):
+    return min(one[1], two[1]) > max(one[0], two[0]) and min(one[3], two[3]) > max(one[2], two[2])
+
+
+@pytest.mark.parametrize("made", [ran, ran_by_tokens])
+def test_a_message_between_2_ranks_covers_no_array_but_its_own_two_and_no_other_message(made):
+    tree = tree_of(views.film(made(2)))
+    arrays = [rectangle(part) for part in tree.iter("rect") if part.get("width") == str(WIDE)]
+    ways = {}
+    for part in tree.iter("g"):
+        if part.get("class") == "go":
+            numbers = {name: float(n) for name, n in re.findall(r"--(\w+):([-\d.e]+)", part.get("style"))}
+            frame = rectangle(part.find("rect"))
+            own = {array for array in arrays for by in (0, numbers["y"]) if overlap(moved(frame, 0, by), array)}
+            for share in np.linspace(0, 1, 41):
+                bow = 4 * share * (1 - share)
+                here = moved(frame, numbers.get("v", 0) * bow, numbers["y"] * share)
+                assert {array for array in arrays if overlap(here, array)} <= own
+                assert here[0] >= 0
+                assert here[1] <= 640
+                if share == 0.5:
+                    ways.setdefault(numbers["a"], []).append(here)
+    assert ways
+    assert not any(overlap(*pair) for pair in ways.values())  # two leave at a time, and meet half-way
+
+
+def moved(frame, x, y):
+    return frame[0] + x, frame[1] + x, frame[2] + y, frame[3] + y
 
 
 def test_a_share_of_a_sum_is_drawn_as_large_as_the_whole_and_not_as_its_rank_s_columns():
