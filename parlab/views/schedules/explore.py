@@ -29,7 +29,7 @@ NOTHING, PATH = "nothing", "critical path"
 MOST_WAITS = 30  # that the slider offers
 Maker = Callable[[int, int], Schedule]
 PAIR: Mapping[str, Maker] = {"GPipe": schedules.gpipe, "1F1B": schedules.one_f_one_b}
-TRANSFERS = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # forwards; added up exactly, so that no chain jumps
+TRANSFERS = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 0.17, 1 / 4, 1 / 2, 1)  # forwards
 
 
 def pipeline(
@@ -144,8 +144,9 @@ def _named(made: Schedule, name: str) -> Schedule:
 
 
 def _in_forwards(transfer: float) -> str:
-    """As a fraction where it is one of the slider's."""
-    return f"{Fraction(transfer) if transfer in TRANSFERS else format(transfer, 'g')} F"
+    """As a fraction where it is one half of a half, and so on, of the slider's."""
+    short = Fraction(transfer) if transfer in TRANSFERS and Fraction(transfer).denominator <= 64 else f"{transfer:g}"
+    return f"{short} F"
 
 
 def _check_pair(makers: Any) -> None:

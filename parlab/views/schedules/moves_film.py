@@ -7,11 +7,16 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from parlab.arguments import whole
-from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline, simulate
+from parlab.pipeline import Action, Costs, KeptBytes, Schedule, ScheduleTimeline, simulate
 from parlab.views.drawing.film import Film, box, outline, word
-from parlab.views.schedules.panels import color_of, legend_entries
+from parlab.views.drawing.picture import short_bytes
+from parlab.views.schedules.board import PAGE
+from parlab.views.schedules.panels import color_of, legend_entries, peaks
+from parlab.views.schedules.schedule import check_kept
 
 LEFT, RIGHT, TOP, LANE, BAR = 70, 600, 76, 40, 28
+STRIP, GAP = 50, 10  # the highest level of a rank's bytes, and the room around a strip
+KEPT = (("F", "A: kept from F to I"), ("I", "A′: kept from I to W"))
 MOST = 12
 
 
@@ -21,20 +26,28 @@ def schedules(source: Any) -> bool:
 
 
 def moves_film(
-    source: Sequence[Schedule], costs: Costs | None = None, bound: float | None = None, waiting: int | None = None
+    source: Sequence[Schedule],
+    costs: Costs | None = None,
+    bound: float | None = None,
+    waiting: int | None = None,
+    kept: KeptBytes | None = None,
 ) -> Film:
     """The film of schedules of the same actions, each a few moves from the one before.
 
-    Where they keep different numbers of activations, each stop says how many places its fullest rank needs.
+    Where they keep different numbers of activations, each stop says how many places its fullest rank needs. With
+    `kept`, the bytes that each rank keeps stand below its actions, on the same clock, a box for each microbatch: in the
+    colour of F until its backward for the input, then in that of I until its W.
 
     Args:
         source: the schedules, 2 to 12.
         costs: of all; None: F, I and W take 1 each, transfers nothing.
         bound: a makespan that none is below; None: no line is drawn.
         waiting: a rank whose first wait after its first action has a frame with the time that it lasts; None: no frame.
+        kept: what a microbatch keeps on each stage; None: no bytes are drawn.
 
     Raises:
-        ValueError: fewer or more schedules, other actions on a rank, a schedule that cannot run, or no such rank.
+        ValueError: fewer or more schedules, other actions on a rank, a schedule that cannot run, no such rank, or
+            `kept` of another number of stages, or of schedules with several stages a rank.
     """
     if not 2 <= len(source) <= MOST:
         raise ValueError(f"source: {len(source)} schedules; 2 to {MOST} can be filmed")
@@ -47,30 +60,46 @@ def moves_film(
         whole("waiting", waiting, 0)
         if waiting >= ranks:
             raise ValueError(f"waiting={waiting}: the schedules have ranks 0 to {ranks - 1}")
-    more = len(set(rooms)) > 1  # or less
+    check_kept(kept, shown)
+    if kept and source[0].num_stages != ranks:
+        raise ValueError(
+            f"kept={kept!r:.60}: bytes are drawn where each rank has one stage; here {ranks} ranks have "
+            f"{source[0].num_stages} stages"
+        )
+    more = kept is None and len(set(rooms)) > 1  # or less
     width = (RIGHT - LEFT) / max(spans)
     what = f"room for {', '.join(f'{room:g}' for room in rooms)}" if more else f"{last} move{'s' * (last > 1)}"
+    if kept:
+        what = "bytes below actions"
     says = (lambda number: f"room for {rooms[number]:g}") if more else _stop
     headline = f"{what}: from {spans[0]:g} to {spans[-1]:g} units"
-    film = Film(headline, list(range(last + 1)), TOP + LANE * ranks, moving=1.6 * last, resting=2.2, says=says)
-    x = 10
-    for color, name, _ in legend_entries(list(source)):
-        film.draw(box(x, 3, 14, 14, color) + word(x + 20, 10, name, "small left"))
-        x += 32 + 8 * len(name)
-    film.draw("".join(word(34, TOP + LANE * (rank + 0.5), f"rank {rank}") for rank in range(ranks)))
+    top, lane = (TOP + 22, LANE + STRIP + GAP) if kept else (TOP, LANE)
+    height = top + lane * ranks
+    film = Film(headline, list(range(last + 1)), height, moving=1.6 * last, resting=2.2, says=says)
+    _legend(film, [(color, name) for color, name, _ in legend_entries(list(source))], 10)
+    if kept:
+        _legend(film, [(color_of(kind), name) for kind, name in KEPT], 32)
+    film.draw("".join(word(34, top + lane * rank + LANE / 2, f"rank {rank}") for rank in range(ranks)))
     if bound is not None:
-        film.draw(_line(LEFT + width * bound, ranks, "none is below", f"{bound:g}", dashed=True))
+        film.draw(_line(LEFT + width * bound, top, height, "none is below", f"{bound:g}", dashed=True))
     for end, stops in groupby(range(last + 1), key=spans.__getitem__):
         held = list(stops)
         first, until = held[0], held[-1]
-        film.draw(_line(LEFT + width * end, ranks, "", f"{end:g}"), first or None, None if until == last else until)
+        line = _line(LEFT + width * end, top, height, "", f"{end:g}")
+        film.draw(line, first or None, None if until == last else until)
     if waiting is not None:
         for number, timed in enumerate(shown):
-            _frame(film, timed, waiting, width, number, number < last)
+            _frame(film, timed, waiting, width, number, number < last, (top, lane))
+    most = [max(peaks(timed, kept)) for timed in shown]
+    if kept:
+        for number, timed in enumerate(shown):
+            for rank in range(ranks):
+                strip = _strip(timed, rank, kept, width, max(most), top + lane * rank + LANE + STRIP)
+                film.draw(strip, number or None, number if number < last else None)
     starts = [_starts(one) for one in shown]
     together: dict[tuple[float, ...], str] = {}  # the actions that go the same way
     for action, (rank, begin, takes) in starts[-1].items():
-        y = TOP + LANE * rank + (LANE - BAR) / 2
+        y = top + lane * rank + (LANE - BAR) / 2
         color = color_of(action.kind)
         mark = box(
             round(LEFT + width * begin, 1), y, round(width * takes - 1, 1), BAR, color, action.microbatch, "small"
@@ -81,8 +110,18 @@ def moves_film(
         film.slide(marks, places)
     for number, (one, two) in enumerate(pairwise(source)):
         room = f"with room for {rooms[number + 1]:g} " if more else ""
-        film.tell(number, f"{room}{_move(one, two)}: {spans[number]:g} → {spans[number + 1]:g} units")
+        said = f"{room}{_move(one, two)}" if kept is None else f"{_order(one, two)}"
+        bytes_said = f"; at most {short_bytes(most[number + 1])} on a rank" if kept else ""
+        film.tell(number, f"{said}: {spans[number]:g} → {spans[number + 1]:g} units{bytes_said}")
     return film
+
+
+def _legend(film: Film, entries: Sequence[tuple[str, str]], y: float) -> None:
+    """A row of colours and their names."""
+    x = 10
+    for color, name in entries:
+        film.draw(box(x, y - 7, 14, 14, color) + word(x + 20, y, name, "small left"))
+        x += 32 + 8 * len(name)
 
 
 def _stop(number: int) -> str:
@@ -94,11 +133,19 @@ def _places(shown: ScheduleTimeline) -> float:
     return max(shown.peak_activations) * shown.size / shown.schedule.num_stages
 
 
-def _frame(film: Film, shown: ScheduleTimeline, rank: int, width: float, number: int, leaves: bool) -> None:
-    """A rank's first wait after it has begun, with its length."""
+def _frame(
+    film: Film,
+    shown: ScheduleTimeline,
+    rank: int,
+    width: float,
+    number: int,
+    leaves: bool,
+    lanes: tuple[float, float],
+) -> None:
+    """A rank's first wait after it has begun, with its length; `lanes`: the top, and the distance of two lanes."""
     for one, two in pairwise(shown.steps(rank)):
         if (units := two.start - one.end) > 0:
-            x, y = LEFT + width * one.end, TOP + LANE * rank + (LANE - BAR) / 2
+            x, y = LEFT + width * one.end, lanes[0] + lanes[1] * rank + (LANE - BAR) / 2
             mark = outline(round(x, 1), y, round(width * units - 1, 1), BAR, "wait")
             said = f"waits {units:g}" if width * units > 55 else f"{units:g}"
             mark += word(round(x + width * units / 2, 1), y + BAR / 2, said, "small")
@@ -116,12 +163,48 @@ def _starts(shown: ScheduleTimeline) -> dict[Action, tuple[int, float, float]]:
     }
 
 
-def _line(x: float, ranks: int, name: str, number: str, *, dashed: bool = False) -> str:
+def _line(x: float, top: float, bottom: float, name: str, number: str, *, dashed: bool = False) -> str:
     """A time, as a line through all lanes."""
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
-    named = word(x - 20 - 4 * len(name), 36, name, "small") if name else ""
-    line = f'<path d="M{x:g} 64V{TOP + LANE * ranks}" stroke="currentColor" stroke-width="2" fill="none"{dashes}/>'
-    return line + named + word(x, 54 if not name else 36, number, "strong")
+    named = word(x - 20 - 4 * len(name), top - 40, name, "small") if name else ""
+    line = f'<path d="M{x:g} {top - 12:g}V{bottom:g}" stroke="currentColor" stroke-width="2" fill="none"{dashes}/>'
+    return line + named + word(x, top - (40 if name else 22), number, "strong")
+
+
+def _strip(shown: ScheduleTimeline, rank: int, kept: KeptBytes, width: float, highest: float, floor: float) -> str:
+    """A rank's bytes over time, a box for each microbatch: below those before their I, above those that wait for their
+    W; at the left the most that it keeps.
+    """
+    each = [STRIP * of_stage[rank] / highest for of_stage in (kept.activation, kept.pending)]
+    before = dict(shown.kept_bytes(rank, activation=1, pending=0))  # of several changes at a time, the last
+    both = dict(shown.kept_bytes(rank, activation=1, pending=1))
+    number, total, boxes = 0, 0, ["", ""]
+    times = sorted({*before, *both, shown.makespan})
+    for time, until in pairwise(times):
+        number, total = before.get(time, number), both.get(time, total)
+        x, y = LEFT + width * time, floor
+        for which, chunks in enumerate((number, total - number)):
+            for _ in range(chunks):
+                y -= each[which]
+                boxes[which] += f"M{x:.1f} {y:.1f}h{width * (until - time):.1f}v{each[which]:.1f}H{x:.1f}z"
+    drawn = word(34, floor - STRIP / 2, short_bytes(peaks(shown, kept)[rank]), "small")
+    for (kind, _), path in zip(KEPT, boxes, strict=True):
+        drawn += f'<path d="{path}" fill="{color_of(kind)}" style="stroke:{PAGE}"/>' if path else ""
+    return drawn + f'<path d="M{LEFT} {floor:g}H{RIGHT}" class="trail"/>'
+
+
+def _order(one: Schedule, two: Schedule) -> str:
+    """The W's that stand later than before, of each rank."""
+    said = []
+    for rank, rows in enumerate(zip(one.actions, two.actions, strict=True)):
+        later = [
+            f"W{action.microbatch}"
+            for action in rows[0]
+            if action.kind == "W" and _before(action, rows[1]) > _before(action, rows[0])
+        ]
+        if later:
+            said.append(f"rank {rank} puts off {' '.join(later)}")
+    return ", ".join(said) or _move(one, two)
 
 
 def _move(one: Schedule, two: Schedule) -> str:
@@ -131,3 +214,8 @@ def _move(one: Schedule, two: Schedule) -> str:
             if old != new:
                 return f"rank {rank} does {new.kind}{new.microbatch} before {old.kind}{old.microbatch}"
     return "nothing moves"
+
+
+def _before(action: Action, row: Sequence[Action]) -> int:
+    """How many actions other than W's stand before it in a row."""
+    return sum(one.kind != "W" for one in row[: row.index(action)])

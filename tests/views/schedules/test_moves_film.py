@@ -5,9 +5,10 @@ import re
 import pytest
 
 from parlab import views
-from parlab.pipeline import Costs, Schedule, gpipe, one_f_one_b, simulate, v_controlled, zb_auto, zb_h1
+from parlab.pipeline import Costs, KeptBytes, Schedule, gpipe, one_f_one_b, simulate, v_controlled, zb_auto, zb_h1
 from parlab.pipeline.actions import Action
 from parlab.views.schedules.moves_film import LEFT, RIGHT
+from parlab.views.schedules.panels import color_of
 from tests.views.drawn import check_refused
 
 
@@ -85,6 +86,65 @@ def test_places_are_of_a_whole_rank_also_where_it_has_two_chunks():
     less = [v_controlled(2, 4, Costs(0.5, 0.5, 0.5), limit, tries=0) for limit in (2, 4)]
     film = views.film(less, costs=Costs(0.5, 0.5, 0.5))
     assert film.headline.startswith("room for 1, 2: ")
+
+
+CUT = Schedule(
+    [
+        [Action(kind, a.stage, a.microbatch) for a in row for kind in {"F": "F", "B": "IW"}[a.kind]]
+        for row in one_f_one_b(3, 3).actions
+    ]
+)
+LATER = Schedule(
+    [*CUT.actions[:2], [CUT.actions[2][place] for place in (0, 1, 2, 3, 4, 6, 7, 5, 8)]]
+)  # W1 after F2, I2
+KEPT = KeptBytes(activation=[100, 100, 120], pending=[140, 140, 160], message=1)
+
+
+def boxes(film, kind):
+    """(x, y, width, height) of each box of bytes in the colour of a kind, in three stops of three ranks each."""
+    paths = re.findall(rf'<path d="(M[^"]*)" fill="{color_of(kind)}"', film.html)
+    each = r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)H[\d.]+z"
+    return [[tuple(map(float, found)) for found in re.findall(each, path)] for path in paths]
+
+
+def test_the_bytes_of_each_microbatch_stand_below_the_actions_from_f_to_i_and_from_i_to_w():
+    film = views.film([CUT, LATER, zb_h1(3, 3)], kept=KEPT)
+    assert film.story.splitlines() == [
+        "bytes below actions: from 13 to 11 units",
+        "start: rank 2 puts off W1: 13 → 12 units; at most 340 B on a rank",  # rank 0: 2 · 100 + 140
+        "1: rank 1 puts off W0 W1, rank 2 puts off W0: 12 → 11 units; at most 480 B on a rank",  # rank 2: 3 · 160
+    ]
+    a, pending = boxes(film, "F"), boxes(film, "I")
+    assert [len(of) for of in (a, pending)] == [9, 9]
+    unit = (RIGHT - LEFT) / 13
+    for stop, made in enumerate((CUT, LATER, zb_h1(3, 3))):
+        timeline = simulate(made)
+        for rank in range(3):
+            when = {step.actions[0]: (step.start, step.end) for step in timeline.steps(rank)}
+            at = [[when[Action(kind, rank, i)] for i in range(3)] for kind in "FIW"]
+            spans = [
+                sum(one[1] - f[0] for f, one in zip(at[0], at[1], strict=True)),
+                sum(w[1] - one[1] for one, w in zip(at[1], at[2], strict=True)),
+            ]  # an activation is kept from the start of F to the end of I, then to the end of W
+            for found, span, nbytes in zip((a, pending), spans, (KEPT.activation, KEPT.pending), strict=True):
+                here = found[3 * stop + rank]
+                assert sum(width for _, _, width, _ in here) == pytest.approx(unit * span, abs=0.5)
+                assert all(abs(height - 50 * nbytes[rank] / 480) < 0.06 for *_, height in here)
+    assert len(film.html) < 25_000
+
+
+def test_w_s_that_are_put_off_are_named_and_where_none_is_the_first_move_is():
+    film = views.film([CUT, swapped(CUT, 1, "F", 2), LATER], kept=KEPT)
+    assert [line.split(": ")[1] for line in film.lines] == ["rank 1 puts off W0", "rank 2 puts off W1"]
+    back = views.film([LATER, CUT], kept=KEPT)
+    assert back.lines == ["start: rank 2 does W1 before F2: 12 → 13 units; at most 340 B on a rank"]
+
+
+def test_bytes_are_of_one_stage_a_rank():
+    less = [v_controlled(2, 4, Costs(0.5, 0.5, 0.5), limit, tries=0) for limit in (2, 4)]
+    four = KeptBytes([1] * 4, [1] * 4, 1)
+    check_refused(lambda: views.film(less, costs=Costs(0.5, 0.5, 0.5), kept=four), "kept=", "one stage")
+    check_refused(lambda: views.film([CUT, LATER], kept=four), "kept=", "each of the 3 stages")
 
 
 @pytest.mark.parametrize(
