@@ -47,6 +47,7 @@ from parlab.views.sharding.price import explore_tensor, tensor
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.measured import explore_measured_times, measured_times
 from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, work_of
+from parlab.views.timelines.rounds import rounds
 from parlab.views.timelines.stall import explore_stall, stall_waits
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.trace_back import trace_back

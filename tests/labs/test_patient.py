@@ -125,7 +125,7 @@ def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
 
 def test_the_librarys_ways_are_what_the_exercise_refuses_and_takes():
     assert reviewed("00.overlap", posted_ahead).status == "passed"
-    assert "a rank waits for a message before it works" in refused("00.overlap", in_turn)
+    assert "does not work: it stands still until a message has passed" in refused("00.overlap", in_turn)
 
 
 def test_a_program_that_is_none_and_a_stall_below_0_are_refused():

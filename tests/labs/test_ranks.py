@@ -282,7 +282,7 @@ def overlap_without_work(comm, x, work):
         ),
         ("00.tree_sum", tree_sum_without_return, "a path through the program without a return"),
         ("00.tree_sum", tree_sum_sent_back, "comm.broadcast did the work"),
-        ("00.overlap", overlap_that_waits, "a rank waits for a message before it works"),
+        ("00.overlap", overlap_that_waits, "from 10.0 µs to 11.0 µs rank 0 does not work: it stands still until"),
         ("00.overlap", overlap_that_waits, "should be P works = 20.0 µs"),
         ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2, should be P − 1 = 1"),
         ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),
@@ -294,10 +294,22 @@ def overlap_without_work(comm, x, work):
         ("00.overlap", overlap_with_everything_posted_at_the_start, "pass on to comm.right what comes from comm.left"),
         ("00.overlap", overlap_that_works_on_a_request, "the piece is what wait() of irecv's returns"),
         ("00.overlap", overlap_that_adds_a_request, "the piece is what wait() of irecv's returns"),
-        ("00.overlap", overlap_that_sends_first, "when it is received; post isend and irecv, work, then wait"),
-        ("00.overlap", overlap_that_sends_nothing, "so nobody sends; post isend and irecv, work, then wait"),
+        (
+            "00.overlap",
+            overlap_that_sends_first,
+            "likely cause: every rank sends first, and a send returns when it is received",
+        ),
+        ("00.overlap", overlap_that_sends_nothing, "so nobody sends"),
         ("00.overlap", overlap_without_work, "works of a rank: 0, should be P = 2"),
     ],
 )
 def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
     assert reason in refused(name, answer)
+
+
+@pytest.mark.parametrize("answer", [overlap_that_waits, overlap_that_sends_first, overlap_that_sends_nothing])
+def test_the_checker_of_the_overlap_names_the_cause_and_not_the_repair(answer):
+    said = refused("00.overlap", answer).partition("likely cause: ")[2]
+    assert said
+    for repair in ("sendrecv", "then wait", "post"):
+        assert repair not in said

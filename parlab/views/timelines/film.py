@@ -10,6 +10,7 @@ from parlab.arguments import whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import LETTERS, Film, box, letter, outline, shifted, word
 from parlab.views.timelines.timeline import ACTION, awaited, kind_of, time_spent
+from parlab.views.timelines.waiting import waiting
 from parlab.views.timelines.waits_film import waits_film
 from parlab.world import Timeline, Transfer
 from parlab.world.units import format_bytes
@@ -24,8 +25,9 @@ def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False
     """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
 
     A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
-    on the lane of a receiver, until the message stands in it. Messages of no bytes, such as a barrier's, are not
-    drawn. Where more than 12 times have events, those that are nearest to each other share a stop.
+    on the lane of a receiver, until the message stands in it. Waits are hatched or dotted, as in `timeline`. Messages
+    of no bytes, such as a barrier's, are not drawn. Where more than 12 times have events, those that are nearest to
+    each other share a stop.
 
     Args:
         shown: the timeline.
@@ -90,10 +92,8 @@ def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) 
         for kind, start, end in (("wait", wait.start, wait.came), ("transfer", wait.came, wait.end)):
             x, width = film.x(start), round(film.x(end) - film.x(start), 1)
             text = _fitting(width, awaited(kind, wait))
-            if width > 0 and kind == "wait":
-                marks += outline(x, y - bar / 2, width, bar, "wait") + word(x + width / 2, y, text, "small")
-            elif width > 0:
-                marks += box(x, y - bar / 2, width, bar, theme.KINDS[kind].color, text, "small")
+            if width > 0:
+                marks += waiting(kind, x, y - bar / 2, width, bar, text)
     return marks
 
 

@@ -6,8 +6,9 @@ import cmath
 from typing import Any
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import Film, box, outline, word
+from parlab.views.drawing.film import Film, box, word
 from parlab.views.timelines.timeline import time_spent
+from parlab.views.timelines.waiting import waiting
 from parlab.world import Timeline, Wait
 
 MOST_RANKS = 8
@@ -119,8 +120,7 @@ def _arrow(one: complex, other: complex) -> str:
 
 
 def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
-    """The lanes beside the ring, laid bare by the clock: work in blue, waits for a rank in red dashes, for a message in
-    purple."""
+    """The lanes beside the ring, laid bare by the clock: work blue, waits for a rank hatched, for a message dotted."""
     lane = (HEIGHT - LEGEND) / shown.size
     middles = [LEGEND + lane * (rank + 0.5) for rank in range(shown.size)]
     bar = min(BAR, lane - 8)
@@ -134,12 +134,11 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
     for wait in shown.waits:
         x, width = film.x(wait.came), film.x(wait.end) - film.x(wait.came)
         if width > 1:
-            marks += box(x, middles[wait.rank] - bar / 2, round(width - 1, 1), bar, _pale())
+            marks += waiting("transfer", x, middles[wait.rank] - bar / 2, round(width - 1, 1), bar)
     for wait in waits:
-        x, y = film.x(wait.start), middles[wait.rank]
-        width = round(film.x(wait.came) - x, 1)
-        marks += outline(x, y - bar / 2, width, bar, f'wait" style="fill:{RED};fill-opacity:.2;stroke:{RED}')
-        marks += word(x + width / 2, y, wait.peer, "small") if width > 12 else ""
+        x, width = film.x(wait.start), round(film.x(wait.came) - film.x(wait.start) - 1, 1)
+        text = wait.peer if width > 12 else ""
+        marks += waiting("wait", x, middles[wait.rank] - bar / 2, width, bar, text)
     film.bare(marks)
     film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND}v{HEIGHT - LEGEND}"/>')
 
@@ -147,15 +146,10 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
 def _legend() -> str:
     """The signs of the ring and of the lanes."""
     marks = box(28, 4, 14, 14, theme.KINDS["compute"].color) + word(48, 11, "works", "small left")
-    marks += _sent(118, 4) + word(144, 11, "message", "small left")
-    arrow = f'<path d="M232 11h26m-8-6l8 6l-8 6" fill="none" stroke="{RED}" stroke-width="3"/>'
-    marks += arrow + word(266, 11, "waits for: that rank has not come", "small left")
-    return marks + box(516, 4, 14, 14, _pale()) + word(536, 11, "for a message", "small left")
-
-
-def _pale() -> str:
-    """The colour of a wait for a message."""
-    return theme.paler(theme.KINDS["send"].color, 0.5)
+    marks += _sent(104, 4) + word(130, 11, "message", "small left")
+    marks += f'<path d="M206 11h26m-8-6l8 6l-8 6" fill="none" stroke="{RED}" stroke-width="3"/>'
+    marks += waiting("wait", 240, 4, 22, 14) + word(268, 11, "waits: rank not there", "small left")
+    return marks + waiting("transfer", 432, 4, 22, 14) + word(460, 11, "waits: message travels", "small left")
 
 
 def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:

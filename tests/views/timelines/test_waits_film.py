@@ -121,9 +121,9 @@ def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_ki
         "3.00 µs: no rank waits for another",
     ]
     assert len(arrows(film)) == 3
-    bars = [part for part in tree_of(film).iter("rect") if part.get("fill") == theme.paler("#4A2A7F", 0.5)]
+    bars = [part for part in tree_of(film).iter("rect") if part.get("fill") == theme.KINDS["transfer"].color]
     sign, *bars = bars  # in the legend
-    assert sign.get("width") == "14"
+    assert sign.get("width") == "22"
     assert len(bars) == 2 * 4  # each message makes both its ranks wait for the transfer
     (width,) = {float(bar.get("width")) for bar in bars}
     assert width == pytest.approx((606 - 318) / 4 - 1)

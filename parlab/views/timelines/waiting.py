@@ -1,0 +1,37 @@
+"""The bar of a wait in a film, as pictures draw it: hatched for a rank that has not come, dotted for a transfer."""
+
+from __future__ import annotations
+
+from parlab.views.drawing import theme
+from parlab.views.drawing.film import box, word
+
+EDGE, LINES = "#888", "#AAA"  # around the bar, and of its pattern
+APART, DOT = 6, 1.6  # from line to line and from dot to dot, and of a dot
+
+
+def waiting(kind: str, x: float, y: float, width: float, height: float, text: object = "") -> str:
+    """A bar of the kind "wait" or "transfer" with a word in its middle, light on a dark page too.
+
+    A film's pattern is drawn line by line: the name of an SVG pattern would have to differ in all films of a page.
+    """
+    bar = box(x, y, width, height, theme.KINDS[kind].color).replace("/>", f' stroke="{EDGE}"/>')
+    pattern = _hatch(x, y, width, height) if kind == "wait" else _dots(x, y, width, height)
+    return bar + pattern + (word(x + width / 2, y + height / 2, text, "small dark") if str(text) else "")
+
+
+def _hatch(x: float, y: float, width: float, height: float) -> str:
+    """Lines from the lower left to the upper right."""
+    lines = ""
+    for along in range(APART, int(width + height), APART):  # the sum of x and y on a line
+        left, top = max(0, along - height), max(0, along - width)
+        lines += f"M{x + left:.4g} {y + along - left:.4g}L{x + along - top:.4g} {y + top:.4g}"
+    return f'<path d="{lines}" stroke="{LINES}"/>' if lines else ""
+
+
+def _dots(x: float, y: float, width: float, height: float) -> str:
+    """Rows of dots, each as wide as its line is thick; one dot a row on a narrow bar."""
+    many = max(1, int(width / APART))
+    wide = (many - 1) * APART + DOT
+    rows = f"h{wide:g}m{-wide:g} 5" * len(range(4, int(height) - 1, 5))
+    broken = f' stroke-dasharray="{DOT} {APART - DOT:g}"' if many > 1 else ""
+    return f'<path d="M{x + (width - wide) / 2:.4g} {y + 4:.4g}{rows}" stroke="{LINES}" stroke-width="{DOT}"{broken}/>'
