@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from parlab.arguments import amount, checked
-from parlab.sequence import LAYOUTS, RingSchedule, Tile, load_ratio, positions, unmasked_pairs
+from parlab.arguments import amount, checked, optional
+from parlab.nn.attention import CAUSAL
+from parlab.sequence import LAYOUTS, RingSchedule, Tile, positions, unmasked_pairs
 from parlab.sequence.ring_schedule import journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
@@ -20,7 +21,21 @@ from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
-DRAWN = RULES | {"S": partial(within, most=MOST_TOKENS), "size": partial(within, most=MOST_RANKS)}
+Rule = Callable[[int, int, int, int], tuple[slice, slice, bool]]  # of rank, source, size and length of a shard
+
+
+def _rule(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ValueError(
+            f"{name}={value!r:.60}: must be a function (rank, source, P, length) that returns two slices and a bool"
+        )
+
+
+DRAWN = RULES | {
+    "S": partial(within, most=MOST_TOKENS),
+    "size": partial(within, most=MOST_RANKS),
+    "rule": optional(_rule),
+}
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the tiles
 LEFT = 0.9  # inches: of the ranks' names
@@ -29,7 +44,9 @@ MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "
 
 
 @checked(DRAWN)
-def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True) -> Picture:
+def ring_masks(
+    S: int = 32, size: int = 4, layout: str = "contiguous", *, causal: bool = True, rule: Rule | None = None
+) -> Picture:
     """Draw, for each rank and step, the pairs of a query (down) and an arriving key (across) that the mask allows.
 
     Allowed pairs ("seen") have the colour of the keys' rank. Masked pairs are grey. Tiles that no rank computes are
@@ -40,16 +57,26 @@ def ring_masks(S: int = 32, size: int = 4, layout: str = "contiguous", *, causal
         size: ranks in the ring, at most 16.
         layout: contiguous, zigzag or striped.
         causal: a token sees only itself and earlier tokens.
+        rule: finds the tiles of zigzag in place of the library, right or wrong, as lesson 02's exercise does: from the
+            rank, the rank of the keys, P and the tokens of a shard, the slices of queries and of keys, and whether
+            they have a causal mask.
 
     Raises:
-        ValueError: too many tokens or ranks, or a length that the layout cannot divide.
+        ValueError: too many tokens or ranks, a length that the layout cannot divide, or a rule for another layout or
+            that returns something else.
     """
-    headline = _headline(S, size, layout, causal)
-    pairs = unmasked_pairs(S, size, layout, causal=causal)
-    words = [", ".join(_in_words(tile) for _, tile in row) for row in _tiles(size, 2, layout, causal)]
+    if rule is not None and (layout, causal) != ("zigzag", True):
+        raise ValueError(f"rule={rule!r:.60}: is for layout='zigzag' and causal=True, not {layout!r} and {causal}")
+    unmasked_pairs(S, size, layout, causal=causal)  # refuses what cannot be divided
+    tiles = _tiles(size, S // size, layout, causal, rule)
+    pairs = [sum(tile.pairs for _, tile in row if tile) for row in tiles]
+    if not any(pairs):
+        raise ValueError(f"rule={rule!r:.60}: selects no pair of a query and a key on any rank")
+    headline = _headline(pairs, S, layout, causal)
+    words = [", ".join(_in_words(tile) for _, tile in row) for row in _tiles(size, 2, layout, causal, rule)]
     rows = [f"rank {rank}: {pairs[rank]} pairs; {words[rank]}" for rank in range(size)]
     figure = sheet([headline, *rows], _height(size), headline)
-    _draw_ring(figure, S, size, layout, causal)
+    _draw_ring(figure, S, tiles, pairs)
     return figure
 
 
@@ -68,24 +95,40 @@ def explore_ring_masks() -> Explorer:
     return Explorer("explore_ring_masks", controls, draw)
 
 
-def _headline(S: int, size: int, layout: str, causal: bool) -> str:
+def _headline(pairs: list[int], S: int, layout: str, causal: bool) -> str:
     """The headline of a ring: how unevenly the work is divided."""
-    ratio = load_ratio(S, size, layout, causal=causal)
+    ratio = max(pairs) * len(pairs) / sum(pairs)
     kind = "causal" if causal else "no mask"
-    setting = f"{layout}, {kind}, {size} ranks, {S} tokens"
+    setting = f"{layout}, {kind}, {len(pairs)} ranks, {S} tokens"
     if ratio == 1:
         return f"All ranks have the same work: {setting}"
     return f"The slowest rank works {ratio:.3g} times the mean: {setting}"
 
 
-def _tiles(size: int, length: int, layout: str, causal: bool) -> list[list[tuple[int, Tile | None]]]:
+def _tiles(size: int, length: int, layout: str, causal: bool, rule: Rule | None) -> list[list[tuple[int, Tile | None]]]:
     """For each rank and step: the rank that owns the K/V of `length` tokens, and the tile that is computed."""
     rings = [RingSchedule(rank, size) for rank in range(size)]
     sources = [[ring.rank, *(step.kv_source for step in ring.steps)] for ring in rings]
-    return [
-        [(source, ring.tile(source, length, layout, causal=causal)) for source in row]
-        for ring, row in zip(rings, sources, strict=True)
-    ]
+
+    def tile(ring: RingSchedule, source: int) -> Tile | None:
+        if rule is None:
+            return ring.tile(source, length, layout, causal=causal)
+        return _as_tile(rule(ring.rank, source, size, length), length)
+
+    return [[(source, tile(ring, source)) for source in row] for ring, row in zip(rings, sources, strict=True)]
+
+
+def _as_tile(found: Any, length: int) -> Tile | None:
+    """The tile of a learner's rule on shards of `length` tokens; None if it has no pairs."""
+    kinds = [type(part) for part in found] if isinstance(found, tuple | list) else []
+    if kinds[:2] != [slice, slice] or kinds[2:] not in ([bool], [np.bool_]):
+        raise ValueError(f"rule returned {found!r:.80}, expected (slice of queries, slice of keys, whether causal)")
+    (top, low, down), (left, right, along) = (part.indices(length) for part in found[:2])
+    if (down, along) != (1, 1):
+        raise ValueError(f"rule returned {found!r:.80}: slices with a step cannot be drawn")
+    queries, keys = slice(top, max(top, low)), slice(left, max(left, right))
+    tile = Tile(queries, keys, CAUSAL if found[2] else None)
+    return tile if tile.pairs else None
 
 
 def _in_words(tile: Tile | None) -> str:
@@ -114,33 +157,32 @@ def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any
         axes.axvline(edge + first, **edges)
 
 
-def _draw_ring(figure: Picture, S: int, size: int, layout: str, causal: bool) -> None:
+def _draw_ring(figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]]], pairs: list[int]) -> None:
     """Draw a row of tiles for each rank, a column for each step, and beside them the work."""
+    size = len(tiles)
     c, side = S // size, _side(size)
-    owned = np.array(positions(S, size, layout))  # [P, c]
-    tiles = _tiles(size, c, layout, causal)
     image = np.full((S, S, 3), to_rgb(SKIPPED))  # a row of tiles for each rank, a column for each step
     for rank, row in enumerate(tiles):
         for step, (source, tile) in enumerate(row):
             if tile is not None:
-                pixels = image[rank * c : (rank + 1) * c, step * c : (step + 1) * c]
-                pixels[tile.queries, tile.keys] = to_rgb(MASKED)
-                seen = owned[rank][:, None] >= owned[source][None, :] if causal else np.ones((c, c), dtype=bool)
-                pixels[seen] = to_rgb(theme.rank_color(source))
+                rows = image[rank * c : (rank + 1) * c, step * c : (step + 1) * c][tile.queries, tile.keys]
+                seen = np.ones(rows.shape[:2], dtype=bool)
+                if tile.diagonal is not None:
+                    seen = np.tril(seen, tile.diagonal)  # query i of these sees keys 0..i + diagonal
+                rows[:] = to_rgb(MASKED)
+                rows[seen] = to_rgb(theme.rank_color(source))
     grid = panel(figure, LEFT, TOP, theme.WIDTH - BARS - 1.35 - LEFT, side)
     _square(grid, image, size, 0, color=theme.PAPER, linewidth=3)
     name_lanes(grid, list(range(size)))
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
-    load = [sum(tile.pairs for _, tile in row if tile) for row in tiles]
-    bars = panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side)
-    _draw_load(bars, load, unmasked_pairs(S, size, layout, causal=causal))
+    _draw_load(panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side), pairs)
     seen_as = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
     legend_of(figure, [seen_as, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
 
 
-def _draw_load(axes: Axes, load: list[int], at_end: list[int]) -> None:
-    mean, most = sum(at_end) / len(at_end), max(at_end)
+def _draw_load(axes: Axes, load: list[int]) -> None:
+    mean, most = sum(load) / len(load), max(load)
     scale(axes.xaxis, "pairs that a rank attends", ends=(0, 1.02 * most), ticks=[mean], says=["mean"])
     name_rows(axes, len(load), line=False)
     marks.bars(axes, "load", 0, load, theme.KINDS["compute"].color, half=0.33)

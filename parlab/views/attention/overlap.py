@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import checked, finite, optional
-from parlab.sequence import overlap_tokens, pair_flops, ring_attention, shard
+from parlab.sequence import AttentionShape, overlap_tokens, pair_flops, ring_attention, ring_time, shard
 from parlab.views.arguments import RULES, within
 from parlab.views.attention.masks import MOST_RANKS
 from parlab.views.drawing import theme
@@ -21,7 +21,9 @@ from parlab.world.units import format_time
 
 HEADS, HEAD_SIZE = 4, 8
 FLOPS = 1e12  # of each rank, a second
-TOKENS = (2, 4, 8, 16, 32, 64, 80, 128, 256)  # of each rank
+TOKENS = (2, 4, 8, 16, 32, 64, 80, 128, 256)  # of each rank: a dot each
+ENDS = (1.6, 470)  # of the axis of tokens
+FREE = Cluster.uniform(0.0, 1e30, flops=FLOPS)
 LINES = {"contiguous": curve("#D55E00", "dotted"), "zigzag": curve("#0072B2", "solid")}
 
 
@@ -32,6 +34,12 @@ def _ran(layout: str, size: int, tokens: int, kv_heads: int) -> Run:
     k = q[:, :kv_heads]
     pieces = [per_rank(shard(x, size, layout)) for x in (q, k, k)]
     return run(ring_attention, size, *pieces, causal=True, layout=layout)
+
+
+def _zigzag_part(size: int, tokens: int, kv_heads: int, cluster: Cluster, kernel: float) -> float:
+    """The share of the time in which zigzag's ranks compute, by the formula: no rank runs."""
+    shape = AttentionShape(size * tokens, HEADS, kv_heads, HEAD_SIZE, 4)
+    return ring_time(shape, size, FREE.reaching(kernel)) / ring_time(shape, size, cluster)
 
 
 def bound_function(name: str, value: Any) -> None:
@@ -52,7 +60,8 @@ def ring_overlap(
     """Draw the share of the time in which the ranks of a causal ring compute, against the tokens of a rank.
 
     The simulated clock finds it for 4 heads of size 8 in float32, on ranks with a peak of 1 TFLOP/s. The vertical line
-    is the bound of zigzag: from there on, half a tile takes as long as the transfer of the next K/V.
+    is the bound of zigzag: from there on, half a tile takes as long as the transfer of the next K/V. There, at the next
+    even number of tokens, zigzag's line bends: that place is computed by formula, and has no dot.
 
     Args:
         size: ranks, 2 to 16.
@@ -80,14 +89,20 @@ def ring_overlap(
     for layout in LINES:
         timelines = [_ran(layout, size, c, kv_heads).on(cluster) for c in TOKENS]
         parts[layout] = [sum(map(one.busy, range(size))) / (size * one.makespan) for one in timelines]
+    points = {layout: dict(zip(TOKENS, computing, strict=True)) for layout, computing in parts.items()}
+    bend = 2 * math.ceil(hidden / 2)  # a shard of zigzag has two pieces
+    if bend not in TOKENS and TOKENS[0] < bend < ENDS[1]:
+        points["zigzag"][bend] = _zigzag_part(size, bend, kv_heads, cluster, kernel)
     headline = f"{size} ranks: zigzag hides every transfer from {math.ceil(hidden)} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, left=0.95, top=0.8)
-    scale(axes.xaxis, "tokens a rank", ends=(1.6, 470), log=2, ticks=TOKENS, says="{:g}".format)
+    scale(axes.xaxis, "tokens a rank", ends=ENDS, log=2, ticks=TOKENS, says="{:g}".format)
     scale(axes.yaxis, "of the time, ranks compute", ends=(0, 1.05), says="{:.0%}".format, grid=True)
-    for layout, computing in parts.items():
-        axes.plot(TOKENS, computing, marker="o", markersize=6, gid=layout, **LINES[layout])
+    for layout, part in points.items():
+        along = sorted(part)
+        dots = {"marker": "o", "markersize": 6, "markevery": list(map(along.index, TOKENS))}
+        axes.plot(along, [part[c] for c in along], gid=layout, **dots, **LINES[layout])
     axes.axvline(line, color=theme.INK, linewidth=1.2, gid="bound")
     name = "the bound" if bound is None else "your bound"
     line_legend(figure, [*LINES.items(), (name, {"color": theme.INK, "linewidth": 1.2})])

@@ -227,7 +227,7 @@ def _line(ring: Ring, start: int, end: int) -> str:
         rank: source for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles if start <= span.start < end
     }
     size = len(ring.tiles)
-    said = [f"{_ranks(works, size)} attend{'s' * (len(works) == 1)} K/V {_listed(works.values())}"] if works else []
+    said = [_attended(works, size)] if works else []
     for gradients, name in ((False, "K/V"), (True, "dK/dV")):
         gone = [hop for hop in ring.hops if hop.gradients == gradients and start <= hop.t.start < end]
         home = all(hop.gradients and hop.t.dst == hop.source for hop in gone)
@@ -240,9 +240,17 @@ def _line(ring: Ring, start: int, end: int) -> str:
     return "; ".join([*said, *([f"{_ranks(skips, size)} may see nothing of what came"] if skips else [])])
 
 
+def _attended(works: dict[int, int], size: int) -> str:
+    """Which K/V each of some ranks attends: its own, or those of the rank that is named."""
+    if len(works) == size and all(rank == source for rank, source in works.items()):
+        return "each rank attends its own K/V"
+    (first, source), *others = works.items()
+    return _listed([f"rank {first} attends K/V {source}", *(f"rank {rank} K/V {s}" for rank, s in others)])
+
+
 def _ranks(ranks: Collection[int], size: int) -> str:
     return "all ranks" if len(ranks) == size else f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _listed(parts: Iterable[object]) -> str:
+    return ", ".join(map(str, parts))

@@ -54,7 +54,8 @@ def ring_seconds(
 
     All hops go over the one link or the other, as a DGX H100 has them. The dashed line is the work alone, the dotted
     ones are the messages alone: all K/V (and backward their gradients) through one port. An upright line for each link
-    stands where the ranks have as many tokens as hide the messages: on its left they wait for nothing.
+    stands where the ranks have as many tokens as hide the messages: on its left they wait for nothing (backward for the
+    last hop home). There a ring's line bends: it has a point there too, which has no dot.
 
     Args:
         ranks: marked; a power of two from 8 to 1024.
@@ -78,7 +79,10 @@ def ring_seconds(
     for name, look in LINES.items():
         alone = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS]
         axes.plot(RANKS, alone, gid=f"messages {name}", **FLOOR)
-        axes.plot(RANKS, list(takes[name].values()), gid=name, marker="o", **look)
+        points = takes[name] | _bend(work[RANKS[0]], LINKS[name], kv_heads, kernel, backward)
+        along = sorted(points)
+        dots = {"marker": "o", "markevery": list(map(along.index, RANKS))}
+        axes.plot(along, [points[P] for P in along], gid=name, **dots, **look)
         here = 1.7 * look["markersize"]
         axes.plot([ranks], [takes[name][ranks]], "o", markersize=here, color=look["color"], gid=f"here {name}")
         way, va = (1.5, "bottom") if name == "InfiniBand" else (1 / 1.4, "top")
@@ -150,6 +154,21 @@ def _hidden(link: Link, G: int, kernel: float, backward: bool) -> float:
     flops = kernel * DGX_H100.device_of(0).flops
     hidden = partial(overlap_tokens, flops, link.bandwidth, ITEMSIZE, G / H, half_masked=True)
     return hidden(backward=backward, latency=link.latency, width=H * D)
+
+
+def _bend(first: float, link: Link, G: int, kernel: float, backward: bool) -> dict[float, float]:
+    """The ranks, not a whole number, that just hide their messages over `link`, and their time; empty outside `RANKS`.
+
+    They work all the time: `first` seconds on the first of `RANKS`, and less in proportion. Backward half a tile hides
+    a hop of K/V and one of gradients, but behind the last hop home no work is left.
+    """
+    tokens = _hidden(link, G, kernel, backward)
+    ranks = S / tokens
+    if not RANKS[0] < ranks < RANKS[-1] or ranks in RANKS:
+        return {}
+    dkv = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=True).dkv
+    home = LAYERS * (link.latency + tokens * dkv / link.bandwidth) if backward else 0.0
+    return {ranks: first * RANKS[0] / ranks + home}
 
 
 def _edge(link: Link, G: int, kernel: float, backward: bool, bound: Callable[..., float] | None) -> float:

@@ -1,10 +1,13 @@
 """The ring's widgets: the clock's verdict, and a picture for every position of every control."""
 
+import math
+
+import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from parlab import Cluster, run, views
-from parlab.sequence import hidden_from, load_ratio
+from parlab import Cluster, per_rank, run, views
+from parlab.sequence import hidden_from, load_ratio, ring_attention, shard
 from parlab.views.attention import overlap as explore_ring
 from parlab.views.attention.overlap import FLOPS, LINES, TOKENS
 from parlab.views.drawing.picture import png
@@ -15,10 +18,22 @@ SLIDERS = {
 }
 
 
-def curve(figure, layout):
+def points(figure, layout):
+    """Where a line goes, (tokens, part), from left to right. Its dots are the stops; at most one place has none."""
     (line,) = artists(figure, layout)
-    assert list(line.get_xdata()) == list(TOKENS)
-    return line.get_ydata()
+    along, parts = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+    assert line.get_marker() == "o"
+    assert along[line.get_markevery()].tolist() == list(TOKENS)
+    assert (np.diff(along) > 0).all()
+    assert set(TOKENS) <= set(along)
+    assert len(along) <= len(TOKENS) + (layout == "zigzag")
+    return list(zip(along.tolist(), parts.tolist(), strict=True))
+
+
+def curve(figure, layout):
+    """The parts at the dots."""
+    found = dict(points(figure, layout))
+    return [found[c] for c in TOKENS]
 
 
 def bound(figure):
@@ -30,8 +45,39 @@ def bound(figure):
 def test_zigzag_computes_all_the_time_from_the_bound_on_and_never_below(size):
     for bandwidth in SLIDERS["bandwidth"]:
         figure = views.ring_overlap(size, 4, bandwidth)
-        for tokens, part in zip(TOKENS, curve(figure, "zigzag"), strict=True):
+        for tokens, part in points(figure, "zigzag"):
             assert (part > 1 - 1e-4) == (tokens >= bound(figure))  # 1e-4: a picosecond of rounding a hop
+
+
+@pytest.mark.parametrize("latency", SLIDERS["latency"])
+@pytest.mark.parametrize("kernel", SLIDERS["kernel"])
+@pytest.mark.parametrize("kv_heads", SLIDERS["kv_heads"])
+def test_zigzags_line_bends_on_the_bound_wherever_a_slider_puts_it(kv_heads, kernel, latency):
+    """The first place where all is work is the bound's, or the next even number: zigzag needs one."""
+    for bandwidth in SLIDERS["bandwidth"]:
+        figure = views.ring_overlap(4, kv_heads, bandwidth, kernel, latency)
+        found, edge = points(figure, "zigzag"), bound(figure)
+        if edge <= figure.axes[0].get_xlim()[1] - 2:
+            bend = next(tokens for tokens, part in found if part > 1 - 1e-4)
+            assert bend == max(2 * math.ceil(edge / 2), TOKENS[0])
+        else:
+            assert [tokens for tokens, _ in found] == list(TOKENS)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_place_of_the_bend_is_what_a_run_with_so_many_tokens_computes(size):
+    """20 GB/s: 200 tokens, which is no stop. With 1 µs of latency 260.1, right of the last stop: the c of
+    64c² / 10¹² = 10⁻⁶ + 256c / (20 · 10⁹).
+    """
+    for latency, bend in ((0.0, 200), (1e-6, 262)):
+        figure = views.ring_overlap(size, 4, 20e9, latency=latency)
+        (at,) = [tokens for tokens, _ in points(figure, "zigzag") if tokens not in TOKENS]
+        assert at == bend
+        x = per_rank(shard(np.zeros((1, 4, size * bend, 8), dtype=np.float32), size, "zigzag"))
+        cluster = Cluster.uniform(latency, 20e9, flops=FLOPS)
+        clock = run(ring_attention, size, x, x, x, causal=True, layout="zigzag", cluster=cluster).timeline
+        part = sum(map(clock.busy, range(size))) / (size * clock.makespan)
+        assert dict(points(figure, "zigzag"))[bend] == pytest.approx(part, abs=1e-6)
 
 
 @pytest.mark.parametrize("layout", LINES)

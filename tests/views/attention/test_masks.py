@@ -93,3 +93,61 @@ def test_a_mask_that_is_off_by_one_would_be_noticed(monkeypatch):
     monkeypatch.setitem(globals(), "causal_mask", lambda S: np.tril(np.ones((S, S), dtype=bool), -1))
     with pytest.raises(AssertionError):
         test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(4, "zigzag", True)
+
+
+def own_style(rank, source, P, length):
+    """The rule of zigzag as a student may write it."""
+    early = rank > source
+    return (
+        slice(0 if early or rank == source else -(length // 2), None),
+        slice(length // 2 if early else length),
+        np.bool_(rank == source),
+    )
+
+
+@pytest.mark.parametrize(("S", "size"), [(4, 1), (32, 4), (48, 3), (96, 8)])
+def test_a_learners_right_rule_draws_the_same_pixels_pairs_and_words_as_the_library(S, size):
+    mine, ours = views.ring_masks(S, size, "zigzag", rule=own_style), views.ring_masks(S, size, "zigzag")
+    assert (pixels(mine) == pixels(ours)).all()
+    assert repr(mine) == repr(ours)
+    assert boxes(mine, "load") == boxes(ours, "load")
+
+
+def test_a_learners_wrong_rule_is_drawn_as_it_is():
+    """All queries see all early keys of every other rank, and the own tile has no mask."""
+
+    def wrong(rank, source, P, length):
+        return slice(0, length), slice(0, length if rank == source else length // 2), False
+
+    figure = views.ring_masks(16, 2, "zigzag", rule=wrong)
+    assert repr(figure).splitlines() == [
+        "All ranks have the same work: zigzag, causal, 2 ranks, 16 tokens",
+        "rank 0: 96 pairs; full, full (early keys)",
+        "rank 1: 96 pairs; full, full (early keys)",
+    ]
+    tile = pixels(figure)[:8, 8:]  # of rank 0, the keys of rank 1
+    assert (tile[:, :4] == to_rgb(theme.rank_color(1))).all()
+    assert (tile[:, 4:] == to_rgb(SKIPPED)).all()
+
+
+def test_a_rule_that_gives_rank_1_no_work_has_a_slowest_rank_of_twice_the_mean():
+    lazy = views.ring_masks(8, 2, "zigzag", rule=lambda rank, source, P, c: (slice(c - c * rank), slice(c), False))
+    assert title(lazy) == "The slowest rank works 2 times the mean: zigzag, causal, 2 ranks, 8 tokens"
+    assert repr(lazy).endswith("rank 1: 0 pairs; none, none")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"rule": 3}, "rule=3: must be a function"),
+        ({"rule": own_style, "layout": "striped"}, "is for layout='zigzag' and causal=True, not 'striped' and True"),
+        ({"rule": own_style, "causal": False}, "not 'zigzag' and False"),
+        ({"rule": lambda *four: (slice(2), slice(2))}, r"rule returned \(slice\(None, 2, None\)"),
+        ({"rule": lambda *four: (slice(2), 2, True)}, "expected .slice of queries, slice of keys, whether causal"),
+        ({"rule": lambda *four: (slice(None, None, 2), slice(2), True)}, "slices with a step cannot be drawn"),
+        ({"rule": lambda *four: (slice(0), slice(2), False)}, "selects no pair"),
+    ],
+)
+def test_what_is_no_rule_of_zigzag_is_refused(given, text):
+    with pytest.raises(ValueError, match=text):
+        views.ring_masks(**{"S": 16, "size": 2, "layout": "zigzag"} | given)

@@ -1,10 +1,19 @@
 """A million tokens on a ring: the seconds are the formula's, never less than the work or one port's messages."""
 
+import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from parlab import views
-from parlab.sequence import AttentionShape, hidden_from, overlap_tokens, pair_flops, ring_cost, unmasked_pairs
+from parlab import Cluster, views
+from parlab.sequence import (
+    AttentionShape,
+    hidden_from,
+    overlap_tokens,
+    pair_flops,
+    ring_cost,
+    ring_time,
+    unmasked_pairs,
+)
 from parlab.views.attention.ring_seconds import KV_HEADS, LINKS, RANKS
 from parlab.world import DGX_H100
 from tests.views.drawn import artists, title
@@ -12,10 +21,23 @@ from tests.views.drawn import artists, title
 FLOPS = DGX_H100.device_of(0).flops
 
 
-def line(figure, name):
+def points(figure, name):
+    """Where a line goes, from left to right: {ranks: seconds}. A ring's dots are the stops, and one place has none."""
     (drawn,) = artists(figure, name)
-    assert list(drawn.get_xdata()) == list(RANKS)
-    return dict(zip(RANKS, drawn.get_ydata(), strict=True))
+    along, seconds = np.asarray(drawn.get_xdata()), np.asarray(drawn.get_ydata())
+    if name in LINKS:
+        assert drawn.get_marker() == "o"
+        assert along[drawn.get_markevery()].tolist() == list(RANKS)
+    assert (np.diff(along) > 0).all()
+    assert set(RANKS) <= set(along)
+    assert len(along) <= len(RANKS) + (name in LINKS)
+    return dict(zip(along.tolist(), seconds.tolist(), strict=True))
+
+
+def line(figure, name):
+    """The seconds at the stops."""
+    found = points(figure, name)
+    return {P: found[P] for P in RANKS}
 
 
 def test_64_ranks_take_10_95_s_over_infiniband_and_256_no_less():
@@ -81,6 +103,37 @@ def test_left_of_the_upright_line_a_ring_waits_for_nothing_but_the_last_hop_home
         for P, takes in line(figure, name).items():
             home = last * 64 / P if backward else 0
             assert (takes - home > work[P] * 1.001) == (edge(figure, name) < P), (name, P)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kernel", [0.4, 0.65, 1.0])
+@pytest.mark.parametrize("G", KV_HEADS)
+def test_a_rings_line_bends_on_its_upright_line_where_it_takes_its_work_and_the_last_hop_home(G, kernel, backward):
+    figure = views.ring_seconds(64, G, kernel, backward)
+    for name, link in LINKS.items():
+        found = points(figure, name)
+        bends = [P for P in found if P not in RANKS]
+        drawn = artists(figure, f"bound {name}")
+        inside = bool(drawn) and RANKS[0] < edge(figure, name) < RANKS[-1]
+        assert bends == ([edge(figure, name)] if inside else [])
+        for P in bends:
+            c = 2**20 / P  # tokens of a rank
+            pairs = c * (c + 1) / 2 + (P - 1) * c**2 / 2
+            work = 32 * (10 if backward else 4) * pairs * 32 * 128 / (kernel * FLOPS)
+            home = 32 * (link.latency + c * 2 * G * 128 * 4 / link.bandwidth) if backward else 0  # float32
+            assert found[P] == pytest.approx(work + home, rel=1e-9)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_place_of_the_bend_is_what_the_rings_formula_says_of_whole_ranks_beside_it(backward):
+    """2²⁰ tokens divide into powers of two only: a text and a ring of nearly that size are timed, and scaled."""
+    figure = views.ring_seconds(backward=backward)
+    for name, link in LINKS.items():
+        (at,) = [P for P in points(figure, name) if P not in RANKS]
+        P, c = round(at), 2 * round(2**20 / at / 2)
+        cluster = Cluster.uniform(link.latency, link.bandwidth, flops=FLOPS).reaching(0.65)
+        takes = 32 * ring_time(AttentionShape(P * c, 32, 32, 128, 2), P, cluster, backward=backward) / 1e12
+        assert points(figure, name)[at] * (P * c / 2**20) ** 2 * at / P == pytest.approx(takes, rel=1e-3)
 
 
 def test_a_learners_bound_draws_the_upright_lines_from_the_pictures_operations_bytes_and_speeds():
