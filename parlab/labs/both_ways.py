@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,6 +62,7 @@ def _turn(
 
 
 PROBE = UspCase(6, 2, 6, 6)  # heads for groups of 2 and of 3 ranks
+Color = Callable[[int, int, int], int]
 UspProgram = Callable[[Comm, Sequence[Any], int], Any]
 USP_MISTAKES: dict[str, UspProgram] = {
     "the groups are exchanged: neighbours share the heads, and the ring goes from group to group": (
@@ -92,6 +95,31 @@ USP_MISTAKES: dict[str, UspProgram] = {
 }
 
 
+COLORS: tuple[Color, ...] = (  # by which a rank of P may be split; first group, second ring
+    lambda rank, U, P: rank // U,
+    lambda rank, U, P: rank % U,
+    lambda rank, U, P: rank // (P // U),
+    lambda rank, U, P: rank % (P // U),
+)
+
+
+def _mistakes() -> Iterator[tuple[str, UspProgram]]:
+    """The mistakes that have a name, then the other pairs of splits, each with its cause."""
+    yield from USP_MISTAKES.items()
+    for (g, group), (r, ring) in product(enumerate(COLORS), repeat=2):
+        said = (
+            ("the all-to-all is among other ranks than the U neighbours of a group", g != 0),
+            ("the ring is of other ranks than one of each group, those with the same heads", r != 1),
+        )
+        wrong = [cause for cause, is_so in said if is_so]
+        if wrong:
+            yield ", and ".join(wrong), partial(_split, group, ring)
+
+
+def _split(group: Color, ring: Color, comm: Comm, given: Sequence[Any], U: int) -> Any:
+    return _turn(comm, given, group(comm.rank, U, comm.size), ring(comm.rank, U, comm.size))
+
+
 def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     whole = case.inputs()
     expected = shard(dense_attention(*whole, causal=True)[0], case.size)
@@ -111,8 +139,8 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     said = [differs(found, wanted) for found, wanted in zip(done.results, expected, strict=True)]
     if wrong := [rank for rank, text in enumerate(said) if text]:
         rank = wrong[0]
-        runs = ((cause, _mistaken(mistake, case, own)) for cause, mistake in USP_MISTAKES.items())
-        causes = ((cause, not differs(done.results[rank], made.results[rank])) for cause, made in runs if made)
+        runs = ((cause, _mistaken(mistake, case, own)) for cause, mistake in _mistakes())
+        causes = ((cause, not any(map(differs, done.results, made.results))) for cause, made in runs if made)
         right = [rank for rank, text in enumerate(said) if not text]
         raise Wrong(f"rank {rank} {said[rank]}", *right_and_wrong(right, wrong), *likely(causes))
     need_messages(done)
@@ -141,12 +169,12 @@ def _mistaken(mistake: UspProgram, case: UspCase, own: Sequence[Any]) -> Run | N
 def _cause_of_an_error(trial: Trial, case: UspCase, own: Sequence[Any]) -> list[str]:
     """The mistake that cannot run on this case either, and on one where all can run sends and returns the same."""
     probe = [per_rank(shard(x, PROBE.size)) for x in PROBE.inputs()]
-    suspects = {cause: mistake for cause, mistake in USP_MISTAKES.items() if not _mistaken(mistake, case, own)}
+    suspects = [(cause, mistake) for cause, mistake in _mistakes() if not _mistaken(mistake, case, own)]
     try:
         done = _ran(trial, PROBE, probe) if suspects else None
     except Wrong:
         return []
-    runs = ((cause, _mistaken(mistake, PROBE, probe)) for cause, mistake in suspects.items())
+    runs = ((cause, _mistaken(mistake, PROBE, probe)) for cause, mistake in suspects)
     return likely((cause, _alike(done, made)) for cause, made in runs if done and made)
 
 

@@ -193,6 +193,40 @@ def nothing_short(crossing, ranks, shortest):
     return cuts(crossing, ranks, 1)
 
 
+COLORS = [lambda rank, U, P: rank // U, lambda rank, U, P: rank % U]
+COLORS += [lambda rank, U, P: rank // (P // U), lambda rank, U, P: rank % (P // U)]
+SPLITS = {
+    (0, 0): "each rank attends the tokens of its group alone",
+    (0, 2): "the ring is of other ranks than one of each group",
+    (0, 3): "each rank attends the tokens of its group alone",
+    (1, 0): "the two splits are swapped",
+    (1, 1): "the all-to-all is among other ranks than the U neighbours of a group",
+    (1, 2): "of a group, and the ring is of other ranks",
+    (1, 3): "of a group, and the ring is of other ranks",
+    (2, 0): "of a group, and the ring is of other ranks",
+    (2, 1): "the all-to-all is among other ranks than the U neighbours of a group",
+    (2, 2): "of a group, and the ring is of other ranks",
+    (2, 3): "these are groups of P/U ranks",
+    (3, 0): "each rank attends the tokens of its group alone",
+    (3, 1): "the all-to-all is among other ranks than the U neighbours of a group",
+    (3, 2): "the groups are exchanged",
+    (3, 3): "each rank attends the tokens of its group alone",
+}  # on the smallest case that fails; (0, 1) is right
+
+
+@pytest.mark.parametrize(("group", "ring"), SPLITS)
+def test_every_wrong_pair_of_splits_by_quotient_or_remainder_is_told_its_cause(group, ring):
+    def usp(comm, q, k, v, ulysses):
+        node, around = (comm.split(COLORS[i](comm.rank, ulysses, comm.size)) for i in (group, ring))
+        q, k, v = (node.all_to_all(x, 1, 2) for x in (q, k, v))
+        return node.all_to_all(ring_attention(around, q, k, v, causal=True)[0], 2, 1)
+
+    text = refused("03.usp", usp)
+    (cause,) = [line for line in text.splitlines() if "likely cause: " in line]
+    assert SPLITS[group, ring] in cause
+    assert ("ring is of" in cause) == ("ring is of" in SPLITS[group, ring])
+
+
 WRONG = [
     ("03.usp", with_exchanged_groups, "the groups are exchanged: neighbours share the heads"),
     ("03.usp", split_the_other_way, "likely cause: the two splits are swapped"),
