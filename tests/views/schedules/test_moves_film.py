@@ -130,6 +130,10 @@ def test_the_bytes_of_each_microbatch_stand_below_the_actions_from_f_to_i_and_fr
                 here = found[3 * stop + rank]
                 assert sum(width for _, _, width, _ in here) == pytest.approx(unit * span, abs=0.5)
                 assert all(abs(height - 50 * nbytes[rank] / 480) < 0.06 for *_, height in here)
+            both = a[3 * stop + rank] + pending[3 * stop + rank]
+            floor = max(y + height for _, y, _, height in both)
+            most = max(level for _, level in timeline.kept_bytes(rank, *KEPT[:2]))  # the boxes stand on each other
+            assert floor - min(y for _, y, _, _ in both) == pytest.approx(50 * most / 480, abs=0.2)
     assert len(film.html) < 25_000
 
 
