@@ -17,6 +17,8 @@ MOST_PANELS = 3  # of a race
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
 SIDE = 34  # the middle of the names beside a ring, where no message passes
 BETWEEN = 12  # two ranks of a line
+LANE = 0.4  # of a row's height: one of the two ways in which messages pass each other
+SWAPPED = (42, 36)  # from one bar to the next, and of a bar, where all pieces pass each other
 
 
 class Grid(NamedTuple):
@@ -107,8 +109,10 @@ def pieces_film(shown: Timeline) -> Film:
     times = sorted({0, *(move.end for move in moves)})
     named = f"{_name(shown, moves)}, {size} ranks"
     headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
-    turns = _ring(moves, size)
-    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), RING.row, RING.height, named=True, ranks_a_node=g)
+    swapped = any(len(move.pieces) == size for move in moves)
+    turns = _ring(moves, size) and not swapped
+    row, height = SWAPPED if swapped else (RING.row, RING.height)
+    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), row, height, named=True, ranks_a_node=g)
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
     for first in range(0, size, g) if g else ():
@@ -267,8 +271,9 @@ def _pale(grid: Grid, x: float, y: float, piece: int) -> str:
 
 def _chips(grid: Grid, x: float, y: float, size: int, piece: int, members: frozenset[int]) -> str:
     cell, top = grid.bar / size, y + grid.row * piece
+    look = "small" if grid.height < RING.height else ""
     return "".join(
-        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who if grid.named else "")
+        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who if grid.named else "", look)
         for who in sorted(members)
     )
 
@@ -283,18 +288,21 @@ def _arrow(grid: Grid, start: tuple[float, float], end: tuple[float, float]) -> 
 
 
 def _travels(film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]]) -> None:
-    """Up and down, a message goes around the pieces that lie between. A whole array hides nothing: two swap places."""
+    """Up and down, a message goes around the pieces that lie between. Where two ranks swap all their pieces, and in the
+    small rows of a race, what goes right passes above what goes left.
+    """
     (x, y), (to_x, to_y) = places[move.src], places[move.dst]
     breaks = [0, *(n + 1 for n, (a, b) in enumerate(pairwise(move.pieces)) if b > a + 1), len(move.pieces)]
     size = len(places)
-    look = "letter open" if len(move.pieces) == size else "letter"
-    if not grid.named:  # in the small rows of a race what goes right passes above what goes left
-        breaks, look = list(range(len(move.pieces) + 1)), "letter"
-        lane = 0.4 * grid.height
+    thin = not grid.named or len(move.pieces) == size
+    if thin:
+        breaks = list(range(len(move.pieces) + 1))
+        lane = LANE * grid.height
         y += 0 if to_x > x else grid.height - lane
+        to_y = y
         grid = grid._replace(height=lane)
     parts = [move.pieces[first:stop] for first, stop in pairwise(breaks)]
-    rows = "".join(_bar(grid, x, y, part, look, thin=not grid.named) for part in parts)
+    rows = "".join(_bar(grid, x, y, part, "letter", thin=thin) for part in parts)
     chips = "".join(_chips(grid, x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))
     inward = -1 if x == grid.columns[1] else 1
     bow = (inward * (grid.bar + 12) if to_x == x else 0, 0)

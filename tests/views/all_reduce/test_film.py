@@ -227,6 +227,22 @@ def test_in_a_race_what_goes_right_passes_above_what_goes_left():
             assert lines == {"stroke-width:1;stroke-dasharray:0"}, "many small frames beside each other: thin lines"
 
 
+def test_two_ranks_that_swap_the_whole_array_do_not_cover_each_other():
+    """What goes right keeps to the upper part of each row, what goes left to the lower one, on the whole way."""
+    for size in (2, 4):
+        film = views.film(collective("all_reduce", size, algorithm="recursive_doubling"))
+        flying = [part for part in tree_of(film).iter("g") if part.get("class") == "go"]
+        lanes = {True: set(), False: set()}  # for both ways: (top, bottom) of what travels, in its row
+        for part in flying:
+            numbers = dict(one.split(":") for one in part.get("style").split(";"))
+            assert float(numbers["--y"]) == 0
+            for box in part.iter("rect"):
+                top = (float(box.get("y")) - 38) % 42
+                lanes[float(numbers["--x"]) > 0].add((top, top + float(box.get("height"))))
+        assert len(flying) == size * (size - 1).bit_length()
+        assert max(bottom for _, bottom in lanes[True]) <= min(top for top, _ in lanes[False])
+
+
 def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
     uneven = {"two": collective("all_reduce", 2), "four": collective("all_reduce", 4)}
     check_refused(lambda: views.film(uneven), "[2, 4] ranks", "one number of ranks")
