@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from parlab.arrays import to_host
+from parlab.arrays import Array, to_host
 from parlab.experts import ExpertParallel
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
@@ -86,3 +86,23 @@ def rebalance(trainer: Trainer, skipped: bool) -> None:
             mixture.counted = [0] * len(of_layer)
         else:
             mixture.rebalance(of_layer)
+
+
+def rows_to_experts(trainer: Trainer, tokens: Array) -> list[list[list[int]]]:
+    """As `Trainer.rows_to_experts`."""
+    mesh, rows = trainer.mesh, tokens.shape[0]
+    if not trainer.mixtures or trainer.zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
+        raise ValueError(
+            f"rows_to_experts: needs a Mixtral on dp and ep alone, with zero=0, 1 or 2; this is {trainer.config!r:.40} "
+            f"on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={trainer.zero}"
+        )
+    if rows % mesh.dp.size:
+        raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
+    own = rows // mesh.dp.size
+    model: Any = trainer.model
+    hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
+    tables = []
+    for block in model.blocks:
+        hidden, cache = block.forward(hidden)
+        tables.append(cache["mlp"].mixed.plan.counts)
+    return tables

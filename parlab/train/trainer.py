@@ -29,7 +29,7 @@ from parlab.pipeline import Schedule, one_f_one_b, partition
 from parlab.train.arguments import RULES, check_batch, check_model, check_options
 from parlab.train.attention import own_positions
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import is_expert, owner_in_copy
+from parlab.train.mixture import is_expert, owner_in_copy, rows_to_experts
 from parlab.train.parts import (
     blocks_of,
     own_model,
@@ -161,6 +161,19 @@ class Trainer:
         """
         check_batch(self, tokens, targets)
         return train_step(self, tokens, targets, lr)
+
+    def rows_to_experts(self, tokens: Array) -> list[list[list[int]]]:
+        """The rows that each rank of ep sends to each expert for a batch, `[P][N]` of each layer. No weight changes.
+
+        Every rank calls it. A bias does not count these rows.
+
+        Args:
+            tokens: `[B, S]`, the whole batch.
+
+        Raises:
+            ValueError: no Mixtral, or a mesh with pp, cp or tp, or stage 3 of ZeRO; rows that do not divide among dp.
+        """
+        return rows_to_experts(self, tokens)
 
     def target_tokens(self, targets: Array) -> float:
         """The number by which a rank divides the losses of its target tokens, from the whole batch's targets: T/N.

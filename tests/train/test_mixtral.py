@@ -402,3 +402,55 @@ def test_a_balance_of_a_model_without_experts_is_refused_by_name():
 
 def test_a_tp_that_does_not_divide_an_experts_columns_trains_as_the_serial_mixtral():
     assert wrong({"dp": 2, "tp": 4, "ep": 2}, sizes=(("intermediate_size", 6), ("num_attention_heads", 4))) == set()
+
+
+FOUR_LAYERS = MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
+
+
+@pytest.mark.parametrize(("dp", "ep"), [(2, 2), (4, 4), (4, 2)])
+def test_rows_to_experts_are_the_serial_choices_of_each_ranks_sequences_and_change_no_weight(dp, ep):
+    tokens = np.random.default_rng(3).integers(0, FOUR_LAYERS.vocab_size, size=(8, 4))
+
+    def program(comm):
+        trainer = Trainer(
+            Mesh(comm, dp=dp, ep=ep),
+            Mixtral.random(FOUR_LAYERS, seed=1, dtype="float64", xp=np),
+            AdamW(lr=LR),
+            bias_rate=0.1,
+        )
+        before = trainer.full_weights()
+        tables = trainer.rows_to_experts(tokens)
+        same = all((before[name] == x).all() for name, x in trainer.full_weights().items())
+        return tables, same, [sum(mixture.counted) for mixture in trainer.mixtures.values()]
+
+    serial, expected = Mixtral.random(FOUR_LAYERS, seed=1, dtype="float64", xp=np), []
+    hidden, _ = serial.embedding.forward(tokens)
+    for block in serial.blocks:
+        hidden, cache = block.forward(hidden)
+        chosen = next(part.chosen for part in cache["mlp"] if hasattr(part, "chosen")).reshape(dp, -1)
+        expected.append([np.bincount(of_rank, minlength=4).tolist() for of_rank in chosen])
+    for rank, (tables, same, counted) in enumerate(run(program, dp).results):
+        group = slice(rank // ep * ep, rank // ep * ep + ep)  # ep: consecutive ranks of dp
+        assert [np.asarray(table).tolist() for table in tables] == [of_layer[group] for of_layer in expected]
+        assert same
+        assert counted == 4 * [0]
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "rows", "said"),
+    [
+        ({"dp": 1, "tp": 2}, {}, 8, "tp=2, with zero=1"),
+        ({"pp": 2}, {}, 8, "on pp=2, cp=1"),
+        ({"dp": 2, "ep": 2}, {"zero": 3}, 8, "with zero=3"),
+        ({"dp": 2, "ep": 2}, {}, 7, "tokens: 7 rows do not divide among 2 ranks of dp"),
+    ],
+)
+def test_rows_to_experts_refuses_a_mesh_that_cuts_the_model_and_rows_that_do_not_divide(axes, options, rows, said):
+    def program(comm):
+        trainer = Trainer(
+            Mesh(comm, **axes), Mixtral.random(FOUR_LAYERS, seed=1, dtype="float64", xp=np), AdamW(lr=LR), **options
+        )
+        with pytest.raises(ValueError, match=said):
+            trainer.rows_to_experts(np.zeros((rows, 4), dtype=int))
+
+    run(program, 2)

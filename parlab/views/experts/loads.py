@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from parlab import arrays
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
 from parlab.views.drawing import theme
@@ -52,11 +51,8 @@ def fullest_over_steps(seed: int, rate: float, learning_rate: float = 1e-2) -> l
 
 
 def _fullest(trainer: Trainer, tokens: Any) -> float:
-    rank: int = trainer.mesh.ep.rank
-    model: Any = trainer.model
-    hidden, _ = model.embedding.forward(tokens[2 * rank : 2 * rank + 2])
-    counts = model.blocks[0].forward(hidden)[1]["mlp"].mixed.plan.counts
-    loads = arrays.to_numpy(np.reshape(counts, (RANKS, RANKS, EXPERTS // RANKS))).sum(axis=(0, 2))
+    table = trainer.rows_to_experts(tokens)[0]
+    loads = np.reshape(table, (RANKS, RANKS, EXPERTS // RANKS)).sum(axis=(0, 2))
     return float(loads.max() / loads.mean())
 
 

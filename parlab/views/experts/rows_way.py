@@ -11,7 +11,8 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, word
 
 LEFT, EDGE, TOP = 64, 4, 8
-TALL, PITCH, APART = 24, 50, 6  # of a row, from rank to rank, and between two tokens
+TALL, PITCH, APART = 36, 50, 6  # of a row, from rank to rank, and between two tokens
+DIGIT = 8  # from the middle of a letter in a token's name to the next
 MOST_ROWS, MOST_RANKS = 24, 4
 STOPS = ["chosen", "sorted", "dispatched", "answered", "back", "at their tokens", "y"]
 
@@ -19,8 +20,9 @@ STOPS = ["chosen", "sorted", "dispatched", "answered", "back", "at their tokens"
 def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     """The film of the rows of 2 to 4 ranks: sorted by expert, sent, answered, sent back, put back, and summed.
 
-    A row has the colour of the rank whose token it is, and the number of its expert; pale until the expert answers. The
-    pieces between ranks travel as `exchange_rows` sends them: to the next rank first, then to the one after it.
+    A row has the colour of the rank whose token it is, the number of its expert, and below it the name of its token;
+    pale until the expert answers. The pieces between ranks travel as `exchange_rows` sends them: to the next rank
+    first, then to the one after it.
 
     Args:
         chosen: of each rank `[T, k]`, the experts of its tokens.
@@ -57,9 +59,6 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     lanes = _Lanes(T, k, max(int(loads.max()), T * k))
     for rank in range(P):
         film.draw(word(28, TOP + PITCH * rank + TALL / 2, f"rank {rank}"))
-        for token in range(T):
-            film.draw(word(*lanes.under(rank, token), f"t{token}", "small"), end=0)
-            film.draw(word(*lanes.under(rank, token), f"t{token}", "small"), 5)
     for rank in range(P):
         _to_order(film, lanes, rank, flat[rank], back=False)
         _between(film, lanes, rank, counts, flat[rank])
@@ -85,13 +84,13 @@ def _to_order(film: Film, lanes: _Lanes, rank: int, experts: np.ndarray, *, back
     """Each pair on its way from its token to its place by expert, or back."""
     start = 4 if back else 0
     pairs = [lanes.pair(rank, pair) for pair in range(len(experts))]
-    at_tokens = lanes.rows(pairs, experts, rank, answered=back)
+    at_tokens = lanes.rows(pairs, experts, range(len(experts)), rank, answered=back)
     film.draw(at_tokens, *((5, None) if back else (None, 0)))
     for place, pair in enumerate(np.argsort(experts, kind="stable").tolist()):
         one, other = pairs[pair], lanes.place(rank, place)
         if back:
             one, other = other, one
-        mark = lanes.rows([one], experts[[pair]], rank, answered=back)
+        mark = lanes.rows([one], experts, [pair], rank, answered=back)
         film.move(mark, start, start + 1, (other[0] - one[0], other[1] - one[1]))
 
 
@@ -99,11 +98,11 @@ def _between(film: Film, lanes: _Lanes, rank: int, counts: np.ndarray, experts: 
     """The pieces of a rank, one for each expert's rank: there, answered, and back."""
     P, N = counts.shape
     m = N // P
-    ordered = np.sort(experts, kind="stable")
+    order = np.argsort(experts, kind="stable")
     for owner in range(P):
         here = int(counts[rank, : owner * m].sum())  # the place of the piece on `rank`, and on `owner`
         there = int(counts[:rank, owner * m : (owner + 1) * m].sum())
-        piece = ordered[here : here + int(counts[rank, owner * m : (owner + 1) * m].sum())]
+        piece = order[here : here + int(counts[rank, owner * m : (owner + 1) * m].sum())]  # its pairs
         if not len(piece):
             continue
         turn = max(1, (owner - rank) % P)  # the round in which it travels; its own piece moves aside in the first
@@ -112,16 +111,16 @@ def _between(film: Film, lanes: _Lanes, rank: int, counts: np.ndarray, experts: 
             [lanes.place(of, first + n) for n in range(len(piece))] for of, first in ((rank, here), (owner, there))
         )
         by = (to[0][0] - at[0][0], to[0][1] - at[0][1])
-        pale = lanes.rows(at, piece, rank, answered=False)
+        pale = lanes.rows(at, experts, piece, rank, answered=False)
         film.draw(pale, 1, 1 + leaves)
         film.move(pale, 1 + leaves, 1 + comes, by)
-        film.draw(lanes.rows(to, piece, rank, answered=False), 1 + comes, 3)
-        for expert in sorted(set(piece.tolist())):
-            its = [place for place, number in zip(to, piece, strict=True) if number == expert]
-            answers = lanes.rows(its, piece[piece == expert], rank, answered=True)
+        film.draw(lanes.rows(to, experts, piece, rank, answered=False), 1 + comes, 3)
+        for expert in sorted(set(experts[piece].tolist())):
+            its = [place for place, pair in zip(to, piece, strict=True) if experts[pair] == expert]
+            answers = lanes.rows(its, experts, piece[experts[piece] == expert], rank, answered=True)
             film.draw(answers, 2 + (expert % m + 0.5) / m, 3 + leaves)
-        film.move(lanes.rows(to, piece, rank, answered=True), 3 + leaves, 3 + comes, (-by[0], -by[1]))
-        film.draw(lanes.rows(at, piece, rank, answered=True), 3 + comes, 4)
+        film.move(lanes.rows(to, experts, piece, rank, answered=True), 3 + leaves, 3 + comes, (-by[0], -by[1]))
+        film.draw(lanes.rows(at, experts, piece, rank, answered=True), 3 + comes, 4)
 
 
 class _Lanes:
@@ -139,21 +138,29 @@ class _Lanes:
         """The top left of a pair (token, slot) at its token."""
         return LEFT + self.wide * pair + APART * (pair // self.k), TOP + PITCH * rank
 
-    def under(self, rank: int, token: int) -> tuple[float, float]:
-        """Below the middle of a token's pairs."""
-        x, y = self.pair(rank, token * self.k)
-        return x + self.k * self.wide / 2, y + TALL + 9
-
-    def rows(self, places: Sequence[tuple[float, float]], numbers: Any, rank: int, *, answered: bool) -> str:
-        """Rows: colour of their rank, pale before they are answered; the numbers of their experts, of one digit."""
+    def rows(
+        self, places: Sequence[tuple[float, float]], experts: Any, pairs: Any, rank: int, *, answered: bool
+    ) -> str:
+        """Rows: colour of their rank, pale before they are answered; the experts' digits, below them the tokens."""
         fill = theme.rank_color(rank) if answered else theme.paler(theme.rank_color(rank), 0.6)
         ink = "dark" if theme.text_color(fill) == theme.INK else "light"
         wide = self.wide - 1
         boxes = "".join(f"M{x:g} {y:g}h{wide}v{TALL}h-{wide}" for x, y in places)
-        middles = " ".join(f"{x + wide / 2:g}" for x, _ in places)
-        digits = "".join(str(number) for number in numbers)
-        y = places[0][1] + TALL / 2
-        return f'<path fill="{fill}" d="{boxes}"/><text class="{ink}" x="{middles}" y="{y:g}">{digits}</text>'
+        middles = [x + wide / 2 for x, _ in places]
+        names = [f"t{pair // self.k}" for pair in pairs]
+        letters = [  # each letter has its own place, so that one text names all tokens
+            middle + DIGIT * (n - (len(name) - 1) / 2)
+            for middle, name in zip(middles, names, strict=True)
+            for n in range(len(name))
+        ]
+        (_, y), digits = places[0], "".join(str(experts[pair]) for pair in pairs)
+        path = f'<path fill="{fill}" d="{boxes}"/>'
+        return path + _spread(middles, y + 11, digits, f"{ink} strong") + _spread(letters, y + 27, "".join(names), ink)
+
+
+def _spread(places: Sequence[float], y: float, letters: str, look: str) -> str:
+    """A text whose letters have a place each."""
+    return f'<text class="{look}" x="{" ".join(f"{x:g}" for x in places)}" y="{y:g}">{letters}</text>'
 
 
 def _checked(chosen: Sequence[Any], num_experts: int) -> np.ndarray:

@@ -124,12 +124,12 @@ def _in_turn(wall: _Wall, ways: list[Way], stop: int) -> Iterator[tuple[Way, flo
 
 
 def _count(film: Film, wall: _Wall, ways: list[Way]) -> None:
-    """The copies that have left node 0, counted below the wall as each leaves."""
-    after = 1e-6  # of a step: the first one leaves when the film goes on from its first stop, not when it comes to it
-    times = [leaves + after for way, _, leaves in _in_turn(wall, ways, 0) if way.far >= wall.ranks_per_node]
+    """The copies that have crossed from node 0 to other nodes, counted below the wall as each arrives."""
+    times = [leaves + FLIGHT for way, _, leaves in _in_turn(wall, ways, 0) if way.far >= wall.ranks_per_node]
+    before = 1e-6  # of a step: at the stop at which the last one arrives, the number before it is gone
     for number, (start, end) in enumerate(zip([None, *times], [*times, None], strict=True)):
-        said = f"{_copies(number)} {'has' if number == 1 else 'have'} left node 0"
-        film.draw(word(WIDTH / 2, wall.height - 10, said, "strong"), start, end)
+        said = f"{_copies(number)} {'has' if number == 1 else 'have'} crossed between nodes"
+        film.draw(word(WIDTH / 2, wall.height - 10, said, "strong"), start, None if end is None else end - before)
 
 
 def _copies(number: int) -> str:

@@ -43,13 +43,15 @@ def test_two_copies_to_one_rank_leave_in_turn_carry_their_expert_lie_side_by_sid
 
 
 @pytest.mark.parametrize(("copy", "copies"), [("expert", 7), ("node", 5)])
-def test_the_copies_that_have_left_node_0_are_counted_one_by_one_as_they_leave(copy, copies):
+def test_the_copies_that_have_crossed_between_nodes_are_counted_one_by_one_as_they_arrive(copy, copies):
     film = views.token_way(EIGHT, copy=copy)
-    seen = {words[0]: times for times, words in marks(film, "see") if words and "left node 0" in words[0]}
-    assert list(seen) == [f"{n} {'copy has' if n == 1 else 'copies have'} left node 0" for n in range(copies + 1)]
-    leave = [times["a"] for times, words in marks(film, "go") if times["x"] >= 70 and words[0][0] == "t"]
-    assert [times.get("a") for times in seen.values()] == [None, *leave]
-    assert "b" not in seen[f"{copies} copies have left node 0"]
+    said = "crossed between nodes"
+    seen = {words[0]: times for times, words in marks(film, "see") if words and said in words[0]}
+    assert list(seen) == [f"{n} {'copy has' if n == 1 else 'copies have'} {said}" for n in range(copies + 1)]
+    arrive = [times["b"] for times, words in marks(film, "go") if times["x"] >= 70 and words[0][0] == "t"]
+    assert [times.get("a") for times in seen.values()] == [None, *arrive]
+    assert [times.get("b") for times in seen.values()] == pytest.approx([*arrive, None], abs=0.01)  # one at a time
+    assert "b" not in seen[f"{copies} copies have {said}"]
 
 
 def test_answers_start_where_copies_have_come_to_and_copies_are_seen_there_until_they_are_answered():
@@ -237,6 +239,37 @@ def test_an_expert_answers_all_its_rows_at_once_before_the_next_one():
         if not pale and "x" not in times and start < times.get("a", 0) < end:
             answered.setdefault(times["a"], []).append(digits)
     assert [sorted(of_time) for _, of_time in sorted(answered.items())] == [["0", "00", "2"], ["1", "11", "3"]]
+
+
+def named(film):
+    """Marks of rows: their times, and of each row in them the place, the expert's digit and the token's name."""
+    found = []
+    for kind in ("see", "go"):
+        for times, said in marks(film, kind):
+            if len(said) == 2 and said[0].isdigit() and said[1][0] == "t":
+                names = re.findall(r"t\d+", said[1])
+                assert len(names) == len(said[0])
+                found.append((kind, times, list(zip(said[0], names, strict=True))))
+    return found
+
+
+@pytest.mark.parametrize(
+    "wanted", [WANTED, [[[0], [1], [2]] * 4] * 3], ids=["k = 2", "12 tokens, t10 and t11 among them"]
+)
+def test_each_row_carries_the_name_of_its_token_through_all_steps(wanted):
+    film = views.rows_way(wanted, 4 if wanted is WANTED else 3)
+    its = [(str(e), f"t{t}") for of_rank in wanted for t, of_token in enumerate(of_rank) for e in of_token]
+    for stop in range(6):
+        now = film.second(stop) + 0.1
+        rows = [
+            row
+            for kind, times, of_mark in named(film)
+            if kind == "see" and times.get("a", -9) <= now < times.get("b", 9999)
+            for row in of_mark
+        ]
+        assert set(rows) == set(its), stop
+    moved = Counter(row for kind, _, of_mark in named(film) if kind == "go" for row in of_mark)
+    assert moved == Counter(4 * its)  # to its place by expert, to its expert, back, and to its token
 
 
 def lying(film, second):
