@@ -25,10 +25,7 @@ def trained(comm, seed, bias_rate, steps=60):
 
 def fullest(trainer, tokens):
     """The rows of the fullest rank over the mean."""
-    rank = trainer.mesh.ep.rank
-    hidden, _ = trainer.model.embedding.forward(tokens[2 * rank : 2 * rank + 2])
-    counts = trainer.model.blocks[0].forward(hidden)[1]["mlp"].mixed.plan.counts
-    loads = np.reshape(counts, (4, 4, 2)).sum(axis=(0, 2))
+    loads = np.reshape(trainer.rows_to_experts(tokens)[0], (4, 4, 2)).sum(axis=(0, 2))
     return loads.max() / loads.mean()
 
 
@@ -77,3 +74,52 @@ def test_of_40_seeds_28_begin_and_27_end_unfair_and_the_bias_holds_all_at_1_38(
     assert max(guided[seed][1] for seed in seeds) == pytest.approx(held_at, abs=0.006)
     changed = [guided[seed][2] - plain[seed][2] for seed in seeds]
     assert (min(changed), max(changed)) == pytest.approx(loss_changed, abs=1e-4)
+
+
+GATE = "model.layers.0.block_sparse_moe.gate.weight"
+BATCHES = [SOURCE.batch(step, batch_size=8, length=32, xp=np) for step in range(60)]
+
+
+def loads_of_experts(model, tokens):
+    """Rows of each expert over their mean, of the serial model."""
+    hidden, _ = model.embedding.forward(tokens)
+    parts = model.blocks[0].forward(hidden)[1]["mlp"]
+    chosen = next(part.chosen for part in parts if hasattr(part, "chosen"))
+    return np.bincount(np.ravel(chosen), minlength=8) / (chosen.size / 8)
+
+
+def before_and_after(seed, *, router_held=False):
+    """The loads on the last ten batches: untrained, and each after a step of the last ten."""
+    model, optimizer = Mixtral.random(CONFIG, seed=seed, dtype="float64", xp=np), AdamW(lr=1e-2)
+    untrained = np.mean([loads_of_experts(model, tokens) for tokens, _ in BATCHES[-10:]], axis=0)
+    router, trained = model.weights[GATE].copy(), []
+    for tokens, targets in BATCHES:
+        _, gradients = model.loss_and_gradients(tokens, targets)
+        optimizer.step(model.weights, gradients)
+        if router_held:
+            model.weights[GATE][...] = router
+        trained.append(loads_of_experts(model, tokens))
+    return untrained, np.mean(trained[-10:], axis=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("router_held", "favoured_grows", "favoured", "fullest_expert"),
+    [(False, 21, 2.29, 2.93), (True, 24, 2.30, 2.87)],
+    ids=("router trained", "router held"),
+)
+def test_of_40_favoured_experts_21_grow_and_the_fullest_goes_from_2_33_to_2_93_or_2_87_with_the_router_held(
+    router_held, favoured_grows, favoured, fullest_expert
+):
+    found = [before_and_after(seed, router_held=router_held) for seed in range(1, 41)]
+    first = [int(before.argmax()) for before, _ in found]
+    assert np.mean([before.max() for before, _ in found]) == pytest.approx(2.33, abs=0.005)
+    assert sum(after[e] > before[e] for e, (before, after) in zip(first, found, strict=True)) == favoured_grows
+    assert np.mean([after[e] for e, (_, after) in zip(first, found, strict=True)]) == pytest.approx(favoured, abs=0.005)
+    assert np.mean([after.max() for _, after in found]) == pytest.approx(fullest_expert, abs=0.005)
+
+
+def test_with_the_router_held_the_loads_of_seed_2_move_more_than_half_as_far_as_with_a_trained_one():
+    (before, after), (_, held) = before_and_after(2), before_and_after(2, router_held=True)
+    assert before.sum() == pytest.approx(8)
+    assert np.abs(held - before).mean() > 0.5 * np.abs(after - before).mean() > 0.1
