@@ -27,6 +27,7 @@ REASONS = {
     ("tied", "ends"): "Table: each end of the pipeline uses it otherwise. They add.",
     ("tied", "data"): "Table: the ranks of data saw other tokens, too. They add.",
 }
+OF_THE_LIBRARY = "sums of the library: yours are not written yet"
 MOST_SUMS = 3  # of a weight, that are shown one by one
 NOBODY, RESULT = "nobody", "the result"
 LEFT, TOP, ACROSS, DOWN, WIDTH, HEIGHT = 64, 34, 144, 160, 134, 132  # of the boxes of ranks; their names stand left
@@ -147,7 +148,11 @@ def film_of_sums(program: Program | None = None) -> Film:
     for step, done in enumerate(sums):
         film.tell(step, _line(done))
         _frame_groups(film, step, [*KINDS].index(done.kind), done.group)
-    film.draw(word(LEFT + 2 * ACROSS - 5, TOP + 2 * DOWN - 12, _verdict(wrong, last), "strong"), len(sums))
+    below = LEFT + 2 * ACROSS - 5, TOP + 2 * DOWN - 12
+    if written:
+        film.draw(word(*below, _verdict(wrong, last), "strong"), len(sums))
+    else:
+        film.draw(word(*below, OF_THE_LIBRARY, "strong"))  # in every frame
     return film
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parlab import views
-from parlab.views.mesh.sums import right_sums, sums_of
+from parlab.views.mesh.sums import OF_THE_LIBRARY, right_sums, sums_of
 from tests.labs import right_answers_07
 from tests.labs.answers import sum_gradient
 from tests.views.filmed import check_film, marks, tree_of
@@ -139,7 +139,15 @@ def test_every_right_answer_of_the_exercise_is_right_in_the_film():
 def test_the_librarys_sums_stand_in_while_nothing_is_written():
     film = views.film_of_sums(not_written)
     assert film.headline.startswith("Not written yet, so the library's: who sums what")
+    (note,) = [
+        part
+        for part in tree_of(film).iter()
+        if "".join(part.itertext()) == OF_THE_LIBRARY and part.tag.endswith("text")
+    ]
+    assert not note.get("style")  # it neither comes nor goes
+    assert OF_THE_LIBRARY == "sums of the library: yours are not written yet"
     assert told(film) == told(views.film_of_sums())
+    assert "of the library" not in views.film_of_sums(sum_gradient).html
 
 
 def test_what_is_no_function_and_a_result_that_is_no_gradient_are_refused():
