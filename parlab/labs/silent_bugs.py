@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import one_of, text
+from parlab.arguments import one_of, positive, text
 from parlab.arrays import to_numpy
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.nn import IGNORED, AdamW, Llama, LlamaConfig, MarkovSource
 from parlab.nn.embedding import number_of_targets
-from parlab.nn.optimizer import clip_gradients, gradient_norm
+from parlab.nn.optimizer import clip_gradients
 from parlab.tensor import SequenceParallelNorm
 from parlab.train import Mesh, Trainer
 from parlab.train.step import microbatches
@@ -92,10 +92,10 @@ ALIKE = 11  # the seed of a batch of long prompts on which a mean of means makes
 
 
 class Steps(NamedTuple):
-    """The losses of all steps, and of the first one the norm, the gradients by name, and names of unequal copies."""
+    """The losses and norms of all steps, and of the first one the gradients by name, and names of unequal copies."""
 
     losses: list[float]
-    norm: float
+    norms: list[float]
     gradients: dict[str, Any]
     apart: list[str]
 
@@ -126,41 +126,44 @@ def _batch(seed: int, long_prompts: bool = False) -> tuple[Any, Any]:
 
 
 @cache
-def _serial(seed: int, steps: int, long_prompts: bool = False) -> Steps:
+def _serial(seed: int, steps: int, long_prompts: bool = False, max_norm: float = MAX_NORM) -> Steps:
     """The steps of one rank, with the same clipping."""
     start, optimizer = _model(seed), AdamW(lr=LR)
     model = Llama(start.config, {name: x.copy() for name, x in start.weights.items()})
     losses: list[float] = []
+    norms: list[float] = []
     first: dict[str, Any] = {}
     for _ in range(steps):
         loss, gradients = model.loss_and_gradients(*_batch(seed, long_prompts))
         losses.append(loss)
         first = first or gradients
-        optimizer.step(model.weights, clip_gradients(gradients, MAX_NORM)[0])
-    return Steps(losses, gradient_norm(first), first, [])
+        clipped, norm = clip_gradients(gradients, max_norm)
+        norms.append(norm)
+        optimizer.step(model.weights, clipped)
+    return Steps(losses, norms, first, [])
 
 
 @cache
-def _trained(bug: str, seed: int, steps: int, long_prompts: bool = False) -> Steps:
+def _trained(bug: str, seed: int, steps: int, long_prompts: bool = False, max_norm: float = MAX_NORM) -> Steps:
     """The steps of the mesh."""
 
     def program(comm: Comm) -> tuple[Any, ...]:
-        trainer = Trainer(Mesh(comm, **AXES), _model(seed), AdamW(lr=LR), sequence_parallel=True, max_norm=MAX_NORM)
+        trainer = Trainer(Mesh(comm, **AXES), _model(seed), AdamW(lr=LR), sequence_parallel=True, max_norm=max_norm)
         BUGS.get(bug, no_bug)(trainer)
-        result = trainer.step(*_batch(seed, long_prompts))
+        first = trainer.step(*_batch(seed, long_prompts))
         gradients, slices = trainer.full_gradients(), trainer.model.slices
         own = {(name, slices[name]): x.tobytes() for name, x in trainer.replica.full_weights().items()}
-        rest = [trainer.step(*_batch(seed, long_prompts)).loss for _ in range(steps - 1)]
-        return [result.loss, *rest], result.norm, gradients, own
+        every = [first, *(trainer.step(*_batch(seed, long_prompts)) for _ in range(steps - 1))]
+        return [step.loss for step in every], [step.norm for step in every], gradients, own
 
     results = run(program, RANKS).results
-    losses, norm, gradients, _ = results[0]
+    losses, norms, gradients, _ = results[0]
     copies: dict[Any, set[bytes]] = {}
     for *_, own in results:
         for place, bits in own.items():
             copies.setdefault(place, set()).add(bits)
     apart = sorted({name for (name, _), bits in copies.items() if len(bits) > 1})
-    return Steps(losses, norm, gradients, apart)
+    return Steps(losses, norms, gradients, apart)
 
 
 class Suspect:
@@ -173,14 +176,19 @@ class Suspect:
         bug: its name, or "none".
         seed: of the model and the batch.
         long_prompts: prompts of 9 to 12 tokens of 16 instead of 1 to 7. Some ranks then have few targets.
+        max_norm: the limit of clipping.
 
     Attributes:
         price: of all checks that were asked for.
+
+    Raises:
+        ValueError: no such bug, or a limit that is not greater than 0.
     """
 
-    def __init__(self, bug: str, seed: int = 0, long_prompts: bool = False):
+    def __init__(self, bug: str, seed: int = 0, long_prompts: bool = False, max_norm: float = MAX_NORM):
         one_of("bug", bug, (NONE, *BUGS))
-        self._bug, self._seed, self._long = bug, seed, long_prompts
+        positive("max_norm", max_norm)
+        self._bug, self._how = bug, (seed, long_prompts, max_norm)
         self.price, self.asked = 0, []  # type: int, list[str]
 
     def __repr__(self) -> str:
@@ -204,31 +212,48 @@ class Suspect:
         self.price += PRICES[check]
         self.asked.append(check)
         steps = STEPS if check == "ten losses" else 1
-        found = _trained(self._bug, self._seed, steps, self._long)
-        right = _serial(self._seed, steps, self._long)
+        right, found = self._steps(steps)
         if check == "copies":
             return list(found.apart)
         if check == "gradients":
             return {name: _error(found.gradients[name], x) for name, x in right.gradients.items()}
         if check == "norm":
-            return _ratio(found.norm, right.norm)
+            return _ratio(found.norms[0], right.norms[0])
         ratios = [_ratio(a, b) for a, b in zip(found.losses, right.losses, strict=True)]
         return ratios if check == "ten losses" else ratios[0]
 
     def sees(self, check: str) -> bool:
         """Whether a check comes out wrong; for nothing."""
-        found = Suspect(self._bug, self._seed, self._long).ask(check)
+        return self.difference(check) > 0
+
+    def difference(self, check: str) -> float:
+        """How far a check is from right, for nothing: the largest of its relative differences; 0.0 is right.
+
+        Of "copies" it is the number of weights whose copies differ.
+        """
+        found = Suspect(self._bug, *self._how).ask(check)
+        if check == "copies":
+            return float(len(found))
         if isinstance(found, dict):
-            return any(found.values())
-        return any(x != 1 for x in found) if isinstance(found, list) else found != 1
+            return max(found.values())
+        return max(abs(ratio - 1) for ratio in (found if isinstance(found, list) else [found]))
 
     @property
     def losses(self) -> dict[str, list[float]]:
         """The losses of ten steps of one rank, and of this trainer."""
-        return {
-            "one rank": _serial(self._seed, STEPS, self._long).losses,
-            "eight ranks": _trained(self._bug, self._seed, STEPS, self._long).losses,
-        }
+        right, found = self._steps(STEPS)
+        return {"one rank": right.losses, "eight ranks": found.losses}
+
+    @property
+    def norms(self) -> dict[str, list[float]]:
+        """The norms of the gradient, before clipping, of the same steps."""
+        right, found = self._steps(STEPS)
+        return {"one rank": right.norms, "eight ranks": found.norms}
+
+    def _steps(self, steps: int) -> tuple[Steps, Steps]:
+        """Of one rank, and of this trainer."""
+        seed, long_prompts, max_norm = self._how
+        return _serial(seed, steps, long_prompts, max_norm), _trained(self._bug, seed, steps, long_prompts, max_norm)
 
 
 def _ratio(found: float, right: float) -> float:

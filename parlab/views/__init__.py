@@ -9,7 +9,7 @@ from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
 from parlab.views.attention.ring_lanes import compare_rings
 from parlab.views.attention.ring_seconds import explore_ring_seconds, ring_seconds
-from parlab.views.bugs.checks import who_sees
+from parlab.views.bugs.checks import explore_who_sees, who_sees
 from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
