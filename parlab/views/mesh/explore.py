@@ -1,4 +1,7 @@
-"""Eight ranks with sliders: the mesh, its microbatches, the schedule and the ZeRO stage, and the costs of a step."""
+"""Eight ranks with sliders: the mesh, its microbatches, the schedule and the ZeRO stage, and the costs of a step.
+
+The axes of bytes are the same at all settings, so that pictures can be compared.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from parlab.views.arguments import within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, short_bytes, write
-from parlab.views.mesh.steps import NAMES, fitting, meshes, step_on, stored
+from parlab.views.mesh.steps import NAMES, B, fitting, meshes, step_on, stored
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.views.zero_redundancy.step_memory import LAYERS
@@ -19,9 +22,13 @@ from parlab.world.units import format_bytes
 
 RANKS = 8
 SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1"}
-LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.5, 0.3, 0.9, 0.5, 0.6, 3.4  # inches
-END, SENT = 7 * 2**20, 40 * 2**20  # bytes, the ends of the axes of held bytes and of sent ones
-ROOM = 1.3  # of the longest bar, for its bytes
+LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.85, 0.3, 1.1, 0.5, 0.6, 3.6  # inches
+END = 28 * 2**30  # bytes, the end of the axis of held ones
+SENT = 2**27, 2**42  # bytes, the ends of the logarithmic axis of sent ones
+TICKS = [2**exponent for exponent in (30, 33, 36, 39)]
+DOT = {"marker": "o", "markersize": 9, "linestyle": "none", "markeredgewidth": 0}
+ROWS = {"dp": "dp × cp"}  # the name of a row that is not that of an axis: ZeRO reduces over both
+MOST_WITHOUT_PIPELINE = 8  # microbatches: tensor parallelism sends so many messages that the slider would wait
 KEPT = {layer.name: layer for layer in LAYERS}
 BESIDE = (1, 8, 1, 1), 16, 1  # the step whose held bytes are marked: pp 8, 16 microbatches, ZeRO 1, under 1F1B
 BESIDE_SAID = "pp 8, 16 microbatches"
@@ -33,6 +40,7 @@ def mesh(
     schedule: str = "one_f_one_b",
     zero: int = 1,
     microbatches: int = 4,
+    asked: int | None = None,
 ) -> Picture:
     """Draw the bytes that a step on 8 ranks sends, by strategy, and those that its fullest rank holds.
 
@@ -43,6 +51,7 @@ def mesh(
         schedule: the name of the function that makes the pipeline's schedule.
         zero: the ZeRO stage.
         microbatches: into which each replica cuts its rows, of 16 in all.
+        asked: another number of microbatches, of which the picture says that it is not shown.
 
     Raises:
         ValueError: no such mesh, schedule or stage, or microbatches that the mesh cannot have.
@@ -57,42 +66,42 @@ def mesh(
     spelled = " ".join(map("{} {}".format, NAMES, axes))
     most = f"{format_bytes(held)} held by the fullest rank"
     many = f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
+    said = many if asked in (None, microbatches) else f"{many}, not {asked}: {_why(axes, asked)}"
     mark = sum(step.held for step in stored() if step[:3] == BESIDE)
     than = "as much as" if held == mark else "more than" if held > mark else "less than"
     headline = f"{1e3 * step.seconds:.3g} ms a step; {format_bytes(held)} held, {than} by {BESIDE_SAID}"
-    settings = f"{spelled}, {many}: {format_bytes(sent)} sent, {most}; of {BESIDE_SAID} {format_bytes(mark)}"
-    lines = [
-        f"{name:>5} sends {format_bytes(step.sent[name]):>10}, in closed form {format_bytes(step.formula[name]):>10}"
-        for name in step.sent
-    ]
+    settings = f"{spelled}, {said}: {format_bytes(sent)} sent, {most}; of {BESIDE_SAID} {format_bytes(mark)}"
+    both = {
+        ROWS.get(name, name): (format_bytes(step.sent[name]), format_bytes(step.formula[name])) for name in step.sent
+    }
+    lines = [f"{name:>7} sends {nbytes:>10}, in closed form {formula:>10}" for name, (nbytes, formula) in both.items()]
     parts = {name: step.held[name] for name in KEPT if step.held.get(name)}
     lines += [f"holds {format_bytes(nbytes):>10} of {KEPT[name].said}" for name, nbytes in parts.items()]
     figure = sheet([headline, settings, *lines], HEIGHT, headline)
     width, height = (theme.WIDTH - LEFT - RIGHT - BETWEEN) / 2, HEIGHT - TOP - BOTTOM
     right = LEFT + width + BETWEEN
-    for left, what in ((LEFT, f"sent by all ranks; {many}"), (right, "held by the fullest rank at its peak")):
+    write(figure, 0.15, 0.48, said)
+    for left, what in ((LEFT, "sent by all ranks, logarithmic"), (right, "held by the fullest rank at its peak")):
         write(figure, left, TOP - 0.08, what, theme.TEXT, va="baseline")
     bars = panel(figure, LEFT, TOP, width, height)
-    nbytes = [step.sent[name] for name in STRATEGIES]
-    end = SENT
-    while end < ROOM * max(nbytes):  # so pictures can be compared, but for a few meshes
-        end *= 2
-    scale(bars.xaxis, ends=(0, end), ticks=MultipleLocator(end / 4), says=short_bytes)
-    name_rows(bars, len(nbytes), list(STRATEGIES))
-    marks.bars(bars, "sent", 0, nbytes, [kind.color for kind in STRATEGIES.values()], half=0.3)
-    for row, value in enumerate(nbytes):
-        marks.word(bars, value, row, f" {format_bytes(value)}")
+    nbytes = {name: step.sent[name] for name in STRATEGIES}
+    scale(bars.xaxis, ends=SENT, log=2, ticks=TICKS, says=short_bytes)
+    name_rows(bars, len(nbytes), [ROWS.get(name, name) for name in nbytes])
+    for row, (name, value) in enumerate(nbytes.items()):
+        if value:
+            bars.plot([value], [row], gid=f"sent {name}", color=STRATEGIES[name].color, **DOT)
+        marks.word(bars, max(value, SENT[0]), row, f"   {format_bytes(value)}")
     stack = panel(figure, right, TOP, width, height)
-    scale(stack.xaxis, ends=(0, END), ticks=MultipleLocator(2**20), says=short_bytes)
+    scale(stack.xaxis, ends=(0, END), ticks=MultipleLocator(8 * 2**30), says=short_bytes)
     scale(stack.yaxis, ends=(1.6, -0.5), ticks=())
     colors = {name: KEPT[name].color for name in parts}
     marks.stacked(stack, {name: [value] for name, value in parts.items()}, colors, half=0.3)
     stack.axvline(mark, ymin=0.58, ymax=0.97, gid="beside", **BOUND)
     marks.word(stack, mark, -0.42, f" {BESIDE_SAID}", color=theme.FAINT)
-    said = [f"{KEPT[name].said} {format_bytes(value)}" for name, value in parts.items()]
-    longest = max(map(marks.text_width, said[::2])) / 72  # inches, of the first column
+    keys = [f"{KEPT[name].said} {format_bytes(value)}" for name, value in parts.items()]
+    longest = max(map(marks.text_width, keys[::2])) / 72  # inches, of the first column
     second = max(1.75, longest + 0.4)
-    for place, (name, words) in enumerate(zip(parts, said, strict=True)):
+    for place, (name, words) in enumerate(zip(parts, keys, strict=True)):
         row, column = divmod(place, 2)
         key(figure, right + second * column, HEIGHT - 1.55 + 0.26 * row, KEPT[name].color, words)
     return figure
@@ -115,9 +124,15 @@ def explore_mesh() -> Explorer:
 def _nearest(
     axes: tuple[int, int, int, int] = (1, 2, 2, 2), microbatches: int = 4, schedule: str = "one_f_one_b", zero: int = 1
 ) -> Picture:
-    """`mesh` with the number of microbatches that the mesh can have and that is nearest to the slider's.
+    """`mesh` with the number of microbatches that the mesh can have and that is nearest to the slider's."""
+    most = microbatches if axes[1] > 1 else min(microbatches, MOST_WITHOUT_PIPELINE)
+    return mesh(axes, schedule, zero, min(fitting(axes), key=lambda m: abs(m - most)), microbatches)
 
-    Without a pipeline it is 8 at most: tensor parallelism sends so many messages that the slider would wait.
-    """
-    most = min(microbatches, 16 if axes[1] >= 2 else 8)
-    return mesh(axes, schedule, zero, min(fitting(axes), key=lambda m: abs(m - most)))
+
+def _why(axes: tuple[int, int, int, int], asked: int) -> str:
+    """Why a number of microbatches is not shown."""
+    if asked > B // axes[0]:
+        return f"a replica has {B // axes[0]} rows"
+    if asked < axes[1]:
+        return f"the pipeline has {axes[1]} stages"
+    return f"without a pipeline {MOST_WITHOUT_PIPELINE} are the most here, as more would take too long to compute"

@@ -25,8 +25,8 @@ def all_meshes() -> Picture:
     """Draw every mesh of 16 ranks, which are two nodes: the time of a step against the memory of the fullest rank.
 
     A dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest; the darker, the larger its
-    dp. On the line lie those that no other step beats in both, with any number of microbatches. The step is that of
-    `mesh`'s small model.
+    dp. On the line lie those that no other step beats in both, with any number of microbatches. The step is `mesh`'s,
+    under 1F1B.
     """
     every, best = steps_of(RANKS), fastest_of_each(RANKS)
     front, least = frontier(every), min(every, key=lambda step: (step.sent, step.seconds))
@@ -37,7 +37,7 @@ def all_meshes() -> Picture:
     figure = sheet([headline, *_said(every, best)], HEIGHT, headline)
     axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
     ends = [front[0].held / 1.8, max(step.held for step in best) * 1.15]
-    ticks: Any = {"ticks": [2**20 * x for x in (0.5, 1, 2)], "says": short_bytes}
+    ticks: Any = {"ticks": [2**30 * x for x in (1, 2, 4, 8)], "says": short_bytes}
     scale(
         axes.xaxis,
         "held by the fullest of 16 ranks, on two nodes; a dot is a mesh with ZeRO 1 or 3",
@@ -66,7 +66,7 @@ def all_meshes() -> Picture:
         height = points * math.log(1e3 * step.seconds / times[0])
         free = min(height, free - LINE)
         _name(axes, step, said, (-14, free - height))
-    _name(axes, least, f"sends least: {_axes(least)}", (-40, 40))
+    _name(axes, least, f"sends least: {_axes(least)}", (-14, 34))
     return figure
 
 

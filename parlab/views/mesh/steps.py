@@ -2,7 +2,8 @@
 
 The model stands for one whose arrays are 64 times longer on each side: hidden size 4096, 8 blocks, 16 384 tokens. Its
 machine is a DGX H100 made slower in proportion: products take 64³ times as many operations there, and messages 64²
-times as many elements of half the size. So its times are those of the large model.
+times as many elements of half the size. So its times are those of the large model. So are its bytes: 2 for each element
+in bf16, and 12 for Adam's state of a weight (a float32 copy of it, and two moments), as in lesson 06.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ NAMES = ("dp", "pp", "cp", "tp")
 CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
 SCALE = 64
 KERNEL = 0.6  # of the peak: what products reach; published 0.79 for large ones, 0.60 fitted to Llama 3's rows
+BYTES = SCALE**2 * 2 // 4  # of the large model, in bf16, for each byte of float32 that is sent or held here
+ADAM = SCALE**2 * 12 // 8  # the same for Adam's state: here two moments, there a float32 copy of the weight, too
 STORED = "steps.json"
 OVERLAPPED = (1, 2)  # the ZeRO stages that gather new weights beside the next forward
 Axes = tuple[int, int, int, int]
@@ -51,7 +54,7 @@ CLUSTER = scaled(DGX_H100, KERNEL)
 
 
 class StepCosts(NamedTuple):
-    """The costs of one step on a mesh."""
+    """The costs of one step on a mesh; the bytes are those of the large model."""
 
     seconds: float
     sent: dict[str, int]  # bytes of all ranks by strategy
@@ -91,12 +94,24 @@ def step_on(axes: Axes, microbatches: int, schedule: str, zero: int, rows: int =
 
     done = run(program, math.prod(axes), cluster=CLUSTER)
     timeline = done.timeline
-    fullest = max(range(timeline.size), key=timeline.peak_bytes)
-    held: Counter[str] = Counter()
-    for name, nbytes in timeline.peak_by_name(fullest).items():
-        held[LAYERS[PLACES.get(name, PLACES[accounting.ACTIVATIONS])].name] += nbytes
     sent = {name: nbytes // steps for name, nbytes in bytes_by_strategy(timeline).items()}
-    return StepCosts(_period(timeline, steps) / 1e12, sent, done.results[0], dict(held))
+    sent, formula = _of_the_large_model(sent), _of_the_large_model(done.results[0])
+    held = max((_held(timeline, rank) for rank in range(timeline.size)), key=lambda kinds: sum(kinds.values()))
+    return StepCosts(_period(timeline, steps) / 1e12, sent, formula, held)
+
+
+def _of_the_large_model(sent: dict[str, int]) -> dict[str, int]:
+    """Its bytes by strategy; the norm is one number in any model."""
+    return {name: nbytes if name == "norm" else BYTES * nbytes for name, nbytes in sent.items()}
+
+
+def _held(timeline: Timeline, rank: int) -> dict[str, int]:
+    """The bytes that a rank holds at its peak, by kind. Adam's state is held always, and does not move the peak."""
+    held: Counter[str] = Counter()
+    for name, nbytes in timeline.peak_by_name(rank).items():
+        kind = LAYERS[PLACES.get(name, PLACES[accounting.ACTIVATIONS])].name
+        held[kind] += nbytes * (ADAM if kind == accounting.OPTIMIZER else BYTES)
+    return dict(held)
 
 
 def _period(timeline: Timeline, steps: int) -> int:
@@ -112,7 +127,7 @@ def _period(timeline: Timeline, steps: int) -> int:
 
 
 class StoredStep(NamedTuple):
-    """The totals of one step under 1F1B, computed before: `python -m parlab.views.mesh.steps` writes them."""
+    """The totals of `StepCosts` under 1F1B, computed before: `python -m parlab.views.mesh.steps` writes them."""
 
     axes: Axes
     microbatches: int

@@ -16,7 +16,7 @@ STRATEGIES = {
     "tp": theme.Kind("#A6761D", "tp: layers"),
     "cp": theme.Kind("#C51B7D", "cp: K/V"),
     "pp": theme.Kind("#444444", "pp: stages"),
-    "dp": theme.Kind("#1B4F9C", "dp: gradients, weights"),
+    "dp": theme.Kind("#1B4F9C", "dp × cp: ZeRO"),
 }
 OTHER = {"norm": theme.Kind("#8A8A8A", "norm: one number"), "ep": theme.Kind("#8A8A8A", "ep: tokens")}
 FORWARD, BACKWARD = theme.KINDS["forward"], theme.KINDS["backward"]

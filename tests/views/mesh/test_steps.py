@@ -6,6 +6,7 @@ from parlab import views
 from parlab.views.mesh.scatter import fastest_of_each, frontier, steps_of
 from parlab.views.mesh.steps import CLUSTER, KERNEL, SCALE, choices, computed, fitting, meshes, scaled, step_on, stored
 from parlab.world import DGX_H100
+from parlab.zero import accounting
 from tests.views.drawn import check_text
 
 
@@ -43,9 +44,24 @@ def test_a_product_and_a_message_of_the_large_model_take_on_h100s_as_long_as_the
         assert ours.picoseconds(4 * elements) == pytest.approx(bf16, rel=1e-5)
 
 
+def test_bytes_are_2_for_an_element_of_the_large_model_and_12_for_adams_state_of_a_weight():
+    layer = 4 * 4096**2 + 3 * 4096 * 8192  # elements: of attention's four matrices, and of the MLP's three
+    held = step_on((8, 1, 1, 1), 2, "one_f_one_b", 0).held
+    assert held[accounting.WEIGHTS] == held[accounting.GRADIENTS] == pytest.approx(2 * 8 * layer, rel=0.02)
+    assert held[accounting.OPTIMIZER] == 6 * held[accounting.WEIGHTS]
+    sharded = step_on((8, 1, 1, 1), 2, "one_f_one_b", 1).held
+    assert sharded[accounting.OPTIMIZER] == pytest.approx(held[accounting.OPTIMIZER] / 8, rel=0.01)
+
+
+def test_a_gradient_goes_once_around_the_ring_of_dp_and_a_new_weight_too_in_bf16():
+    held, sent = (getattr(step_on((8, 1, 1, 1), 2, "one_f_one_b", 1), name) for name in ("held", "sent"))
+    assert sent["dp"] == pytest.approx(2 * 7 * held[accounting.WEIGHTS], rel=0.01)
+
+
 def test_microbatches_divide_the_activations_of_tp_8_as_those_of_pp_8():
     one, sixteen = step((1, 1, 1, 8), 1, 1), step((1, 1, 1, 8), 16, 1)
-    assert (one.held, sixteen.held) == pytest.approx((3.45 * 2**20, 0.84 * 2**20), rel=1e-2)
+    saved = (one.held - sixteen.held) / 2**30
+    assert saved == pytest.approx(2 * (3.45 - 0.84), rel=1e-2)  # activations: 2 GiB for each MiB of the small model
     assert sixteen.held < step((1, 8, 1, 1), 16, 1).held
     assert sixteen.seconds > 1.5 * one.seconds
 
@@ -89,6 +105,19 @@ def test_nothing_beats_a_step_of_the_frontier_in_both_time_and_memory_and_all_ot
     for one in steps:
         beaten = [s for s in steps if s.seconds <= one.seconds and s.held <= one.held and s != one]
         assert (not beaten) == (one in front)
+
+
+@pytest.mark.parametrize("kernel", [0.4, 0.7])
+def test_from_40_to_70_percent_of_the_peak_the_fastest_mesh_has_no_pipeline(monkeypatch, kernel):
+    monkeypatch.setitem(step_on.__wrapped__.__globals__, "CLUSTER", scaled(DGX_H100, kernel))
+
+    def fastest(*steps):
+        return min(step_on.__wrapped__(axes, m, schedule, zero).seconds for axes, m, schedule, zero in steps)
+
+    without = fastest(((8, 1, 1, 2), 1, "one_f_one_b", 3), ((4, 1, 1, 4), 1, "one_f_one_b", 3))
+    assert fastest(((1, 4, 2, 2), 16, "one_f_one_b", 1)) / without == pytest.approx(1.21, abs=0.015)
+    assert 1.07 < fastest(((1, 8, 2, 1), 16, "zb_h1", 1)) / without < 1.15
+    assert min(fastest_of_each(16), key=lambda step: step.seconds).axes[1] == 1
 
 
 def test_where_products_reach_45_percent_of_the_peak_dp_8_tp_2_is_faster_than_dp_4_tp_4(monkeypatch):

@@ -102,20 +102,74 @@ def test_meshes_that_are_not_of_8_ranks_and_unknown_schedules_are_refused():
 @pytest.mark.parametrize(
     ("axes", "microbatches", "than"), [((1, 1, 1, 8), 1, "more than"), ((1, 1, 1, 8), 8, "less than")]
 )
-def test_the_headline_and_a_dashed_line_compare_with_the_1_29_mib_of_pp_8(axes, microbatches, than):
+def test_the_headline_and_a_dashed_line_compare_with_the_3_90_gib_of_pp_8(axes, microbatches, than):
     figure = views.mesh(axes, "one_f_one_b", 1, microbatches)
     held, beside = (step_on(a, m, "one_f_one_b", 1).held for a, m in ((axes, microbatches), ((1, 8, 1, 1), 16)))
     assert (sum(held.values()) > sum(beside.values())) == (than == "more than")
     assert title(figure).endswith(f"{format_bytes(sum(held.values()))} held, {than} by pp 8, 16 microbatches")
-    assert f"sent by all ranks; {microbatches} microbatch{'es' if microbatches > 1 else ''}" in {
-        text.get_text() for text in figure.texts
-    }
+    assert f"{microbatches} microbatch{'es' if microbatches > 1 else ''}" in {text.get_text() for text in figure.texts}
     (line,) = artists(figure, "beside")
     assert set(line.get_xdata()) == {sum(beside.values())}
 
 
 def test_the_mesh_that_is_compared_with_holds_as_much_as_itself():
     assert "held, as much as by pp 8, 16 microbatches" in title(views.mesh((1, 8, 1, 1), "one_f_one_b", 1, 16))
+
+
+SETTINGS = [
+    ((1, 2, 2, 2), "one_f_one_b", 1, 4),
+    ((8, 1, 1, 1), "one_f_one_b", 0, 2),  # it holds most
+    ((1, 1, 8, 1), "one_f_one_b", 3, 8),  # it sends most
+    ((1, 8, 1, 1), "zb_h1", 0, 16),
+]
+
+
+def test_the_axes_are_the_same_at_all_settings_and_hold_all_that_is_drawn():
+    figures = [views.mesh(*setting) for setting in SETTINGS]
+    ends = {tuple(tuple(axes.get_xlim()) for axes in figure.axes) for figure in figures}
+    ((sent, held),) = ends
+    for figure, setting in zip(figures, SETTINGS, strict=True):
+        axes, schedule, zero, microbatches = setting
+        step = step_on(axes, microbatches, schedule, zero)
+        assert sum(step.held.values()) < held[1]
+        for name, nbytes in step.sent.items():
+            dots = [x for dot in artists(figure, f"sent {name}") for x in dot.get_xdata()]
+            assert dots == ([nbytes] if nbytes and name != "norm" else [])
+            assert all(sent[0] < x < sent[1] for x in dots)
+        check_text(figure)
+
+
+def test_the_row_of_zero_is_named_by_both_axes_that_it_sums_over():
+    figure = views.mesh((1, 2, 4, 1), "one_f_one_b", 1, 4)
+    assert "dp × cp sends" in figure.text_shown
+    assert step_on((1, 2, 4, 1), 4, "one_f_one_b", 1).sent["dp"] > 0  # though dp is 1
+    assert STRATEGIES["dp"].name == "dp × cp: ZeRO"
+
+
+@pytest.mark.parametrize(
+    ("axes", "asked", "said"),
+    [
+        ((8, 1, 1, 1), 16, "2 microbatches, not 16: a replica has 2 rows"),
+        ((1, 8, 1, 1), 2, "8 microbatches, not 2: the pipeline has 8 stages"),
+        (
+            (1, 1, 1, 8),
+            16,
+            "8 microbatches, not 16: without a pipeline 8 are the most here, as more would take too long",
+        ),
+        ((1, 8, 1, 1), 16, "16 microbatches"),
+    ],
+)
+def test_the_picture_says_when_it_shows_another_number_of_microbatches_than_the_slider(axes, asked, said):
+    explorer = views.explore_mesh()
+    explorer.controls["axes"].value = axes
+    explorer.controls["microbatches"].value = asked
+    (line,) = [
+        text.get_text()
+        for text in explorer.figure.texts
+        if "microbatch" in text.get_text() and "held" not in text.get_text()
+    ]
+    assert line.startswith(said)
+    check_text(explorer.figure)
 
 
 def test_a_slider_redraws_and_its_picture_says_its_numbers():
