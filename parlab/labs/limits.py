@@ -1,4 +1,4 @@
-"""What each check says of each silent bug, at several limits of clipping: computed before, as it takes a minute."""
+"""The result of each check on each silent bug, at several limits of clipping: computed before, as it takes a minute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIGITS = 4  # significant ones, of each stored number
 
 
 class Checked(NamedTuple):
-    """What the checks say of a trainer, as `Suspect` has it."""
+    """The results of the checks on one trainer, and its norms."""
 
     differences: dict[str, float]  # by check: how far it is from right; 0.0 is right
     right_norms: list[float]  # of ten steps on one rank
@@ -24,7 +24,7 @@ class Checked(NamedTuple):
 
 @cache
 def checks_by_limit() -> dict[float, dict[str, Checked]]:
-    """What each check says of each of the six bugs, by limit of clipping and by bug.
+    """The result of each check on each of the six bugs, by limit of clipping and by bug.
 
     The numbers were computed before, by `python -m parlab.labs.limits`, and have four digits.
 

@@ -117,7 +117,7 @@ def _at(by_limit: Mapping[float, Mapping[str, Checked]], prices: Mapping[str, fl
 
 
 def _said(difference: float, much: bool) -> str:
-    """What a box says: whether the check sees the bug, or by how much it is wrong."""
+    """The word in a box: whether the check sees the bug, or by how much it is wrong."""
     if not difference:
         return "blind"
     if not much:
