@@ -16,7 +16,7 @@ from parlab.world.units import format_bytes
 LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 0.9, 0.3, 0.95, 0.65, 4.6  # inches
 RANKS = 16
 LINE = 15  # points from one name to the next
-SHADES = {1: "#C6DBEF", 2: "#9ECAE1", 4: "#4F9BD0", 8: "#2166AC", 16: "#08306B"}  # of dp: the darker, the larger
+SHADES = {1: "#C6DBEF", 2: "#6BAED6", 4: "#2166AC", 8: "#08306B"}  # of pp: the darker, the larger
 NAMED: Any = {"size": theme.SMALL, "color": theme.INK, "textcoords": "offset points", "ha": "right", "va": "center"}
 LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA": 0, "shrinkB": 5}
 
@@ -25,7 +25,7 @@ def all_meshes() -> Picture:
     """Draw every mesh of 16 ranks, which are two nodes: the time of a step against the memory of the fullest rank.
 
     A dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest; the darker, the larger its
-    dp. On the line lie those that no other step beats in both, with any number of microbatches. The step is `mesh`'s,
+    pp. On the line lie those that no other step beats in both, with any number of microbatches. The step is `mesh`'s,
     under 1F1B.
     """
     every, best = steps_of(RANKS), fastest_of_each(RANKS)
@@ -53,12 +53,12 @@ def all_meshes() -> Picture:
         ([least], 60, theme.FAINT, 0.5),
         (front, 60, theme.INK, 1.8),
     ):
-        colors = [SHADES[step.axes[0]] for step in steps]
+        colors = [SHADES[step.axes[1]] for step in steps]
         axes.scatter(*_places(steps), s=size, c=colors, edgecolors=edge, linewidths=width, zorder=2)
     dot: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none"}
     ring = dot | {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": theme.INK, "markeredgewidth": 1.8}
     pale = {"markeredgecolor": theme.FAINT, "markeredgewidth": 0.5}
-    entries = [(f"dp {dp}", dot | pale | {"markerfacecolor": shade}) for dp, shade in SHADES.items()]
+    entries = [(f"pp {pp}", dot | pale | {"markerfacecolor": shade}) for pp, shade in SHADES.items()]
     line_legend(figure, [*entries, ("no other is faster and holds less", ring)])
     points = 72 * inches(axes)[1] / math.log(times[1] / times[0])  # of height, for each factor e
     free = math.inf

@@ -85,17 +85,17 @@ def test_the_picture_names_the_extremes_and_its_words_are_free_of_each_other():
     check_text(figure)
 
 
-def test_each_dot_has_the_shade_of_its_dp_and_a_darker_one_for_more():
+def test_each_dot_has_the_shade_of_its_pp_and_a_darker_one_for_more():
     (axes,) = views.all_meshes().axes
     every = sorted(fastest_of_each(16), key=lambda step: (step.held, step.seconds))
     (dots,) = [drawn for drawn in axes.collections if len(drawn.get_offsets()) == len(every)]
     drawn = sorted(zip(map(tuple, dots.get_offsets()), dots.get_facecolors(), strict=True), key=lambda pair: pair[0])
-    brightness = {step.axes[0]: set() for step in every}
+    brightness = {step.axes[1]: set() for step in every}
     for step, (place, color) in zip(every, drawn, strict=True):
         assert place == (step.held, 1e3 * step.seconds)
-        brightness[step.axes[0]].add(round(float(sum(color[:3])), 6))
-    (one,), (two,), (four,), (eight,), (sixteen,) = (brightness[dp] for dp in (1, 2, 4, 8, 16))
-    assert one > two > four > eight > sixteen
+        brightness[step.axes[1]].add(round(float(sum(color[:3])), 6))
+    (one,), (two,), (four,), (eight,) = (brightness[pp] for pp in (1, 2, 4, 8))
+    assert one > two > four > eight
 
 
 def test_nothing_beats_a_step_of_the_frontier_in_both_time_and_memory_and_all_others_are_beaten():
