@@ -26,7 +26,7 @@ def check_film(film):
 def marks(film, kind):
     """The moving parts of a `kind`: their numbers by name, and the words in them."""
     found = []
-    for part in tree_of(film).iter("g"):
+    for part in tree_of(film).iter():
         if part.get("class") == kind:
             numbers = re.findall(r"--(\w+):([-\d.e]+)", part.get("style", ""))
             found.append(({name: float(value) for name, value in numbers}, list(filter(None, part.itertext()))))

@@ -11,6 +11,8 @@ can be read, and in between it passes in proportion to the run's time. What is d
 A message of 1 KiB takes 2 µs
 0 s: rank 0 sends 1 KiB to rank 1
 
+The caption below the drawing is text of the page, as large on a telephone as on a screen.
+
 CSS animates one number, the share `--u` of the film that has passed. Two numbers follow from it: `--t`, the film's
 second, and `--c`, the share of the run's time. Each thing that comes, goes or moves is a formula of these two. So the
 film loops, pauses under the mouse, plays single steps and stands still by that one number. Where nothing moves (on
@@ -20,7 +22,6 @@ background is transparent: both are right in light and dark pages.
 
 from __future__ import annotations
 
-import textwrap
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -32,7 +33,7 @@ from parlab.views.drawing import theme
 from parlab.world.units import format_time
 
 WIDTH = 640  # of the drawing, in its own units; a text of 16 is readable on a telephone
-LETTERS, LINES = 72, 2  # that a caption's line has room for, and lines
+LETTERS = 144  # that a caption has room for: four lines on a telephone
 MOST_BYTES = 60_000
 RATE = 20  # pictures a second: at 60, four films fill a processor core without a GPU
 SHORTEST = 0.2  # seconds of a way, if it takes no time and the clock does not stand
@@ -44,9 +45,12 @@ CSS = f"""
 @keyframes film-0{{from{{--u:0}}to{{--u:1}}}}
 @keyframes film-1{{from{{--u:0}}to{{--u:1}}}}
 .film{{content-visibility:auto;contain-intrinsic-size:auto 600px}}
-.film svg{{display:block;width:100%;max-width:760px;font:16px system-ui,sans-serif;--from:-{BEFORE};--to:var(--end);
---t:calc(var(--from) + var(--u,1)*(var(--to) - var(--from)))}}
 .film>div{{display:block!important}}
+.film .plays{{max-width:760px;font:16px system-ui,sans-serif;--from:-{BEFORE};--to:var(--end);
+--t:calc(var(--from) + var(--u,1)*(var(--to) - var(--from)))}}
+.film svg{{display:block;width:100%}}
+.film .caption{{display:grid;text-align:center}}
+.film .caption p{{grid-area:1/1;margin:0;line-height:1.3}}
 .film rect{{rx:3px}}
 .film text{{fill:currentColor;text-anchor:middle;dominant-baseline:central}}
 .film .dark{{fill:{theme.INK}}}
@@ -72,13 +76,13 @@ calc((var(--y)*var(--part) + var(--w,0)*var(--s))*1px))}}
 .film .now{{transform:translate(calc(var(--x)*var(--c)*1px),0)}}
 .film label{{display:inline-block;margin:4px 14px 4px 0;cursor:pointer}}
 @media screen and (prefers-reduced-motion:no-preference){{
-.film svg{{animation:film-0 calc((var(--to) - var(--from))*1s) steps(var(--ticks)) infinite}}
-.film:has(.k:checked) svg{{animation-timing-function:linear;animation-iteration-count:1;animation-fill-mode:both}}
-.film svg:hover{{animation-play-state:paused}}}}
+.film .plays{{animation:film-0 calc((var(--to) - var(--from))*1s) steps(var(--ticks)) infinite}}
+.film:has(.k:checked) .plays{{animation-timing-function:linear;animation-iteration-count:1;animation-fill-mode:both}}
+.film .plays:hover{{animation-play-state:paused}}}}
 @media print{{.film label{{display:none}}}}
 """.strip()
 SLIDE = ".film .slide{transform:translate(calc((var(--x))*1px),0)}"
-STEP = ".film:has(.k{0}:checked) svg{{--from:var(--s{1});--to:var(--s{0});animation-name:film-{2}}}"
+STEP = ".film:has(.k{0}:checked) .plays{{--from:var(--s{1});--to:var(--s{0});animation-name:film-{2}}}"
 
 
 class Film:
@@ -87,7 +91,7 @@ class Film:
     Args:
         headline: what the film shows, in one sentence.
         times: the stops, ascending, two or more, in ticks of the run's clock.
-        height: of the drawing, which is 640 wide; the caption and the clock stand below it.
+        height: of the drawing, which is 640 wide; the clock and the caption stand below it.
         moving: seconds between stops, all together.
         resting: seconds at each stop.
         ends: the x at which the clock starts and ends.
@@ -113,6 +117,7 @@ class Film:
         self.headline, self.times, self.height, self.says = headline, list(times), height, says
         self.lines: list[str] = []
         self._marks: list[str] = []
+        self._captions: list[str] = []
         self._slides = False
         self._moving, self._resting, self._ends = moving, resting, ends
 
@@ -200,9 +205,8 @@ class Film:
         self._add("now", {"x": self._ends[1] - self._ends[0]}, mark)
 
     def _add(self, kind: str, span: dict[str, Any], mark: str, *, hidden: bool = False) -> None:
-        style = ";".join(f"--{name}:{value:g}" for name, value in span.items() if value is not None)
         gone = ' opacity="0"' if hidden else ""  # for readers of SVG without our CSS
-        self._marks.append(f'<g class="{kind}"{f" style={chr(34)}{style}{chr(34)}" if style else ""}{gone}>{mark}</g>')
+        self._marks.append(f'<g class="{kind}"{_style(span)}{gone}>{mark}</g>')
 
     def tell(self, time: Any, line: str) -> None:
         """A line below the drawing, from `time`, a stop but the last, to the next stop.
@@ -213,10 +217,9 @@ class Film:
         if time not in self.times[:-1]:
             raise ValueError(f"time={time!r}: must be a stop of the film, and not its last")
         step = self.times.index(time) + 1
-        rows = _rows(line, f"{step} of {len(self.times) - 1}: ")
         start = None if step == 1 else self.second(time, leaves=True)
         end = None if step == len(self.times) - 1 else self.second(self.times[step], leaves=True)
-        self._say(time, line, rows, start, end)
+        self._say(time, line, f"{step} of {len(self.times) - 1}: {line}", start, end)
 
     def narrate(self, told: Sequence[tuple[Any, str]]) -> None:
         """Lines below the drawing at any times: in place of `tell`, where the stops are not where a line begins.
@@ -235,16 +238,17 @@ class Film:
             raise ValueError(f"told={list(told)!r:.60}: must ascend from the film's start, {self.times[0]!r}")
         seen = [None, *(self.second(time, leaves=time == times[-1]) for time in times[1:]), None]
         for (time, line), start, end in zip(told, seen[:-1], seen[1:], strict=True):
-            self._say(time, line, _rows(line), start, end)
+            self._say(time, line, line, start, end)
 
-    def _say(self, time: Any, line: str, rows: list[str], start: float | None, end: float | None) -> None:
+    def _say(self, time: Any, line: str, caption: str, start: float | None, end: float | None) -> None:
+        if len(caption) > LETTERS:
+            raise ValueError(f"line={line!r}: has {len(line)} letters, and a caption has room for {LETTERS}")
         self.lines.append(f"{self.says(time)}: {line}")
-        mark = "".join(word(WIDTH / 2, self.height + 18 + 20 * row, text) for row, text in enumerate(rows))
-        self._add("see", {"a": start, "b": end}, mark, hidden=end is not None)
+        self._captions.append(f'<p class="see"{_style({"a": start, "b": end})}>{escape(caption)}</p>')
 
     def _clock(self) -> str:
         """The run's time along the bottom: filled as far as it has come."""
-        y, (left, right) = self.height + 62, self._ends
+        y, (left, right) = self.height + 14, self._ends
         half = [4 * len(self.says(time)) for time in self.times]
         words, free, last = "", 0.0, right - half[-1]  # free: the place from which a word has room
         for time, wide in zip(self.times, half, strict=True):
@@ -278,8 +282,10 @@ class Film:
         said = escape(self.headline)
         html = f"""<form class="film" style="{numbers}"><style>{CSS}
 {rules}</style><div hidden="hidden">
-<svg viewBox="0 0 {WIDTH} {self.height + 94:g}" role="img" aria-label="{said}" style="{passed}">{"".join(self._marks)}
+<div class="plays" style="{passed}">
+<svg viewBox="0 0 {WIDTH} {self.height + 46:g}" role="img" aria-label="{said}">{"".join(self._marks)}
 {self._clock()}</svg>
+<div class="caption" aria-hidden="true">{"".join(self._captions)}</div></div>
 <label><input type="radio" name="step" checked="checked"/> play</label>{keys}</div>
 <details><summary>{said}, in words</summary><ol>{words}</ol></details></form>"""
         if len(html.encode()) > MOST_BYTES:
@@ -293,12 +299,10 @@ class Film:
         return self.html
 
 
-def _rows(line: str, before: str = "") -> list[str]:
-    """The rows of a caption."""
-    rows = textwrap.wrap(before + line, LETTERS)
-    if len(rows) > LINES:
-        raise ValueError(f"line={line!r}: has {len(line)} letters, and {LINES} lines of {LETTERS} are its place")
-    return rows
+def _style(numbers: dict[str, Any]) -> str:
+    """The attribute that gives CSS these numbers."""
+    style = ";".join(f"--{name}:{value:g}" for name, value in numbers.items() if value is not None)
+    return f' style="{style}"' if style else ""
 
 
 def word(x: float, y: float, text: object, look: str = "") -> str:

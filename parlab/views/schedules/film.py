@@ -8,7 +8,7 @@ from typing import Any
 
 from parlab.arguments import flag
 from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline
-from parlab.views.drawing.film import LETTERS, LINES, WIDTH, Film, box, outline, word
+from parlab.views.drawing.film import LETTERS, WIDTH, Film, box, outline, word
 from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
 from parlab.views.schedules.schedule import simulated, summary
 from parlab.views.timelines.timeline import ACTION
@@ -212,4 +212,4 @@ def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, in
     said = ", ".join(f"{rank} {' '.join(actions)}" for rank, actions in starting.items()) or "nothing"
     kept = [[0, *(chunks for time, chunks in shown.kept(rank) if time <= start)][-1] for rank in range(shown.size)]
     told = f"{said} start{'s' * (len(starting) < 2)}; kept {', '.join(map(str, kept))}"
-    return told if len(told) < LINES * LETTERS - 20 else f"kept {', '.join(map(str, kept))}"
+    return told if len(told) < LETTERS - 20 else f"kept {', '.join(map(str, kept))}"

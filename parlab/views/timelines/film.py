@@ -185,8 +185,8 @@ def _listed(ranks: Iterable[int]) -> str:
 
 
 def _joined(said: list[str]) -> str:
-    """As many of the sentences as two lines have room for; the last ones tell who waits."""
-    most, kept = 2 * LETTERS - 20, list(said)
+    """As many of the sentences as a caption has room for; the last ones tell who waits."""
+    most, kept = LETTERS - 20, list(said)
     while len(kept) > 1 and len("; ".join(kept)) > most:
         del kept[0]
     shown = "; ".join(kept)

@@ -60,7 +60,7 @@ def test_a_caption_that_names_a_wait_is_not_seen_before_the_first_arrow_that_it_
     for wait, (start, _) in zip(waits_of(labs.patient(program, stall=stall)), arrows(film), strict=True):
         first.setdefault(wait.rank, start)
     captions = {}
-    for part in tree_of(film).iter("g"):
+    for part in tree_of(film).iter("p"):
         line = " ".join(part.itertext())
         if re.match(r"ranks? \d.* waits? for rank \d", line):
             captions[line] = float(re.search(r"--a:([\d.]+)", part.get("style"))[1])
