@@ -38,6 +38,7 @@ BY_TOKENS = {
 }
 LABEL = re.compile(r"(add|take) piece (\d+)")
 MOST_RANKS = 4
+NAMED_RANKS = 3  # with more, a slice of a matrix has no room for its name
 TOP, APART = 68, 94  # of the first row, and from row to row
 FORWARD, BACKWARD = 0, 1  # the rows of all ranks' forward, then those of their backward
 X, A, HIDDEN, C, Y = 120, 220, 320, 420, 520  # the middles of the five arrays; at both sides a message has room
@@ -107,14 +108,14 @@ def _whole(x: float, y: float, look: str) -> str:
     return outline(x - WIDE / 2, y, WIDE, HIGH, look)
 
 
-def _columns(rank: int, size: int, x: float, y: float) -> str:
-    wide = WIDE / size
-    return box(x - WIDE / 2 + wide * rank, y, wide - 1, HIGH, theme.rank_color(rank))
+def _columns(rank: int, size: int, x: float, y: float, said: str = "") -> str:
+    wide, color = WIDE / size, theme.rank_color(rank)
+    return box(x - WIDE / 2 + wide * rank, y, wide - 1, HIGH, color, said if size <= NAMED_RANKS else "", "small")
 
 
-def _rows(rank: int, size: int, x: float, y: float) -> str:
-    high = HIGH / size
-    return box(x - WIDE / 2, y + high * rank, WIDE, high - 1, theme.rank_color(rank))
+def _rows(rank: int, size: int, x: float, y: float, said: str = "") -> str:
+    high, color = HIGH / size, theme.rank_color(rank)
+    return box(x - WIDE / 2, y + high * rank, WIDE, high - 1, color, said if size <= NAMED_RANKS else "", "small")
 
 
 def _chips(x: float, y: float, piece: int, size: int, members: frozenset[int]) -> str:
@@ -136,16 +137,18 @@ def _grow(film: Film, mark: str, start: int, end: int, until: int | None = None)
 
 
 def _draw_rank(film: Film, rank: int, size: int, starts: list[int], ends: list[int]) -> None:
-    """The arrays that do not travel: the matrices from the start, and the products while they are computed."""
+    """The arrays that do not travel: the matrices while they are read, and the products while they are computed."""
     above, below = _row(rank, FORWARD, size), _row(rank, BACKWARD, size)
     for y, way in ((above, "forward"), (below, "backward")):
         film.draw(word(HIDDEN, y - 16, f"rank {rank}, {way}"))
     for x in (X, A, HIDDEN, C, Y):
         film.draw(_whole(x, above, "empty") + _whole(x, below, "empty"))
-    film.draw(_columns(rank, size, A, above) + _rows(rank, size, C, above))
+    film.draw(_columns(rank, size, A, above, "A") + _rows(rank, size, C, above, "C"))
+    film.draw(_rows(rank, size, C, below, "C"), starts[2], starts[4])  # the backward reads it, until its gradient comes
+    film.draw(_columns(rank, size, A, below, "A"), starts[3], starts[4])
     _grow(film, _columns(rank, size, HIDDEN, above), starts[0], ends[0])
     _grow(film, _columns(rank, size, HIDDEN, below), starts[2], ends[2])
-    _grow(film, _columns(rank, size, A, below) + _rows(rank, size, C, below), starts[4], ends[4])
+    _grow(film, _columns(rank, size, A, below, "dA") + _rows(rank, size, C, below, "dC"), starts[4], ends[4])
     places = " ".join(f"{(left + right) / 2:g}" for left, right in pairwise((X, A, HIDDEN, C, Y)))
     for y, arrow in ((above, "→"), (below, "←")):
         film.draw(f'<text x="{places}" y="{y + HIGH / 2:g}">{4 * arrow}</text>')

@@ -147,6 +147,26 @@ def test_what_a_product_makes_grows_while_it_is_computed_and_dy_comes_when_y_is_
     assert dy == [film.second(y_whole)] * 2
 
 
+@pytest.mark.parametrize("made", [ran, ran_by_tokens])
+def test_backward_c_stands_in_its_place_from_the_first_product_a_from_the_second_and_both_until_their_gradients(made):
+    film = views.film(done := made(2))
+    starts = [film.second(span.start, leaves=True) for span in done.timeline.computes if span.rank == 0]
+    for name, start in (("C", starts[2]), ("A", starts[3])):
+        shown = [numbers for numbers, words in marks(film, "see") if words == [name]]
+        assert len(shown) == 2  # one on each rank
+        assert {numbers["b"] for numbers in shown} == {starts[4]}
+        assert all(start - 1 <= numbers["a"] <= start for numbers in shown)  # seen while the film stands still
+
+
+def test_a_matrix_is_named_where_a_slice_has_room():
+    words = [[part.text for part in tree_of(views.film(ran(size))).iter("text")] for size in (2, 3, 4)]
+    assert [[texts.count(name) for name in ("A", "dA", "C", "dC")] for texts in words] == [
+        [4, 2] * 2,
+        [6, 3] * 2,
+        [0] * 4,
+    ]
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_by_tokens_5_t_times_t_minus_1_pieces_travel_a_quarter_more_than_in_two_all_reduces(size):
     film = views.film(ran_by_tokens(size))
@@ -160,6 +180,7 @@ def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
     film = views.film(done)
     of_rank_0 = [(span.start, span.end) for span in done.timeline.computes if span.rank == 0]
     shown = [mark for mark in marks(film, "see") if " " not in "".join(mark[1])]  # captions have spaces
+    shown = [mark for mark in shown if mark[1] not in (["A"], ["C"])]  # the matrices that the backward reads
     columns = film.second(of_rank_0[0][1], leaves=True)
     scattered = [film.second(start + (end - start) // 2, leaves=True) for start, end in gaps(of_rank_0)]
     ends = sorted(numbers["b"] for numbers, _ in shown if "b" in numbers)
