@@ -49,18 +49,18 @@ def bare_block(comm: Comm, config: LlamaConfig, weights: Weights, prefix: str = 
 
 def block_step(comm: Comm, block: BareBlock, x: Array, dy: Array) -> tuple[Array, Array, Gradients]:
     """`(y, dx, gradients)` of a block. x, dy, y and dx `[B, S, E]` are whole on every rank."""
-    a, norm_1 = block.attention_norm.forward(x)
-    a, attention = block.attention.forward(a)
+    normed, norm_1 = block.attention_norm.forward(x)
+    a, attention = block.attention.forward(normed)
     h = x + comm.all_reduce(a)
-    m, norm_2 = block.mlp_norm.forward(h)
-    m, mlp = block.mlp.forward(m)
+    normed, norm_2 = block.mlp_norm.forward(h)
+    m, mlp = block.mlp.forward(normed)
     y = h + comm.all_reduce(m)
     dm, gradients = block.mlp.backward(dy, mlp)
-    dm, of_norm_2 = block.mlp_norm.backward(comm.all_reduce(dm), norm_2)
-    dh = dy + dm
+    back, of_norm_2 = block.mlp_norm.backward(comm.all_reduce(dm), norm_2)
+    dh = dy + back
     da, of_attention = block.attention.backward(dh, attention)
-    da, of_norm_1 = block.attention_norm.backward(comm.all_reduce(da), norm_1)
-    return y, dh + da, gradients | of_norm_2 | of_attention | of_norm_1
+    back, of_norm_1 = block.attention_norm.backward(comm.all_reduce(da), norm_1)
+    return y, dh + back, gradients | of_norm_2 | of_attention | of_norm_1
 
 
 @checked(RULES)
