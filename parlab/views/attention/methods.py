@@ -34,7 +34,8 @@ FASTEST = "fastest"
 COLORS = {"ring": "#E0D8C3", "double ring": "#BFD3EA", "Ulysses": "#FBD9A0", "USP": "#BFE6D8", "all-gather": "#EBCBDD"}
 SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#CF9090"))  # than the fastest, up to
 NONE = "#EEEEEE"
-TIE = 5  # percent: of kernel calls and merges, which the formulas do not charge, methods have 1 to P
+TIE = 5  # percent
+STEP = 20  # µs: of kernel calls and merges, which the formulas do not charge, methods have 1 to P
 HATCHED: dict[str, Any] = {
     "color": "#00000038",
     "hatch": "//",
@@ -62,8 +63,9 @@ def attention_map(
     method: str = FASTEST,
 ) -> Picture:
     """Draw the fastest method for every length and number of ranks, and every method at the reader's point. A cell is
-    hatched where another method takes at most 5 % longer, and so are the bars of the methods that tie: the formulas
-    charge no kernel call and no merge, so they do not tell such methods apart.
+    hatched where another method takes at most 5 % longer, or no longer if each step of attention costs 20 µs more, and
+    so are the bars of the methods that tie: the formulas charge no kernel call and no merge, so they do not tell such
+    methods apart. Rings attend in P steps, USP in P/U, Ulysses and all-gather in one.
 
     `method_times` computes each cell, for the causal forward in bf16 with batch 1, each method with the fastest of its
     exchanges on this cluster. The number after USP is the number of ranks in a Ulysses group.
@@ -87,7 +89,7 @@ def attention_map(
     here = found[S, size]
     order = sorted(here, key=lambda name: here[name].picoseconds)
     shape = AttentionShape(S, H, G, D, ITEMSIZE)
-    headline = f"{_verdict(here, order)}: {S} tokens on {size} ranks, at {100 * kernel:g} % of the peak"
+    headline = f"{_verdict(here, size, order)}: {S} tokens on {size} ranks, at {100 * kernel:g} % of the peak"
     sent = {name: _sent(name, time, shape, size, cluster) for name, time in here.items()}
     rows = [
         f"{_named(name, here):<11} {format_time(here[name].picoseconds):>10}, {here[name].exchange}, sends "
@@ -95,17 +97,17 @@ def attention_map(
         for name in order
     ]
     grid = {at: _cell_of(times, method) for at, times in found.items()}
-    ties = {at for at, times in found.items() if len(_tied(times)) > 1} if method == FASTEST else set()
+    ties = {at for at, times in found.items() if len(_tied(times, at[1])) > 1} if method == FASTEST else set()
     lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>12}" for p in RANKS)]
     for s in reversed(LENGTHS):
         cells = [grid[s, p][0] + ("=" if (s, p) in ties else " ") for p in RANKS]
         lines.append(f"{s:>8} | " + " ".join(f"{cell:>12}" for cell in cells).rstrip())
     if ties:
-        lines.append(f"=: another method is within {TIE} %")
+        lines.append(f"=: another method is within {TIE} %, or as fast if a step costs {STEP} µs more")
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
     _draw_map(figure, grid, ties, method, S, size, f"ranks, with {H} query heads and {G} K/V heads")
     compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE), kernel)["ring"]
-    _draw_bars(figure, here, sent, compute.picoseconds)
+    _draw_bars(figure, here, _tied(here, size), sent, compute.picoseconds)
     return figure
 
 
@@ -124,16 +126,21 @@ def _named(name: str, times: Times) -> str:
     return f"USP {times[name].ulysses}" if name == "USP" else name
 
 
-def _tied(times: Times) -> list[str]:
-    """The methods that take at most 5 % longer than the fastest, the fastest first."""
-    least = min(time.picoseconds for time in times.values())
-    tied = [name for name, time in times.items() if 100 * time.picoseconds <= (100 + TIE) * least]
-    return sorted(tied, key=lambda name: times[name].picoseconds)
+def _tied(times: Times, size: int) -> list[str]:
+    """The methods that take at most 5 % longer than the fastest, or no longer if a step costs 20 µs more; the fastest
+    first.
+    """
+    plain = {name: time.picoseconds for name, time in times.items()}
+    steps = {name: 1 if name == "all-gather" else size // time.ulysses for name, time in times.items()}
+    costly = {name: plain[name] + STEP * 10**6 * steps[name] for name in times}
+    first, *others = sorted(times, key=plain.__getitem__)
+    near = [n for n in others if 100 * plain[n] <= (100 + TIE) * plain[first] or costly[n] <= costly[first]]
+    return [first, *near]
 
 
-def _verdict(times: Times, order: list[str]) -> str:
+def _verdict(times: Times, size: int, order: list[str]) -> str:
     """The fastest method, and how much longer the next one takes; or those that tie with it."""
-    first, *others = [_named(name, times) for name in _tied(times)]
+    first, *others = [_named(name, times) for name in _tied(times, size)]
     if others:
         said = f"{', '.join([first, *others[:-1]])} and {others[-1]} tie"
     else:
@@ -189,7 +196,7 @@ def _draw_map(
         limits = [f"up to {most:g} ×" for most, _ in SLOWER[:-1]]
         said = [f"{method} against the fastest: {limits[0]}", *limits[1:], "longer", "heads do not share evenly"]
         names = dict(zip(said, [*(color for _, color in SLOWER), NONE], strict=True))
-    said_of_ties = [(theme.PAPER, f"another is within {TIE} %: a tie", "//")] if ties else []
+    said_of_ties = [(theme.PAPER, f"a tie: within {TIE} %, or {STEP} µs a step", "//")] if ties else []
     legend_of(figure, [*((color, name, "") for name, color in names.items()), *said_of_ties])
 
 
@@ -197,7 +204,7 @@ def _around(ranks: int) -> marks.Interval:
     return marks.Interval(log2(ranks) - 0.5, log2(ranks) + 0.5)
 
 
-def _draw_bars(figure: Picture, here: Times, sent: dict[str, int], compute: int) -> None:
+def _draw_bars(figure: Picture, here: Times, tied: list[str], sent: dict[str, int], compute: int) -> None:
     """The times at the framed point, the fastest method first: of its work, and of its waiting for messages. Where
     several tie, their bars are hatched."""
     spans = {name: time.picoseconds for name, time in sorted(here.items(), key=lambda item: item[1].picoseconds)}
@@ -209,9 +216,9 @@ def _draw_bars(figure: Picture, here: Times, sent: dict[str, int], compute: int)
     lanes, work = np.arange(len(spans)), theme.KINDS["compute"].color
     marks.rectangles(axes, "work", 0, compute, lanes - 0.12, lanes + 0.25, work)
     marks.rectangles(axes, "lost", compute, list(spans.values()), lanes - 0.12, lanes + 0.25, LOST)
-    if len(tied := _tied(here)) > 1:  # they are the first lanes
-        bars = [marks.Interval(0, spans[name]) for name in tied]
-        marks.frames(axes, "tied", bars, range(len(tied)), (-0.12, 0.25), **HATCHED)
+    if len(tied) > 1:
+        bars, rows = [marks.Interval(0, spans[name]) for name in tied], [list(spans).index(name) for name in tied]
+        marks.frames(axes, "tied", bars, rows, (-0.12, 0.25), **HATCHED)
     for lane, name in enumerate(spans):
         text = f"{_named(name, here)}: {format_time(spans[name])}, {format_bytes(sent[name])}"
         marks.word(axes, 0.01 * most, lane - 0.2, text, va="bottom")
