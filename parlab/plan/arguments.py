@@ -102,6 +102,7 @@ SOFTWARE: dict[str, Rule] = {  # of the fields of a `Software`
     "gradient": optional(float_itemsize),
     "joins_products": flag,
     "gathers_again": flag,
+    "gathers_once": flag,
     "cuts_logits": flag,
     "scatters_gradients": flag,
     "scatters": flag,

@@ -153,7 +153,8 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     """
     state, zero, layers = case.state, case.zero, case.layers * case.v
     kept, made = (kept_of_layer(case, recompute) for recompute in (case.recompute, np.array("none")))
-    gathered = np.where(zero == 3, 2 * state.weight, 0) * (case.layer_params + case.layer_experts)
+    opened = np.where(case.once, np.minimum(case.v, 2) * case.layers, 2)  # layers: this one and the next, or chunks
+    gathered = np.where(zero == 3, opened * state.weight, 0) * (case.layer_params + case.layer_experts)
     widest = case.n * case.up / case.t + case.pairs_of_rank * 2 * case.width
     working = case.item * (case.n * case.E + widest) + (made - kept) + gathered
     logits = case.n * case.loss_columns * (case.item + case.wide + case.software.logit) + 2 * case.x / case.between

@@ -231,9 +231,11 @@ class Case(Sizes):
         self.pairs_of_rank = self.n / self.between * self.chosen  # rows to experts, and, at an even load, from others
         self.turns = 2 if self.experts else 4  # all-gathers and reduce-scatters of a layer's forward: experts have none
         # ZeRO-2 and ZeRO-3 keep no whole gradients, and send those of each microbatch at once. But where all
-        # microbatches go through a chunk one after the other, ZeRO-2 keeps its gradients whole, and sends them once
+        # microbatches go through a chunk one after the other, ZeRO-2 keeps its gradients whole, and sends them once.
+        # Some software does so with ZeRO-3's gradients and weights too
         self.kept_whole = (self.zero < 2) | ((self.zero == 2) & ~self.in_turn)
-        self.passes = np.where(self.kept_whole, 1, self.m)  # how often gradients travel
+        self.once = (self.zero == 3) & ~self.in_turn & software.gathers_once
+        self.passes = np.where(self.kept_whole | self.once, 1, self.m)  # how often gradients travel
         # Passes of ZeRO, as `parlab.zero.elements_sent` counts them: of the gradients; of the weights before the
         # forward; of the weights before the backward
         whole = self.zero <= (0 if software.scatters_gradients else 1)

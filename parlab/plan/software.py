@@ -25,6 +25,8 @@ class Software:
         gradient: bytes of a gradient that travels. None: as many as one that is held.
         joins_products: gate and up are one product, so that their gradients of x are summed together.
         gathers_again: with sequence parallelism the backward gathers x again; else it is kept gathered.
+        gathers_once: where all microbatches go through a chunk one after the other, ZeRO-3 gathers its weights once
+            for them, and sends their gradients once; else for each microbatch.
         cuts_logits: the loss runs over a rank's part of the vocabulary; else the logits are gathered.
         scatters_gradients: ZeRO-1 reduce-scatters gradients; else it all-reduces them.
         scatters: t ranks send a t-th each to the next stage, where it is gathered.
@@ -41,6 +43,7 @@ class Software:
     gradient: int | None = None
     joins_products: bool = True
     gathers_again: bool = True
+    gathers_once: bool = False
     cuts_logits: bool = True
     scatters_gradients: bool = True
     scatters: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parlab.nn import LlamaConfig
 from parlab.pipeline import Costs, one_f_one_b, simulate
 from parlab.plan import (
     LLAMA_3,
@@ -23,6 +24,7 @@ from parlab.plan.layout import Case
 from parlab.plan.machine import Machine
 from parlab.plan.seconds import layer_seconds
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
+from parlab.zero import elements_sent
 
 V, E, S, LAYERS = 128256, 4096, 2048, 32
 LINK = DGX_A100.intra
@@ -62,6 +64,33 @@ def test_a_layers_backward_has_4_turns_6_with_sequence_parallelism_and_6_or_4_in
 def test_a_gpt_has_one_product_before_its_gelu_and_so_4_turns_in_plain_software_too():
     case = Case(GPTConfig(1000, 512, 1, 8), Layout(tp=8), 1, S, software=PLAIN)
     assert layer_seconds(Machine(DGX_A100, None), case)["tp"].backward == pytest.approx(4 * turn(2 * S * 512, 8))
+
+
+@pytest.mark.parametrize("schedule", ["looped_bfs", "1f1b"])
+def test_where_zero_3_gathers_once_a_chunk_breadth_first_sends_for_8_microbatches_as_for_one(schedule):
+    """Weights twice, gradients once. 1F1B comes back to a chunk after another one, and gathers again."""
+    layout = Layout(dp=2, pp=2, chunks=2, zero=3, schedule=schedule)
+    each, once = (
+        estimate(LLAMA_8B, DGX_A100, layout, batch=16, sequence=S, software=OURS.but(gathers_once=flag)).sent["dp"]
+        for flag in (False, True)
+    )
+    assert each == 2 * elements_sent(LLAMA_8B.num_parameters, 2, 3, microbatches=8)
+    assert once == 2 * elements_sent(LLAMA_8B.num_parameters, 2, 3, microbatches=1 if schedule == "looped_bfs" else 8)
+
+
+@pytest.mark.parametrize(("chunks", "gathered", "gradients"), [(1, 4, 4), (2, 4, 2), (4, 2, 1)])
+def test_what_is_gathered_once_is_held_for_a_chunk_and_the_next_and_so_are_a_chunks_gradients(
+    chunks, gathered, gradients
+):
+    """On the last of two ranks, which has 4 of 8 layers, and the final norm and the head."""
+    config, words, width = LlamaConfig(32, 64, 192, 8, 4), 32, 64
+    layout = Layout(dp=2, pp=2, chunks=chunks, zero=3, schedule="looped_bfs")
+    one, more = (
+        estimate(config, CLASSROOM, layout.but(zero=zero), batch=8, sequence=64, software=TORCHTITAN).bytes["working"]
+        for zero in (1, 3)
+    )
+    layer = 4 * width * width + 3 * width * 192 + 2 * width
+    assert more - one == 2 * ((gathered + gradients) * layer + (words * width + width) / chunks)
 
 
 def test_plain_software_keeps_two_gathered_inputs_a_layer_with_sequence_parallelism():

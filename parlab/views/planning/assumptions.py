@@ -19,6 +19,7 @@ TURNED: dict[str, dict[str, Any]] = {
     "pp is waited for": {"waits": "pp"},
     "cp is waited for": {"waits": "cp"},
     "dp is waited for": {"waits": "dp"},
+    "ZeRO-3 gathers once a chunk": {"gathers_once": True},
 }
 PANELS = (("whole sequences", False), ("with context parallelism", True))
 OTHERS = "another mesh"
@@ -39,10 +40,10 @@ def verdict_assumptions() -> Picture:
     found = {cut: {name: verdict_shares(cut_sequences=cut, **at) for name, at in TURNED.items()} for _, cut in PANELS}
     ours = {name: shares.get(mesh_name(META), 0.0) for name, shares in found[False].items()}
     first, *_ = ours.values()
-    moved = [f"{name}, {percent(share)}" for name, share in ours.items() if abs(share - first) >= MOVED]
+    moved = [percent(share) for share in ours.values() if abs(share - first) >= MOVED]
     said = f"Llama 3's mesh has {percent(first)} of the map; {len(moved)} of {len(ours) - 1} assumptions "
     said += "moves it" if len(moved) == 1 else "move it"
-    said = f"{said}: {'; '.join(moved)}" if moved else said
+    said = f"{said}, to {' and to '.join(moved)}" if moved else said
     lines = [said]
     figure = sheet("", TOP + ROW * len(TURNED) + BOTTOM, said)
     for place, (heading, cut) in enumerate(PANELS):

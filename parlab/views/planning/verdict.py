@@ -27,11 +27,11 @@ WINNER = {"color": theme.RANKS[5], "marker": "*", "markersize": 17, "linestyle":
 MARK = {"color": theme.INK, "marker": "D", "markersize": 7, "linestyle": "none", "markeredgecolor": theme.PAPER}
 GIB = 2**30
 NEAR = (44.0, 92.0)  # GiB that are drawn
-SLOWEST = 1.45  # of the winner's time that is drawn
+FASTEST, SLOWEST = 0.89, 1.4  # of Llama 3's time that are drawn
 BAND = H100.usable or (72.0, 79.6)
 USABLE = 74.5  # GiB: 80 GB
 LIMITS = (72.0, 73.0, 74.0, 74.5, 75.0, 76.0, 77.0, 78.0, 79.0, 79.6)
-MESHES = {  # the best ones, with the number of their colours; others have the seventh
+MESHES = {  # the best ones, with the number of their colours, from 8 on darker; others have the seventh
     "dp 128 pp 16 tp 8": 0,
     "dp 256 pp 8 tp 8": 1,
     "dp 256 pp 4 tp 16": 2,
@@ -39,6 +39,8 @@ MESHES = {  # the best ones, with the number of their colours; others have the s
     "dp 64 pp 16 cp 4 tp 4": 5,
     "dp 128 pp 8 cp 2 tp 8": 3,
     "dp 128 pp 8 cp 4 tp 4": 7,
+    "dp 512 pp 4 tp 8": 10,
+    "dp 256 pp 4 cp 4 tp 4": 13,
 }
 MEASURED_MEMORY = "torchtitan, memory"  # the family of the published rows
 ROWS = 201  # of the map
@@ -56,6 +58,7 @@ ASSUMED: dict[str, Rule] = {
     "links": fraction,
     "waits": lambda name, value: one_of(name, value, tuple(WAITS)),
     "cut_sequences": flag,
+    "gathers_once": flag,
 }
 MEASURED = {"color": theme.RANKS[5], "marker": "<", "markersize": 8, "linestyle": "none", "markeredgewidth": 0}
 
@@ -69,6 +72,7 @@ def verdict(
     *,
     links: float = 0.6,
     waits: str = "nothing",
+    gathers_once: bool = False,
 ) -> Picture:
     """Draw the layouts of Llama 3 405B near the limit, and the best of those that fit. `explore_verdict` shows this.
 
@@ -81,11 +85,12 @@ def verdict(
         cut_sequences: layouts with context parallelism, too.
         links: the part of the data sheet that links between nodes reach.
         waits: the traffic that nothing hides: nothing, tp, cp, pp, dp, or all but tp.
+        gathers_once: breadth-first, ZeRO-3 gathers a chunk's weights once; else for each microbatch.
 
     Raises:
         ValueError: a number that is not greater than 0, a part of more than 1, or unknown traffic.
     """
-    plans = _plans(products, cut_sequences, links, waits)
+    plans = _plans(products, cut_sequences, links, waits, gathers_once)
     first = plans.flips(usable / planned * GIB, usable / planned * GIB)
     if not first:
         least = planned * plans.bytes.min() / GIB
@@ -100,10 +105,12 @@ def verdict(
         headline += f", {percent(abs(ahead))} {'faster' if ahead > 0 else 'slower'} than Llama 3's layout"
     told = [f"  {s.start:.1f} to {s.stop:.1f} GiB {s.best.total_seconds:.2f} s  {s.best.layout}" for s in spans]
     asked = f"products at {products:g}, {planned:g} × the planned memory, links at {links:g}, waited for: {waits}"
+    asked += ", ZeRO-3 gathers once a chunk" * gathers_once
     text = [headline, asked, str(best.layout), f"Llama 3's layout: {meta.total_seconds:.2f} s", "in the band:", *told]
     figure, axes = plot(text, 4.8, headline, top=1.05)
     x, y = planned * plans.bytes / GIB, plans.seconds
-    least, most = 0.97 * min(y[x <= NEAR[1]].min(), best.total_seconds), SLOWEST * best.total_seconds
+    least = min(FASTEST * meta.total_seconds, 0.97 * best.total_seconds)  # the same wherever usable memory ends
+    most = max(SLOWEST * meta.total_seconds, 1.1 * best.total_seconds)
     scale(axes.xaxis, "GiB of the fullest rank", ends=NEAR, ticks=range(45, 95, 5))
     scale(axes.yaxis, "seconds a step", ends=(least, most))
     near = (x >= NEAR[0]) & (x <= NEAR[1]) & (y <= most)
@@ -153,21 +160,31 @@ def mesh_name(layout: Layout) -> str:
 
 def pale(mesh: str) -> str:
     """The colour of a mesh in the band. Llama 3's is blue."""
-    return theme.paler(theme.rank_color(MESHES.get(mesh, 6)), 0.65)
+    number = MESHES.get(mesh, 6)
+    return theme.paler(theme.rank_color(number), 0.65 if number < 8 else 0.45)
 
 
 @lru_cache(maxsize=64)
-def _plans(products: float, cut_sequences: bool, links: float = 0.6, waits: str = "nothing") -> Plans:
+def _plans(
+    products: float, cut_sequences: bool, links: float = 0.6, waits: str = "nothing", gathers_once: bool = False
+) -> Plans:
     """A search, kept for the next slider: another limit of memory needs no new one."""
     fixed: dict[str, Any] = {"microbatch": 1, "sequence_parallel": True, "recompute": "none"}
     fixed |= {} if cut_sequences else {"cp": 1}
     fixed["hardware"] = H100.but(products=products, inter=links)
-    fixed["software"] = LLAMA_3.but(hides=frozenset(LLAMA_3.hides) - WAITS[waits])
+    fixed["software"] = LLAMA_3.but(hides=frozenset(LLAMA_3.hides) - WAITS[waits], gathers_once=gathers_once)
     return search(LLAMA_405B, DGX_H100, RANKS, **STEP, **fixed)
 
 
-def explore_verdict() -> Explorer:
-    """Sliders for `verdict`: usable memory, the planner's error of memory, and the other assumptions."""
+def explore_verdict(*names: str) -> Explorer:
+    """Sliders for `verdict`: usable memory, the planner's error of memory, and the other assumptions.
+
+    Args:
+        names: the arguments of `verdict` that get a slider. None: all.
+
+    Raises:
+        ValueError: an argument that `verdict` does not have.
+    """
     controls = {
         "usable": steps("usable GiB", [64, 68, 70, *LIMITS, 82, 86, 90], USABLE),
         "planned": steps("held / planned", [0.9, 0.92, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1], 1.0),
@@ -175,15 +192,22 @@ def explore_verdict() -> Explorer:
         "links": steps("links reach", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.6),
         "waits": choice("waited for", list(WAITS), "nothing"),
         "cut_sequences": choice("allow cp", [("no", False), ("yes", True)], False),
+        "gathers_once": choice("ZeRO-3 gathers", [("each microbatch", False), ("once a chunk", True)], False),
     }
-    return Explorer("explore_verdict", controls, verdict)
+    for name in names:
+        one_of("names", name, tuple(controls))
+    return Explorer("explore_verdict", {name: controls[name] for name in names or controls}, verdict)
 
 
 def best_as_planned(
-    products: float = 0.54, cut_sequences: bool = False, links: float = 0.6, waits: str = "nothing"
+    products: float = 0.54,
+    cut_sequences: bool = False,
+    links: float = 0.6,
+    waits: str = "nothing",
+    gathers_once: bool = False,
 ) -> Estimate:
     """The best layout of 74.5 usable GiB under assumptions, which are `verdict`'s arguments."""
-    return _plans(products, cut_sequences, links, waits).flips(USABLE * GIB, USABLE * GIB)[0]
+    return _plans(products, cut_sequences, links, waits, gathers_once).flips(USABLE * GIB, USABLE * GIB)[0]
 
 
 @checked(ASSUMED | {"least": positive, "most": positive})
@@ -195,15 +219,16 @@ def verdict_shares(
     *,
     links: float = 0.6,
     waits: str = "nothing",
+    gathers_once: bool = False,
 ) -> dict[str, float]:
     """The part of `verdict_map` in which each mesh is the best, the largest first.
 
-    It has the arguments of the map, and `links` and `waits` of `verdict`.
+    It has the arguments of the map, and `links`, `waits` and `gathers_once` of `verdict`.
 
     >>> {mesh: f"{share:.0%}" for mesh, share in verdict_shares().items()}
     {'dp 256 pp 8 tp 8': '43%', 'dp 128 pp 16 tp 8': '40%', 'dp 256 pp 4 tp 16': '17%'}
     """
-    _, rows = _rows(_plans(products, cut_sequences, links, waits), least, most)
+    _, rows = _rows(_plans(products, cut_sequences, links, waits, gathers_once), least, most)
     return _shares(rows)
 
 

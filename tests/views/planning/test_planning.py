@@ -221,18 +221,34 @@ def test_where_dp_is_waited_for_half_the_pipeline_waits_twice_as_long_and_llama_
 
 def test_bars_of_assumptions_are_the_shares_of_their_maps():
     figure = views.verdict_assumptions()
-    assert title(figure) == ("Llama 3's mesh has 40 % of the map; 1 of 6 assumptions moves it: dp is waited for, 83 %")
+    assert title(figure) == "Llama 3's mesh has 40 % of the map; 2 of 7 assumptions move it, to 83 % and to 0 %"
     wide = [right - left for left, right, _, _ in boxes(figure, mesh_name(META))]
     maps = [{}, {"products": 0.79}, {"links": 0.4}, *({"waits": kind} for kind in ("tp", "pp", "cp", "dp"))]
-    assert wide == pytest.approx([100 * views.verdict_shares(**asked)[mesh_name(META)] for asked in maps])
+    maps.append({"gathers_once": True})
+    ours = [100 * views.verdict_shares(**asked).get(mesh_name(META), 0) for asked in maps]
+    assert wide == pytest.approx(ours)
     cut = [right - left for left, right, _, _ in boxes(figure, mesh_name(CUT))]
     shares = [views.verdict_shares(cut_sequences=True, **asked).get(mesh_name(CUT), 0) for asked in maps]
     assert cut == pytest.approx([100 * share for share in shares])
-    assert [round(share, 2) for share in shares] == [0.04, 0.04, 1, 0, 0, 1, 0]
+    assert [round(share, 2) for share in shares] == [0.04, 0.04, 1, 0, 0, 1, 0, 0]
     said = [word.get_text() for word in artists(figure, "seconds")]
-    assert said[:7] == ["6.61 s", "4.94 s", "6.79 s", "7.00 s", "6.64 s", "6.61 s", "7.16 s"]
-    assert said[7:] == ["6.08 s", "4.48 s", "6.26 s", "6.25 s", "6.24 s", "6.20 s", "6.57 s"]
+    assert said[:8] == ["6.61 s", "4.94 s", "6.79 s", "7.00 s", "6.64 s", "6.61 s", "7.16 s", "6.10 s"]
+    assert said[8:] == ["6.08 s", "4.48 s", "6.26 s", "6.25 s", "6.24 s", "6.20 s", "6.57 s", "5.72 s"]
     check_text(figure)
+
+
+def test_where_zero_3_gathers_once_a_chunk_a_quarter_of_the_pipeline_fits_and_is_the_best():
+    """Weights that are sharded over dp leave room for more replicas; Llama 3's layout is on no place of the map."""
+    step = {"batch": 2048, "sequence": 8192, "software": LLAMA_3.but(gathers_once=True)}
+    quarter = META.but(dp=512, pp=4, chunks=32, zero=3)
+    ours, shorter = (estimate(LLAMA_405B, DGX_H100, layout, **step) for layout in (META, quarter))
+    assert shorter.total_bytes < ours.total_bytes < 72 * 2**30
+    assert 0.9 < shorter.total_seconds / ours.total_seconds < 0.93
+    shares = views.verdict_shares(gathers_once=True)
+    assert mesh_name(META) not in shares
+    assert next(iter(shares)) == mesh_name(quarter)
+    assert title(views.verdict(gathers_once=True)).endswith("8 % faster than Llama 3's layout")
+    assert mesh_name(META) in title(views.verdict(gathers_once=True, waits="dp"))
 
 
 def test_the_map_gives_llama_3s_mesh_40_of_100_and_half_the_pipeline_43():
@@ -278,6 +294,14 @@ def test_sliders_of_the_verdict_move_the_winner_and_reach_their_ends():
         for _, value in (control.options[0], control.options[-1]):
             control.value = value
             assert title(widget.figure), name
+
+
+def test_sliders_of_the_verdict_can_be_few_and_each_must_be_one_of_its_arguments():
+    widget = views.explore_verdict("usable", "planned")
+    assert list(widget.controls) == ["usable", "planned"]
+    assert repr(widget.figure) == repr(views.verdict())
+    with pytest.raises(ValueError, match="names='memory'"):
+        views.explore_verdict("memory")
 
 
 # ---- what binds
