@@ -93,7 +93,7 @@ def ring_overlap(
     bend = 2 * math.ceil(hidden / 2)  # a shard of zigzag has two pieces
     if bend not in TOKENS and TOKENS[0] < bend < ENDS[1]:
         points["zigzag"][bend] = _zigzag_part(size, bend, kv_heads, cluster, kernel)
-    headline = f"{size} ranks: zigzag hides every transfer from {math.ceil(hidden)} tokens a rank on"
+    headline = f"{size} ranks: zigzag hides every transfer from {bend} tokens a rank on"
     rows = [f"{'tokens a rank':<13}" + "".join(f"{c:>6}" for c in TOKENS)]
     rows += [f"{layout:<13}" + "".join(f"{part:>6.0%}" for part in computing) for layout, computing in parts.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, left=0.95, top=0.8)

@@ -129,6 +129,13 @@ def test_with_1_us_of_latency_the_line_of_the_exercise_stays_at_80_and_the_headl
     assert title(figure) == "4 ranks: zigzag hides every transfer from 172 tokens a rank on"
 
 
+def test_a_bound_of_5_tokens_is_6_in_the_headline_as_a_zigzag_shard_has_two_pieces():
+    figure = views.ring_overlap(8, 1, 200e9)
+    assert bound(figure) == 5
+    assert title(figure) == "8 ranks: zigzag hides every transfer from 6 tokens a rank on"
+    assert dict(points(figure, "zigzag"))[6] == 1 > dict(points(figure, "zigzag"))[4]
+
+
 @pytest.mark.parametrize("wrong", [3, "80"])
 def test_a_bound_that_is_no_function_is_refused(wrong):
     for draw in (views.ring_overlap, views.explore_ring_overlap):
