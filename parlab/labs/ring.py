@@ -221,6 +221,7 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
         larger = np.where((lses[0] >= lses[1])[:, None], *outs)
         exponents = np.where(np.isneginf(lse), lses, lses - lse)[..., None]  # [side, rows, 1]
         of_other = np.exp(lses - np.where(np.isneginf(lses), 0.0, lses)[::-1])[..., None]  # [side, rows, 1]
+        of_sum = np.exp(lses - lses.sum(axis=0))[..., None]  # [side, rows, 1]
         return {
             "the two are added without their weights exp(lse − merged lse)": outs[0] + outs[1],
             "the exponent has the wrong sign: a side has the weight exp(its lse − merged lse), at most 1": (
@@ -237,6 +238,7 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
             "a plain mean: the side with more weight must count more": (outs[0] + outs[1]) / 2,
             "the side with the larger lse alone: both count, by their weights": larger,
             "log-sum-exps are not added: exp(lse) is": lses[0] + lses[1],
+            "the merged lse is not lse_a + lse_b: exp(lse) are added": (of_sum * outs).sum(axis=0),
             "the larger lse alone: add exp(lse) of both": lses.max(axis=0),
             "a row without keys has the lse −∞, the log of an empty sum": np.where(np.isneginf(lse), 0.0, lse),
             "exp(lse) is 0 or ∞ at such an lse: subtract the larger of both first": np.log(np.exp(lses).sum(axis=0)),
@@ -299,12 +301,13 @@ class BoundCase:
     def mistakes(self, tokens: float) -> list[tuple[str, float]]:
         """Well-known mistakes, each with its result, where `tokens` are right."""
         seconds = "a tile takes operations / F seconds, a hop bytes / W"
+        upside = "upside down: more bytes need more tokens, a faster port fewer"
         return [
             ("a full tile: zigzag attends half of each, c²/2 pairs, but all of its K/V travel", tokens / 2),
             ("half of the work needs twice the tokens of a full tile, not half of them", tokens / 4),
             ("half of a tile is c²/2 pairs, not (c/2)²", 2 * tokens),
             ("c² on one side and c on the other: divide by c, and take no root", math.sqrt(tokens)),
-            ("upside down: this is 1/c", 1 / tokens),
+            *((upside, factor / tokens) for factor in (1, 2, 4)),
             (seconds, 2 * self.nbytes * self.W / (self.flops * self.F)),
             (seconds, 2 * self.nbytes * self.F * self.W / self.flops),
             ("`flops` are of a pair, and there are c²/2; `nbytes` of a token, and there are c", _swapped(self)),

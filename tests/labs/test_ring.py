@@ -56,6 +56,11 @@ def added_lse(out_a, lse_a, out_b, lse_b):
     return merge(out_a, lse_a, out_b, lse_b)[0], lse_a + lse_b
 
 
+def added_lse_in_the_weights_too(out_a, lse_a, out_b, lse_b):
+    lse = lse_a + lse_b
+    return out_a * np.exp(minus(lse_a, lse))[:, None] + out_b * np.exp(minus(lse_b, lse))[:, None], lse
+
+
 def overflowing(out_a, lse_a, out_b, lse_b):
     a, b = np.exp(lse_a)[:, None], np.exp(lse_b)[:, None]
     total = np.where(a + b == 0, 1, a + b)
@@ -154,6 +159,7 @@ WRONG = [
     ("02.merge", mean, "a plain mean"),
     ("02.merge", without_rescaling, "without their weights"),
     ("02.merge", added_lse, "exp(lse) is"),
+    ("02.merge", added_lse_in_the_weights_too, "the merged lse is not lse_a + lse_b"),
     ("02.merge", swapped_weights, "the weights changed places"),
     ("02.merge", plain, "both sides without keys"),
     ("02.merge", overflowing, "exp(lse) is 0 or ∞ at an lse of 10"),
@@ -194,6 +200,8 @@ BOUNDS = [
     (bound(4.0), "c²/2 pairs, not (c/2)²"),
     (bound(last=lambda c: c**0.5), "take no root"),
     (bound(last=lambda c: 1 / c), "upside down"),
+    (bound(0.5, last=lambda c: 1 / c), "upside down"),
+    (bound(1.0, last=lambda c: 1 / c), "upside down"),
     (bound(F=-1, W=1), "a tile takes operations / F seconds"),
     (bound(W=1), "a tile takes operations / F seconds"),
     (bound(flops=1, nbytes=-1), "`flops` are of a pair"),
