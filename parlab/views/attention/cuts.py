@@ -52,7 +52,8 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     low, high = max(middle - AROUND, 0), min(middle + AROUND, S)
     below = panel(figure, 2.2, HEIGHT - 4.25, 3.6, 3.6)
     shown = to_numpy(lab.weights).mean(axis=0)[low:high, low:high]
-    below.imshow(1 - 0.75 * np.sqrt(shown), cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
+    grays = np.round(15 * (1 - 0.75 * np.sqrt(shown))) / 15  # few: of the 128 colours of a stored picture, each is gray
+    below.imshow(grays, cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
     words = [word.strip() for word in lab.words[low:high]]
     scale(below.xaxis, "key: the word looked at", ticks=[low, middle, high], dashes=False)
     scale(below.yaxis, ticks=np.arange(low, high) + 0.5, says=words, size=theme.SMALL, dashes=False)

@@ -1,8 +1,11 @@
 """Packed documents, loads, cuts and memory levels: each figure shows the numbers of the functions that it is about."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from PIL import Image
 
 from parlab import views
 from parlab.nn import LlamaConfig
@@ -93,6 +96,24 @@ def test_the_cuts_stand_where_the_chunks_end_and_the_title_is_the_weight_cut():
     for cut in (-1, 3, 4):
         with pytest.raises(ValueError, match=f"cut={cut}: there are the cuts 0 to 2"):
             views.attention_cuts(lab, {"equal": equal, "attention": chosen}, cut=cut)
+
+
+def test_a_stored_picture_has_128_colours_and_still_every_cell_of_the_map_is_gray():
+    lab = lab_attention()
+    splits = {"equal": split_equal(475, 119, ranks=4), "attention": split_by_attention(lab.weights, 4)}
+    figure = views.attention_cuts(lab, splits)
+    stored = Image.open(BytesIO(figure._repr_png_()[0]))
+    assert len(stored.getcolors()) <= 128
+    drawn = np.asarray(stored.convert("RGB")).astype(int)
+    (axes,) = (axes for axes in figure.get_axes() if axes.images)
+    left, right, bottom, top = axes.images[0].get_extent()
+    middles = [(x + 0.5, y + 0.5) for x in range(int(left), int(right)) for y in range(int(top), int(bottom))]
+    sharpness = drawn.shape[1] / (figure.get_figwidth() * theme.DPI)
+    columns, rows = (sharpness * axes.transData.transform(middles)).astype(int).T
+    cells = drawn[drawn.shape[0] - 1 - rows, columns]  # [18 · 18, RGB]
+    assert len(cells) == 324
+    assert np.ptp(cells, axis=1).max() <= 4
+    assert len({*cells[:, 0]}) > 8  # it is the map, not the paper
 
 
 def test_a_long_title_of_the_staircases_is_not_cut():
