@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import permutations
-from operator import eq, ge, gt
+from operator import eq, floordiv, ge, gt, truediv
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,7 @@ class MemoryCase(NamedCase):
         among: int | None = None,
         cuts: Callable[[int, int], bool] = ge,
         optimizer: int = 12,
+        by: Callable[[int, int], float] = truediv,
         **cut: int,
     ) -> float:
         """Bytes of the fullest rank.
@@ -70,12 +71,13 @@ class MemoryCase(NamedCase):
             among: the number of ranks over which ZeRO cuts; None: dp.
             cuts: says whether ZeRO stage `zero` cuts what stage 1, 2 or 3 cuts first.
             optimizer: bytes of optimizer state for each parameter.
+            by: divides the bytes of a parameter among ranks.
             cut: divisors of `params` and `activations`, if they are not pp·tp.
         """
         flight = min(self.pp, self.m) if flight is None else flight
         among, whole = among or self.dp, self.pp * self.tp
         weights, gradients, state = (
-            size / (among if cuts(self.zero, stage) else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
+            by(size, among if cuts(self.zero, stage) else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
         )
         activations = flight * self.kept / cut.get("activations", whole)
         return self.params / cut.get("params", whole) * (weights + gradients + state) + activations
@@ -90,6 +92,7 @@ class MemoryCase(NamedCase):
             ("pp forwards go by before the first backward reaches the first stage", self.nbytes(1)),
             ("there are not more than m microbatches to keep", self.nbytes(p)),
             ("activations are missing", self.nbytes(0)),
+            ("2 // dp and 12 // dp drop a remainder: divide by /", self.nbytes(by=floordiv)),
             ("compared by ==: a ZeRO stage cuts what the stages before it cut, too", self.nbytes(cuts=eq)),
             *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage)),
             (stages, self.nbytes(cuts=lambda zero, stage: zero > 0)),

@@ -42,6 +42,12 @@ def held(params, kept, d, p, t, m, zero, flight=min, optimizer=12, cuts=ge, amon
     return params * state / of_params + flight(p, m) * kept / of_activations
 
 
+def floored(params, kept, d, p, t, m, zero):
+    """`memory` with // where a parameter's bytes are divided."""
+    weights, gradients, state = (size // (d if zero >= stage else 1) for size, stage in ((2, 3), (2, 2), (12, 1)))
+    return params * (weights + gradients + state) / (p * t) + min(p, m) * kept / (p * t)
+
+
 def timed(work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, share=None, stages=None, join=None):
     """`step_time`, with one thing otherwise."""
     traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed
@@ -122,6 +128,7 @@ WRONG = [
     ("08.memory", "params_not_cut_by_t", partial(held, cut=lambda p, t: p), "cuts parameters too"),
     ("08.memory", "activations_not_cut_by_t", partial(held, acts=lambda p, t: p), "cuts activations too"),
     ("08.memory", "activations_of_all_stages", partial(held, acts=lambda p, t: t), "its own layers only"),
+    ("08.memory", "whole_bytes_a_parameter", floored, "drop a remainder"),
     ("08.memory", "in_gib", lambda *args: held(*args) / 2**30, "return bytes, not GB or GiB"),
     ("08.memory", "in_gb", lambda *args: held(*args) / 1e9, "return bytes, not GB or GiB"),
     ("08.memory", "as_text", lambda *args: f"{held(*args)} B", "expected a number"),
