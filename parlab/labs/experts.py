@@ -132,7 +132,10 @@ def _likely_mixture(
     by_source = _experts_if_received_sorted(chosen, case)[rank]
     by_expert = _answers_if_sent_by_expert(chosen, case, x, weights)[rank]
     place = np.argsort(order)  # of a pair among the sorted ones
-    pairs = {"unsorted": place // k, "modulo": np.arange(flat.size) % len(own)}
+    pair = np.arange(flat.size)
+    pairs = {"unsorted": place // k, "modulo": pair % len(own)}
+    if k <= len(own):
+        pairs["slot"] = pair % k
     other_tokens = {
         name: (np.tanh(np.einsum("pe,pef->pf", own_x[token], weights[flat])).reshape(shape) * gate[..., None]).sum(
             axis=1
@@ -175,12 +178,15 @@ def _likely_mixture(
             "unsorted"
         ],
         "pair p is of token p // k: pairs lie token by token": other_tokens["modulo"],
+        "a token's answers times its gates are averaged; they are added": _mixed(own_x, own, gate / k, weights),
         "only the first slot of each token is in it": _mixed(own_x, own[:, :1], gate[:, :1], weights),
         "only this rank's own experts are in it": _mixed(own_x, own, gate * (own // case.own == rank), weights),
         "only other ranks' experts are in it: own rows stay, and count": _mixed(
             own_x, own, gate * (own // case.own != rank), weights
         ),
     }
+    if "slot" in other_tokens:
+        mistakes["pair p is of token p // k; p % k is its slot"] = other_tokens["slot"]
     return likely((cause, np.allclose(found, y, rtol=1e-9, atol=1e-9)) for cause, y in mistakes.items())
 
 
@@ -291,6 +297,10 @@ def _try_dropped(trial: Trial, case: CapacityCase) -> list[str]:
             "this is the chance that an expert is over its capacity, not how far": sum(p[C + 1 :]),
             "this is the chance that an expert is full or over: j > C alone drops": sum(p[C:]),
             "each expert over its capacity counts once here: of j pairs it drops j − C": N / n * sum(p[C + 1 :]),
+            "all j of an expert over its capacity count here: of them it drops j − C": N
+            / n
+            * sum(j * p[j] for j in range(C + 1, n + 1)),
+            "these are per cent; a share lies between 0 and 1": 100 * right,
             "the sum ends before j = pairs: all pairs may choose one expert": N / n * (beyond - (n - C) * p[n]),
             "the mean load against the capacity: single experts are above the mean": max(0.0, n / N - C) * N / n,
             "this is the share that is kept": 1 - right,
@@ -385,21 +395,25 @@ def _likely_mean(found: Any, own: Any, rank: int, of_expert: bool, case: ExpertM
     group = own[rank - rank % case.ep : rank - rank % case.ep + case.ep].sum(axis=0)
     causes: dict[str, Any] = {}
     if of_expert:
+        every = "mesh.data" if case.ep < case.size else "mesh.data or mesh.ep"
         causes = {
             f"{case.ep} times too large: the gradient holds the tokens of all {case.ep} ranks of ep already, so "
             "divide by dp · cp, not by edp": alike.mean(axis=0),
-            "summed over mesh.data: its ranks have other experts; those with this one are mesh.edp": everyone
-            / case.size,
-            "summed over mesh.ep, whose ranks have other experts; those with this one: mesh.edp": group / case.size,
+            f"summed over {every}, with ranks of other experts; those with this one are mesh.edp": everyone / case.size,
         }
+        if case.ep > 1:  # of one rank, mesh.ep sums nothing
+            causes["summed over mesh.ep, whose ranks have other experts; those with this one: mesh.edp"] = (
+                group / case.size
+            )
     else:
         causes = {
-            "summed over mesh.edp alone: every rank of mesh.data has this weight": alike.sum(axis=0) / case.size,
-            "the mean over mesh.edp alone: every rank of mesh.data has this weight": alike.mean(axis=0),
+            "summed over a part of mesh.data: every rank of it has this weight": alike.sum(axis=0) / case.size,
+            "the mean over a part of mesh.data: every rank of it has this weight": alike.mean(axis=0),
         }
+    those = "mesh.edp, the ranks with this expert" if of_expert else "mesh.data, whose ranks all have this weight"
     causes |= {
         "nothing was summed": own[rank],
-        "the sum was made and not used: all_reduce returns it": own[rank] / case.size,
+        f"divided, and nothing was summed: the sum is over {those}, and all_reduce returns it": own[rank] / case.size,
         "divide by the number of ranks of dp and cp": alike.sum(axis=0) if of_expert else everyone,
     }
     same = np.array([bool(np.allclose(found, value)) for value in causes.values()])

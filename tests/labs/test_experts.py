@@ -142,6 +142,14 @@ def answers_joined_expert_by_expert(comm, *given):
     )
 
 
+def tokens_by_the_slot(comm, *given):
+    return with_other_rows_or_answers(comm, *given, token_of=lambda order, k, T: order % k)
+
+
+def averaged(comm, *given):
+    return answers.mixture(comm, *given) / given[1].shape[1]
+
+
 def counts_not_summed_over_experts(comm, x, chosen, gates, num_experts, expert):
     table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
     return exchange_rows(comm, np.repeat(x, chosen.shape[1], axis=0), table[comm.rank], table[:, comm.rank])
@@ -167,6 +175,8 @@ def received_as_if_sorted(comm, *given):
         (counts_swapped_in_dispatch, "adds up to 3, and 2 rows are given; in dispatch it counts this rank's pairs"),
         (rows_not_sorted, "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]"),
         (tokens_by_the_remainder, "pair p is of token p // k"),
+        (tokens_by_the_slot, "pair p is of token p // k; p % k is its slot"),
+        (averaged, "a token's answers times its gates are averaged; they are added"),
         (answers_joined_expert_by_expert, "the answers lie by expert when they go back, and the rows came by source"),
         (counts_not_summed_over_experts, "2 whole numbers are needed, how many rows go to each rank"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
@@ -268,6 +278,8 @@ def test_an_answer_with_a_row_for_each_pair_is_told_to_add_them():
     ("excess", "last", "said"),
     [
         (lambda j, C: 1, 0, "each expert over its capacity counts once here: of j pairs it drops j − C"),
+        (lambda j, C: j, 0, "all j of an expert over its capacity count here: of them it drops j − C"),
+        (lambda j, C: 100 * (j - C), 0, "these are per cent; a share lies between 0 and 1"),
         (lambda j, C: j - C, 1, "the sum ends before j = pairs: all pairs may choose one expert"),
     ],
 )
@@ -284,3 +296,46 @@ def test_the_drops_of_one_expert_as_a_share_of_all_pairs_lack_the_factor_of_the_
         return answers.SOLUTIONS["10.dropped"](pairs, num_experts, capacity) / num_experts
 
     assert "this is what one expert drops, as a share of all pairs" in refused("10.dropped", of_one_expert)
+
+
+@pytest.mark.parametrize(
+    ("group_of", "mean", "said"),
+    [
+        (
+            lambda mesh, of_expert: None,
+            False,
+            "nothing was summed: the sum is over mesh.data, whose ranks all have this",
+        ),
+        (
+            lambda mesh, of_expert: None if of_expert else mesh.data,
+            False,
+            "the sum is over mesh.edp, the ranks with this",
+        ),
+        (
+            lambda mesh, of_expert: mesh.edp if of_expert else mesh.dp,
+            True,
+            "the mean over a part of mesh.data: every rank",
+        ),
+        (lambda mesh, of_expert: mesh.edp, False, "summed over a part of mesh.data: every rank of it has this weight"),
+    ],
+)
+def test_a_gradient_summed_over_no_or_another_group_is_told_which_ranks_have_the_weight(group_of, mean, said):
+    def answer(mesh, of_expert, gradient):
+        group = group_of(mesh, of_expert)
+        total = gradient if group is None else group.all_reduce(gradient)
+        return total / (group.size if mean and not of_expert else mesh.data.size)
+
+    assert said in refused("10.mean_gradient", answer)
+
+
+def test_a_gradient_summed_over_ep_is_told_so_and_where_ep_is_all_ranks_either_may_have_been_meant():
+    def of_ep(mesh, of_expert, gradient):
+        group = mesh.ep if of_expert and mesh.ep.size > 1 else mesh.edp if of_expert else mesh.data
+        return group.all_reduce(gradient) / mesh.data.size
+
+    def of_ep_unless_all(mesh, of_expert, gradient):
+        right = mesh.ep.size == mesh.data.size or not of_expert
+        return labs.mean_gradient(mesh, of_expert, gradient) if right else of_ep(mesh, of_expert, gradient)
+
+    assert "summed over mesh.data or mesh.ep, with ranks of other" in refused("10.mean_gradient", of_ep)
+    assert "summed over mesh.ep, whose ranks have other experts" in refused("10.mean_gradient", of_ep_unless_all)
