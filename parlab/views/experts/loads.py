@@ -90,7 +90,7 @@ def load_over_steps(rate: float = 0.05) -> Picture:
     wide = (theme.WIDTH - LEFT - RIGHT) / len(SEEDS) - GAP
     drawn = [("without a bias", without, PLAIN)] + ([("with it", with_bias, BIASED)] if rate else [])
     for number, seed in enumerate(SEEDS):
-        axes = panel(figure, LEFT + number * (wide + GAP), 1.15, wide, 1.4)
+        axes = panel(figure, LEFT + number * (wide + GAP), 0.95, wide, 1.65)
         for name, of_seed, color in drawn:
             axes.plot(range(STEPS + 1), of_seed[seed], color=color, linewidth=1.6, gid=f"{name}, seed {seed}")
         scale(axes.xaxis, f"steps, seed {seed}", ends=(0, STEPS), ticks=(0, 30, 60))

@@ -34,7 +34,7 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     >>> rows_way([[[0], [1]], [[0], [0]]], 2)
     Rank 0 gets 3 rows, the mean is 2
     chosen: each rank sorts its pairs (token, expert) by expert
-    sorted: rows travel, to the next rank first: rank 0 gets 3, rank 1 gets 1
+    sorted: rows travel, to the next rank first; the ranks get 3, 1
     dispatched: each expert answers its rows, which lie by source
     answered: each answer travels back to the rank from which its row came
     back: each answer goes to its pair, by the order of the sort
@@ -66,10 +66,9 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
         for token in range(T):
             x, y = lanes.pair(rank, token * k)
             film.draw(box(x, y, k * lanes.wide - 1, TALL, theme.rank_color(rank), f"y{token}", "small"), 6)
-    gets = ", ".join(f"rank {rank} gets {rows}" for rank, rows in enumerate(loads))
     lines = [
         "each rank sorts its pairs (token, expert) by expert",
-        f"rows travel, to the next rank first: {gets}",
+        f"rows travel, to the next rank first; the ranks get {', '.join(str(rows) for rows in loads)}",
         "each expert answers its rows, which lie by source",
         "each answer travels back to the rank from which its row came",
         "each answer goes to its pair, by the order of the sort",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from parlab.arguments import checked, one_of, whole
-from parlab.experts import copies_to_experts, copies_to_ranks
+from parlab.experts import copies_to_ranks
 from parlab.views.arguments import numbers, within
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, letter, outline, word
@@ -61,8 +61,7 @@ def token_way(
     else:
         direct = [Way(0, rank, f"t{e}", f"y{e}") for rank, experts in places.items() if rank for e in experts]
         out = sum(way.far >= ranks_per_node for way in direct)
-        mean = float(copies_to_experts(num_experts, k, nodes))
-        hops = [(direct, f"{_copies(out)} between nodes, one an expert; the mean of any {k} is {mean:.2f}")]
+        hops = [(direct, f"a copy travels to each expert, {out} of {k} to another node")]
         said = f"a copy an expert: {out} between nodes"
     stops = list(range(2 * len(hops) + 2))
     names = [*(["sent"] if len(hops) == 1 else ["at the nodes", "at the ranks"]), "answered"]
