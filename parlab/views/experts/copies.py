@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+
 from parlab.arguments import checked, optional, positive, whole
 from parlab.experts import copies_to_experts, copies_to_limited_nodes, copies_to_ranks, dropped_share
 from parlab.nn.routing import capacity_of
 from parlab.views.arguments import mapping
+from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
 from parlab.views.widgets.explorer import Explorer, steps
 
@@ -19,6 +23,7 @@ LINES = {
     "a copy a node": ("#0072B2", "solid"),
     "limited": ("#009E73", "dotted"),
 }
+DARK = {"a copy an expert": "#A04600", "a copy a node": "#005A8C", "limited": "#00704F"}  # of the numbers at the dots
 
 
 COUNT = partial(whole, least=1)
@@ -63,7 +68,7 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
     scale(
         axes.xaxis,
         "experts a token, k",
-        ends=(0.5, max(ks) + 0.5),
+        ends=(0.5, 1.12 * max(ks)),
         ticks=[n for n in (1, 2, 4, 8, 16, 24, 32) if n <= max(ks)],
     )
     scale(axes.yaxis, "copies between nodes", ends=(0, top), grid=True)
@@ -74,8 +79,24 @@ def copies(k: int = 8, num_experts: int = 256, nodes: int = 8, limit: int | None
         axes.plot(list(ks), [way(n) for n in ks], gid=name, **styles[names.get(name, name)])
         if k <= max(ks):
             axes.plot([k], [here[name]], "o", color=LINES[name][0], gid=f"here {name}")
+    if k <= max(ks):
+        _number_the_dots(axes, k + 0.012 * max(ks), here, top)
     line_legend(figure, list(styles.items()))
     return figure
+
+
+def _number_the_dots(axes: Axes, x: float, here: Mapping[str, float], top: float) -> None:
+    """Each value once, right of its dot and below; lower or further right where two would touch or the axis is near."""
+    tall, wide, free = 0.085 * top, 0.055 * np.ptp(axes.get_xlim()), math.inf
+    for value in sorted(set(here.values()), reverse=True):
+        low = min(value - 1.2 * tall, free - tall)
+        if low < 0:
+            low = value + 0.3 * tall
+            x += wide if low + tall > free else 0
+        alike = [name for name, other in here.items() if other == value]
+        color = DARK[alike[0]] if len(alike) == 1 else theme.INK
+        marks.word(axes, x, low, f"{value:.2f}", ha="left", va="bottom", color=color)
+        free = low
 
 
 def explore_copies() -> Explorer:

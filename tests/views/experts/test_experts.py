@@ -114,6 +114,17 @@ def test_the_sliders_of_copies_stand_at_their_ends_without_an_error():
     assert "8 experts on 8 nodes, k = 8: 7.00 copies" in repr(explorer)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [(8, 256, 8, 4), (2, 256, 8, 4), (1, 8, 2, None), (2, 8, 8, 1), (16, 256, 4, 1), (16, 256, 2, 2), (16, 16, 8, 4)],
+)
+def test_each_dot_of_copies_has_its_number_once_and_no_two_touch(given):
+    figure = views.copies(*given)
+    check_text(figure)
+    dots = [line.get_ydata()[0] for line in figure.axes[0].lines if (line.get_gid() or "").startswith("here")]
+    assert sorted(words(figure)) == sorted({f"{copies:.2f}" for copies in dots})
+
+
 def test_dropped_says_the_least_factor_below_one_percent():
     figure = views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)
     least = float(re.search(r"a factor of ([\d.]+) drops", str(figure))[1])
