@@ -1,6 +1,6 @@
-"""Eight ranks with sliders: the mesh, its microbatches, the schedule and the ZeRO stage, and the costs of a step.
+"""Eight ranks with sliders: the mesh and its microbatches, and the costs of a step.
 
-The axes of bytes are the same at all settings, so that pictures can be compared.
+The axes of bytes are the same at all settings of the sliders, so that pictures can be compared.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from parlab.views.arguments import within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, short_bytes, write
-from parlab.views.mesh.steps import NAMES, B, fitting, meshes, step_on, stored
+from parlab.views.mesh.steps import NAMES, B, StepCosts, detailed, fitting, meshes, step_on
 from parlab.views.mesh.strategies import STRATEGIES
-from parlab.views.widgets.explorer import Explorer, choice, steps
+from parlab.views.widgets.explorer import Explorer, steps
 from parlab.views.zero_redundancy.step_memory import LAYERS
 from parlab.world.units import format_bytes
 
 RANKS = 8
-SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "ZB-H1": "zb_h1"}
+SCHEDULES = "gpipe", "one_f_one_b", "zb_h1"
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN, HEIGHT = 0.85, 0.3, 1.1, 0.5, 0.6, 3.6  # inches
-END = 28 * 2**30  # bytes, the end of the axis of held ones
+ENDS = {10 * 2**30: 2 * 2**30, 28 * 2**30: 8 * 2**30}  # of the axis of held bytes, and its ticks; ZeRO 0 needs more
 SENT = 2**27, 2**42  # bytes, the ends of the logarithmic axis of sent ones
 TICKS = [2**exponent for exponent in (30, 33, 36, 39)]
 DOT = {"marker": "o", "markersize": 9, "linestyle": "none", "markeredgewidth": 0}
 ROWS = {"dp": "dp × cp"}  # the name of a row that is not that of an axis: ZeRO reduces over both
-MOST_WITHOUT_PIPELINE = 8  # microbatches: tensor parallelism sends so many messages that the slider would wait
 KEPT = {layer.name: layer for layer in LAYERS}
-BESIDE = (1, 8, 1, 1), 16, 1  # the step whose held bytes are marked: pp 8, 16 microbatches, ZeRO 1, under 1F1B
+BESIDE = (1, 8, 1, 1), 16  # the step whose held bytes are marked: pp 8, 16 microbatches, ZeRO 1, under 1F1B
 BESIDE_SAID = "pp 8, 16 microbatches"
 
 
-@checked({"schedule": partial(one_of, choices=tuple(SCHEDULES.values())), "zero": partial(within, least=0, most=3)})
+@checked({"schedule": partial(one_of, choices=SCHEDULES), "zero": partial(within, least=0, most=3)})
 def mesh(
     axes: tuple[int, int, int, int] = (1, 2, 2, 2),
     schedule: str = "one_f_one_b",
@@ -61,13 +60,13 @@ def mesh(
     if microbatches not in fitting(axes):
         fit = ", ".join(map(str, fitting(axes)))
         raise ValueError(f"microbatches={microbatches!r:.60}: a replica of {axes} can cut its rows into {fit}")
-    step = step_on(axes, microbatches, schedule, zero)
+    step = _costs(axes, microbatches, schedule, zero)
     sent, held = sum(step.sent.values()), sum(step.held.values())
     spelled = " ".join(map("{} {}".format, NAMES, axes))
     most = f"{format_bytes(held)} held by the fullest rank"
     many = f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
     said = many if asked in (None, microbatches) else f"{many}, not {asked}: {_why(axes, asked)}"
-    mark = sum(step.held for step in stored() if step[:3] == BESIDE)
+    mark = sum(detailed()[BESIDE].held.values())
     than = "as much as" if held == mark else "more than" if held > mark else "less than"
     headline = f"{1e3 * step.seconds:.3g} ms a step; {format_bytes(held)} held, {than} by {BESIDE_SAID}"
     settings = f"{spelled}, {said}: {format_bytes(sent)} sent, {most}; of {BESIDE_SAID} {format_bytes(mark)}"
@@ -92,7 +91,8 @@ def mesh(
             bars.plot([value], [row], gid=f"sent {name}", color=STRATEGIES[name].color, **DOT)
         marks.word(bars, max(value, SENT[0]), row, f"   {format_bytes(value)}")
     stack = panel(figure, right, TOP, width, height)
-    scale(stack.xaxis, ends=(0, END), ticks=MultipleLocator(8 * 2**30), says=short_bytes)
+    end = min(end for end in ENDS if held < end)
+    scale(stack.xaxis, ends=(0, end), ticks=MultipleLocator(ENDS[end]), says=short_bytes)
     scale(stack.yaxis, ends=(1.6, -0.5), ticks=())
     colors = {name: KEPT[name].color for name in parts}
     marks.stacked(stack, {name: [value] for name, value in parts.items()}, colors, half=0.3)
@@ -108,31 +108,31 @@ def mesh(
 
 
 def explore_mesh() -> Explorer:
-    """Sliders for `mesh`: the sizes of the axes, the microbatches, the schedule, and the ZeRO stage."""
+    """Sliders for `mesh` under 1F1B at ZeRO 1: the sizes of the axes, and the microbatches."""
     every = meshes(RANKS)
     named = [[pair for pair in zip(NAMES, sizes, strict=True) if pair[1] > 1] for sizes in every]
     spelled = {" ".join(f"{name}{size}" for name, size in own): sizes for own, sizes in zip(named, every, strict=True)}
     controls = {
         "axes": steps("mesh of 8 ranks", spelled.items(), (1, 2, 2, 2)),
-        "microbatches": steps("microbatches", (2, 4, 8, 16), 4),
-        "schedule": choice("schedule", list(SCHEDULES.items()), "one_f_one_b"),
-        "zero": steps("stage of ZeRO", range(4), 1),
+        "microbatches": steps("microbatches", (1, 2, 4, 8, 16), 4),
     }
     return Explorer("explore_mesh", controls, _nearest)
 
 
-def _nearest(
-    axes: tuple[int, int, int, int] = (1, 2, 2, 2), microbatches: int = 4, schedule: str = "one_f_one_b", zero: int = 1
-) -> Picture:
+def _nearest(axes: tuple[int, int, int, int] = (1, 2, 2, 2), microbatches: int = 4) -> Picture:
     """`mesh` with the number of microbatches that the mesh can have and that is nearest to the slider's."""
-    most = microbatches if axes[1] > 1 else min(microbatches, MOST_WITHOUT_PIPELINE)
-    return mesh(axes, schedule, zero, min(fitting(axes), key=lambda m: abs(m - most)), microbatches)
+    return mesh(axes, microbatches=min(fitting(axes), key=lambda m: abs(m - microbatches)), asked=microbatches)
+
+
+def _costs(axes: tuple[int, int, int, int], microbatches: int, schedule: str, zero: int) -> StepCosts:
+    """Stored ones, which a slider shows at once, or those of a step that runs now."""
+    if (schedule, zero) == ("one_f_one_b", 1):
+        return detailed()[axes, microbatches]
+    return step_on(axes, microbatches, schedule, zero)
 
 
 def _why(axes: tuple[int, int, int, int], asked: int) -> str:
     """Why a number of microbatches is not shown."""
     if asked > B // axes[0]:
         return f"a replica has {B // axes[0]} rows"
-    if asked < axes[1]:
-        return f"the pipeline has {axes[1]} stages"
-    return f"without a pipeline {MOST_WITHOUT_PIPELINE} are the most here, as more would take too long to compute"
+    return f"the pipeline has {axes[1]} stages"

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, inches, line_legend, panel, scale, sheet, short_bytes
+from parlab.views.drawing.picture import Picture, inches, line_legend, panel, percent, scale, sheet, short_bytes
 from parlab.views.mesh.steps import NAMES, StoredStep, stored
 from parlab.world.units import format_bytes
 
@@ -30,10 +30,10 @@ def all_meshes() -> Picture:
     """
     every, best = steps_of(RANKS), fastest_of_each(RANKS)
     front, least = frontier(every), min(every, key=lambda step: (step.sent, step.seconds))
-    longer = front[0].seconds / front[-1].seconds
-    headline = (
-        f"No mesh is best at everything: the one that holds least takes {longer:.0f} times as long as the fastest"
-    )
+    pipeline = min((step for step in every if step.axes[1] > 1), key=lambda step: step.seconds)
+    longer, less = pipeline.seconds / front[-1].seconds - 1, 1 - pipeline.held / front[-1].held
+    headline = "No mesh is best at everything: "
+    headline += f"the fastest pipeline takes {percent(longer)} longer and holds {percent(less)} less"
     figure = sheet([headline, *_said(every, best)], HEIGHT, headline)
     axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
     ends = [front[0].held / 1.8, max(step.held for step in best) * 1.15]

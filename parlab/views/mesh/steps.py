@@ -32,7 +32,7 @@ SCALE = 64
 KERNEL = 0.6  # of the peak: what products reach; published 0.79 for large ones, 0.60 fitted to Llama 3's rows
 BYTES = SCALE**2 * 2 // 4  # of the large model, in bf16, for each byte of float32 that is sent or held here
 ADAM = SCALE**2 * 12 // 8  # the same for Adam's state: here two moments, there a float32 copy of the weight, too
-STORED = "steps.json"
+STORED, DETAILED = "steps.json", "detailed.json"
 OVERLAPPED = (1, 2)  # the ZeRO stages that gather new weights beside the next forward
 Axes = tuple[int, int, int, int]
 
@@ -127,7 +127,7 @@ def _period(timeline: Timeline, steps: int) -> int:
 
 
 class StoredStep(NamedTuple):
-    """The totals of `StepCosts` under 1F1B, computed before: `python -m parlab.views.mesh.steps` writes them."""
+    """The totals of `StepCosts` under 1F1B, computed before: `python -m parlab.views.mesh.steps` writes both files."""
 
     axes: Axes
     microbatches: int
@@ -155,7 +155,18 @@ def choices() -> list[tuple[Axes, int, int]]:
     return [(axes, m, zero) for ranks in (8, 16) for axes in meshes(ranks) for m in fitting(axes) for zero in (1, 3)]
 
 
+@cache
+def detailed() -> dict[tuple[Axes, int], StepCosts]:
+    """By mesh of 8 ranks and number of microbatches the costs of a step under 1F1B at ZeRO 1, computed before."""
+    text = (files("parlab.views.mesh") / DETAILED).read_text(encoding="utf-8")
+    return {(tuple(axes), microbatches): StepCosts(*costs) for axes, microbatches, *costs in json.loads(text)}
+
+
 if __name__ == "__main__":
     rows = [json.dumps(computed(*choice)) for choice in choices()]
     with open(str(files("parlab.views.mesh") / STORED), "w", encoding="utf-8") as file:
+        file.write("[" + ",\n".join(rows) + "]\n")
+    eight = [(axes, m) for axes in meshes(8) for m in fitting(axes)]
+    rows = [json.dumps([*choice, *step_on(*choice, "one_f_one_b", 1)]) for choice in eight]
+    with open(str(files("parlab.views.mesh") / DETAILED), "w", encoding="utf-8") as file:
         file.write("[" + ",\n".join(rows) + "]\n")

@@ -4,7 +4,19 @@ import pytest
 
 from parlab import views
 from parlab.views.mesh.scatter import fastest_of_each, frontier, steps_of
-from parlab.views.mesh.steps import CLUSTER, KERNEL, SCALE, choices, computed, fitting, meshes, scaled, step_on, stored
+from parlab.views.mesh.steps import (
+    CLUSTER,
+    KERNEL,
+    SCALE,
+    choices,
+    computed,
+    detailed,
+    fitting,
+    meshes,
+    scaled,
+    step_on,
+    stored,
+)
 from parlab.world import DGX_H100
 from parlab.zero import accounting
 from tests.views.drawn import check_text
@@ -27,6 +39,12 @@ def test_every_mesh_of_8_and_of_16_ranks_is_stored_with_each_number_of_microbatc
 )
 def test_a_stored_step_is_what_runs_to_the_last_digit(axes, microbatches, zero):
     assert step(axes, microbatches, zero) == computed(axes, microbatches, zero)
+
+
+@pytest.mark.parametrize(("axes", "microbatches"), [((8, 1, 1, 1), 2), ((1, 8, 1, 1), 16), ((2, 1, 2, 2), 4)])
+def test_a_detailed_step_is_what_runs_to_the_last_digit_and_every_setting_has_one(axes, microbatches):
+    assert detailed()[axes, microbatches] == step_on(axes, microbatches, "one_f_one_b", 1)
+    assert [*detailed()] == [(axes, m) for axes in meshes(8) for m in fitting(axes)]
 
 
 def test_a_second_step_sends_as_many_bytes_as_the_closed_form():
@@ -80,7 +98,7 @@ def test_the_picture_names_the_extremes_and_its_words_are_free_of_each_other():
     words = [text.get_text() for text in figure.axes[0].texts if text.get_text()]
     assert words[0] == "holds least: cp 2 · tp 8"
     assert words[-2:] == ["fastest: dp 4 · tp 4", "sends least: dp 2 · pp 8"]
-    assert "takes 12 times as long as the fastest" in figure.text_shown
+    assert "the fastest pipeline takes 20 % longer and holds 37 % less" in figure.text_shown
     assert "  18.7 ms" in figure.text_shown
     check_text(figure)
 

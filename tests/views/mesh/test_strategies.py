@@ -5,7 +5,7 @@ import pytest
 from parlab import Cluster, arrays, run, views
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer, bytes_by_strategy, strategy_of
-from parlab.views.mesh.steps import B, S, step_on
+from parlab.views.mesh.steps import B, S, detailed, step_on
 from parlab.views.mesh.strategies import BACKWARD, FORWARD, STEP, STRATEGIES
 from parlab.world.units import format_bytes
 from parlab.zero import accounting
@@ -118,7 +118,7 @@ def test_the_mesh_that_is_compared_with_holds_as_much_as_itself():
 
 SETTINGS = [
     ((1, 2, 2, 2), "one_f_one_b", 1, 4),
-    ((8, 1, 1, 1), "one_f_one_b", 0, 2),  # it holds most
+    ((8, 1, 1, 1), "one_f_one_b", 1, 1),  # of the sliders' it holds most
     ((1, 1, 8, 1), "one_f_one_b", 3, 8),  # it sends most
     ((1, 8, 1, 1), "zb_h1", 0, 16),
 ]
@@ -139,6 +139,16 @@ def test_the_axes_are_the_same_at_all_settings_and_hold_all_that_is_drawn():
         check_text(figure)
 
 
+def test_a_step_that_holds_more_than_any_of_the_sliders_has_a_longer_axis():
+    ends = [
+        views.mesh(axes, microbatches=m).axes[1].get_xlim()[1] for axes, m in (((8, 1, 1, 1), 1), ((1, 8, 1, 1), 16))
+    ]
+    assert ends[0] == ends[1]
+    assert max(sum(step.held.values()) for step in detailed().values()) < ends[0]
+    figure = views.mesh((8, 1, 1, 1), zero=0, microbatches=2)
+    assert ends[0] < sum(step_on((8, 1, 1, 1), 2, "one_f_one_b", 0).held.values()) < figure.axes[1].get_xlim()[1]
+
+
 def test_the_row_of_zero_is_named_by_both_axes_that_it_sums_over():
     figure = views.mesh((1, 2, 4, 1), "one_f_one_b", 1, 4)
     assert "dp × cp sends" in figure.text_shown
@@ -151,11 +161,7 @@ def test_the_row_of_zero_is_named_by_both_axes_that_it_sums_over():
     [
         ((8, 1, 1, 1), 16, "2 microbatches, not 16: a replica has 2 rows"),
         ((1, 8, 1, 1), 2, "8 microbatches, not 2: the pipeline has 8 stages"),
-        (
-            (1, 1, 1, 8),
-            16,
-            "8 microbatches, not 16: without a pipeline 8 are the most here, as more would take too long",
-        ),
+        ((1, 1, 1, 8), 16, "16 microbatches"),
         ((1, 8, 1, 1), 16, "16 microbatches"),
     ],
 )
@@ -175,6 +181,6 @@ def test_the_picture_says_when_it_shows_another_number_of_microbatches_than_the_
 def test_a_slider_redraws_and_its_picture_says_its_numbers():
     explorer = views.explore_mesh()
     before = explorer.picture.value
-    explorer.controls["zero"].value = 3
+    explorer.controls["microbatches"].value = 16
     assert explorer.picture.value != before
     assert "held by the fullest rank" in repr(explorer)
