@@ -27,6 +27,19 @@ def test_an_extra_mean_halves_the_norm_and_every_gradient_and_no_loss_of_ten():
     assert repr(patient).endswith("asked for norm (2), gradients (5), ten losses (20): 27 in all")
 
 
+def test_two_bugs_move_the_norm_by_1_percent_and_some_gradient_of_five_by_a_quarter_or_more():
+    moved = {bug: Suspect(bug).difference("norm") for bug in BUGS}
+    small = {bug: x for bug, x in moved.items() if x < 0.05}
+    assert small == {
+        "mean of means": pytest.approx(0.0013, abs=1e-4),
+        "norms not summed": pytest.approx(0.0134, abs=1e-4),
+    }
+    for seed in range(3):
+        seen = {bug: Suspect(bug, seed).difference("gradients") for bug in BUGS}
+        assert min(error for bug, error in seen.items() if bug != "copies counted") > 0.25
+        assert seen["copies counted"] == 0
+
+
 def test_copies_that_differ_name_the_weights_that_were_not_summed():
     for bug, part in (("ends", "embed_tokens"), ("norms", "layernorm"), ("K/V heads", "_proj")):
         names = Suspect(f"{bug} not summed").ask("copies")

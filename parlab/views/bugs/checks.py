@@ -30,9 +30,9 @@ Checked = tuple[Mapping[str, float], Sequence[float], Sequence[float]]
 def who_sees(checked: Mapping[str, Checked], prices: Mapping[str, float], limit: float) -> Picture:
     """Draw a table of bugs and checks: a filled box is a check that sees the bug, a pale one a check that is blind.
 
-    A box of the dearest check says by how much it is wrong. Beside the table, a ring is the norm of a step on one rank,
-    and a dot that of a step with the bug; those to the right of the dashed line are clipped. `explore_who_sees` shows
-    this.
+    A box says by how much the check is wrong, or that it sees, if its difference is a whole number, as of a count.
+    Beside the table, a ring is the norm of a step on one rank, and a dot that of a step with the bug; those to the
+    right of the dashed line are clipped. `explore_who_sees` shows this.
 
     Args:
         checked: by bug, how far each check is from right, by its name (0 is right); the norm of each step on one rank;
@@ -46,7 +46,7 @@ def who_sees(checked: Mapping[str, Checked], prices: Mapping[str, float], limit:
     >>> who_sees({"no sum": ({"loss": 0.0, "norm": 0.5}, [4.0], [2.0])}, {"loss": 3, "norm": 1}, 0.1)
     Limit 0.1: "norm", for 1, sees 1 of 1 bugs; "loss", for 3, sees 0
                         loss        norm
-    no sum                 ·        sees
+    no sum                 ·        50 %
     steps that are clipped: 1 of 1 on one rank
     no sum: 1 of 1
     """
@@ -69,7 +69,7 @@ def who_sees(checked: Mapping[str, Checked], prices: Mapping[str, float], limit:
     headline = f'Limit {limit:g}: "{best}", for {prices[best]:g}, sees {found[best]} of {len(checked)} bugs'
     headline += f'; "{dearest}", for {prices[dearest]:g}, sees {found[dearest]}' if dearest != best else ""
     height = ROW * len(checked)
-    text = [headline, *_table(differences, prices, dearest), *_clipped(checked, limit)]
+    text = [headline, *_table(differences, prices), *_clipped(checked, limit)]
     figure = sheet(text, TOP + height + BOTTOM, headline)
     line_legend(figure, [("norm of a step on one rank", ONE_RANK), ("with the bug", EIGHT_RANKS), ("limit", BOUND)])
     axes = panel(figure, LEFT, TOP, WIDE, height)
@@ -81,7 +81,7 @@ def who_sees(checked: Mapping[str, Checked], prices: Mapping[str, float], limit:
         edges = column - ASIDE, column + ASIDE, row - HALF, row + HALF
         marks.rectangles(axes, "sees" if seen else "blind", *edges, color)
         look: Any = {"ha": "center", "color": theme.text_color(color) if seen else theme.FAINT}
-        marks.word(axes, column, row, _said(of_bug[check], check == dearest), **look)
+        marks.word(axes, column, row, _said(of_bug[check]), **look)
     step = WIDE / len(prices)
     for column, (check, price) in enumerate(prices.items()):
         middle = LEFT + step * (column + 0.5)
@@ -116,11 +116,11 @@ def _at(by_limit: Mapping[float, Mapping[str, Checked]], prices: Mapping[str, fl
     return who_sees(by_limit[limit], prices, limit)
 
 
-def _said(difference: float, much: bool) -> str:
+def _said(difference: float) -> str:
     """The word in a box: whether the check sees the bug, or by how much it is wrong."""
     if not difference:
         return "blind"
-    if not much:
+    if float(difference).is_integer():
         return "sees"
     if difference >= 0.005:
         return percent(difference)
@@ -129,12 +129,12 @@ def _said(difference: float, much: bool) -> str:
     return "10" + str(round(math.log10(difference))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _table(differences: Mapping[str, Mapping[str, float]], prices: Mapping[str, float], dearest: str) -> list[str]:
+def _table(differences: Mapping[str, Mapping[str, float]], prices: Mapping[str, float]) -> list[str]:
     """The boxes in words."""
     wide = max(12, *map(len, differences))
     lines = [f"{'':<{wide}}" + "".join(f"{check:>12}" for check in prices)]
     for bug, of_bug in differences.items():
-        cells = (_said(of_bug[check], check == dearest).replace("blind", "·") for check in prices)
+        cells = (_said(of_bug[check]).replace("blind", "·") for check in prices)
         lines.append(f"{bug:<{wide}}" + "".join(f"{cell:>12}" for cell in cells))
     return lines
 

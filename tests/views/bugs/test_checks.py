@@ -53,15 +53,15 @@ def test_of_checks_that_see_as_much_the_cheaper_is_named_and_one_check_stands_al
 @pytest.mark.parametrize(
     ("difference", "said"), [(0.0, "blind"), (0.123, "12 %"), (0.0016, "0.2 %"), (1.2e-6, "10⁻⁶"), (3e-12, "10⁻¹²")]
 )
-def test_the_dearest_check_says_by_how_much_it_is_wrong_and_the_others_that_they_see(difference, said):
-    one = {"a bug": ({"norm": 0.5, "losses": difference}, NORMS, NORMS)}
-    figure = views.who_sees(one, {"norm": 2, "losses": 20}, 1.0)
-    assert words(figure)[:2] == ["sees", said]
+def test_each_check_says_by_how_much_it_is_wrong_and_a_count_that_it_sees(difference, said):
+    one = {"a bug": ({"copies": 3.0, "norm": 0.5, "losses": difference}, NORMS, NORMS)}
+    figure = views.who_sees(one, PRICES, 1.0)
+    assert words(figure)[:3] == ["sees", "50 %", said]
 
 
 def test_the_text_is_the_table_and_counts_the_clipped_steps():
     *_, last, one_rank, bugs = repr(views.who_sees(CHECKED, PRICES, 1.95)).splitlines()
-    assert last.split() == ["norms", "not", "summed", "sees", "sees", "12", "%"]
+    assert last.split() == ["norms", "not", "summed", "sees", "10", "%", "12", "%"]
     assert one_rank == "steps that are clipped: 2 of 2 on one rank"
     assert bugs == "extra mean: 1 of 2; norms not summed: 1 of 2"
 
