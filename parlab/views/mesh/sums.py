@@ -131,7 +131,7 @@ def film_of_sums(program: Program | None = None) -> Film:
         written, sums = False, sums_of(right_sums)
     last = {done.kind: done.found for done in sums}
     wrong = [kind for kind in KINDS if not np.allclose(last[kind], SHARE * _copies(kind), rtol=0, atol=1e-12)]
-    stops = ["backward done", *(f"sum {number} done" for number in range(1, len(sums) + 1))]
+    stops = ["backward done", *(f"{number} done" for number in range(1, len(sums) + 1))]
     headline = _headline(wrong, last)
     if not written:
         headline = "Not written yet, so the library's: " + headline[0].lower() + headline[1:]
@@ -204,9 +204,9 @@ def _line(done: Sum) -> str:
 
 def _draw_rank(film: Film, rank: int) -> None:
     """A rank's box, with a row of slots for each weight."""
-    (x, y), said = _corner(rank), f"rank {rank} (p {rank // 2 % 2}, t {rank % 2})"
+    (x, y), said = _corner(rank), f"rank {rank}: p {rank // 2 % 2}, t {rank % 2}"
     film.draw(outline(x, y, WIDTH, HEIGHT, "empty"))
-    film.draw(word(x + WIDTH / 2, y + (16 if rank // 2 % 2 == 0 else HEIGHT - 16), said, "small"))
+    film.draw(word(x + WIDTH / 2, y + (16 if rank // 2 % 2 == 0 else HEIGHT - 16), said))
     for row in range(len(KINDS)):
         film.draw(outline(*_slots(rank, row), *SLOTS, "empty"))
 
