@@ -135,7 +135,7 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
         ("the sum over tp became a mean: each rank's tokens add to the gradient", NORM, ("", "dct")),
         ("the sum over tp became a mean: each rank's query heads add to the gradient", (HEAD,), ("", "dct")),
         ("the sum over the ends became a mean: both uses add to the gradient", TIED, ("", "dcp")),
-        ("tp is in it, whose ranks have other columns of the weight", (CUT, TIED), (over + "t", "dc"), (over, "dct")),
+        ("tp is in it, whose ranks have other parts of the weight", (CUT, TIED), (over + "t", "dc"), (over, "dct")),
         ("all of pp is in it, whose ranks have other layers", (CUT, NORM, HEAD), (over + "p", "dc"), (over, "dcp")),
         (
             "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed",
