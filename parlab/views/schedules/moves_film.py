@@ -18,6 +18,7 @@ LEFT, RIGHT, TOP, LANE, BAR = 70, 600, 76, 40, 28
 STRIP, GAP = 50, 10  # the highest level of a rank's bytes, and the room around a strip
 KEPT = (("F", "A: kept from F to I"), ("I", "A′: kept from I to W"))
 MOST = 12
+EDGE = 0.4  # by which a whole B is larger than its halves, so that none shines through at its border
 
 
 def schedules(source: Any) -> bool:
@@ -38,6 +39,9 @@ def moves_film(
     `kept`, the bytes that each rank keeps stand below its actions, on the same clock, a box for each microbatch: in the
     colour of F until its backward for the input, then in that of I until its W.
 
+    In the first schedule backwards may be whole, where the others have each of them cut in two: a B then lies over its
+    halves until the film leaves that schedule.
+
     Args:
         source: the schedules, 2 to 12.
         costs: of all; None: F, I and W take 1 each, transfers nothing.
@@ -51,9 +55,12 @@ def moves_film(
     """
     if not 2 <= len(source) <= MOST:
         raise ValueError(f"source: {len(source)} schedules; 2 to {MOST} can be filmed")
-    if any([sorted(row) for row in one.actions] != [sorted(row) for row in source[0].actions] for one in source):
+    costs = costs or Costs()
+    cut = _has_whole(source[0]) and not _has_whole(source[1])
+    own = [sorted(_halved(row) if cut else row) for row in source[0].actions]
+    if any([sorted(row) for row in one.actions] != own for one in source[1:]):
         raise ValueError("source: each rank must have the same actions in all schedules")
-    shown = [simulate(one, costs or Costs()) for one in source]
+    shown = [simulate(one, costs) for one in source]
     spans, rooms = [one.makespan for one in shown], [_places(one) for one in shown]
     last, ranks = len(shown) - 1, source[0].num_ranks
     if waiting is not None:
@@ -97,17 +104,19 @@ def moves_film(
                 strip = _strip(timed, rank, kept, width, max(most), top + lane * rank + LANE + STRIP)
                 film.draw(strip, number or None, number if number < last else None)
     starts = [_starts(one) for one in shown]
+    uncut = [(action, at) for action, at in starts[0].items() if cut and action.kind == "B"]
+    if cut:
+        starts[0] = _of_halves(starts[0], costs.per_stage("backward_weight", source[0].num_stages))
     together: dict[tuple[float, ...], str] = {}  # the actions that go the same way
     for action, (rank, begin, takes) in starts[-1].items():
-        y = top + lane * rank + (LANE - BAR) / 2
-        color = color_of(action.kind)
-        mark = box(
-            round(LEFT + width * begin, 1), y, round(width * takes - 1, 1), BAR, color, action.microbatch, "small"
-        )
+        mark = _bar(action, begin, takes, width, top + lane * rank)
         way = tuple(width * (of[action][1] - begin) for of in starts)
         together[way] = together.get(way, "") + mark
     for places, marks in together.items():
         film.slide(marks, places)
+    if cut:
+        bars = (_bar(action, begin, takes, width, top + lane * rank, EDGE) for action, (rank, begin, takes) in uncut)
+        film.draw("".join(bars), None, 0)
     for number, (one, two) in enumerate(pairwise(source)):
         room = f"with room for {rooms[number + 1]:g} " if more else ""
         said = f"{room}{_move(one, two)}" if kept is None else f"{_order(one, two)}"
@@ -153,6 +162,22 @@ def _frame(
             return
 
 
+def _bar(action: Action, begin: float, takes: float, width: float, top: float, edge: float = 0) -> str:
+    """An action on its rank's lane, larger by `edge` on each side."""
+    x, y, length = LEFT + width * begin - edge, top + (LANE - BAR) / 2 - edge, width * takes - 1 + 2 * edge
+    return box(round(x, 1), y, round(length, 1), BAR + 2 * edge, color_of(action.kind), action.microbatch, "small")
+
+
+def _has_whole(schedule: Schedule) -> bool:
+    """Whether it has a backward that is not cut."""
+    return any(action.kind == "B" for row in schedule.actions for action in row)
+
+
+def _halved(row: Sequence[Action]) -> list[Action]:
+    """A row with each B as I and W."""
+    return [one._replace(kind=kind) for one in row for kind in ("IW" if one.kind == "B" else one.kind)]
+
+
 def _starts(shown: ScheduleTimeline) -> dict[Action, tuple[int, float, float]]:
     """The rank, the start and the time of each action."""
     return {
@@ -161,6 +186,20 @@ def _starts(shown: ScheduleTimeline) -> dict[Action, tuple[int, float, float]]:
         for step in shown.steps(rank)
         for action in step.actions
     }
+
+
+def _of_halves(
+    starts: dict[Action, tuple[int, float, float]], weight: Sequence[float]
+) -> dict[Action, tuple[int, float, float]]:
+    """The same, with each B as I and then W, which takes `weight` of its stage."""
+    found = {}
+    for action, (rank, begin, takes) in starts.items():
+        late = weight[action.stage] if action.kind == "B" else 0
+        kind = "I" if action.kind == "B" else action.kind
+        found[action._replace(kind=kind)] = (rank, begin, takes - late)
+        if action.kind == "B":
+            found[action._replace(kind="W")] = (rank, begin + takes - late, late)
+    return found
 
 
 def _line(x: float, top: float, bottom: float, name: str, number: str, *, dashed: bool = False) -> str:
@@ -194,7 +233,9 @@ def _strip(shown: ScheduleTimeline, rank: int, kept: KeptBytes, width: float, hi
 
 
 def _order(one: Schedule, two: Schedule) -> str:
-    """The W's that stand later than before, of each rank."""
+    """The W's that stand later than before, of each rank; where backwards are cut, that they are."""
+    if _has_whole(one) and not _has_whole(two):
+        return "each B is cut in two"
     said = []
     for rank, rows in enumerate(zip(one.actions, two.actions, strict=True)):
         later = [

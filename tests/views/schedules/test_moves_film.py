@@ -144,6 +144,32 @@ def test_w_s_that_are_put_off_are_named_and_where_none_is_the_first_move_is():
     assert back.lines == ["start: rank 2 does W1 before F2: 12 → 13 units; at most 340 B on a rank"]
 
 
+def test_a_whole_b_lies_over_its_halves_until_the_film_cuts_it():
+    costs = Costs(1, 2, 1)
+    film = views.film([one_f_one_b(3, 3), CUT], costs=costs, kept=KEPT)
+    assert film.lines == ["start: each B is cut in two: 20 → 18 units; at most 340 B on a rank"]  # two W less
+    seen = re.findall(r'<g class="see" style="--b:([\d.]+)"[^>]*>(.*?)</g>', film.html)
+    (over,) = [(until, marks) for until, marks in seen if f'fill="{color_of("B")}"' in marks]
+    assert float(over[0]) == film.second(0, leaves=True)
+    unit, whole = (RIGHT - LEFT) / 20, simulate(one_f_one_b(3, 3), costs)
+    backwards = [step for rank in range(3) for step in whole.steps(rank) if step.actions[0].kind == "B"]
+    spans = [(float(x), float(w)) for x, w in re.findall(r'<rect x="([\d.]+)"[^>]*? width="([\d.]+)"', over[1])]
+    expected = sorted(LEFT + unit * step.start for step in backwards)
+    assert sorted(x for x, _ in spans) == pytest.approx(expected, abs=0.5)
+    assert [width for _, width in spans] == pytest.approx(9 * [3 * unit], abs=0.5)
+    cut = {step.actions[0]: step.start for rank in range(3) for step in simulate(CUT, costs).steps(rank)}
+    halves = {}  # where each half starts in a whole B, and where it starts when cut
+    for rank in range(3):
+        for step in whole.steps(rank):
+            action = step.actions[0]
+            for kind, late in {"F": [("F", 0)], "B": [("I", 0), ("W", 2)]}[action.kind]:
+                halves[action._replace(kind=kind)] = step.start + late
+    ways = [[unit * (halves[action] - cut[action]), 0] for action in cut if halves[action] != cut[action]]
+    assert sorted(at_each_stop(film)) == [pytest.approx(way, abs=0.11) for way in sorted(ways)]
+    drawn = boxes(film, "F")[2]  # rank 2 of the first stop: from F to the end of B
+    assert sum(width for _, _, width, _ in drawn) == pytest.approx(unit * 3 * 4, abs=0.5)
+
+
 def test_bytes_are_of_one_stage_a_rank():
     less = [v_controlled(2, 4, Costs(0.5, 0.5, 0.5), limit, tries=0) for limit in (2, 4)]
     four = KeptBytes([1] * 4, [1] * 4, 1)
