@@ -249,6 +249,7 @@ def test_where_zero_3_gathers_once_a_chunk_a_quarter_of_the_pipeline_fits_and_is
     assert next(iter(shares)) == mesh_name(quarter)
     assert title(views.verdict(gathers_once=True)).endswith("8 % faster than Llama 3's layout")
     assert mesh_name(META) in title(views.verdict(gathers_once=True, waits="dp"))
+    assert mesh_name(SHORTER) in title(views.verdict(gathers_once=True, links=0.4))
 
 
 def test_the_map_gives_llama_3s_mesh_40_of_100_and_half_the_pipeline_43():
