@@ -78,7 +78,8 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
         if said := difference(found, right, rtol=TOLERANCE, atol=TOLERANCE):
             same = isinstance(found, np.ndarray) and found.shape == right.shape and found.dtype == right.dtype
             causes = _likely_mixture(rank, found, case, x, chosen, gates, weights) if same else []
-            if isinstance(found, np.ndarray) and k > 1 and found.shape == (T * k, HIDDEN):
+            shapes = [(T, k, HIDDEN), *([(T * k, HIDDEN)] if k > 1 else [])]
+            if isinstance(found, np.ndarray) and found.shape in shapes:
                 causes = [
                     "likely cause: one row a pair; the k answers of a token, times their gates, add up to one row"
                 ]
@@ -178,6 +179,12 @@ def _likely_mixture(
             "unsorted"
         ],
         "pair p is of token p // k: pairs lie token by token": other_tokens["modulo"],
+        "the gates multiply the rows before the expert answers; they multiply its answers": np.tanh(
+            np.einsum("te,tk,tkef->tkf", own_x, gate, weights[own])
+        ).sum(axis=1),
+        "pairs lie token by token: T tokens of k slots, reshape(T, k, -1)": (
+            answers.reshape(k, -1, HIDDEN) * gate.T[..., None]
+        ).sum(axis=0),
         "a token's answers times its gates are averaged; they are added": _mixed(own_x, own, gate / k, weights),
         "only the first slot of each token is in it": _mixed(own_x, own[:, :1], gate[:, :1], weights),
         "only this rank's own experts are in it": _mixed(own_x, own, gate * (own // case.own == rank), weights),

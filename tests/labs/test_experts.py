@@ -112,12 +112,17 @@ def counts_not_swapped_in_combine(comm, x, chosen, gates, num_experts, expert):
     return (slots.reshape(T, k, -1) * gates[..., None]).sum(axis=1)
 
 
-def with_other_rows_or_answers(comm, x, chosen, gates, num_experts, expert, token_of=None, answers_of=None):
+def with_other_rows_or_answers(
+    comm, x, chosen, gates, num_experts, expert, token_of=None, answers_of=None, gate_first=False
+):
     k = chosen.shape[1]
     order = np.argsort(chosen.ravel(), kind="stable")
     table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
     sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
-    rows = exchange_rows(comm, x[token_of(order, k, len(x)) if token_of else order // k], sent, received)
+    leaving = x[token_of(order, k, len(x)) if token_of else order // k]
+    if gate_first:
+        leaving, gates = leaving * gates.ravel()[order, None], np.ones_like(gates)
+    rows = exchange_rows(comm, leaving, sent, received)
     own = comm.rank * table.shape[2] + np.arange(table.shape[2])
     number = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
     answered = np.empty_like(rows)
@@ -150,6 +155,19 @@ def averaged(comm, *given):
     return answers.mixture(comm, *given) / given[1].shape[1]
 
 
+def gates_before_the_expert(comm, *given):
+    return with_other_rows_or_answers(comm, *given, gate_first=True)
+
+
+def slots_by_slot(comm, x, chosen, gates, *given):
+    def by_slot(returned, order):
+        slots = np.empty_like(returned)
+        slots[order] = returned
+        return slots.reshape(chosen.shape[1], len(x), -1).swapaxes(0, 1).reshape(slots.shape)
+
+    return answers.mixture(comm, x, chosen, gates, *given, back=by_slot)
+
+
 def counts_not_summed_over_experts(comm, x, chosen, gates, num_experts, expert):
     table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
     return exchange_rows(comm, np.repeat(x, chosen.shape[1], axis=0), table[comm.rank], table[:, comm.rank])
@@ -176,6 +194,8 @@ def received_as_if_sorted(comm, *given):
         (rows_not_sorted, "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]"),
         (tokens_by_the_remainder, "pair p is of token p // k"),
         (tokens_by_the_slot, "pair p is of token p // k; p % k is its slot"),
+        (gates_before_the_expert, "the gates multiply the rows before the expert answers; they multiply its answers"),
+        (slots_by_slot, "pairs lie token by token: T tokens of k slots, reshape(T, k, -1)"),
         (averaged, "a token's answers times its gates are averaged; they are added"),
         (answers_joined_expert_by_expert, "the answers lie by expert when they go back, and the rows came by source"),
         (counts_not_summed_over_experts, "2 whole numbers are needed, how many rows go to each rank"),
@@ -264,6 +284,9 @@ def test_an_answer_with_a_row_for_each_pair_is_told_to_add_them():
     def pairs(comm, x, chosen, gates, num_experts, expert):
         return np.repeat(x, chosen.shape[1], axis=0)
 
+    def slots(comm, x, chosen, gates, num_experts, expert):
+        return x[:, None] * gates[..., None]
+
     def one_row(comm, x, chosen, gates, num_experts, expert):
         return x[:1]
 
@@ -271,6 +294,7 @@ def test_an_answer_with_a_row_for_each_pair_is_told_to_add_them():
     assert cause in refused(
         "10.mixture", lambda *given: pairs(*given) if given[2].shape[1] > 1 else answers.mixture(*given)
     )
+    assert cause in refused("10.mixture", slots)
     assert cause not in refused("10.mixture", one_row)
 
 
