@@ -99,7 +99,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     },
     "10.mean_gradient": {
         "ep_times_too_large": "dp=2, cp=1, ep=2|gradient of an expert|2 times too large: the gradient holds the tokens",
-        "of_other_experts": "dp=2, cp=1, ep=2|summed over mesh.data: its ranks have other experts",
+        "of_other_experts": "dp=2, cp=1, ep=2|summed over mesh.data or mesh.ep, with ranks of other experts",
     },
 }
 
