@@ -93,10 +93,16 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
     ranks = [span.rank for span in done.timeline.computes if span.name == f"work {factor}"]
     works = Count("works of a rank", [ranks.count(rank) for rank in range(P)])
     cause = "work(comm, piece) is not called exactly once with each piece"
+    if len(ranks) == P * (P - 1) == P * ranks.count(0):
+        cause = "P − 1 messages bring a rank P − 1 pieces, and it has its own: one of them is never worked on"
     line = works.check("P", P, cause, exact=True, early=True)
     terms = [worked(piece) for piece in x]
     again = [terms[rank] + (P - 1) * terms[rank - 1] for rank in range(P)]
-    mistakes = {"each round sends x again; pass on the piece that arrived in the round before": again}
+    twice = [sum(terms) + terms[rank] - terms[(rank + 1) % P] for rank in range(P)]
+    mistakes = {
+        "each round sends x again; pass on the piece that arrived in the round before": again,
+        "a rank works on its own piece twice, and never on the piece that comes last": twice,
+    }
     check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"), mistakes=mistakes)
     _check_rightwards(done)
     return [

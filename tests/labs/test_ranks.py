@@ -186,6 +186,26 @@ def overlap_that_works_on_its_own_block(comm, x, work):
     return comm.size * pieces[0]
 
 
+def overlap_with_a_work_before_the_loop(comm, x, work):
+    """Written over the lesson's `in_turn`: in the loop the own piece is worked on again."""
+    total, block = work(comm, x), x
+    for _ in range(comm.size - 1):
+        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        sent.wait()
+        block = arriving.wait()
+    return total
+
+
+def overlap_without_the_last_work(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        _, block = [request.wait() for request in requests]
+    return total
+
+
 def overlap_that_goes_both_ways(comm, x, work):
     if comm.size < 3:
         return overlap(comm, x, work)
@@ -287,6 +307,9 @@ def overlap_without_work(comm, x, work):
         ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2, should be P − 1 = 1"),
         ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),
         ("00.overlap", overlap_that_works_on_its_own_block, "rank 0 returned"),
+        ("00.overlap", overlap_with_a_work_before_the_loop, "own piece twice, and never on the piece that comes last"),
+        ("00.overlap", overlap_without_the_last_work, "works of a rank: 1, should be P = 2"),
+        ("00.overlap", overlap_without_the_last_work, "and it has its own: one of them is never worked on"),
         ("00.overlap", overlap_that_goes_both_ways, "rank 0 waits in isend(to 1).wait() for rank 1"),
         ("00.overlap", overlap_to_the_left, "3 ranks"),
         ("00.overlap", overlap_to_the_left, "rank 0 sends to rank 2, should be to its right, rank 1"),
