@@ -148,8 +148,8 @@ def _legend() -> str:
     marks = box(28, 4, 14, 14, theme.KINDS["compute"].color) + word(48, 11, "works", "small left")
     marks += _sent(104, 4) + word(130, 11, "message", "small left")
     marks += f'<path d="M206 11h26m-8-6l8 6l-8 6" fill="none" stroke="{RED}" stroke-width="3"/>'
-    marks += waiting("wait", 240, 4, 22, 14) + word(268, 11, "waits: rank not there", "small left")
-    return marks + waiting("transfer", 432, 4, 22, 14) + word(460, 11, "waits: message travels", "small left")
+    marks += waiting("wait", 240, 4, 22, 14) + word(268, 11, "waits for a rank", "small left")
+    return marks + waiting("transfer", 408, 4, 22, 14) + word(436, 11, "waits for a transfer", "small left")
 
 
 def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
