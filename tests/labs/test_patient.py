@@ -96,6 +96,25 @@ def test_with_buffered_sends_the_stall_travels_to_the_right_only_and_rank_4_wait
     assert waited(done) == [20, 20, 20, 20, 14, 14, 20, 20]
 
 
+def buffered_by_the_receiver(comm, x, work):
+    """A message leaves when it is sent, and lies with the receiver until that asks for it: MPI's eager protocol."""
+    places = [comm.irecv(comm.left, like=x) for _ in range(comm.size - 1)]
+    total, piece, sent = work(comm, x), x, []
+    for place in places:
+        sent.append(comm.isend(piece, comm.right))
+        piece = place.wait()
+        total = total + work(comm, piece)
+    for request in sent:
+        request.wait()
+    return total
+
+
+def test_with_a_buffer_at_the_receiver_the_stall_travels_to_the_right_too_and_rank_5_waits_least():
+    """By hand: until it has caught up, rank 5 finds three messages there already, and waits 14 − 3 · 2 = 8 ms."""
+    done = labs.patient(buffered_by_the_receiver)
+    assert waited(done) == [14, 16, 18, 20, 14, 8, 14, 14]
+
+
 def sends_awaited_last(comm, x, work):
     """Right as the exercise 00.overlap is, but no send is awaited before the end."""
     total, piece, sent = 0, x, []
