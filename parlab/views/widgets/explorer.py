@@ -61,7 +61,7 @@ def _control(
 ) -> widgets.Widget:
     """A control with `options`: (name, value) pairs, or values, whose names `says` gives."""
     pairs = [one if isinstance(one, tuple) else (says(one), one) for one in options]
-    look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em")}
+    look = {"style": {"description_width": "9.5em"}, "layout": widgets.Layout(width="29em", max_width="100%")}
     return kind(description=description, options=pairs, value=value, **look)
 
 

@@ -90,7 +90,8 @@ class Prediction(widgets.VBox):
         self.compare.on_click(self._compare)
         self.pass_by.on_click(lambda _: self._show(None))
         unit = [widgets.Label(asked.unit)] if asked.unit else []
-        row = widgets.HBox([self.field, *unit, self.compare, self.pass_by])
+        wraps = widgets.Layout(flex_flow="row wrap")  # on a telephone the row has no room for all
+        row = widgets.HBox([self.field, *unit, self.compare, self.pass_by], layout=wraps)
         super().__init__([widgets.HTML(f"<b>{escape(asked.question)}</b>"), row, self.note])
         self.add_class("parlab-predict")
 
