@@ -1252,6 +1252,36 @@ def by_a_plain_line(size, nbytes, seconds):
 
 
 @of("09.fit")
+def by_the_ends(size, nbytes, seconds):
+    """The first time and the last one alone."""
+    messages = 2 * (size - 1)
+    bandwidth = (nbytes[-1] - nbytes[0]) / size / ((seconds[-1] - seconds[0]) / messages)
+    return [seconds[0] / messages - nbytes[0] / size / bandwidth, bandwidth]
+
+
+@of("09.fit")
+def by_means_of_the_ends(size, nbytes, seconds):
+    """The means of the three smallest and of the three largest."""
+    each, n = seconds / (2 * (size - 1)), nbytes / size
+    slope = (each[-3:].mean() - each[:3].mean()) / (n[-1] - n[0])
+    return each[:3].mean() - slope * n[0], 1 / slope
+
+
+@of("09.fit")
+def by_square_roots(size, nbytes, seconds):
+    each = seconds / (2 * (size - 1))
+    slope, height = np.polyfit(nbytes / size, each, 1, w=each**-0.5)
+    return height, 1 / slope
+
+
+@of("09.fit")
+def by_squares(size, nbytes, seconds):
+    each = seconds / (2 * (size - 1))
+    slope, height = np.polyfit(nbytes / size, each, 1, w=each**-2)
+    return height, 1 / slope
+
+
+@of("09.fit")
 def of_two_ranks(size, nbytes, seconds):
     return answers.fit(2, nbytes, seconds)
 

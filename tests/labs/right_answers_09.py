@@ -72,11 +72,14 @@ def the_other_way_around(comm, x):
 
 
 @of("09.fit")
-def by_the_ends(size, nbytes, seconds):
-    messages = 2 * (size - 1)
-    latency = np.median(seconds[:1] / messages)
-    bandwidth = (nbytes[-1] - nbytes[0]) / size / ((seconds[-1] - seconds[0]) / messages)
-    return [latency - nbytes[0] / size / bandwidth, bandwidth]
+def by_logarithms(size, nbytes, seconds):
+    latency, slope = np.min(seconds), np.max(seconds) / np.max(nbytes)
+    for _ in range(20):  # Gauss and Newton: an error of the logarithm is a relative error
+        model = latency + slope * nbytes
+        rows = np.stack([1 / model, nbytes / model], axis=1)
+        change = np.linalg.lstsq(rows, np.log(seconds / model), rcond=None)[0]
+        latency, slope = latency + change[0], slope + change[1]
+    return [latency / (2 * (size - 1)), 2 * (size - 1) / size / slope]
 
 
 @of("09.fit")
@@ -89,9 +92,10 @@ def by_normal_equations(size, nbytes, seconds):
 @of("09.fit")
 def the_best_of_many_latencies(size, nbytes, seconds):
     tried = []
-    for latency in np.geomspace(seconds[0] / 2, seconds[0], 2000):
-        slope = np.median((seconds[-4:] - latency) / nbytes[-4:])
-        tried.append((np.sum((slope * nbytes + latency - seconds) ** 2 / seconds**2), latency, slope))
+    for latency in np.geomspace(seconds[0] / 2, 2 * seconds[0], 2000):
+        rest = 1 - latency / seconds
+        slope = np.sum(rest * nbytes / seconds) / np.sum((nbytes / seconds) ** 2)
+        tried.append((np.sum((slope * nbytes / seconds - rest) ** 2), latency, slope))
     _, latency, slope = min(tried)
     return latency / (2 * (size - 1)), 2 * (size - 1) / size / slope
 
@@ -103,11 +107,12 @@ def as_an_array(size, nbytes, seconds):
 
 @of("09.fit")
 def by_its_two_halves(size, nbytes, seconds):
-    each, n = seconds / (2 * (size - 1)), nbytes / size
-    bandwidth = np.mean(n[-3:]) / np.mean(each[-3:])
-    for _ in range(20):
-        latency = np.mean(each[:3] - n[:3] / bandwidth)
-        bandwidth = np.mean(n[-3:] / (each[-3:] - latency))
+    """The latency from the smaller half, the bandwidth from the larger one, each with the other known."""
+    each, n, half = seconds / (2 * (size - 1)), nbytes / size, len(seconds) // 2
+    bandwidth = n[-1] / each[-1]
+    for _ in range(50):
+        latency = np.mean(each[:half] - n[:half] / bandwidth)
+        bandwidth = 1 / np.mean((each[half:] - latency) / n[half:])
     return latency, bandwidth
 
 

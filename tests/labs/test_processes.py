@@ -110,6 +110,26 @@ def of_all_messages(size, nbytes, seconds):
     return latency * 2 * (size - 1), bandwidth
 
 
+def not_divided(size, nbytes, seconds):
+    slope, height = np.polyfit(nbytes / size, seconds, 1, w=1 / seconds)
+    return height, 1 / slope
+
+
+def not_divided_at_all(size, nbytes, seconds):
+    slope, height = np.polyfit(nbytes, seconds, 1, w=1 / seconds)
+    return height, 1 / slope
+
+
+def a_plain_line_not_divided(size, nbytes, seconds):
+    slope, height = np.polyfit(nbytes / size, seconds, 1)
+    return height, 1 / slope
+
+
+def divided_by_the_ranks(size, nbytes, seconds):
+    slope, height = np.polyfit(nbytes / size, seconds / size, 1, w=1 / seconds)
+    return height, 1 / slope
+
+
 def half_a_ring(size, nbytes, seconds):
     return fit(size, nbytes, 2 * seconds)
 
@@ -253,8 +273,11 @@ WRONG = [
     ("09.fit", plain_line, "drown the small ones"),
     ("09.fit", swapped, "the two are swapped"),
     ("09.fit", the_slope, "seconds a byte"),
-    ("09.fit", of_all_messages, "latency of"),
-    ("09.fit", half_a_ring, "the latency of half of them"),
+    ("09.fit", of_all_messages, "divide by 2(P − 1)"),
+    ("09.fit", not_divided, "divide by 2(P − 1)"),
+    ("09.fit", not_divided_at_all, "divide by 2(P − 1)"),
+    ("09.fit", a_plain_line_not_divided, "divide by 2(P − 1)"),
+    ("09.fit", half_a_ring, "this counts one half"),
     ("09.fit", whole_arrays, "carries n/P bytes"),
     ("09.fit", largest_only, "2(P − 1)/P of n"),
     ("09.fit", a_dict, "expected (latency, bandwidth)"),
@@ -312,6 +335,17 @@ def test_a_bandwidth_is_told_its_own_cause_and_none_where_none_fits(change, caus
     text = refused("09.fit", lambda *given: change(*fit(*given)))
     assert ("likely cause: " in text) == bool(cause)
     assert cause in text
+
+
+def test_a_time_divided_by_something_else_is_told_no_cause_that_is_not_its_own():
+    assert "likely cause" not in refused("09.fit", divided_by_the_ranks)
+
+
+def test_the_commonest_slip_not_to_divide_is_told_on_ranks_where_2_and_2_times_p_minus_1_differ():
+    for answer in (not_divided, not_divided_at_all):
+        text = refused("09.fit", answer)
+        assert "with 3 ranks" in text
+        assert "half" not in text
 
 
 def test_there_are_twelve_wrong_answers_to_each():
