@@ -18,6 +18,7 @@ from parlab.world import Link, Timeline
 from parlab.world.timeline import Span, Transfer, columns_of
 
 CURVE = {"color": theme.INK, "linewidth": 1.5}
+PART = {"color": theme.INK, "linewidth": 1.0, "linestyle": (0, (4, 3)), "alpha": 0.7}
 POINTS = (
     {"marker": "o", "linestyle": "none", "markersize": 7, "markeredgecolor": theme.PAPER, "color": theme.ALARM},
     {"marker": "s", "linestyle": "none", "markersize": 6, "markeredgecolor": theme.RANKS[0], "color": "none"},
@@ -67,6 +68,7 @@ def idle_parts(message: Transfer, busy: Iterable[Span]) -> list[tuple[int, int]]
 def measured_times(measured: Mapping[int, Times], links: Mapping[int, Link], *, ranks: int, nbytes: int) -> Picture:
     """Draw how long all-reduces took on `ranks` ranks, beside 2(P − 1)(α + n/P/bandwidth), and look closer at one size.
 
+    The two parts of the computed time, latency and bytes, are dashed; the headline has latency's share at that size.
     Below stands the same as a table: for each size the computed and the measured times, and the first one's ratio.
 
     Args:
@@ -88,16 +90,19 @@ def measured_times(measured: Mapping[int, Times], links: Mapping[int, Link], *, 
     if not isinstance(link, Link):
         raise ValueError(f"links={links!r:.60}: must have a Link for {ranks} ranks, such as {{{ranks}: cluster.intra}}")
 
+    latency, per_byte = 2 * (ranks - 1) * link.latency, 2 * (ranks - 1) / ranks / link.bandwidth
+
     def model(n: float) -> float:
-        return 2 * (ranks - 1) * (link.latency + n / ranks / link.bandwidth)
+        return latency + n * per_byte
 
     first, *_ = times
     sizes = sorted(times[first])
     every = [*map(model, sizes), *(seconds for of_library in times.values() for seconds in of_library.values())]
     text = f"all-reduce on {ranks} ranks: {len(sizes)} sizes, {short_bytes(sizes[0])} to {short_bytes(sizes[-1])}"
     text += f", {' and '.join(times)}, measured\nand {FORMULA}; marked: {short_bytes(nbytes)}"
-    off = f"{first}: measured {times[first][nbytes] / model(nbytes):.1f} times the computed time"
-    headline, below = f"{ranks} ranks, {short_bytes(nbytes)}. {off}", 0.5 + 0.18 * len(times)
+    off = f"{first}: {times[first][nbytes] / model(nbytes):.1f} times the computed time"
+    headline = f"{ranks} ranks, {short_bytes(nbytes)}. {off}; latency is {latency / model(nbytes):.0%} of that"
+    below = 0.5 + 0.18 * len(times)
     figure, axes = plot(text, 4.4, headline, top=0.85, bottom=0.25 + below)
     rows = [
         [short_bytes(n), _said(model(n)), *(_said(of_library[n]) for of_library in times.values() if n in of_library)]
@@ -110,6 +115,12 @@ def measured_times(measured: Mapping[int, Times], links: Mapping[int, Link], *, 
     # The model is a curve on these axes: straight pieces between the sizes would miss it by a fifth.
     curve = np.geomspace(sizes[0], sizes[-1], 101)
     axes.plot(curve, [model(n) for n in curve], **CURVE, gid="computed")
+    axes.plot(curve, np.full_like(curve, latency), **PART, gid="latency")
+    axes.plot(curve, curve * per_byte, **PART, gid="bytes")
+    for y, name in ((latency, "latency"), (sizes[-1] * per_byte, "bytes")):
+        if ends[0] < y < ends[1]:
+            label = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "size": theme.SMALL}
+            axes.annotate(name, (sizes[-1], y), **label, annotation_clip=False)
     looks = dict(zip(times, POINTS, strict=False))
     for library, of_library in times.items():
         axes.plot(*zip(*sorted(of_library.items()), strict=True), **looks[library], gid=f"measured {library}")
