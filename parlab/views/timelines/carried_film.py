@@ -13,7 +13,7 @@ from parlab.views.timelines.measured import BY_HAND, WALL_CLOCK, from_first_comp
 from parlab.world import Run, Timeline
 from parlab.world.units import format_bytes
 
-MOST_CLOCKS, MOST_STOPS, MOST_MESSAGES = 3, 11, 2  # messages: in each direction
+MOST_CLOCKS, MOST_STOPS, MOST_MESSAGES = 3, 7, 2  # messages: in each direction
 PANEL, HEAD, BOX = 96, 24, (128, 56)  # heights of a clock's panel and of its name; a rank's box
 BOXES, WAY = (14, 498), (150, 490)  # the left edges of the two ranks, and the way between them
 MESSAGE, SLOT = (74, 20), 78  # a message, and its place at the end of the way
@@ -133,7 +133,7 @@ def _messages(film: Film, messages: list[Carried], top: float) -> None:
 def _state(messages: list[Carried], start: int, end: int) -> str:
     """The words for the messages between two stops."""
     if any(m.start < end and m.end > start for m in messages):
-        return "travels"
+        return "arrives" if all(m.end <= end for m in messages) else "travels"
     if all(m.end <= start for m in messages):
         return "is there"
     return "lies there" if any(m.posted <= start < m.start for m in messages) else "nothing posted"

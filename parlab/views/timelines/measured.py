@@ -101,7 +101,7 @@ def measured_times(measured: Mapping[int, Times], links: Mapping[int, Link], *, 
     text = f"all-reduce on {ranks} ranks: {len(sizes)} sizes, {short_bytes(sizes[0])} to {short_bytes(sizes[-1])}"
     text += f", {' and '.join(times)}, measured\nand {FORMULA}; marked: {short_bytes(nbytes)}"
     off = f"{first}: {times[first][nbytes] / model(nbytes):.1f} times the computed time"
-    headline = f"{ranks} ranks, {short_bytes(nbytes)}. {off}; latency is {latency / model(nbytes):.0%} of that"
+    headline = f"{ranks} ranks, {short_bytes(nbytes)}. {off}, {100 * latency / model(nbytes):.0f} % of which is latency"
     below = 0.5 + 0.18 * len(times)
     figure, axes = plot(text, 4.4, headline, top=0.85, bottom=0.25 + below)
     rows = [

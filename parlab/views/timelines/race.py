@@ -18,8 +18,9 @@ from parlab.world import Run, Timeline
 MOST_CLOCKS, MOST_RANKS, MOST_LETTERS = 3, 4, 9
 ENDS = (148, 606)  # of the rows; at their left stand the rank and the clock
 BAR, GAP, BETWEEN, LEGEND = 17, 14, 13, 50  # heights: of a row, between two rows of a rank, between ranks
-LOOKS = 8  # stops, at least: the film's clock also stands at the end of each run
-DIGIT, ROOM = 8, 4  # the width of a letter on a bar, and the room beside it
+LOOKS = 4  # stops, at least: the film's clock also stands at the end of each run
+MOST_LINES = 8  # between two rows of a rank: more are a grey fan
+DIGIT, ROOM = 8, 2  # the width of a letter on a bar, and the room beside it
 
 Ends = dict[tuple[int, str], int]  # when a rank's action ended
 
@@ -35,7 +36,8 @@ def clocks(source: Any) -> bool:
 def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) -> Film:
     """The film of up to three runs on one clock, each from its first computation on. A rank has a row for each run.
 
-    A line joins the same action in two rows, from its end to its end: it is upright where both clocks agree.
+    A line joins the same action in two rows, from its end to its end: it is upright where both clocks agree. Of many
+    actions every second, third, ... has one.
 
     Args:
         runs: {name: run}, each of at most 4 ranks; `run.wallclock` is the one of a watch. A name has up to 9 letters.
@@ -91,8 +93,8 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
             marks += _joined(film, above, below, rank, y + BAR)
     film.bare(marks)
     film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND}v{height - LEGEND}"/>')
-    for start, _ in pairwise(times):
-        film.tell(start, _line(shown, start))
+    for start, end in pairwise(times):
+        film.tell(start, _line(shown, end))
     return film
 
 
@@ -143,23 +145,25 @@ def _ends(shown: Timeline) -> Ends:
 
 
 def _joined(film: Film, above: Ends, below: Ends, rank: int, y: float) -> str:
-    """A line from the end of each action in the row above to its end in the row below."""
-    both = [(film.x(above[key]), film.x(below[key])) for key in above if key[0] == rank and key in below]
+    """A line from the end of each action in the row above to its end in the row below, the last action's always."""
+    own = sorted((end, key) for key, end in above.items() if key[0] == rank and key in below)
+    both = [(film.x(end), film.x(below[key])) for end, key in own[:: -max(1, -(-len(own) // MOST_LINES))]][::-1]
     lines = "".join(f"M{start:g} {y:g}L{end:g} {y + GAP:g}" for start, end in both)
     return f'<path class="trail" d="{lines}"/>' if lines else ""
 
 
 def _line(shown: Mapping[str, Timeline], time: int) -> str:
-    """How many actions have ended by each clock, and how late the newest of the last clock is, against the first."""
+    """How many actions have ended at `time` by each clock, and how late the last clock's newest is, by the first."""
     done = {name: sum(span.end <= time for span in one.computes) for name, one in shown.items()}
     first, *others = [f"{name} {done[name]}" for name in shown]
     total = len(next(iter(shown.values())).computes)
-    said = ", ".join([f"{first} of {total}", *others])
+    says = next(iter(shown.values())).format
+    said = f"by {says(time)}: {', '.join([f'{first} of {total}', *others])}"
     clock, watch = _ends(next(iter(shown.values()))), _ends(list(shown.values())[-1])
     ended = [(end, key) for key, end in watch.items() if end <= time and key in clock]
     if len(shown) == 1 or not ended:
         return said
     end, (rank, name) = max(ended)
-    late, says = end - clock[rank, name], next(iter(shown.values())).format
+    late = end - clock[rank, name]
     short = action[1] + action[2] if (action := ACTION.fullmatch(name)) else name
     return f"{said}; {short} of rank {rank}: {says(abs(late))} {'late' if late >= 0 else 'early'}"

@@ -56,12 +56,16 @@ def test_4_ranks_1000_bytes_are_drawn_and_tabled_at_6_latencies_and_6_quarters_o
     assert first == [1000, pytest.approx(6 * 1.25e-3)]
     assert last == [4000, pytest.approx(6 * 2e-3)]
     assert [2000, 6 * 1.5e-3] in [[pytest.approx(n), pytest.approx(seconds)] for n, seconds in between]
+    assert lines["latency"][0] == [1000, pytest.approx(6e-3)]
+    assert lines["latency"][-1] == [4000, pytest.approx(6e-3)]
+    assert lines["bytes"][0] == [1000, pytest.approx(6 * 0.25e-3)]
+    assert lines["bytes"][-1] == [4000, pytest.approx(6e-3)]  # 4000 = P · α · bandwidth
     assert [tick.get_text().split("\n") for tick in figure.axes[0].get_xticklabels()] == [
         ["1000 B", "7.5 ms", "7.5 ms"],
         ["3.91 KiB", "12 ms", "30 ms"],
     ]
     (said,) = [text.get_text() for text in figure.texts if text.get_gid() == "title"]
-    assert said == "4 ranks, 1000 B. ours: measured 1.0 times the computed time"
+    assert said == "4 ranks, 1000 B. ours: 1.0 times the computed time, 80 % of which is latency"
     assert "ms" not in repr(figure)
 
 

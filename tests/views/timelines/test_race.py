@@ -29,14 +29,18 @@ def test_a_clock_of_4_us_is_done_while_one_of_10_us_has_ended_2_of_4_actions():
     check_film(film)
     story = repr(film).splitlines()
     assert story[0] == "told 4.00 µs; paid 10.0 µs"
-    assert story[1] == "0 s: told 0 of 4, paid 0"
-    assert "4.00 µs: told 4 of 4, paid 1; F0 of rank 0: 1.50 µs late" in story
-    assert "5.00 µs: told 4 of 4, paid 3; F0 of rank 1: 3.00 µs late" in story
+    assert story[1:] == [
+        "0 s: by 2.50 µs: told 3 of 4, paid 1; F0 of rank 0: 1.50 µs late",
+        "2.50 µs: by 4.00 µs: told 4 of 4, paid 1; F0 of rank 0: 1.50 µs late",
+        "4.00 µs: by 5.00 µs: told 4 of 4, paid 3; F0 of rank 1: 3.00 µs late",
+        "5.00 µs: by 7.50 µs: told 4 of 4, paid 3; F0 of rank 1: 3.00 µs late",
+        "7.50 µs: by 10.0 µs: told 4 of 4, paid 4; F1 of rank 1: 6.00 µs late",
+    ]
 
 
 def test_an_action_that_ends_before_the_first_clock_says_so_is_early():
     story = repr(views.film({"told": works(2.5e-6), "paid": works(1e-6)}))
-    assert "4.00 µs: told 1 of 4, paid 4; F1 of rank 1: 6.00 µs early" in story
+    assert "2.50 µs: by 4.00 µs: told 1 of 4, paid 4; F1 of rank 1: 6.00 µs early" in story
 
 
 def test_a_line_joins_the_end_of_each_action_in_one_row_to_its_end_in_the_next():
@@ -48,6 +52,18 @@ def test_a_line_joins_the_end_of_each_action_in_one_row_to_its_end_in_the_next()
     ]
     told, paid = (1, 2, 2, 4), (2.5, 5, 5, 10)
     assert lines == [(film.x(a * 10**6), film.x(b * 10**6)) for a, b in zip(told, paid, strict=True)]
+
+
+def test_of_20_actions_7_have_a_line_every_third_and_the_last():
+    def many(seconds):
+        return run(
+            lambda comm: [comm.compute(f"0F{number}", seconds=seconds) for number in range(20)], 1, cluster=CLUSTER
+        )
+
+    film = views.film({"told": many(1e-6), "paid": many(2e-6)})
+    (path,) = [path for path in tree_of(film).iter("path") if "L" in path.get("d")]
+    starts = [float(x) for x in re.findall(r"M([\d.]+)", path.get("d"))]
+    assert starts == [film.x(number * 10**6) for number in (2, 5, 8, 11, 14, 17, 20)]
 
 
 def test_of_three_clocks_each_has_a_row_of_each_rank_and_an_action_that_only_one_has_no_line():
