@@ -71,6 +71,21 @@ def test_the_story_tells_of_each_clock_whether_its_messages_travel():
     ]
 
 
+def test_between_the_two_messages_of_a_helper_half_is_there():
+    """Each way one from 1 to 3 µs and one from 6 to 8."""
+    columns = ((0, 1, 0, 1), (1, 0, 1, 0), (4000,) * 4, (1, 1, 6, 6), (1, 1, 6, 6), (3, 3, 8, 8))
+    transfers, work = (*columns, ("all_reduce",) * 4, (None,) * 4), ((0, 1), (0, 0), (10, 10), ("work", "work"))
+    film = views.film({"watch": watched(transfers=transfers, computes=work)}, messages=True)
+    assert repr(film).splitlines()[1:] == [
+        "0 s: watch: nothing posted",
+        "1.00 µs: watch: travels",
+        "3.00 µs: watch: half is there",
+        "6.00 µs: watch: arrives",
+        "8.00 µs: watch: is there",
+        "10.0 µs: watch: is there",
+    ]
+
+
 def test_a_posted_message_stands_dashed_at_its_sender_until_the_receiver_looks():
     film = views.film({"watch": watched()}, messages=True)
     posted = [at for at, words in marks(film, "see") if words == ["7.81 KiB posted"]]
