@@ -12,9 +12,8 @@ SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"
 
 WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, films of what a watch measured
     "09_leaving_the_laptop": [
-        "views.film(two_clocks(one_f_one_b(4, 8)))",
-        "views.film(clocks)",
-        "views.film(both)",
+        'views.film({"computed": slept, "measured": slept.wallclock})',
+        'views.film({"forecast": second, "measured": second.wallclock})',
         "views.film(ways, messages=True)",
     ]
 }
