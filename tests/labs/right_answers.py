@@ -369,6 +369,12 @@ def ring_inside(comm, x, ranks_per_node):
 
 
 @of("01.hierarchical_all_reduce")
+def with_an_all_reduce_between(comm, x, ranks_per_node):
+    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
+    return inside.all_gather(between.all_reduce(inside.reduce_scatter(x)))
+
+
+@of("01.hierarchical_all_reduce")
 def with_counts_everywhere(comm, x, ranks_per_node):
     inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
     own = inside.reduce_scatter(x, counts=answers.counts_of(len(x), inside.size))

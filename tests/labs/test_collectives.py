@@ -222,6 +222,13 @@ def by_the_built_in(comm, x, ranks_per_node):
     return comm.all_reduce(x, algorithm="hierarchical", ranks_per_node=ranks_per_node)
 
 
+def with_an_all_reduce_inside(comm, x, ranks_per_node):
+    inside = comm.split(comm.rank // ranks_per_node)
+    between = comm.split(comm.rank % ranks_per_node)
+    own = np.split(inside.all_reduce(x), ranks_per_node)[inside.rank]
+    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
+
+
 def with_a_whole_sum_inside(comm, x, ranks_per_node):
     inside = comm.split(comm.rank // ranks_per_node)
     between = comm.split(comm.rank % ranks_per_node)
@@ -281,6 +288,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ),
         ("01.hierarchical_all_reduce", by_the_built_in, "comm.all_reduce did the work"),
         ("01.hierarchical_all_reduce", with_a_whole_sum_inside, "a reduce-scatter is enough"),
+        ("01.hierarchical_all_reduce", with_an_all_reduce_inside, "a reduce-scatter is enough"),
     ],
 )
 def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
