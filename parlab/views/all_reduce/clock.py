@@ -77,8 +77,8 @@ def _hierarchical(clock: RankClocks) -> None:
 STEPS: dict[str, Callable[[RankClocks], None]] = {
     "ring": _ring,
     "recursive_doubling": lambda clock: _doubling(clock, halving=False),
-    "rabenseifner": lambda clock: _doubling(clock, halving=True),
     "circulant": _circulant,
+    "rabenseifner": lambda clock: _doubling(clock, halving=True),
     "hierarchical": _hierarchical,
 }
 

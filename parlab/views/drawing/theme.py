@@ -93,7 +93,7 @@ class Line(NamedTuple):
 ALGORITHMS = {
     "ring": Line("#0072B2", "solid", "ring"),
     "recursive_doubling": Line("#D55E00", "dashed", "recursive doubling"),
-    "rabenseifner": Line("#009E73", "dashdot", "halving and doubling"),
     "circulant": Line("#CC79A7", "solid", "circulant"),
+    "rabenseifner": Line("#009E73", "dashdot", "halving and doubling"),
     "hierarchical": Line("#000000", "dotted", "hierarchical"),
 }
