@@ -34,6 +34,8 @@ from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
+from parlab.labs.zero import reduced_at_once
+from parlab.labs.zero_prefetch import gathered_ahead
 
 ROOMS = (
     ranks,
@@ -197,12 +199,14 @@ __all__ = [
     "Exercise",
     "Review",
     "check",
+    "gathered_ahead",
     "hint",
     "in_turn",
     "load",
     "mean_gradient",
     "patient",
     "posted_ahead",
+    "reduced_at_once",
     "require",
     "save",
     "score",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -40,6 +40,28 @@ class PrefetchCase:
 
 
 LINK = Cluster.uniform(latency=1e-6, bandwidth=8e6)  # an element a microsecond
+
+
+def gathered_ahead(
+    comm: Comm, uses: Sequence[Any], gather: Callable[[Any], Any], work: Callable[[Any, Any, Any], Any], x: Any
+) -> Any:
+    """The result of the last work; each gather but the first runs beside the work on the block before. The exercise
+    06.prefetch.
+
+    Args:
+        comm: the ranks that gather together.
+        uses: the blocks in the order of their uses.
+        gather: starts to gather a block's weights, and returns a request.
+        work: `work(block, weights, x)` computes.
+        x: what the first work is given.
+    """
+    request = gather(uses[0])
+    for block, following in zip(uses, [*uses[1:], None], strict=True):
+        weights = request.wait()
+        if following is not None:
+            request = gather(following)
+        x = work(block, weights, x)
+    return x
 
 
 def _try_prefetch(trial: Trial, case: PrefetchCase) -> list[str]:
@@ -156,6 +178,7 @@ PREFETCH = Exercise(
     _try_prefetch,
     _draw,
     on_ranks=True,
+    solved_by=("parlab.labs.gathered_ahead",),
 )
 
 EXERCISES = (PREFETCH,)
