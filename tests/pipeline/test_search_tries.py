@@ -82,6 +82,30 @@ def test_with_room_for_2_a_search_on_a_v_is_below_every_straight_schedule_also_a
     assert lower_bound(4, 8, Costs(transfer=1), memory_limit=2) == 62
 
 
+def below_every_straight(make, p, m, room, transfer=1):
+    folded = simulate(make(p, m), Costs(0.5, 0.5, 0.5, transfer)).makespan
+    return folded < lower_bound(p, m, Costs(transfer=transfer), memory_limit=room)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
+def test_with_more_than_3p_microbatches_zb_v_is_below_every_straight_schedule_at_a_transfer_of_1(p):
+    """The fold's longer way is filled and drained once; in between a place on it is free again sooner."""
+    assert not below_every_straight(zb_v, p, 2 * p, p)
+    assert all(below_every_straight(zb_v, p, m, p) for m in (3 * p + 1, 4 * p, 5 * p - 1, 10 * p))
+
+
+def test_at_a_transfer_of_1_v_min_is_below_every_straight_schedule_from_19_microbatches_on_and_at_2_it_is_not():
+    assert [m for m in range(8, 40) if not below_every_straight(v_min, 4, m, 2)] == [8, 10, 12, 14, 16, 18]
+    assert not any(below_every_straight(v_min, 4, m, 2, transfer=2) for m in (32, 62, 63))
+
+
+def test_at_a_transfer_of_1_four_microbatches_more_cost_zb_v_12_units_and_straight_stages_15():
+    folded = [simulate(zb_v(4, m), Costs(0.5, 0.5, 0.5, 1)).makespan for m in (8, 12, 16, 32)]
+    straight = [lower_bound(4, m, Costs(transfer=1), memory_limit=4) for m in (8, 12, 16, 32)]
+    assert [after - folded[0] for after in folded[1:]] == [12, 24, 72]
+    assert [after - straight[0] for after in straight[1:]] == [15, 30, 90]
+
+
 @pytest.mark.parametrize(("transfer", "units_of_all"), [(0, 41), (1, 63)])
 def test_six_seeds_of_the_search_end_at_the_same_makespan(monkeypatch, transfer, units_of_all):
     numbers = random.Random
