@@ -60,7 +60,7 @@ def film(source: Any, **options: Any) -> Film:
       the K/V that go around, and each rank's work and ports;
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the
       columns, and the shares that add (with sequence parallelism also the tokens that are gathered);
-    - for a step of ZeRO-3 on 2 to 4 ranks: shards that fly together before a block is used, and gradients that go home;
+    - for a step of ZeRO-3 on 2 to 4 ranks: blocks that are gathered before their use, and gradients that are reduced;
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
     - for a list of schedules of the same actions, each a few moves from the one before or with more memory: the actions
       that glide to their new times (with `kept=`, also the bytes that each rank keeps; the first schedule may have

@@ -1,4 +1,4 @@
-"""The film of a step of ZeRO-3, ranks × blocks: shards fly together, are used and drop, and gradients go home."""
+"""The film of a step of ZeRO-3, ranks × blocks: blocks are gathered, used and dropped, gradients reduced."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def zero_film(shown: Timeline) -> Film:
         TOP + ROW * size + 4,
         moving=12.0,
     )
-    for block, name in enumerate(step.blocks):
-        film.draw(word(_middle(step, block), 16, name.removeprefix("layers."), "strong"))
+    for block, name in enumerate(_names(step)):
+        film.draw(word(_middle(step, block), 16, name, "strong"))
     for rank in range(size):
         film.draw(word(34, _y(rank) + HIGH, f"rank {rank}", "strong"))
         for block in range(len(step.blocks)):
@@ -113,17 +113,22 @@ def zero_film(shown: Timeline) -> Film:
     return film
 
 
+def _names(step: ZeroStep) -> list[str]:
+    return [name.replace("layers.", "layer ") for name in step.blocks]
+
+
 def _told(step: ZeroStep, time: int, until: int) -> str:
     """One line for the time between two stops."""
     now = [use for use in step.uses if use.start <= time < use.end]
     passing = [trip.start < until and trip.end > time for trip in step.gathers]
     coming = [use for use, passes in zip(step.uses, passing, strict=True) if passes]
-    gathered = [step.blocks[use.block] for use in coming]
-    going = [step.blocks[trip.block] for trip in step.reductions if trip.start < until and trip.end > time]
-    parts = [f"{'backward' if use.backward else 'forward'} of {step.blocks[use.block]}" for use in now]
-    again = " again" * any(use.backward for use in coming)
-    parts += [f"shards of {' and '.join(gathered)} fly together{again}"] * bool(gathered)
-    parts += [f"gradients of {' and '.join(going)} go home"] * bool(going)
+    names = _names(step)
+    gathered = [names[use.block] for use in coming]
+    reduced = [names[trip.block] for trip in step.reductions if trip.start < until and trip.end > time]
+    parts = [f"{'backward' if use.backward else 'forward'} of {names[use.block]}" for use in now]
+    second = "second " * any(use.backward for use in coming)
+    parts += [f"{second}gather of {' and '.join(gathered)}"] * bool(gathered)
+    parts += [f"reduction of {' and '.join(reduced)}"] * bool(reduced)
     return "; ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The film of a step of ZeRO-3: shards that fly together, and gradients that go home."""
+"""The film of a step of ZeRO-3: blocks that are gathered, and gradients that are reduced."""
 
 import re
 from itertools import pairwise
@@ -30,7 +30,16 @@ def test_each_block_is_gathered_before_its_forward_and_before_its_backward_and_r
 def test_the_story_ends_with_the_optimizer_and_names_every_block():
     film = views.film(step(3, size=3))
     assert film.lines[-1].endswith(UPDATE)
-    assert all(name in film.story for name in step_of(step(3, size=3).timeline).blocks)
+    assert all(name in film.story for name in ("embedding", "layer 0", "layer 1", "layer 2", "layer 3", "head"))
+
+
+def test_beside_the_backward_of_a_layer_the_one_before_is_gathered_again_and_the_one_after_reduced():
+    said = [line.partition(": ")[2] for line in views.film(step(3, size=3)).lines]
+    assert said[1] == "forward of layer 0; gather of layer 1"
+    assert said[8:10] == [
+        "backward of layer 2; second gather of layer 1; reduction of layer 3",
+        "backward of layer 1; second gather of layer 0; reduction of layer 2",
+    ]
 
 
 def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
