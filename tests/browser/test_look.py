@@ -69,3 +69,29 @@ def test_a_notebook_that_is_opened_again_shows_the_pictures_of_its_widgets(reade
     shown = "\n".join(page.locator(OUTPUT).all_inner_texts())
     assert "How many messages? (answer with a number)" in shown
     assert "Error displaying widget" not in shown
+
+
+FILM = """
+import numpy as np
+from parlab import run, views
+
+views.film(run(lambda comm, x: comm.sendrecv(x, comm.right, comm.left), 2, np.ones(9)), waits=True)
+"""
+MIDDLES = """caption => {
+    const text = document.createRange();
+    text.selectNodeContents(caption);
+    return [text, caption.closest(".plays")].map(part => part.getBoundingClientRect())
+        .map(box => box.left + box.width / 2);
+}"""
+
+
+@pytest.mark.slow
+def test_the_caption_of_a_film_stands_below_the_middle_of_its_drawing(reader):
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    place = reader.folder / "film.ipynb"
+    cells = [nbformat.v4.new_code_cell(FILM.strip())]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)
+    reader.open(place.name)
+    reader.run_all_cells()
+    text, drawing = reader.page.locator(".film .caption p").first.evaluate(MIDDLES)
+    assert abs(text - drawing) < 2  # pixels
