@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 
 from parlab.arguments import amount, checked, optional
 from parlab.nn.attention import CAUSAL
@@ -171,14 +172,26 @@ def _draw_ring(figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]
                     seen = np.tril(seen, tile.diagonal)  # query i of these sees keys 0..i + diagonal
                 rows[:] = to_rgb(MASKED)
                 rows[seen] = to_rgb(theme.rank_color(source))
-    grid = panel(figure, LEFT, TOP, theme.WIDTH - BARS - 1.35 - LEFT, side)
+    width = theme.WIDTH - BARS - 1.35 - LEFT
+    grid = panel(figure, LEFT, TOP, width, side)
     _square(grid, image, size, 0, color=theme.PAPER, linewidth=3)
+    _edges(grid, size, width, side)
     name_lanes(grid, list(range(size)))
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
     _draw_load(panel(figure, theme.WIDTH - BARS - 0.55, TOP, BARS, side), pairs)
     seen_as = theme.rank_color(0), "seen: in the colour of the keys' rank", ""
     legend_of(figure, [seen_as, (MASKED, "masked", ""), (SKIPPED, "skipped", "")])
+
+
+def _edges(axes: Axes, size: int, width: float, height: float) -> None:
+    """The edge of each tile, so that the part that is skipped is seen. `width` and `height` of all are in inches."""
+    inset = 2 / 72  # inside the gap between tiles
+    x, y = inset * size / width, inset * size / height
+    for rank, step in np.ndindex(size, size):
+        tile = Rectangle((step + x, rank - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, edgecolor="#999999")
+        tile.set(linewidth=0.6, zorder=3, gid="tile")
+        axes.add_patch(tile)
 
 
 def _draw_load(axes: Axes, load: list[int]) -> None:

@@ -75,6 +75,13 @@ def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layo
     assert title(figure) == f"{said}: {layout}, causal, 4 ranks, 32 tokens"
 
 
+def test_each_of_the_16_tiles_has_an_edge_also_where_it_is_skipped():
+    grid = views.ring_masks(32, 4, "zigzag").axes[0]
+    edges = [tile.get_bbox() for tile in grid.patches if tile.get_gid() == "tile"]
+    assert [(int(box.x0), round(box.y0)) for box in edges] == [(step, rank) for rank in range(4) for step in range(4)]
+    assert all(box.width < 1 and box.height < 1 for box in edges), "no edge lies in the gap between two tiles"
+
+
 def test_the_text_says_what_is_attended_in_each_step():
     assert repr(views.ring_masks(12, 3, "zigzag")).splitlines()[1:] == [
         "rank 0: 26 pairs; causal, full (late queries), full (late queries)",
