@@ -61,3 +61,13 @@ def test_after_its_i_a_llama_block_keeps_more_bytes_than_before():
     kept = kept_bytes(MODEL, TOKENS[:2], TOKENS[:2], 4)
     assert kept.message == 2 * 3 * 4 * 8
     assert all(after > before for before, after in zip(kept.activation, kept.pending, strict=True))
+
+
+@pytest.mark.parametrize(("hidden", "inner", "heads"), [(8, 12, 2), (32, 64, 4), (64, 128, 4)])
+def test_without_the_norms_a_block_keeps_no_more_bytes_after_its_i(hidden, inner, heads):
+    sizes = dict(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=3, num_attention_heads=heads)
+    model, tokens = Llama.random(LlamaConfig(vocab_size=5, **sizes), dtype="float64"), TOKENS[:2]
+    kept = kept_bytes(model, tokens, tokens, 3)
+    values_of_norms = 2 * (2 * hidden + 1)  # two norms, each with its input, the gradient of its output, and 1/rms
+    without_norms = kept.pending[1] - values_of_norms * tokens.size * 8
+    assert without_norms <= kept.activation[1] < kept.pending[1]
