@@ -136,6 +136,6 @@ def _state(messages: list[Carried], start: int, end: int) -> str:
         return "arrives" if all(m.end <= end for m in messages) else "travels"
     if all(m.end <= start for m in messages):
         return "is there"
-    if any(m.end <= start for m in messages) and not any(m.posted <= start < m.start for m in messages):
-        return "half is there"
-    return "lies there" if any(m.posted <= start < m.start for m in messages) else "nothing posted"
+    if any(m.posted < end <= m.start for m in messages):
+        return "lies there"
+    return "half is there" if any(m.end <= start for m in messages) else "nothing posted"

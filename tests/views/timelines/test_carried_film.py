@@ -71,6 +71,13 @@ def test_the_story_tells_of_each_clock_whether_its_messages_travel():
     ]
 
 
+def test_a_message_that_is_posted_before_the_next_stop_lies_there():
+    """Posted at 1 µs; the first stop after 0 is at 10 µs, where its receiver has worked."""
+    sent = ((0, 1), (1, 0), (8000, 8000), (1, 1), (1, 1), (15, 11), ("message", "message"), (None, None))
+    film = views.film({"watch": watched(transfers=sent)}, messages=True)
+    assert repr(film).splitlines()[1] == "0 s: watch: lies there"
+
+
 def test_between_the_two_messages_of_a_helper_half_is_there():
     """Each way one from 1 to 3 µs and one from 6 to 8."""
     columns = ((0, 1, 0, 1), (1, 0, 1, 0), (4000,) * 4, (1, 1, 6, 6), (1, 1, 6, 6), (3, 3, 8, 8))
