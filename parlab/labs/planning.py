@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from operator import eq, floordiv, ge, gt, truediv
 from typing import Any
@@ -45,7 +45,10 @@ class NamedCase:
 
 @dataclass(frozen=True)
 class MemoryCase(NamedCase):
-    """A model of `params` parameters; a microbatch keeps `kept` bytes; dp replicas of pp stages of tp ranks."""
+    """A model of `params` parameters; a microbatch keeps `kept` bytes; dp replicas of pp stages of tp ranks.
+
+    `state` is bytes a parameter: of weight, of gradient, and of optimizer state.
+    """
 
     params: int
     kept: int
@@ -54,13 +57,14 @@ class MemoryCase(NamedCase):
     tp: int
     m: int
     zero: int
+    state: tuple[int, int, int] = (2, 2, 12)
 
     def nbytes(
         self,
         flight: int | None = None,
         among: int | None = None,
         cuts: Callable[[int, int], bool] = ge,
-        optimizer: int = 12,
+        optimizer: int | None = None,
         by: Callable[[int, int], float] = truediv,
         **cut: int,
     ) -> float:
@@ -70,15 +74,15 @@ class MemoryCase(NamedCase):
             flight: the microbatches that it keeps; None: as many as 1F1B.
             among: the number of ranks over which ZeRO cuts; None: dp.
             cuts: says whether ZeRO stage `zero` cuts what stage 1, 2 or 3 cuts first.
-            optimizer: bytes of optimizer state for each parameter.
+            optimizer: bytes of optimizer state for each parameter; None: those of `state`.
             by: divides the bytes of a parameter among ranks.
             cut: divisors of `params` and `activations`, if they are not pp·tp.
         """
         flight = min(self.pp, self.m) if flight is None else flight
         among, whole = among or self.dp, self.pp * self.tp
-        weights, gradients, state = (
-            by(size, among if cuts(self.zero, stage) else 1) for size, stage in ((2, 3), (2, 2), (optimizer, 1))
-        )
+        weight, gradient, least = self.state
+        sizes = ((weight, 3), (gradient, 2), (least if optimizer is None else optimizer, 1))
+        weights, gradients, state = (by(size, among if cuts(self.zero, stage) else 1) for size, stage in sizes)
         activations = flight * self.kept / cut.get("activations", whole)
         return self.params / cut.get("params", whole) * (weights + gradients + state) + activations
 
@@ -92,7 +96,7 @@ class MemoryCase(NamedCase):
             ("pp forwards go by before the first backward reaches the first stage", self.nbytes(1)),
             ("there are not more than m microbatches to keep", self.nbytes(p)),
             ("activations are missing", self.nbytes(0)),
-            ("2 // dp and 12 // dp drop a remainder: divide by /", self.nbytes(by=floordiv)),
+            ("a parameter's bytes // dp drop a remainder: divide by /", self.nbytes(by=floordiv)),
             ("compared by ==: a ZeRO stage cuts what the stages before it cut, too", self.nbytes(cuts=eq)),
             *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage)),
             (stages, self.nbytes(cuts=lambda zero, stage: zero > 0)),
@@ -100,7 +104,8 @@ class MemoryCase(NamedCase):
             *((stages, self.nbytes(cuts=_in_order(order))) for order in permutations((1, 2, 3))),
             (replicas, self.nbytes(among=d * p * t)),
             (replicas, self.nbytes(among=d * t)),
-            ("the optimizer keeps a float32 copy of the weights beside its two moments: 12", self.nbytes(optimizer=8)),
+            ("the optimizer keeps a float32 copy of the weights beside its two moments", self.nbytes(optimizer=8)),
+            ("the sizes are those of `state`, not always 2, 2 and 12", replace(self, state=(2, 2, 12)).nbytes()),
             ("tensor parallelism cuts activations too here", self.nbytes(activations=p)),
             ("a stage keeps the activations of its own layers only", self.nbytes(activations=t)),
             ("tensor parallelism cuts parameters too", self.nbytes(params=p)),
@@ -121,26 +126,28 @@ def _weights_too_early(zero: int, stage: int) -> bool:
 def _try_memory(trial: Trial, case: MemoryCase) -> list[str]:
     result = trial.called(*vars(case).values())
     _compare(result, case.nbytes(), "bytes", case.mistakes())
-    return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; an 80 GB device has {80e9 / 2**30:.1f}"]
+    return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; we take {80e9 / 2**30:.1f} as usable"]
 
 
 def _draw_held(random: np.random.Generator, size: int) -> MemoryCase:
     d, t, m = (int(random.integers(2, 9)) for _ in range(3))
     scale = d * size * t * 1000
-    return MemoryCase(
-        scale * int(random.integers(1, 99)), scale * int(random.integers(1, 99)), d, size, t, m, int(m % 4)
-    )
+    params, kept = (scale * int(random.integers(1, 99)) for _ in range(2))
+    state = (2, 4, 12) if random.integers(2) else (4, 2, 8)
+    return MemoryCase(params, kept, d, size, t, m, int(m % 4), state)
 
 
 MEMORY = Exercise(
     "08.memory",
-    "memory(params, kept, dp, pp, tp, m, zero)",
+    "memory(params, kept, dp, pp, tp, m, zero, state)",
     [
         MemoryCase(1200, 600, 1, 2, 1, 3, 0),
         MemoryCase(1000, 400, 1, 1, 1, 1, 0),
         MemoryCase(1200, 600, 4, 1, 1, 4, 1),  # 4 replicas: with 2 or 3, two mistakes have the same result
         MemoryCase(1200, 600, 3, 2, 1, 5, 2),
         MemoryCase(1200, 600, 3, 1, 2, 4, 3),
+        MemoryCase(1200, 600, 3, 1, 1, 4, 2, (2, 4, 12)),  # equal bytes would hide which of the two is cut
+        MemoryCase(1200, 600, 3, 2, 1, 4, 2, (4, 2, 12)),
         MemoryCase(2400, 4800, 2, 4, 3, 2, 1),
         MemoryCase(2400, 4800, 3, 4, 2, 8, 2),
         MemoryCase(405_853_388_800, 537_474_760_704, 128, 16, 8, 16, 1),
@@ -218,7 +225,7 @@ STEP_TIME = Exercise(
         StepTimeCase(3.0, 0.0, 1.0, 2, 3, 1, 1, 12),
         StepTimeCase(3.0, 8.0, 2.0, 2, 3, 4, 1, 12),
         StepTimeCase(3.0, 8.0, 4.0, 3, 4, 2, 5, 24),
-        StepTimeCase(38.8, 2.11e11, 3.51e11, 128, 16, 8, 8, 2048),
+        StepTimeCase(37.35, 2.03e11, 3.51e11, 128, 16, 8, 8, 2048),
     ],
     _try_step_time,
     _draw_timed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parlab.arguments import Rule, amount, checked, positive, whole
+from parlab.zero import MIXED
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("params", "kept", "work", "nbytes"), amount),
@@ -15,15 +16,25 @@ RULES: dict[str, Rule] = {
 
 
 @checked(RULES)
-def memory_on_paper(params: float, kept: float, dp: int, pp: int, tp: int, m: int, zero: int) -> float:
+def memory_on_paper(
+    params: float,
+    kept: float,
+    dp: int,
+    pp: int,
+    tp: int,
+    m: int,
+    zero: int,
+    state: tuple[float, float, float] = MIXED,
+) -> float:
     """Bytes of the fullest rank by 1F1B with one chunk a rank: its state, and activations of min(pp, m) microbatches.
 
     Args:
-        params: of the model, all cut evenly among pp·tp ranks; 2 + 2 + 12 bytes each, which ZeRO cuts among dp.
+        params: of the model, all cut evenly among pp·tp ranks.
         kept: bytes of activations that the whole model keeps for a microbatch.
         dp, pp, tp: replicas, pipeline stages, tensor-parallel ranks.
         m: microbatches of a replica.
         zero: the ZeRO stage: 1 cuts the optimizer's state, 2 the gradients too, 3 the weights too.
+        state: bytes a parameter, of weight, gradient and optimizer state, which ZeRO cuts among dp.
 
     Raises:
         ValueError: a negative amount, or no ranks.
@@ -31,7 +42,7 @@ def memory_on_paper(params: float, kept: float, dp: int, pp: int, tp: int, m: in
     >>> f"{memory_on_paper(405.9e9, 537e9, dp=128, pp=16, tp=8, m=16, zero=1) / 2**30:.1f} GiB"
     '74.6 GiB'
     """
-    weights, gradients, optimizer = (size / (dp if zero >= stage else 1) for size, stage in ((2, 3), (2, 2), (12, 1)))
+    weights, gradients, optimizer = (size / (dp if zero >= 3 - place else 1) for place, size in enumerate(state))
     return (params * (weights + gradients + optimizer) + min(pp, m) * kept) / (pp * tp)
 
 

@@ -332,9 +332,10 @@ def cut_batch(mesh, tokens):
     return rows[:, positions], rows[:, positions + 1], positions
 
 
-def memory(params, kept, d, p, t, m, zero):
-    weights, gradients, optimizer = 2 / (d if zero >= 3 else 1), 2 / (d if zero >= 2 else 1), 12 / (d if zero else 1)
-    return (params * (weights + gradients + optimizer) + min(p, m) * kept) / (p * t)
+def memory(params, kept, d, p, t, m, zero, state):
+    weight, gradient, optimizer = state
+    each = weight / (d if zero >= 3 else 1) + gradient / (d if zero >= 2 else 1) + optimizer / (d if zero else 1)
+    return (params * each + min(p, m) * kept) / (p * t)
 
 
 def step_time(work, nbytes, speed, d, p, t, v, batch):

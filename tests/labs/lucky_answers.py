@@ -1079,34 +1079,34 @@ def of_rows_by_data_rank(mesh, tokens):
 # Layouts
 
 
-def bytes_held(params, kept, d, p, t, m, cuts, flight=None):
-    weights, gradients, state = (nbytes / (d if cut else 1) for nbytes, cut in zip((2, 2, 12), cuts, strict=True))
-    return (params * (weights + gradients + state) + (min(p, m) if flight is None else flight) * kept) / (p * t)
+def bytes_held(params, kept, d, p, t, m, state, cuts, flight=None):
+    each = sum(nbytes / (d if cut else 1) for nbytes, cut in zip(state, cuts, strict=True))
+    return (params * each + (min(p, m) if flight is None else flight) * kept) / (p * t)
 
 
 @of("08.memory")
-def with_zero_equal(params, kept, d, p, t, m, zero):
-    return bytes_held(params, kept, d, p, t, m, (zero == 3, zero == 2, zero == 1))
+def with_zero_equal(params, kept, d, p, t, m, zero, state):
+    return bytes_held(params, kept, d, p, t, m, state, (zero == 3, zero == 2, zero == 1))
 
 
 @of("08.memory")
-def with_zero_2_also_3(params, kept, d, p, t, m, zero):
-    return bytes_held(params, kept, d, p, t, m, (zero >= 2, zero >= 2, zero >= 1))
+def with_zero_2_also_3(params, kept, d, p, t, m, zero, state):
+    return bytes_held(params, kept, d, p, t, m, state, (zero >= 2, zero >= 2, zero >= 1))
 
 
 @of("08.memory")
-def with_all_microbatches(params, kept, d, p, t, m, zero):
-    return bytes_held(params, kept, d, p, t, m, (zero >= 3, zero >= 2, zero >= 1), m)
+def with_all_microbatches(params, kept, d, p, t, m, zero, state):
+    return bytes_held(params, kept, d, p, t, m, state, (zero >= 3, zero >= 2, zero >= 1), m)
 
 
 @of("08.memory")
-def with_p_microbatches(params, kept, d, p, t, m, zero):
-    return bytes_held(params, kept, d, p, t, m, (zero >= 3, zero >= 2, zero >= 1), p)
+def with_p_microbatches(params, kept, d, p, t, m, zero, state):
+    return bytes_held(params, kept, d, p, t, m, state, (zero >= 3, zero >= 2, zero >= 1), p)
 
 
 @of("08.memory")
-def with_kept_of_one_stage(params, kept, d, p, t, m, zero):
-    return bytes_held(params, kept * p, d, p, t, m, (zero >= 3, zero >= 2, zero >= 1))
+def with_kept_of_one_stage(params, kept, d, p, t, m, zero, state):
+    return bytes_held(params, kept * p, d, p, t, m, state, (zero >= 3, zero >= 2, zero >= 1))
 
 
 @of("08.step_time")

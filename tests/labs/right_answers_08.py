@@ -13,38 +13,38 @@ __all__ = ["RIGHT"]
 
 
 @of("08.memory")
-def in_whole_numbers(params, kept, d, p, t, m, zero):
-    divided = [12 * params, 2 * params, 2 * params]
+def in_whole_numbers(params, kept, d, p, t, m, zero, bytes_each):
+    divided = [size * params for size in reversed(bytes_each)]
     state = sum(size if stage >= zero else Fraction(size, d) for stage, size in enumerate(divided))
     return float((state + min(m, p) * kept) / p / t)
 
 
 @of("08.memory")
-def with_the_papers_table(params, kept, d, p, t, m, zero):
-    share = params / p / t
-    state = [16 * share, 4 * share + 12 * share / d, 2 * share + 14 * share / d, 16 * share / d][zero]
+def with_the_papers_table(params, kept, d, p, t, m, zero, bytes_each):
+    w, g, o = (size * params / p / t for size in bytes_each)
+    state = [w + g + o, w + g + o / d, w + (g + o) / d, (w + g + o) / d][zero]
     return state + kept / t / p * min(p, m)
 
 
 @of("08.memory")
-def with_numpy(params, kept, d, p, t, m, zero):
+def with_numpy(params, kept, d, p, t, m, zero, bytes_each):
     cut = np.where(np.arange(1, 4) <= zero, d, 1)
-    return np.array([12, 2, 2]) / cut @ np.full(3, params / (p * t)) + np.minimum(p, m) * kept / (p * t)
+    return np.array(bytes_each)[::-1] / cut @ np.full(3, params / (p * t)) + np.minimum(p, m) * kept / (p * t)
 
 
 @of("08.memory")
-def of_each_stage_the_most(params, kept, d, p, t, m, zero):
-    states = answers.memory(params, 0, d, p, t, m, zero)
+def of_each_stage_the_most(params, kept, d, p, t, m, zero, bytes_each):
+    states = answers.memory(params, 0, d, p, t, m, zero, bytes_each)
     return max(states + min(m, p - rank) * kept / (p * t) for rank in range(p))
 
 
 @of("08.memory")
-def by_a_count_of_what_is_in_flight(params, kept, d, p, t, m, zero):
+def by_a_count_of_what_is_in_flight(params, kept, d, p, t, m, zero, bytes_each):
     flight = most = 0
     for action in "F" * min(p, m) + "BF" * (m - min(p, m)) + "B" * min(p, m):
         flight += 1 if action == "F" else -1
         most = max(most, flight)
-    return answers.memory(params, 0, d, p, t, m, zero) + most * kept / p / t
+    return answers.memory(params, 0, d, p, t, m, zero, bytes_each) + most * kept / p / t
 
 
 @of("08.step_time")
