@@ -271,6 +271,22 @@ def test_in_a_rack_of_72_tp_8_stays_the_best_of_whole_sequences():
     assert [round(x, 2) for x in seconds.values()] == [5.66, 6.32, 7.64, 11.94]
 
 
+def test_405b_cut_128_fold_fits_and_costs_1_percent_on_16384_gpus_and_a_fifth_on_256():
+    """Memory does not demand 256 pieces: time prefers them. On 256 GPUs all other cuts are at least 15 % slower."""
+    every = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192)
+    cuts = np.array([layout.tp * layout.cp * layout.pp for layout in every.layouts])
+    fits = every.bytes <= every.memory
+    assert (fits & (cuts == 128)).sum() == 5041
+    best = {cut: every.seconds[fits & (cuts == cut)].min() for cut in (128, 256)}
+    assert best[256] == every.best.total_seconds
+    assert 1 < best[128] / best[256] < 1.01
+    few = search(LLAMA_405B, DGX_H100, 256, batch=2048, sequence=8192)
+    cuts = np.array([layout.tp * layout.cp * layout.pp for layout in few.layouts])
+    fits = few.bytes <= few.memory
+    found = [few.seconds[fits & part].min() for part in (cuts == 256, cuts == 128, cuts != 256)]
+    assert [round(float(seconds)) for seconds in found] == [371, 448, 433]
+
+
 def test_in_a_rack_of_72_tp_8_needs_zero_3_to_be_the_best_and_never_is_it_32_or_64():
     """Without ZeRO-3 tp 16 is the best: with tp 8 the weights of a short pipeline do not fit beside the activations."""
     rack = replace(DGX_H100, ranks_per_node=72)
