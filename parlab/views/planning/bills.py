@@ -88,7 +88,7 @@ def bills(
     _name_waits(axes, _with_rest([found.seconds for found in named.values()]), promises)
     if promised:
         axes.plot(list(promises.values()), list(promises), gid="promised", **PROMISED)
-        write(figure, 0.15, TOP - 0.2, "▎promised", theme.SMALL)
+        write(figure, axes.get_position().x0 * theme.WIDTH + 0.7, TOP - 0.33, "▎promised", theme.SMALL)
     return figure
 
 

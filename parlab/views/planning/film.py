@@ -19,6 +19,7 @@ WORDS = 500  # the fields of the layout, beside the map
 BEFORE = 1e-6  # of a stop before the next: then all of the next layout stands there at once
 GIB = 2**30
 MOST = 12
+LETTER = 7.4  # units, of a small word: at most
 
 
 def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film:
@@ -87,8 +88,22 @@ def _scales(walk: Walk) -> dict[str, float]:
 
 def _bill_frames(walk: Walk) -> str:
     names = "".join(word(4, top, name, "left") for name, top in TOP.items())
-    device = f"the device: {format_bytes(walk.plans.memory)}"
-    return names + word(min(_limit(walk), RIGHT - 90), TOP["memory"] - 30, device, "small")
+    device = f"usable: {format_bytes(walk.plans.memory)}"
+    return names + word(min(_limit(walk), RIGHT - 90), TOP["memory"] - 30, device, "small") + _keys(walk)
+
+
+def _keys(walk: Walk) -> str:
+    """Under each bill, the names of the kinds that have a width of their own at some stop."""
+    marks = ""
+    for name, colors in (("time", TIME), ("memory", MEMORY)):
+        bills = [parts for found in walk for bill, parts, _ in _bills_of(found) if bill == name]
+        x, y, each = float(LEFT), TOP[name] + HALF + 12, _scales(walk)[name]
+        for kind, color in colors.items():
+            if max(parts[kind] for parts in bills) * each >= 1:
+                marks += f'<rect class="key" x="{x:g}" y="{y - 4:g}" width="8" height="8" fill="{color}"/>'
+                marks += word(x + 11, y, kind, "small left")
+                x += 22 + LETTER * len(kind)
+    return marks
 
 
 def _limit(walk: Walk) -> float:

@@ -18,10 +18,7 @@ from parlab.world import DGX_H100
 NODE, RACK = (4, 8, 16, 32), (8, 16, 32, 64)
 GPUS = 72  # of the rack
 HIGH, TOP, HALF = 2.2, 1.0, 0.36  # inches, inches, and of a bar's place
-STYLES: dict[str, dict[str, Any]] = {
-    "ZeRO-2": {"color": theme.RANKS[5], "marker": "s", "linestyle": "dashed"},
-    "ZeRO-3": {"color": theme.RANKS[0], "marker": "o", "linestyle": "solid"},
-}
+STYLE: dict[str, Any] = {"color": theme.RANKS[5], "marker": "s", "linestyle": "solid"}
 
 
 def tensor_sizes(headline: str = "") -> Picture:
@@ -32,25 +29,20 @@ def tensor_sizes(headline: str = "") -> Picture:
     has 8 microbatches for 16 stages; its seconds are those of the simulated schedule.
 
     Right: 72 GPUs share an NVLink network. The shortest step with tp 8 to 64, by the best layout of whole sequences
-    that fits, with ZeRO-2 at most, and with ZeRO-3.
+    that fits, with ZeRO-2 at most.
 
     Args:
         headline: above the figure. Empty: the sizes with the least waiting and the shortest steps.
     """
     waits = {tp: _waits(tp) for tp in NODE}
     rack = replace(DGX_H100, ranks_per_node=GPUS)
-    stages: dict[str, Any] = {"ZeRO-2": [1, 2], "ZeRO-3": 3}
-    best = {
-        name: [search(LLAMA_405B, rack, RANKS, **STEP, cp=1, tp=tp, zero=zero).best for tp in RACK]
-        for name, zero in stages.items()
-    }
+    best = [search(LLAMA_405B, rack, RANKS, **STEP, cp=1, tp=tp, zero=[1, 2]).best for tp in RACK]
     least = min(waits, key=lambda tp: sum(waits[tp]))
-    first = sorted(min(of, key=lambda e: e.total_seconds).layout.tp for of in best.values())
-    said = headline or f"tp {least} waits least; in a rack {' or '.join(map(str, first))} is the best"
+    first = min(best, key=lambda e: e.total_seconds).layout.tp
+    said = headline or f"tp {least} waits least; in a rack tp {first} is the best"
     lines = [f"node of 8, tp {tp:2}: idle {idle:.2f} s, turns {turns:.2f} s" for tp, (idle, turns) in waits.items()]
-    for name, of in best.items():
-        steps = ", ".join(f"tp {e.layout.tp} {e.total_seconds:.2f} s" for e in of)
-        lines.append(f"rack of {GPUS}, {name}: {steps}")
+    steps = ", ".join(f"tp {e.layout.tp} {e.total_seconds:.2f} s" for e in best)
+    lines.append(f"rack of {GPUS}: {steps}")
     figure = sheet([said, *lines], TOP + HIGH + 0.55, said)
     _draw_waits(figure, panel(figure, 0.9, TOP, 3.9, HIGH), waits)
     _draw_rack(figure, panel(figure, 5.75, TOP, 3.6, HIGH), best)
@@ -93,19 +85,18 @@ def _draw_waits(figure: Picture, axes: Axes, waits: dict[int, tuple[float, float
     write(figure, 0.9, TOP - 0.4, "Nodes of 8: Llama 3's layout, another tp", weight="bold")
 
 
-def _draw_rack(figure: Picture, axes: Axes, best: dict[str, list[Estimate]]) -> None:
-    seconds = {name: [e.total_seconds for e in of] for name, of in best.items()}
-    most = max(map(max, seconds.values()))
+def _draw_rack(figure: Picture, axes: Axes, best: list[Estimate]) -> None:
+    seconds = [e.total_seconds for e in best]
+    most = max(seconds)
     scale(axes.yaxis, "seconds a step", ends=(4, 1.08 * most), size=theme.SMALL)
     ends = (-0.6, len(RACK) - 0.4)
     scale(axes.xaxis, ends=ends, ticks=range(len(RACK)), says=[f"tp {tp}" for tp in RACK], size=theme.SMALL)
-    for (name, of), up in zip(seconds.items(), (0.085, -0.085), strict=True):
-        axes.plot(range(len(of)), of, gid=name, linewidth=2, markersize=7, **STYLES[name])
-        for place in (0, 1):
-            y = of[place] + up * most
-            marks.word(axes, place, y, f"{of[place]:.2f}", ha="center", color=STYLES[name]["color"])
-        at = min(range(len(of)), key=of.__getitem__)
-        axes.plot([at], [of[at]], gid="best", **STYLES[name] | {"markersize": 13, "linestyle": "none"})
-    write(figure, 5.75, TOP - 0.4, f"Nodes of {GPUS}: the best step", weight="bold")
-    for name, place, words in (("ZeRO-2", 0, "■ ZeRO-2 at most"), ("ZeRO-3", 1, "● ZeRO-3")):
-        write(figure, 6.1, TOP + 0.1 + 0.24 * place, words, color=STYLES[name]["color"])
+    axes.plot(range(len(RACK)), seconds, gid="steps", linewidth=2, markersize=7, **STYLE)
+    for place, y in enumerate(seconds):
+        steep = place and y > 1.1 * seconds[place - 1]  # the line comes from below: the number stands at its left
+        marks.word(
+            axes, place - 0.15 * steep, y + 0.085 * most * (not steep), f"{y:.2f}", ha="right" if steep else "center"
+        )
+    at = min(range(len(RACK)), key=seconds.__getitem__)
+    axes.plot([at], [seconds[at]], gid="best", **STYLE | {"markersize": 13, "linestyle": "none"})
+    write(figure, 5.75, TOP - 0.4, f"Nodes of {GPUS}: the best step, ZeRO-2 at most", weight="bold")
