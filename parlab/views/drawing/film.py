@@ -49,8 +49,8 @@ CSS = f"""
 .film .plays{{max-width:760px;font:16px system-ui,sans-serif;--from:-{BEFORE};--to:var(--end);
 --t:calc(var(--from) + var(--u,1)*(var(--to) - var(--from)))}}
 .film svg{{display:block;width:100%}}
-.film .caption{{display:grid;text-align:center}}
-.film .caption p{{grid-area:1/1;margin:0;line-height:1.3}}
+.film .caption{{display:grid}}
+.film .caption p{{grid-area:1/1;margin:0;line-height:1.3;text-align:center}}
 .film rect{{rx:3px}}
 .film text{{fill:currentColor;text-anchor:middle;dominant-baseline:central}}
 .film .dark{{fill:{theme.INK}}}
