@@ -27,13 +27,14 @@ def test_a_stub_is_not_written_yet(name, stub, capsys):
 
 PUZZLES = ("04.faster", "04b.beat_heuristic")  # one case, which is solved by hand
 DIAGNOSES = ("07.find_bug",)  # all cases have the same ranks, and another bug
+FROM_3 = ("09.fit",)  # 3 ranks come first: on 2 the factors 2(P − 1) and 2 are the same, and no cause can be told
 
 
 @pytest.mark.parametrize("name", labs.EXERCISES)
 def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
     labs.check(name, lambda comm, x, *more: x)
     smallest = labs.EXERCISES[name].cases[0]
-    assert smallest.size == (3 if name in PUZZLES else 1 if name in DIAGNOSES else 2)
+    assert smallest.size == (3 if name in PUZZLES + FROM_3 else 1 if name in DIAGNOSES else 2)
     assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with {smallest}")
 
 
@@ -52,7 +53,8 @@ def test_the_ranks_of_the_cases_grow():
         if exercise.name in PUZZLES + DIAGNOSES:
             continue
         sizes = [case.size for case in exercise.cases if case.size > 1]
-        assert sizes == sorted(sizes), exercise.name
+        first = exercise.name in FROM_3
+        assert sizes[first:] == sorted(sizes[first:]), exercise.name
         assert 2 in sizes
         assert max(sizes) >= 7
 
