@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 
 from parlab.arguments import amount, checked, optional
 from parlab.nn.attention import CAUSAL
@@ -188,10 +187,9 @@ def _edges(axes: Axes, size: int, width: float, height: float) -> None:
     """The edge of each tile, so that the part that is skipped is seen. `width` and `height` of all are in inches."""
     inset = 2 / 72  # inside the gap between tiles
     x, y = inset * size / width, inset * size / height
-    for rank, step in np.ndindex(size, size):
-        tile = Rectangle((step + x, rank - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, edgecolor="#999999")
-        tile.set(linewidth=0.6, zorder=3, gid="tile")
-        axes.add_patch(tile)
+    ranks, hops = zip(*np.ndindex(size, size), strict=True)
+    tiles = [marks.Interval(hop + x, hop + 1 - x) for hop in hops]
+    marks.frames(axes, "tiles", tiles, ranks, (y - 0.5, 0.5 - y), "#999999", linewidths=0.6, zorder=3)
 
 
 def _draw_load(axes: Axes, load: list[int]) -> None:

@@ -77,7 +77,8 @@ def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layo
 
 def test_each_of_the_16_tiles_has_an_edge_also_where_it_is_skipped():
     grid = views.ring_masks(32, 4, "zigzag").axes[0]
-    edges = [tile.get_bbox() for tile in grid.patches if tile.get_gid() == "tile"]
+    (tiles,) = [drawn for drawn in grid.collections if drawn.get_gid() == "tiles"]
+    edges = [path.get_extents() for path in tiles.get_paths()]
     assert [(int(box.x0), round(box.y0)) for box in edges] == [(step, rank) for rank in range(4) for step in range(4)]
     assert all(box.width < 1 and box.height < 1 for box in edges), "no edge lies in the gap between two tiles"
 
