@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -147,7 +148,8 @@ def _ends(shown: Timeline) -> Ends:
 def _joined(film: Film, above: Ends, below: Ends, rank: int, y: float) -> str:
     """A line from the end of each action in the row above to its end in the row below, the last action's always."""
     own = sorted((end, key) for key, end in above.items() if key[0] == rank and key in below)
-    both = [(film.x(end), film.x(below[key])) for end, key in own[:: -max(1, -(-len(own) // MOST_LINES))]][::-1]
+    every = math.ceil(len(own) / MOST_LINES) or 1  # counted from the last one
+    both = [(film.x(end), film.x(below[key])) for end, key in reversed(own[::-every])]
     lines = "".join(f"M{start:g} {y:g}L{end:g} {y + GAP:g}" for start, end in both)
     return f'<path class="trail" d="{lines}"/>' if lines else ""
 
