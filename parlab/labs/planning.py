@@ -15,6 +15,9 @@ from parlab.labs.difference import apart, brief, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
+from parlab.zero import MIXED
+
+MIXED_BYTES = (MIXED.weight, MIXED.gradient, MIXED.optimizer)
 
 
 def _compare(result: Any, right: float, unit: str, mistakes: Iterable[tuple[str, float]]) -> None:
@@ -57,7 +60,7 @@ class MemoryCase(NamedCase):
     tp: int
     m: int
     zero: int
-    state: tuple[int, int, int] = (2, 2, 12)
+    state: tuple[int, int, int] = MIXED_BYTES
 
     def nbytes(
         self,
@@ -105,7 +108,7 @@ class MemoryCase(NamedCase):
             (replicas, self.nbytes(among=d * p * t)),
             (replicas, self.nbytes(among=d * t)),
             ("the optimizer keeps a float32 copy of the weights beside its two moments", self.nbytes(optimizer=8)),
-            ("the sizes are those of `state`, not always 2, 2 and 12", replace(self, state=(2, 2, 12)).nbytes()),
+            ("the sizes are those of `state`, not always 2, 2 and 12", replace(self, state=MIXED_BYTES).nbytes()),
             ("tensor parallelism cuts activations too here", self.nbytes(activations=p)),
             ("a stage keeps the activations of its own layers only", self.nbytes(activations=t)),
             ("tensor parallelism cuts parameters too", self.nbytes(params=p)),
