@@ -162,11 +162,12 @@ def detailed() -> dict[tuple[Axes, int], StepCosts]:
     return {(tuple(axes), microbatches): StepCosts(*costs) for axes, microbatches, *costs in json.loads(text)}
 
 
+def _store(name: str, rows: list[Any]) -> None:
+    with open(str(files("parlab.views.mesh") / name), "w", encoding="utf-8") as file:
+        file.write("[" + ",\n".join(map(json.dumps, rows)) + "]\n")
+
+
 if __name__ == "__main__":
-    rows = [json.dumps(computed(*choice)) for choice in choices()]
-    with open(str(files("parlab.views.mesh") / STORED), "w", encoding="utf-8") as file:
-        file.write("[" + ",\n".join(rows) + "]\n")
+    _store(STORED, [computed(*choice) for choice in choices()])
     eight = [(axes, m) for axes in meshes(8) for m in fitting(axes)]
-    rows = [json.dumps([*choice, *step_on(*choice, "one_f_one_b", 1)]) for choice in eight]
-    with open(str(files("parlab.views.mesh") / DETAILED), "w", encoding="utf-8") as file:
-        file.write("[" + ",\n".join(rows) + "]\n")
+    _store(DETAILED, [[*choice, *step_on(*choice, "one_f_one_b", 1)] for choice in eight])
