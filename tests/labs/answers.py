@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from parlab.experts import exchange_rows
-from parlab.labs import EXERCISES, find_bug
+from parlab.labs import EXERCISES, find_bug, gathered_ahead
 from parlab.pipeline import Action, Schedule
 from parlab.sequence import ring_attention
 from parlab.zero import shard_range
@@ -218,16 +218,6 @@ def stage_2(comm, backward, microbatches, parts=None, last_only=False, forget=Fa
         shards[block] = part + (0 if last_only else shards.get(block, 0))
     parts = comm.size * microbatches if parts is None else parts(comm.size, microbatches)
     return {block: (shard / parts)[: len(shard) - forget] for block, shard in shards.items()}
-
-
-def prefetch(comm, uses, gather, work, x):
-    request = gather(uses[0])
-    for block, following in zip(uses, [*uses[1:], None], strict=True):
-        weights = request.wait()
-        if following is not None:
-            request = gather(following)
-        x = work(block, weights, x)
-    return x
 
 
 def usp(comm, q, k, v, ulysses):
@@ -457,7 +447,7 @@ SOLUTIONS = {
     "05.parallel_loss": parallel_loss,
     "06.zero_1": zero_1,
     "06.stage_2": stage_2,
-    "06.prefetch": prefetch,
+    "06.prefetch": gathered_ahead,
     "07.find_bug": find_bug,
     "07.who_sums": sum_gradient,
     "07.norm": norm,

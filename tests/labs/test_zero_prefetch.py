@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from parlab import labs
-from tests.labs.answers import STUBS, prefetch, refused, reviewed
+from parlab.labs import gathered_ahead as prefetch
+from tests.labs.answers import STUBS, refused, reviewed
 
 
 def one_by_one(comm, uses, gather, work, x):
@@ -101,9 +101,8 @@ def one_gather_too_many(comm, uses, gather, work, x):
     return x
 
 
-@pytest.mark.parametrize("answer", [prefetch, labs.gathered_ahead])
-def test_the_solution_passes(answer):
-    review = reviewed("06.prefetch", answer)
+def test_the_solution_passes():
+    review = reviewed("06.prefetch", prefetch)
     assert review.status == "passed", review.text
 
 
