@@ -76,16 +76,21 @@ def test_of_two_stalls_that_meet_mending_one_gains_nothing():
     assert labs.patient(stall=6e-3).timeline.makespan == labs.patient(also={1: 5}).timeline.makespan
 
 
-def buffered(comm, x, work):
-    """Each send returns at once, as if it were copied into a buffer."""
+def _sends_awaited_at_the_end(comm, x, work, pieces):
+    """A send returns at once, as if it were copied into a buffer; `pieces` receives them, each when it is asked."""
     total, piece, sent = work(comm, x), x, []
     for _ in range(comm.size - 1):
         sent.append(comm.isend(piece, comm.right))
-        piece = comm.recv(comm.left, like=piece)
+        piece = next(pieces)
         total = total + work(comm, piece)
     for request in sent:
         request.wait()
     return total
+
+
+def buffered(comm, x, work):
+    """A message stays with its sender until the receiver asks for it."""
+    return _sends_awaited_at_the_end(comm, x, work, (comm.recv(comm.left, like=x) for _ in range(comm.size - 1)))
 
 
 def test_with_buffered_sends_the_stall_travels_to_the_right_only_and_rank_4_waits_as_little_as_rank_5():
@@ -99,14 +104,7 @@ def test_with_buffered_sends_the_stall_travels_to_the_right_only_and_rank_4_wait
 def buffered_by_the_receiver(comm, x, work):
     """A message leaves when it is sent, and lies with the receiver until that asks for it: MPI's eager protocol."""
     places = [comm.irecv(comm.left, like=x) for _ in range(comm.size - 1)]
-    total, piece, sent = work(comm, x), x, []
-    for place in places:
-        sent.append(comm.isend(piece, comm.right))
-        piece = place.wait()
-        total = total + work(comm, piece)
-    for request in sent:
-        request.wait()
-    return total
+    return _sends_awaited_at_the_end(comm, x, work, (place.wait() for place in places))
 
 
 def test_with_a_buffer_at_the_receiver_the_stall_travels_to_the_right_too_and_rank_5_waits_least():
