@@ -6,15 +6,16 @@ The axes of bytes are the same at all settings of the sliders, so that pictures 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from matplotlib.ticker import MultipleLocator
 
-from parlab.arguments import checked, one_of
+from parlab.arguments import checked, one_of, optional, whole
 from parlab.views.arguments import within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, short_bytes, write
-from parlab.views.mesh.steps import NAMES, B, StepCosts, detailed, fitting, meshes, step_on
+from parlab.views.mesh.steps import MICROBATCHES, NAMES, B, StepCosts, detailed, fitting, meshes, step_on
 from parlab.views.mesh.strategies import STRATEGIES
 from parlab.views.widgets.explorer import Explorer, steps
 from parlab.views.zero_redundancy.step_memory import LAYERS
@@ -33,7 +34,18 @@ BESIDE = (1, 8, 1, 1), 16  # the step whose held bytes are marked: pp 8, 16 micr
 BESIDE_SAID = "pp 8, 16 microbatches"
 
 
-@checked({"schedule": partial(one_of, choices=SCHEDULES), "zero": partial(within, least=0, most=3)})
+def _microbatches(name: str, value: Any) -> None:
+    if whole(name, value) not in MICROBATCHES:
+        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(map(str, MICROBATCHES))}")
+
+
+@checked(
+    {
+        "schedule": partial(one_of, choices=SCHEDULES),
+        "zero": partial(within, least=0, most=3),
+        "asked": optional(_microbatches),
+    }
+)
 def mesh(
     axes: tuple[int, int, int, int] = (1, 2, 2, 2),
     schedule: str = "one_f_one_b",
@@ -50,7 +62,7 @@ def mesh(
         schedule: the name of the function that makes the pipeline's schedule.
         zero: the ZeRO stage.
         microbatches: into which each replica cuts its rows, of 16 in all.
-        asked: another number of microbatches, of which the picture says that it is not shown.
+        asked: another number of microbatches, 1, 2, 4, 8 or 16, of which the picture says that it is not shown.
 
     Raises:
         ValueError: no such mesh, schedule or stage, or microbatches that the mesh cannot have.
@@ -114,7 +126,7 @@ def explore_mesh() -> Explorer:
     spelled = {" ".join(f"{name}{size}" for name, size in own): sizes for own, sizes in zip(named, every, strict=True)}
     controls = {
         "axes": steps("mesh of 8 ranks", spelled.items(), (1, 2, 2, 2)),
-        "microbatches": steps("microbatches", (1, 2, 4, 8, 16), 4),
+        "microbatches": steps("microbatches", MICROBATCHES, 4),
     }
     return Explorer("explore_mesh", controls, _nearest)
 

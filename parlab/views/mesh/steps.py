@@ -26,6 +26,7 @@ from parlab.world import DGX_H100, Cluster, Comm, Device, Link, Timeline, run
 from parlab.zero import accounting
 
 B, S = 16, 16  # rows of the batch, tokens of a row
+MICROBATCHES = (1, 2, 4, 8, 16)
 NAMES = ("dp", "pp", "cp", "tp")
 CONFIG = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=8)
 SCALE = 64
@@ -70,7 +71,7 @@ def meshes(ranks: int) -> list[Axes]:
 
 def fitting(axes: Axes) -> list[int]:
     """The numbers of microbatches: each replica has rows for them, and each rank of its pipeline has one."""
-    return [m for m in (1, 2, 4, 8, 16) if axes[1] <= m <= B // axes[0]]
+    return [m for m in MICROBATCHES if axes[1] <= m <= B // axes[0]]
 
 
 @cache

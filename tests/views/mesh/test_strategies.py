@@ -97,6 +97,9 @@ def test_meshes_that_are_not_of_8_ranks_and_unknown_schedules_are_refused():
         views.mesh((8, 1, 1, 1), microbatches=4)
     with pytest.raises(ValueError, match="schedule='best': use one of gpipe"):
         views.mesh(schedule="best")
+    for asked in ("x", 3):
+        with pytest.raises(ValueError, match=f"asked={asked!r}: "):
+            views.mesh(asked=asked)
 
 
 @pytest.mark.parametrize(
