@@ -310,11 +310,14 @@ def word(x: float, y: float, text: object, look: str = "") -> str:
     return f'<text x="{x:g}" y="{y:g}"{f" class={chr(34)}{look}{chr(34)}" if look else ""}>{escape(str(text))}</text>'
 
 
-def box(x: float, y: float, width: float, height: float, fill: str, text: object = "", look: str = "") -> str:
-    """A rectangle in a colour of the theme, with a word in its middle that can be read on it."""
+def box(
+    x: float, y: float, width: float, height: float, fill: str, text: object = "", look: str = "", *, edge: str = ""
+) -> str:
+    """A rectangle in a colour of the theme, with a word in its middle that can be read on it; `edge` is its line."""
     ink = "dark" if theme.text_color(fill) == theme.INK else "light"
     inside = word(x + width / 2, y + height / 2, text, f"{ink} {look}".strip()) if str(text) else ""
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>{inside}'
+    line = f' stroke="{edge}"' if edge else ""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"{line}/>{inside}'
 
 
 def outline(x: float, y: float, width: float, height: float, look: str, *, thin: bool = False) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from parlab.arguments import whole
+from parlab.arguments import checked_rank, whole
 from parlab.train import Mesh
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
@@ -59,9 +59,7 @@ def groups_on_mesh(rank: int, sizes: Mapping[str, int]) -> Picture:
     dp, pp, cp, tp = full.values()
     if dp * pp * cp * tp > MOST:
         raise ValueError(f"sizes={sizes!r:.60}: these are {dp * pp * cp * tp} ranks, and {MOST} are the most")
-    if not 0 <= whole("rank", rank, 0) < dp * pp * cp * tp:
-        raise ValueError(f"rank={rank}: choose one of 0 to {dp * pp * cp * tp - 1}")
-    groups = groups_of(rank, full)
+    groups = groups_of(checked_rank(rank, "rank", dp * pp * cp * tp), full)
     said = ", ".join(f"{name[0]} {digit}" for name, digit in zip(NAMES, _digits(rank, full), strict=True))
     headline = f"Rank {rank} is at {said}. The ranks of a group differ from it in one digit"
     lines = [f"{SPELLED.get(name, name)}: ranks {', '.join(map(str, ranks))}" for name, ranks in groups.items()]

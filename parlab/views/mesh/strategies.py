@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parlab.arguments import checked_rank
 from parlab.train import bytes_by_strategy, strategy_of
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows, time_axis, timeline_of
@@ -40,8 +41,7 @@ def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None
         ValueError: something else than a run, or a rank that is not there.
     """
     shown = timeline_of(run)
-    if type(rank) is not int or not 0 <= rank < shown.size:
-        raise ValueError(f"rank={rank!r:.60}: choose one of 0 to {shown.size - 1}")
+    rank = checked_rank(rank, "rank", shown.size)
     counted = bytes_by_strategy(shown)
     said = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in counted.items() if nbytes)
     busy, all_of_it = shown.format(shown.busy(rank)), shown.format(shown.makespan)

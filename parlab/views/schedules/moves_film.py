@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
-from parlab.arguments import whole
+from parlab.arguments import checked_rank
 from parlab.pipeline import Action, Costs, KeptBytes, Schedule, ScheduleTimeline, simulate
 from parlab.views.drawing.film import Film, box, outline, word
 from parlab.views.drawing.picture import short_bytes
@@ -64,9 +64,7 @@ def moves_film(
     spans, rooms = [one.makespan for one in shown], [_places(one) for one in shown]
     last, ranks = len(shown) - 1, source[0].num_ranks
     if waiting is not None:
-        whole("waiting", waiting, 0)
-        if waiting >= ranks:
-            raise ValueError(f"waiting={waiting}: the schedules have ranks 0 to {ranks - 1}")
+        checked_rank(waiting, "waiting", ranks)
     check_kept(kept, shown)
     if kept and source[0].num_stages != ranks:
         raise ValueError(

@@ -14,7 +14,7 @@ def waiting(kind: str, x: float, y: float, width: float, height: float, text: ob
 
     A film's pattern is drawn line by line: the name of an SVG pattern would have to differ in all films of a page.
     """
-    bar = box(x, y, width, height, theme.KINDS[kind].color).replace("/>", f' stroke="{EDGE}"/>')
+    bar = box(x, y, width, height, theme.KINDS[kind].color, edge=EDGE)
     pattern = _hatch(x, y, width, height) if kind == "wait" else _dots(x, y, width, height)
     return bar + pattern + (word(x + width / 2, y + height / 2, text, "small dark") if str(text) else "")
 

@@ -55,7 +55,7 @@ def test_other_axes_too_many_ranks_and_a_rank_that_is_not_there_are_refused():
         views.groups_on_mesh(0, {"ep": 2})
     with pytest.raises(ValueError, match="these are 64 ranks, and 32 are the most"):
         views.groups_on_mesh(0, {"dp": 64})
-    with pytest.raises(ValueError, match="rank=16: choose one of 0 to 15"):
+    with pytest.raises(ValueError, match="rank=16: the ranks of this group are 0 to 15"):
         views.groups_on_mesh(16, SIXTEEN)
     with pytest.raises(ValueError, match="tp=0"):
         views.groups_on_mesh(0, {"tp": 0})

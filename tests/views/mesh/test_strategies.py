@@ -61,7 +61,7 @@ def test_forward_backward_and_optimizer_have_colours_of_their_own(step):
 
 
 def test_a_rank_that_is_not_there_and_what_is_no_run_are_refused(step):
-    with pytest.raises(ValueError, match=r"rank=4: choose one of 0 to 3"):
+    with pytest.raises(ValueError, match=r"rank=4: the ranks of this group are 0 to 3"):
         views.step_by_strategy(step, rank=4)
     with pytest.raises(ValueError, match="run='step': must be what run"):
         views.step_by_strategy("step")
