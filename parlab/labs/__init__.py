@@ -31,7 +31,7 @@ from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import mean_gradient
 from parlab.labs.limits import checks_by_limit
-from parlab.labs.patient import in_turn, patient, posted_ahead
+from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.zero import reduced_at_once
@@ -199,6 +199,7 @@ __all__ = [
     "Exercise",
     "Review",
     "check",
+    "first_buffer",
     "gathered_ahead",
     "hint",
     "in_turn",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -83,3 +83,24 @@ def patient(
 
     pieces = [np.full(NBYTES // 4, rank + 1, dtype=np.float32) for rank in range(RANKS)]
     return run(program, RANKS, per_rank(pieces), work, cluster=Cluster.uniform(latency=message, bandwidth=math.inf))
+
+
+def first_buffer(run: Run, rank: int) -> tuple[float, float]:
+    """From when until when a rank holds its first receive buffer, in seconds: from its receive until it is freed.
+
+    Args:
+        run: what `run` or `patient` returned.
+        rank: of that run.
+
+    Raises:
+        ValueError: a rank that is not there, or that receives nothing.
+
+    >>> first_buffer(patient(in_turn), 0)
+    (0.008, 0.02)
+    """
+    steps = run.timeline.held_by_name(checked_rank(rank, "rank", run.timeline.size)).get("received", [])
+    if not steps:
+        raise ValueError(f"rank={rank}: it receives nothing, so it holds no receive buffer")
+    falls = (time for (_, before), (time, now) in pairwise(steps) if now < before)
+    freed = next(falls, run.timeline.makespan)
+    return steps[0][0] / 1e12, freed / 1e12

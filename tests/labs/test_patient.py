@@ -58,14 +58,6 @@ def test_a_rank_d_steps_away_waits_for_stall_less_d_times_work_less_message(stal
     assert late == pytest.approx([max(0, stall - d * (8 - message)) * (d > 0) for d in steps])
 
 
-def test_24_ms_are_the_longest_stall_that_rank_1_never_waits_for_and_with_28_a_message_may_take_1_ms():
-    waits = {
-        (stall, message): waited(labs.patient(posted_ahead, stall=stall / 1e3, message=message / 1e3))[1]
-        for stall, message in ((24, 2), (26, 2), (28, 1), (28, 2))
-    }
-    assert waits == {(24, 2): 0, (26, 2): 2, (28, 1): 0, (28, 2): 4}
-
-
 @pytest.mark.parametrize(("work", "takes"), [(2, 84), (3, 84), (4, 84), (5, 84), (6, 90), (7, 90)])
 def test_two_stalls_of_6_ms_that_meet_cost_6_and_else_12(work, takes):
     """From its sixth work on, rank 1 has waited for rank 5 before it stalls itself."""
@@ -130,6 +122,45 @@ def sends_awaited_last(comm, x, work):
 def test_if_sends_are_awaited_at_the_end_a_longer_stall_travels_to_the_right_alone_and_rank_4_waits_at_its_end():
     assert reviewed("00.overlap", sends_awaited_last).status == "passed"
     assert waited(labs.patient(sends_awaited_last, stall=18e-3)) == [0, 0, 0, 0, 4, 0, 12, 6]
+
+
+def receives_posted_first(comm, x, work):
+    """Right as the exercise 00.overlap is, but all receives are posted before the first round."""
+    arriving = [comm.irecv(comm.left, like=x) for _ in range(comm.size - 1)]
+    total, piece = 0, x
+    for following in arriving:
+        sent = comm.isend(piece, comm.right)
+        total = total + work(comm, piece)
+        sent.wait()
+        piece = following.wait()
+    return total + work(comm, piece)
+
+
+@pytest.mark.parametrize("program", [posted_ahead, receives_posted_first, sends_awaited_last])
+@pytest.mark.parametrize(("stall", "message", "waits"), [(20, 2, [14, 8, 2]), (40, 4, [36, 32, 28])])
+def test_to_the_right_the_law_holds_for_each_right_way_of_posting_and_to_the_left_for_the_librarys_alone(
+    program, stall, message, waits
+):
+    """The ranks 6, 7 and 0 are one, two and three steps to the right of rank 5, the ranks 4, 3 and 2 to the left."""
+    assert reviewed("00.overlap", program).status == "passed"
+    late = waited(labs.patient(program, stall=stall / 1e3, message=message / 1e3))
+    assert [late[6], late[7], late[0]] == pytest.approx(waits)
+    assert ([late[4], late[3], late[2]] == pytest.approx(waits)) == (program is posted_ahead)
+
+
+def test_overlap_holds_the_first_receive_buffer_for_16_ms_from_the_start_on_and_in_turn_for_12():
+    """In turn: received from 8 to 10, worked on until 18, sent until 20. Ahead: received at once, then two works."""
+    assert labs.first_buffer(labs.patient(), 0) == pytest.approx((8e-3, 20e-3))
+    assert labs.first_buffer(labs.patient(posted_ahead), 0) == pytest.approx((0, 16e-3))
+    assert labs.first_buffer(labs.patient(posted_ahead), 5) == pytest.approx((0, 22e-3))  # 6 of them its stall
+
+
+def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
+    with pytest.raises(ValueError, match=r"^rank=8"):
+        labs.first_buffer(labs.patient(), 8)
+    alone = labs.patient(lambda comm, x, work: work(comm, x))
+    with pytest.raises(ValueError, match=r"^rank=3: it receives nothing"):
+        labs.first_buffer(alone, 3)
 
 
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():

@@ -1,12 +1,18 @@
-"""The bar of a wait in a film, as pictures draw it: hatched for a rank that has not come, dotted for a transfer."""
+"""A wait in a film, a bar or a disc, drawn as in pictures: hatched for a rank, dotted for a transfer."""
 
 from __future__ import annotations
+
+import cmath
+import math
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import box, word
 
 EDGE, LINES = "#888", "#AAA"  # around the bar, and of its pattern
 APART, DOT = 6, 1.6  # from line to line and from dot to dot, and of a dot
+TILTED = cmath.rect(
+    1, math.pi / 4
+)  # a line that is upright, turned so that it leads from the lower left to the upper right
 
 
 def waiting(kind: str, x: float, y: float, width: float, height: float, text: object = "") -> str:
@@ -17,6 +23,22 @@ def waiting(kind: str, x: float, y: float, width: float, height: float, text: ob
     bar = box(x, y, width, height, theme.KINDS[kind].color, edge=EDGE)
     pattern = _hatch(x, y, width, height) if kind == "wait" else _dots(x, y, width, height)
     return bar + pattern + (word(x + width / 2, y + height / 2, text, "small dark") if str(text) else "")
+
+
+def pattern_of(kind: str, middle: complex, radius: float) -> str:
+    """The pattern of the kind "wait" or "transfer" in a disc."""
+    lines = ""
+    for along in range(APART - int(radius), int(radius), APART):  # how far a line or row is from the middle
+        half = math.sqrt(radius**2 - along**2)
+        if kind == "wait":
+            start = middle + (along - half * 1j) * TILTED
+            way = 2 * half * 1j * TILTED
+            lines += f"M{start.real:.4g} {start.imag:.4g}l{way.real:.4g} {way.imag:.4g}"
+        else:
+            wide = half // APART * APART
+            lines += f"M{middle.real - wide - DOT / 2:.4g} {middle.imag + along:.4g}h{2 * wide + DOT:g}"
+    broken = "" if kind == "wait" else f' stroke-width="{DOT}" stroke-dasharray="{DOT} {APART - DOT:g}"'
+    return f'<path d="{lines}" stroke="{LINES}"{broken}/>'
 
 
 def _hatch(x: float, y: float, width: float, height: float) -> str:

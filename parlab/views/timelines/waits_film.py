@@ -8,7 +8,7 @@ from typing import Any
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, box, word
 from parlab.views.timelines.timeline import time_spent
-from parlab.views.timelines.waiting import waiting
+from parlab.views.timelines.waiting import pattern_of, waiting
 from parlab.world import Timeline, Wait
 
 MOST_RANKS = 8
@@ -23,8 +23,9 @@ RED = "#E0312E"  # theme.ALARM, brighter: it must be seen on a dark page too
 def waits_film(shown: Timeline) -> Film:
     """The film of a run of at most 8 ranks: who works, who waits for whom, and how the waiting travels.
 
-    A red arrow goes from a rank that waits to the rank that has not come. The film stops when the next ranks wait, and
-    when nobody waits any more. Messages of no bytes are not drawn.
+    A red arrow goes from a rank that waits to the rank that has not come. A rank is blue while it works, hatched while
+    it waits for a rank, dotted while it waits for a transfer, and empty when it is done, as its lane is. The film
+    stops when the next ranks wait, and when nobody waits any more. Messages of no bytes are not drawn.
 
     Raises:
         ValueError: more than 8 ranks, or a run in which nothing takes time.
@@ -40,12 +41,19 @@ def waits_film(shown: Timeline) -> Film:
     film.draw(_legend())
     places = [MIDDLE + RADIUS * cmath.rect(1, cmath.pi * (2 * rank / shown.size - 0.5)) for rank in range(shown.size)]
     _messages(film, shown, places)
-    for rank in range(shown.size):
-        film.draw(_idle(places, rank))
+    together = _done_together(shown)
+    for done, ranks in together.items():
+        film.draw("".join(_disc(places[rank], "none", theme.rank_color(rank)) for rank in ranks))
+        film.draw("".join(_waiting_disc("transfer", places[rank], rank) for rank in ranks), None, done)
     _works(film, shown, places)
     for wait in waits:  # it has stopped when the arrow comes, also while the clock stands
-        film.draw(_idle(places, wait.rank), wait.start, wait.came)
-    film.draw("".join(word(place.real, place.imag, rank, "strong dark") for rank, place in enumerate(places)))
+        film.draw(_waiting_disc("wait", places[wait.rank], wait.rank), wait.start, wait.came)
+    for done, ranks in together.items():
+        film.draw(
+            "".join(word(places[rank].real, places[rank].imag, rank, "strong dark") for rank in ranks), None, done
+        )
+        empty = "".join(word(places[rank].real, places[rank].imag, rank, "strong") for rank in ranks)
+        film.draw(empty, done, between=True)
     for wait in waits:
         film.draw(_arrow(places[wait.rank], places[wait.peer]), wait.start, wait.came)
     _lanes(film, shown, waits)
@@ -73,9 +81,16 @@ def _disc(place: complex, fill: str, stroke: str = "none") -> str:
     )
 
 
-def _idle(places: list[complex], rank: int) -> str:
-    """The disc of a rank that does not work."""
-    return _disc(places[rank], theme.KINDS["wait"].color, theme.rank_color(rank))
+def _waiting_disc(kind: str, place: complex, rank: int) -> str:
+    """The disc of a rank that waits: hatched or dotted, as the bars of the lanes are."""
+    return _disc(place, theme.KINDS[kind].color, theme.rank_color(rank)) + pattern_of(kind, place, DISC - 2)
+
+
+def _done_together(shown: Timeline) -> dict[Any, list[int]]:
+    """The ranks that are done at the same time, by that time."""
+    spent: list[Any] = [*shown.computes, *shown.waits]
+    ends = [max((span.end for span in spent if span.rank == rank), default=0) for rank in range(shown.size)]
+    return {end: [rank for rank in range(shown.size) if ends[rank] == end] for end in sorted(set(ends))}
 
 
 def _works(film: Film, shown: Timeline, places: list[complex]) -> None:

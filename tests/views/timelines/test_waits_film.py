@@ -9,6 +9,7 @@ import pytest
 from parlab import Cluster, labs, per_rank, run, views
 from parlab.labs.patient import in_turn, posted_ahead
 from parlab.views.drawing import theme
+from parlab.views.timelines.waiting import pattern_of
 from parlab.views.timelines.waits_film import RED
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
@@ -78,14 +79,46 @@ def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, nu
     assert " and still " in film.lines[-2]
 
 
-def test_a_rank_that_waits_is_not_blue_from_when_its_arrow_comes_until_it_goes():
-    film = views.film(labs.patient(), waits=True)
-    white = []
+def discs(film, kind):
+    """When the discs of a kind are seen, and how many: (from, until, how many)."""
+    found = []
     for part in tree_of(film).iter("g"):
-        if [one.get("fill") for one in part] == [theme.KINDS["wait"].color] and "--a" in part.get("style", ""):
+        circles = [one for one in part if one.get("fill") == theme.KINDS[kind].color and one.tag == "circle"]
+        if circles:
             numbers = dict(one.split(":") for one in part.get("style").split(";"))
-            white.append((float(numbers["--a"]), float(numbers["--b"])))
-    assert white == arrows(film)
+            found.append((float(numbers.get("--a", 0)), float(numbers["--b"]), len(circles)))
+    return found
+
+
+def test_a_rank_that_waits_for_a_rank_is_hatched_from_when_its_arrow_comes_until_it_goes():
+    film = views.film(labs.patient(), waits=True)
+    assert [(start, end) for start, end, _ in discs(film, "wait")] == arrows(film)
+
+
+def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank_is_done_and_then_empty():
+    """The ranks far away are done at 64 ms, then the neighbours of the neighbours, the neighbours, and rank 5."""
+    film = views.film(labs.patient(posted_ahead, stall=18e-3), waits=True)
+    ends = [film.second(ms * MS, leaves=True) for ms in (64, 70, 76, 82)]
+    assert discs(film, "transfer") == [(0, end, many) for end, many in zip(ends, (3, 2, 2, 1), strict=True)]
+    words = [part for part in tree_of(film).iter("g") if [one.get("class") for one in part][:1] == ["strong"]]
+    assert ["".join(part.itertext()) for part in words] == ["012", "37", "46", "5"]
+    assert [
+        float(re.search(r"--a:([\d.]+)", part.get("style"))[1]) for part in words
+    ] == ends  # ink of the page, from then on
+
+
+def test_the_two_kinds_of_waiting_have_patterns_of_their_own_in_the_discs_as_in_the_lanes():
+    """Lines from the lower left to the upper right, and rows of dots, all within the disc."""
+    for kind, steep in (("wait", -1), ("transfer", 0)):
+        path = pattern_of(kind, 100 + 50j, 18)
+        numbers = [float(one) for one in re.findall(r"[-\d.]+", re.search('d="([^"]*)"', path)[1])]
+        width = 4 if kind == "wait" else 3
+        lines = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        assert len(lines) == 5
+        for x, y, dx, *dy in lines:
+            assert (dy or [0])[0] == pytest.approx(steep * dx, abs=0.1)
+            for end in (complex(x, y), complex(x + dx, y + (dy or [0])[0])):
+                assert abs(end - (100 + 50j)) <= 18 + 1
 
 
 def test_as_many_messages_travel_as_were_sent():
