@@ -6,13 +6,13 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from parlab.labs.counts import Count, bytes_sent, messages
+from parlab.labs.counts import Count, bytes_sent, listed, messages
 from parlab.labs.difference import difference
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import explains
-from parlab.world import per_rank
+from parlab.labs.wrong import Wrong, explains
+from parlab.world import Run, per_rank
 
 
 def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
             of_rank[rank] for rank, of_rank in enumerate(pieces)
         ]
     check_results(done, x, sums, pieces, mistakes=mistakes)
-    return [
+    counted = [
         bytes_sent(done).check(
             "n(P − 1)/P",
             case.nbytes * (P - 1) // P,
@@ -41,6 +41,27 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
         ),
         messages(done).check("P − 1", P - 1, "a rank sends a piece in several messages"),
     ]
+    _check_ring(done)
+    return counted
+
+
+def _check_ring(done: Run) -> None:
+    """Raise `Wrong` unless all ranks send to the right, or all to the left."""
+    P = done.timeline.size
+    sent_to = [sorted({t.dst for t in done.timeline.transfers if t.src == rank}) for rank in range(P)]
+    if any(all(to == [(rank + step) % P] for rank, to in enumerate(sent_to)) for step in (1, -1)) or P == 1:
+        return
+    astray = next((rank for rank, to in enumerate(sent_to) if to not in ([(rank + 1) % P], [(rank - 1) % P])), 0)
+    cause = "in the ring a rank talks to its two neighbours only, and a piece visits all ranks"
+    if all(len(to) == P - 1 for to in sent_to):
+        cause = "a piece of each rank goes straight to its owner; in the ring it walks from neighbour to neighbour"
+    first, *others = sent_to[astray]
+    to = f"ranks {listed(sent_to[astray])}" if others else f"rank {first}"
+    raise Wrong(
+        "the results and the bytes are right, but this is no ring:",
+        f"rank {astray} sends to {to}, should be to one neighbour, the same side for all ranks",
+        f"likely cause: {cause}",
+    )
 
 
 REDUCE_SCATTER = on_arrays("01.reduce_scatter", "reduce_scatter(comm, x)", _try_reduce_scatter, _divisible_shape)

@@ -231,14 +231,37 @@ def blamed_by_rank(waits, rank):
     return int(rank)
 
 
-@of("01.reduce_scatter")
-def pairwise(comm, x):
+def straight_to_the_owners(comm, x):
+    """Reduces and scatters, but not around a ring."""
     blocks = np.split(x, comm.size)
     total = blocks[comm.rank]
     for k in range(1, comm.size):
         to, source = (comm.rank + k) % comm.size, (comm.rank - k) % comm.size
         total = total + comm.sendrecv(blocks[to], to, source)
     return total
+
+
+def halved_if_a_power_of_two(comm, x):
+    """Reduces and scatters, but around a ring only if the number of ranks is no power of two."""
+    if comm.size & (comm.size - 1):
+        return answers.reduce_scatter(comm, x)
+    half = comm.size // 2
+    while half:
+        upper = bool(comm.rank & half)
+        low, high = np.split(x, 2)
+        mine, theirs = (high, low) if upper else (low, high)
+        x = mine + comm.sendrecv(theirs, comm.rank ^ half, comm.rank ^ half)
+        half //= 2
+    return x
+
+
+@of("01.reduce_scatter")
+def with_one_walking_sum(comm, x):
+    blocks, P = np.split(x, comm.size), comm.size
+    walking = blocks[comm.rank - 1]
+    for step in range(2, P + 1):
+        walking = comm.sendrecv(walking, comm.right, comm.left) + blocks[(comm.rank - step) % P]
+    return walking
 
 
 @of("01.reduce_scatter")
@@ -260,27 +283,42 @@ def in_place_by_slices(comm, x):
 
 
 @of("01.reduce_scatter")
-def all_posted(comm, x):
-    blocks = x.reshape(comm.size, -1, *x.shape[1:])
-    others = [rank for rank in range(comm.size) if rank != comm.rank]
-    sent = [comm.isend(blocks[rank], rank) for rank in others]
-    arriving = [comm.irecv(rank, like=blocks[0]) for rank in others]
-    total = blocks[comm.rank] + sum(request.wait() for request in arriving)
-    return [request.wait() for request in sent] and total if others else total
+def with_posts_and_waits(comm, x):
+    blocks = x.reshape(comm.size, -1, *x.shape[1:]).copy()
+    for step in range(1, comm.size):
+        arriving = comm.irecv(comm.left, like=blocks[0])
+        leaving = comm.isend(blocks[comm.rank - step], comm.right)
+        leaving.wait()
+        blocks[(comm.rank - step - 1) % comm.size] += arriving.wait()
+    return blocks[comm.rank]
 
 
 @of("01.reduce_scatter")
-def halved_if_a_power_of_two(comm, x):
-    if comm.size & (comm.size - 1):
-        return answers.reduce_scatter(comm, x)
-    half = comm.size // 2
-    while half:
-        upper = bool(comm.rank & half)
-        low, high = np.split(x, 2)
-        mine, theirs = (high, low) if upper else (low, high)
-        x = mine + comm.sendrecv(theirs, comm.rank ^ half, comm.rank ^ half)
-        half //= 2
-    return x
+def where_one_rank_receives_first(comm, x):
+    blocks = np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        out, back = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        if comm.rank:
+            comm.send(blocks[out], comm.right)
+        came = comm.recv(comm.left, like=blocks[back])
+        if not comm.rank:
+            comm.send(blocks[out], comm.right)
+        blocks[back] = blocks[back] + came
+    return blocks[comm.rank]
+
+
+@of("01.reduce_scatter")
+def with_a_sum_by_recursion(comm, x):
+    blocks = np.split(x, comm.size)
+
+    def complete(step):
+        """The sum of block rank - step, as far as it has come when it is here."""
+        own = blocks[(comm.rank - step) % comm.size]
+        if step == 1:
+            return own
+        return own + comm.sendrecv(complete(step - 1), comm.right, comm.left)
+
+    return complete(comm.size)
 
 
 @of("01.circulant")
@@ -364,7 +402,7 @@ def pairwise_between(comm, x, ranks_per_node):
 @of("01.hierarchical_all_reduce")
 def ring_inside(comm, x, ranks_per_node):
     inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
-    own = pairwise(inside, x)
+    own = straight_to_the_owners(inside, x)
     return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.labs.answers import circulant, hierarchical_all_reduce, reduce_scatter, refused, reviewed
+from tests.labs.right_answers import halved_if_a_power_of_two, straight_to_the_owners
 
 
 def test_the_passing_text_shows_count_beside_closed_form():
@@ -80,6 +81,27 @@ def where_the_last_rank_turns_round(comm, x):
 
 def where_rank_1_leaves_early(comm, x):
     return reduce_scatter(comm, x, steps=0 if comm.rank == 1 else None)
+
+
+def with_all_pieces_posted_at_once(comm, x):
+    blocks = x.reshape(comm.size, -1, *x.shape[1:])
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sent = [comm.isend(blocks[rank], rank) for rank in others]
+    arriving = [comm.irecv(rank, like=blocks[0]) for rank in others]
+    total = blocks[comm.rank] + sum(request.wait() for request in arriving)
+    return [request.wait() for request in sent] and total if others else total
+
+
+def in_a_ring_of_every_second_rank(comm, x):
+    """With an odd number of ranks a ring, too: rank, rank + 2, rank + 4, ..."""
+    if comm.size % 2 == 0:
+        return reduce_scatter(comm, x)
+    blocks, hop = np.split(x, comm.size), min(2, comm.size - 1)
+    for step in range(1, comm.size):
+        out, back = (comm.rank - hop * step) % comm.size, (comm.rank - hop * (step + 1)) % comm.size
+        partial = comm.sendrecv(blocks[out], (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size)
+        blocks[back] = blocks[back] + partial
+    return blocks[comm.rank]
 
 
 def by_calling_reduce_scatter(comm, x):
@@ -252,6 +274,11 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.reduce_scatter", where_rank_0_receives_first, "every rank receives first"),
         ("01.reduce_scatter", where_the_last_rank_turns_round, "rank 0 waits in sendrecv(to 1, from 2)"),
         ("01.reduce_scatter", where_rank_1_leaves_early, "rank 1 has already returned from the program"),
+        ("01.reduce_scatter", straight_to_the_owners, "rank 0 sends to ranks 1 and 2, should be to one neighbour"),
+        ("01.reduce_scatter", straight_to_the_owners, "goes straight to its owner; in the ring"),
+        ("01.reduce_scatter", with_all_pieces_posted_at_once, "goes straight to its owner; in the ring"),
+        ("01.reduce_scatter", halved_if_a_power_of_two, "a rank talks to its two neighbours only"),
+        ("01.reduce_scatter", in_a_ring_of_every_second_rank, "rank 0 sends to rank 2, should be to one neighbour"),
         (
             "01.reduce_scatter",
             by_calling_reduce_scatter,

@@ -177,7 +177,8 @@ def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
     fewest = min(ends, key=lambda name: len(ends[name]))
     for at in times[1:-1]:
         done_now = [f"{name} is done" for name, found in ends.items() if found[-1] == at]
-        made = f"{fewest} has made {sum(end <= at for end in ends[fewest])} of {len(ends[fewest])} steps"
+        left = sum(end > at for end in ends[fewest])
+        made = f"{fewest} has {left} more step{'s' * (left != 1)} to go"
         last = [name for name, found in ends.items() if found[-1] == times[-1]] if at == times[-2] else []
         until_end = [f"{', '.join(last)} at {says(times[-1])}"] if last else []
         film.tell(at, "; ".join([", ".join(done_now) or made, *until_end]))

@@ -187,7 +187,7 @@ def test_three_algorithms_race_on_one_clock_and_the_size_decides():
     assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
     assert large.lines == [
         "0 s: steps: ring 6, doubling 2, halving 4",
-        "65.0 µs: doubling has made 1 of 2 steps",
+        "65.0 µs: doubling has 1 more step to go",
         "100 µs: halving is done",
         "102 µs: ring is done; doubling at 130 µs",
     ]
