@@ -30,6 +30,13 @@ def test_with_1024_tokens_7_5_billion_wait_least_in_stages_1_and_2(state):
     check_text(figure)
 
 
+def test_the_sliders_open_where_no_stage_waits_and_reach_the_1024_tokens_that_the_lesson_asks_about():
+    explorer = views.explore_price_tag()
+    assert "8192 tokens each: no stage that fits waits" in repr(explorer.figure)
+    explorer.controls["tokens"].value = 1024
+    assert "1024 tokens each: of the stages that fit, 1 and 2 wait least" in repr(explorer.figure)
+
+
 def test_bars_are_bytes_of_the_parts_of_the_passes_and_the_waiting():
     """8 ranks in a node: a pass of 2 bytes a weight takes as long as a forward of 910 tokens."""
     bound = tokens_to_hide_a_gather(312e12, 300e9, 8)
