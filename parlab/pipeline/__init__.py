@@ -23,4 +23,4 @@ from parlab.pipeline.simulate import simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
 from parlab.pipeline.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.validate import validate
-from parlab.pipeline.whole import KeptBytes, kept_bytes, step_of_ranks
+from parlab.pipeline.whole import KeptBytes, kept_bytes, losses_of_steps, step_of_ranks

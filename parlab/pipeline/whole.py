@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, itemsize, namespace, nbytes, owning_buffer
 from parlab.nn.counting import arrays_in
 from parlab.nn.llama import Decoder
+from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Gradients, Stage
 from parlab.pipeline.execute import run_schedule
 from parlab.pipeline.partition import partition
@@ -66,6 +67,44 @@ def step_of_ranks(
     loss = sum(part for part, _ in done.results if part is not None)
     gradients = {name: gradient for _, own in done.results for name, gradient in own.items()}
     return Step(loss, gradients, done.timeline)
+
+
+def losses_of_steps(
+    schedule: Schedule,
+    model: Decoder,
+    batches: Iterable[tuple[Array, Array]],
+    optimizer: AdamW,
+    change: Callable[[Stage], Any] | None = None,
+) -> list[float]:
+    """Train `model`, whose weights change, by a `step_of_ranks` and a step of the optimizer for each batch.
+
+    Args:
+        batches: tokens and targets, `[B, S]` each; see `step_of_ranks`.
+        change: is given each stage, and returns what takes its place.
+
+    Returns:
+        The loss of each batch, before its step.
+
+    Raises:
+        ValueError: see `step_of_ranks`.
+
+    >>> from parlab import arrays
+    >>> from parlab.nn.llama import Llama
+    >>> from parlab.nn.config import LlamaConfig
+    >>> from parlab.pipeline import one_f_one_b
+    >>> config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2,
+    ...                      num_attention_heads=1)
+    >>> model, tokens = Llama.random(config, dtype="float64"), arrays.generator(1).integers(5, size=(4, 3))
+    >>> losses = losses_of_steps(one_f_one_b(p=2, m=4), model, [(tokens, tokens)] * 20, AdamW(lr=0.1))
+    >>> losses[-1] < losses[0]
+    True
+    """
+    losses = []
+    for tokens, targets in batches:
+        done = step_of_ranks(schedule, model, tokens, targets, change)
+        optimizer.step(model.weights, done.gradients)
+        losses.append(done.loss)
+    return losses
 
 
 class KeptBytes(NamedTuple):

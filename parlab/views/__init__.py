@@ -33,11 +33,12 @@ from parlab.views.planning.searches import all_layouts, winners
 from parlab.views.planning.tensor_sizes import tensor_sizes
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
-from parlab.views.schedules.explore import explore_schedules, explore_transfers, pipeline, transfers
+from parlab.views.schedules.explore import explore_schedules, pipeline, transfers
 from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.held import bytes_held
 from parlab.views.schedules.lead import lead_of_a_v
 from parlab.views.schedules.placement import placements
+from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.sharding.block import sharded_block

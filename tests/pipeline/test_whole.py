@@ -7,7 +7,17 @@ import pytest
 
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
-from parlab.pipeline import gpipe, interleaved_one_f_one_b, kept_bytes, one_f_one_b, simulate, step_of_ranks, zb_h1
+from parlab.nn.optimizer import AdamW
+from parlab.pipeline import (
+    gpipe,
+    interleaved_one_f_one_b,
+    kept_bytes,
+    losses_of_steps,
+    one_f_one_b,
+    simulate,
+    step_of_ranks,
+    zb_h1,
+)
 from tests.pipeline.models import error, name_of
 
 CONFIG = LlamaConfig(
@@ -34,6 +44,27 @@ def test_what_change_returns_takes_a_stages_place():
     step_of_ranks(gpipe(2, 2), MODEL, TOKENS, TOKENS, lambda stage: seen.append(stage.weight_names) or stage)
     assert len(seen) == 2
     assert set(seen[0]) | set(seen[1]) == set(MODEL.weights)
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(4, 8), interleaved_one_f_one_b(2, 2, 2)], ids=name_of)
+def test_losses_are_those_of_serial_steps_on_the_same_batches_and_the_weights_too(schedule):
+    serial, parallel = (Llama.random(CONFIG, seed=3, dtype="float64") for _ in range(2))
+    batches = [(TOKENS, TOKENS), (TOKENS[::-1], TOKENS), (TOKENS, TOKENS[:, ::-1])]
+    optimizer, expected = AdamW(lr=0.1), []
+    for batch in batches:
+        loss, gradients = serial.loss_and_gradients(*batch)
+        optimizer.step(serial.weights, gradients)
+        expected.append(loss)
+    assert losses_of_steps(schedule, parallel, batches, AdamW(lr=0.1)) == pytest.approx(expected, rel=1e-9)
+    assert max(error(parallel.weights[name], serial.weights[name]) for name in serial.weights) <= 1e-9
+
+
+def test_each_step_is_of_changed_stages():
+    seen = []
+    model = Llama.random(CONFIG, seed=3, dtype="float64")
+    change = lambda stage: seen.append(stage.weight_names) or stage  # noqa: E731
+    losses_of_steps(gpipe(2, 2), model, [(TOKENS, TOKENS)] * 3, AdamW(), change)
+    assert len(seen) == 3 * 2
 
 
 def test_microbatches_that_do_not_divide_the_batch_are_refused():

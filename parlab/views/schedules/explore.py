@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 from parlab.arguments import amount, whole
@@ -29,7 +28,6 @@ NOTHING, PATH = "nothing", "critical path"
 MOST_WAITS = 30  # that the slider offers
 Maker = Callable[[int, int], Schedule]
 PAIR: Mapping[str, Maker] = {"GPipe": schedules.gpipe, "1F1B": schedules.one_f_one_b}
-TRANSFERS = (0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 0.17, 1 / 4, 1 / 2, 1)  # forwards
 
 
 def pipeline(
@@ -127,12 +125,11 @@ def transfers(transfer: float = 1 / 32, makers: Mapping[str, Maker] = PAIR, p: i
     amount("transfer", transfer)
     made = [_named(make(p, m), name) for name, make in makers.items()]
     one, other = shown = [simulate(each, Costs(transfer=transfer)) for each in made]
-    at_most = max(simulate(each, Costs(transfer=TRANSFERS[-1])).makespan for each in made)
     percent = 100 * (other.makespan / one.makespan - 1)
     first, second = makers
     longer = f"{abs(percent):.1f} % {'longer' if percent > 0 else 'less'} than" if round(percent, 1) else "as long as"
     headline = f"Transfer {_in_forwards(transfer)}: {second} takes {longer} {first}"
-    end = _round_above(max(at_most, one.makespan, other.makespan))
+    end = _round_above(max(one.makespan, other.makespan))
     figure = compare_schedules(shown, memory=False, journeys=True, end=end, headline=headline)
     figure.text_shown = f"{headline}\n{figure.text_shown}"
     return figure
@@ -144,21 +141,10 @@ def _named(made: Schedule, name: str) -> Schedule:
 
 
 def _in_forwards(transfer: float) -> str:
-    """As a fraction where it is one half of a half, and so on, of the slider's."""
-    short = Fraction(transfer) if transfer in TRANSFERS and Fraction(transfer).denominator <= 64 else f"{transfer:g}"
-    return f"{short} F"
+    """As a fraction where it is one half, a half of that, and so on."""
+    return f"{Fraction(transfer) if Fraction(transfer).denominator <= 64 else f'{transfer:g}'} F"
 
 
 def _check_pair(makers: Any) -> None:
     if not isinstance(makers, Mapping) or len(makers) != 2 or not all(map(callable, makers.values())):
         raise ValueError(f"makers={makers!r:.60}: must be two functions of (p, m) by their names")
-
-
-def explore_transfers(makers: Mapping[str, Maker] = PAIR, p: int = 4, m: int = 8) -> Explorer:
-    """A slider for `transfers`: the time of a transfer, in forwards.
-
-    Raises:
-        ValueError: see `transfers`.
-    """
-    controls = {"transfer": steps("transfer", TRANSFERS, 1 / 32, _in_forwards)}
-    return Explorer("explore_transfers", controls, partial(transfers, makers=makers, p=p, m=m))

@@ -52,7 +52,7 @@ def test_every_value_of_every_control_changes_the_picture(name, control):
         (views.explore_ring_seconds, views.ring_seconds),
         (views.explore_long_sequences, views.attention_map),
         (views.explore_schedules, views.pipeline),
-        (views.explore_transfers, views.transfers),
+        (views.explore_bubble_prices, views.bubble_prices),
         (views.explore_interleaving, views.interleaving),
         (views.explore_tensor, views.tensor),
         (views.explore_zero, views.zero),
