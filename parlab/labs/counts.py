@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from parlab.labs.wrong import Wrong
 from parlab.world import Cluster, Run, Timeline
-from parlab.world.units import format_time
+from parlab.world.units import format_time, several
 
 ITEMSIZE = 8  # bytes: of float64
 ONE_STEP = Cluster.uniform(latency=1e-6, bandwidth=math.inf)  # a message takes 1 µs: a clock that counts steps
@@ -104,7 +104,7 @@ def two_blocks(blocks: Sequence[int], order: Sequence[int]) -> int:
 
 def ranks_in_words(size: int) -> str:
     """`1 rank` or `4 ranks`."""
-    return "1 rank" if size == 1 else f"{size} ranks"
+    return several(size, "rank")
 
 
 def listed(numbers: Sequence[int]) -> str:

@@ -28,6 +28,7 @@ from parlab.pipeline import (
     validate,
 )
 from parlab.world import run
+from parlab.world.units import several
 
 
 @dataclass(frozen=True)
@@ -256,9 +257,8 @@ def _schedule(result: Any) -> Schedule:
 
 def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
     if schedule.num_ranks != case.size or schedule.num_stages != case.size:
-        raise Wrong(
-            f"it has {schedule.num_ranks} ranks and {schedule.num_stages} stages, should have {case.size} of each"
-        )
+        found = f"{several(schedule.num_ranks, 'rank')} and {several(schedule.num_stages, 'stage')}"
+        raise Wrong(f"it has {found}, should have {case.size} of each")
     try:
         validate(schedule)
     except ValueError as error:

@@ -14,6 +14,7 @@ from parlab.pipeline.arguments import RULES
 from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.simulate import simulate
+from parlab.world.units import several
 
 
 class Task(NamedTuple):
@@ -102,7 +103,8 @@ def rank_tasks(
     if costs.pair is not None:
         raise ValueError(f"pair={costs.pair!r}: the bound is for actions that run one after the other: leave it None")
     if like is not None and (like.num_ranks, like.num_microbatches) != (p, m):
-        raise ValueError(f"p={p}, m={m}: like has {like.num_ranks} ranks and {like.num_microbatches} microbatches")
+        found = f"{several(like.num_ranks, 'rank')} and {like.num_microbatches} microbatches"
+        raise ValueError(f"p={p}, m={m}: like has {found}")
     passed = [tuple(range(p))] * m
     if like:
         passed = [tuple(like.rank_of(stage, i) for stage in range(like.num_stages)) for i in range(m)]

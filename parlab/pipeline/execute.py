@@ -16,6 +16,7 @@ from parlab.pipeline.interpreter import Interpreter, OnGradients
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.steps import Step, receives, step_name, steps_of
 from parlab.world import Comm
+from parlab.world.units import several
 
 
 @checked(EXECUTION_RULES)
@@ -136,7 +137,8 @@ def _check(
     targets: Sequence[Array],
 ) -> None:
     if comm.size != schedule.num_ranks:
-        raise ValueError(f"schedule has {schedule.num_ranks} ranks, comm has {comm.size}: they must be the same")
+        found = f"schedule has {several(schedule.num_ranks, 'rank')}, comm has {comm.size}"
+        raise ValueError(f"{found}: they must be the same")
     for name, given in (("inputs", inputs), ("targets", targets)):
         if len(given) != schedule.num_microbatches:
             raise ValueError(

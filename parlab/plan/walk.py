@@ -9,7 +9,7 @@ from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.layout import Layout, layouts
 from parlab.plan.search import Plans
 from parlab.plan.software import MESH
-from parlab.world.units import format_bytes
+from parlab.world.units import format_bytes, several
 
 
 class Walk(list[Estimate]):
@@ -54,7 +54,7 @@ class Walk(list[Estimate]):
         if set(changes) & set(MESH) and "dp" not in changes:
             after = after.but(dp=before.ranks // max(after.but(dp=1).ranks, 1))
         if after.ranks != before.ranks:
-            raise ValueError(f"{after}: {after.ranks} ranks, and there are {before.ranks}")
+            raise ValueError(f"{after}: {several(after.ranks, 'rank')}, and there are {before.ranks}")
         self.append(estimate(layout=after, **self.plans.asked))
         now, past = vars(after), vars(before)
         self.moves.append(", ".join(f"{name} {x}" for name, x in now.items() if x != past[name]) or "nothing")

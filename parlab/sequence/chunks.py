@@ -16,6 +16,7 @@ from parlab.arguments import amount, checked, checked_axis, positive, whole
 from parlab.arrays import Array, namespace
 from parlab.sequence.arguments import RULES
 from parlab.world import Comm
+from parlab.world.units import several
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Chunk:
         xp, axis = namespace(x), checked_axis(axis, "axis", x)
         found = f"chunk {self.index} belongs to rank {self.rank}"
         if self.rank >= comm.size:
-            raise ValueError(f"{found}: the world has {comm.size} ranks, split for at most so many")
+            raise ValueError(f"{found}: the world has {several(comm.size, 'rank')}, split for at most so many")
         if self.rank != comm.rank:
             raise ValueError(f"{found}: rank {comm.rank} must not take it")
         if x.shape[axis] < self.stop:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from parlab.arguments import amount, check_fields, checked, checked_rank, optional, positive, whole
 from parlab.sequence.arguments import RULES
 from parlab.sequence.layouts import checked_documents
+from parlab.world.units import several
 
 
 class Token(NamedTuple):
@@ -67,7 +68,7 @@ def checked_group(name: str, ranks: int, size: int) -> int:
     """`ranks`, the argument called `name`, if so many of `size` ranks can form a group; else a ValueError."""
     if whole(name, ranks) < 1 or size % ranks:
         divisors = [number for number in range(1, size + 1) if size % number == 0]
-        raise ValueError(f"{name}={ranks}: must divide the {size} ranks: use one of {divisors}")
+        raise ValueError(f"{name}={ranks}: must divide the {several(size, 'rank')}: use one of {divisors}")
     return ranks
 
 

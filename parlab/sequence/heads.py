@@ -16,6 +16,7 @@ from parlab.sequence.layouts import positions
 from parlab.sequence.travel import exchange
 from parlab.world import Comm
 from parlab.world.collectives import piece_sizes, pieces_of
+from parlab.world.units import several
 
 
 class HeadShare(NamedTuple):
@@ -29,7 +30,10 @@ class HeadShare(NamedTuple):
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     """Each rank's heads: H/P query heads, the first (H mod P) ranks one more; ValueError: more ranks than heads."""
     if size > H:
-        raise ValueError(f"{size} ranks share {H} query heads: a rank needs at least one, so use at most {H} ranks")
+        most = several(H, "rank")
+        raise ValueError(
+            f"{size} ranks share {several(H, 'query head')}: a rank needs at least one, so use at most {most}"
+        )
     shares, group = [], H // G
     for queries in pieces_of(piece_sizes(H, size)):
         first, last = queries.start, queries.stop

@@ -17,6 +17,7 @@ from itertools import pairwise
 from parlab.arguments import checked, checked_axis, one_of, whole
 from parlab.arrays import Array, namespace
 from parlab.sequence.arguments import RULES
+from parlab.world.units import several
 
 Documents = Sequence[int] | None
 
@@ -76,7 +77,7 @@ def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2,
 def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
     """The starts of the documents, and the end; (0, S) when None. ValueError: as `positions`."""
     one_of("layout", layout, LAYOUTS)
-    chunks, zigzag = f"{2 * size} chunks, two for each of {size} ranks", layout == "zigzag"
+    chunks, zigzag = f"{2 * size} chunks, two for each of {several(size, 'rank')}", layout == "zigzag"
     if size < 1:
         raise ValueError(f"size={size}: there must be at least 1 rank")
     if S < 1:

@@ -21,6 +21,7 @@ from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.slices import check_sizes
 from parlab.train.mesh import Mesh
 from parlab.world import Timeline
+from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
 
 
@@ -111,7 +112,7 @@ def check_options(trainer: Any) -> None:
     schedule, zero, (_, pp, cp, tp) = trainer.schedule, trainer.zero, trainer.mesh.sizes.values()
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, trainer.config.num_hidden_layers
     if ranks != pp:
-        raise ValueError(f"pp={pp}: schedule has {ranks} ranks, use pp={ranks}")
+        raise ValueError(f"pp={pp}: schedule has {several(ranks, 'rank')}, use pp={ranks}")
     if stages > layers:
         raise ValueError(
             f"pp={pp}: schedule has {stages} stages, and num_hidden_layers is {layers}: "

@@ -18,6 +18,7 @@ from typing import Any
 
 from parlab.arguments import instance, whole
 from parlab.world import Comm, MismatchError
+from parlab.world.units import several
 
 
 class Mesh:
@@ -76,7 +77,7 @@ class Mesh:
         _check_ranks(self.sizes, comm.size)
         _check_experts(dp, cp, ep)
         if ranks_per_node is not None and comm.size % whole("ranks_per_node", ranks_per_node, 1):
-            raise ValueError(f"ranks_per_node={ranks_per_node}: it must divide the {comm.size} ranks")
+            raise ValueError(f"ranks_per_node={ranks_per_node}: it must divide the {several(comm.size, 'rank')}")
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
 
         def group(name: str, color: int) -> Any:
@@ -125,5 +126,5 @@ def _check_ranks(sizes: dict[str, int], ranks: int) -> None:
     if product != ranks:
         fitting = [f"{axis}={ranks * n // product}" for axis, n in sizes.items() if ranks * n % product == 0]
         said = " · ".join(f"{axis}={size}" for axis, size in sizes.items())
-        hint = " or ".join([*fitting, f"{product} ranks"])
-        raise ValueError(f"{said} makes {product} ranks, and there are {ranks}: use {hint}")
+        hint = " or ".join([*fitting, several(product, "rank")])
+        raise ValueError(f"{said} makes {several(product, 'rank')}, and there are {ranks}: use {hint}")

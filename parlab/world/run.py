@@ -17,6 +17,7 @@ from parlab.world.threads.base import inside_a_rank
 from parlab.world.threads.engine import ThreadsEngine
 from parlab.world.threads.tasks import Task
 from parlab.world.timeline import Timeline
+from parlab.world.units import several
 
 ENGINES = ("threads", "mpi", "nccl")
 COLLECTIVES = ("ours", "native")
@@ -162,7 +163,9 @@ def _check_arguments(
 def _check_cluster(cluster: Any, size: int) -> None:
     instance("cluster", cluster, Cluster)
     if isinstance(cluster.device, tuple) and len(cluster.device) < size:
-        raise ValueError(f"cluster={cluster.name}: has {len(cluster.device)} devices, but there are {size} ranks")
+        raise ValueError(
+            f"cluster={cluster.name}: has {several(len(cluster.device), 'device')}, but there are {size} ranks"
+        )
 
 
 def _with_origin(error: BaseException, rank: int, done: Run) -> BaseException:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from parlab.arguments import whole
 from parlab.files import write_whole
-from parlab.world.units import format_bytes, format_time
+from parlab.world.units import format_bytes, format_time, several
 
 
 class Span(NamedTuple):
@@ -220,7 +220,7 @@ class Timeline:
         return format_time(time) if self.unit == "ps" else f"{time:g} {self.unit}"
 
     def __repr__(self) -> str:
-        title = f"Timeline: {self.size} ranks, makespan {self.format(self.makespan)}"
+        title = f"Timeline: {several(self.size, 'rank')}, makespan {self.format(self.makespan)}"
         if self.cluster:
             title += f" on {self.cluster}"
         header = f"{'rank':>4} {'compute':>10} {'wait':>10} {'messages':>8} {'sent':>10} {'peak held':>10}"

@@ -1,4 +1,4 @@
-"""Numbers as people read them: `1.50 µs`, `2.00 MiB`."""
+"""Numbers as people read them: `1.50 µs`, `2.00 MiB`, `1 rank`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def format_bytes(nbytes: float) -> str:
     '800 B'
     """
     return _in_a_unit(nbytes, SIZES) or f"{nbytes:g} B"
+
+
+def several(number: int, one: str) -> str:
+    """A number of things, by the word for one of them.
+
+    >>> several(1, "rank")
+    '1 rank'
+    >>> several(4, "rank")
+    '4 ranks'
+    """
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def _in_a_unit(value: float, units: dict[str, int]) -> str | None:

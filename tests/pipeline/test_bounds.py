@@ -258,6 +258,7 @@ def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
         (lambda: best_schedule(2, 2, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of"),
         (lambda: lower_bound(2, 2, Costs(pair=3)), "pair=3: the bound is for actions that run one after the other"),
         (lambda: lower_bound(2, 3, like=zb_v(2, 4)), "p=2, m=3: like has 2 ranks and 4 microbatches"),
+        (lambda: lower_bound(2, 3, like=zb_v(1, 4)), "p=2, m=3: like has 1 rank and 4 microbatches"),
         (lambda: lower_bound(2, 3, metric="idle"), "metric='idle': use one of makespan, longest_stage"),
         (lambda: lower_bound(0, 3), "p=0: must be a whole number"),
     ],

@@ -202,7 +202,7 @@ def refusal(schedule):
     ("change", "reason"),
     [
         ({"schedule": gpipe(3, 4)}, "schedule has 3 ranks, comm has 2"),
-        ({"schedule": gpipe(1, 4)}, "schedule has 1 ranks, comm has 2"),
+        ({"schedule": gpipe(1, 4)}, "schedule has 1 rank, comm has 2"),
         ({"schedule": gpipe(2, 3)}, "inputs has 4 microbatches, the schedule 3: give one array each"),
         ({"targets": []}, "targets has 0 microbatches, the schedule 4"),
         ({"stages": []}, "stages: stage 0 of rank 0 is missing"),

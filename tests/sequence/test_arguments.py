@@ -116,6 +116,7 @@ ROWS = [
     (lambda: usp_time(SHAPE, 2, DGX_H100, ulysses=2, way="grid"), "way='grid': groups of 2 ranks fill no nodes of 8"),
     (attended(ulysses_attention, exchange="tree"), "exchange='tree': use one of hierarchical, grid"),
     (lambda: usp_time(SHAPE, 2, None, ulysses=1), "cluster=None: must be a Cluster"),
+    (lambda: double_ring_cost(SHAPE, 1, ranks_per_node=2), "ranks_per_node=2: must divide the 1 rank: use one of [1]"),
     (lambda: usp_time(SHAPE, 4, DGX_H100, ulysses=0), "ulysses=0: must divide the 4 ranks: use one of [1, 2, 4]"),
     (lambda: level_bytes(CONFIG, 1, 9, 2, "none"), "sequence length 9 does not divide into 2 shards"),
     (lambda: level_bytes(CONFIG, 1, -8, 2, "none"), "sequence length -8: there must be at least 1 token"),

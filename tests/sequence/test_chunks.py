@@ -99,6 +99,11 @@ def test_a_chunk_of_another_rank_or_another_sequence_is_refused(chunk, text):
         run(lambda comm, x: comm.rank or chunk.take(comm, x), 2, np.zeros((10, 1)))
 
 
+def test_a_chunk_of_another_rank_than_the_one_there_is_is_refused():
+    with pytest.raises(ValueError, match=r"chunk 3 belongs to rank 2: the world has 1 rank, split"):
+        run(lambda comm, x: Chunk(3, 2, 0, 4).take(comm, x), 1, np.zeros((10, 1)))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

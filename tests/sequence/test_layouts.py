@@ -88,6 +88,10 @@ def test_a_zigzag_document_of_4_tokens_on_4_ranks_needs_4_more():
             "sequence length 10 does not divide into 4 shards: use a multiple of 4 (zigzag needs 8)",
         ),
         (
+            (3, 1, "zigzag"),
+            "sequence length 3 does not divide into 2 chunks, two for each of 1 rank: use a",
+        ),
+        (
             (12, 4, "zigzag"),
             "sequence length 12 does not divide into 8 chunks, two for each of 4 ranks: use a multiple",
         ),

@@ -21,6 +21,7 @@ from parlab.sequence import (
     tree_attention,
     tree_attention_backward,
 )
+from parlab.sequence.heads import head_shares
 from parlab.world import Device, Link, WorldError
 from tests.libraries import LIBRARIES
 from tests.nn.parity import assert_parity
@@ -260,6 +261,11 @@ def test_a_double_ring_crosses_between_nodes_once_a_turn():
 
 
 # Bad input
+
+
+def test_one_query_head_for_two_ranks_is_refused_in_the_singular():
+    with pytest.raises(ValueError, match=r"2 ranks share 1 query head: .* so use at most 1 rank$"):
+        head_shares(1, 1, 2)
 
 
 SHAPE = (1, 4, 16, 3)  # B, H, S, D of 4 ranks

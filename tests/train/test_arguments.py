@@ -71,7 +71,9 @@ ROWS = [
     ),
     ("comm", lambda: Mesh(8, dp=8), "comm=8: must be a Comm"),
     ("ranks, none fits", mesh(5, dp=2, pp=2), "and there are 5: use 4 ranks"),
+    ("one rank", mesh(2), "tp=1 makes 1 rank, and there are 2: use dp=2 or pp=2 or cp=2 or tp=2 or 1 rank"),
     ("ranks_per_node", mesh(4, dp=4, ranks_per_node=3), "ranks_per_node=3: it must divide the 4 ranks"),
+    ("ranks_per_node", mesh(1, ranks_per_node=2), "ranks_per_node=2: it must divide the 1 rank"),
     ("ranks_per_node", mesh(4, dp=4, ranks_per_node=0), "ranks_per_node=0: must be a whole number, at least 1"),
     ("overlap_gather", made(overlap_gather=1), "overlap_gather=1: must be True or False"),
     (
@@ -98,6 +100,7 @@ ROWS = [
     ),
     ("schedule", made(schedule="1f1b"), "schedule='1f1b': must be a Schedule"),
     ("schedule's ranks", made({"pp": 2}, schedule=one_f_one_b(4, 4)), "pp=2: schedule has 4 ranks, use pp=4"),
+    ("schedule's rank", made({"pp": 2}, schedule=one_f_one_b(1, 4)), "pp=2: schedule has 1 rank, use pp=1"),
     (
         "schedule's stages",
         made({"pp": 4}, schedule=interleaved_one_f_one_b(4, 4, 2)),

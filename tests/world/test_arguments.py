@@ -96,7 +96,7 @@ ROWS = [
     (
         "cluster of on",
         lambda: DONE.on(Cluster("one", (DEVICE,), 1, LINK, LINK)),
-        "cluster=one: has 1 devices, but there are 2 ranks",
+        "cluster=one: has 1 device, but there are 2 ranks",
     ),
     # Link, Device, Cluster
     ("latency", lambda: Link(-1, 1), "latency=-1: must be a number, at least 0 and less than 1e+18"),
@@ -254,7 +254,8 @@ ROWS = [
         "algorithm='recursive_doubling': needs a power of two of ranks, not 3; use ring",
     ),
     ("counts of all_gather", comm(lambda c: c.all_gather(X, counts=[4])), "counts=[4]: needs one length, at least 0"),
-    ("counts", comm(lambda c: c.all_gather(X, counts=8)), "counts=8: needs one length, at least 0, for each of the 2"),
+    ("counts of one rank", lambda: run(lambda c: c.all_gather(X, counts=[1, 2]), 1), "at least 0, for each of 1 rank"),
+    ("counts", comm(lambda c: c.all_gather(X, counts=8)), "counts=8: needs one length, at least 0, for each of 2"),
     ("counts", comm(lambda c: c.all_gather(X, counts=[4, -4])), "counts=[4, -4]: needs one length, at least 0"),
     ("counts", comm(lambda c: c.all_gather(X, counts=[4.0, 4.0])), "counts=[4.0, 4.0]: needs one length, at least 0"),
     ("counts", comm(lambda c: c.all_gather(X[:1], counts=[True, True])), "counts=[True, True]: needs one length, at"),

@@ -13,7 +13,7 @@ import pytest
 
 from parlab.world import CLASSROOM, Cluster, DeadlockError, Link, run
 from parlab.world.timeline import Timeline
-from parlab.world.units import format_bytes, format_time
+from parlab.world.units import format_bytes, format_time, several
 from tests.world.random_programs import program, random_steps
 
 TICKS = Cluster.uniform(latency=10e-12, bandwidth=1e12)
@@ -112,7 +112,12 @@ def test_bytes_are_shown_in_powers_of_1024(nbytes, text):
 
 def test_a_timeline_of_a_schedule_counts_in_its_own_unit():
     timeline = Timeline(1, 3, computes=([0], [0], [3], ["F"]), unit="units of cost")
-    assert repr(timeline).splitlines()[0] == "Timeline: 1 ranks, makespan 3 units of cost"
+    assert repr(timeline).splitlines()[0] == "Timeline: 1 rank, makespan 3 units of cost"
+
+
+def test_one_rank_is_one_rank_and_others_are_ranks():
+    assert [several(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert repr(Timeline(2, 3)).startswith("Timeline: 2 ranks, makespan ")
 
 
 def test_messages_that_start_together_come_by_sender_not_by_end():

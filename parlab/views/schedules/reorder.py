@@ -12,6 +12,7 @@ import ipywidgets as widgets
 from parlab.pipeline import Action, Costs, KeptBytes, Schedule, simulate, validate
 from parlab.views.schedules.board import Goal, board, reaches
 from parlab.views.schedules.schedule import check_kept
+from parlab.world.units import several
 
 
 class Reorder(widgets.VBox):
@@ -141,7 +142,8 @@ def reorder(
         raise ValueError(f"start={start!r:.60}: must be a schedule")
     if isinstance(target, Schedule):
         if start.num_ranks != target.num_ranks:
-            raise ValueError(f"target has {target.num_ranks} ranks, start has {start.num_ranks}: they must be the same")
+            found = f"target has {several(target.num_ranks, 'rank')}, start has {start.num_ranks}"
+            raise ValueError(f"{found}: they must be the same")
         validate(target)
     elif not _are_goals(target):
         raise ValueError(f"target={target!r:.60}: must be a schedule, or goals: (makespan, most kept) each")

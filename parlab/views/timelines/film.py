@@ -13,7 +13,7 @@ from parlab.views.timelines.timeline import ACTION, awaited, kind_of, time_spent
 from parlab.views.timelines.waiting import waiting
 from parlab.views.timelines.waits_film import waits_film
 from parlab.world import Timeline, Transfer
-from parlab.world.units import format_bytes
+from parlab.world.units import format_bytes, several
 
 MOST_RANKS, MOST_STOPS, MOST_STANDING = 8, 12, 12
 ENDS = (78, 506)  # of the lanes; a message and a word have room at the right of the end
@@ -49,7 +49,7 @@ def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False
     messages = [t for t in shown.transfers if max(t.src, t.dst) < size and t.src != t.dst and t.nbytes]
     stops = _stops(shown, messages, size)
     lane = 58 if size <= 4 else 46
-    film = Film(f"{size} ranks: {time_spent(shown)}", stops, lane * size + 6, says=shown.format, ends=ENDS)
+    film = Film(f"{several(size, 'rank')}: {time_spent(shown)}", stops, lane * size + 6, says=shown.format, ends=ENDS)
     middles = [lane * rank + lane / 2 for rank in range(size)]
     for rank, y in enumerate(middles):
         film.draw(word(36, y, f"rank {rank}") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))

@@ -17,6 +17,7 @@ from parlab.views.drawing.lanes import name_rows, timeline_of
 from parlab.views.drawing.picture import BAR, BOUND, Picture, line_legend, plot, scale, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import Run, Timeline
+from parlab.world.units import several
 from parlab.zero import MIXED, StateBytes, model_state_bytes, state_bytes_held
 
 Parts = list[float]  # bytes of each of PARTS
@@ -82,7 +83,7 @@ def state_of_runs(runs: Any, ranks: int, num_params: float) -> dict[int, Parts]:
             raise ValueError(f"runs: {stage!r} is no stage, they are 0, 1, 2 and 3")
         timeline = timeline_of(run, f"runs[{stage}]")
         if timeline.size != ranks:
-            raise ValueError(f"runs[{stage}] has {timeline.size} ranks, but ranks={ranks}")
+            raise ValueError(f"runs[{stage}] has {several(timeline.size, 'rank')}, but ranks={ranks}")
         by_rank = [state_bytes_held(timeline, rank) for rank in range(ranks)]
         held[stage] = [sum(of_rank[part] for of_rank in by_rank) / ranks for part in PARTS]
     return held

@@ -16,6 +16,7 @@ from parlab.arrays import Array, is_array, namespace
 from parlab.world.collectives import chosen, combiner
 from parlab.world.collectives.common import cut, cut_at, pieces_of
 from parlab.world.collectives.doubling import power_of_two_below
+from parlab.world.units import several
 
 Collective = Callable[[Any, Array], Array]
 
@@ -137,7 +138,7 @@ def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> 
     except (TypeError, ValueError):
         lengths = []
     if len(lengths) != size:
-        raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of the {size} ranks")
+        raise ValueError(f"counts={counts!r}: needs one length, at least 0, for each of {several(size, 'rank')}")
     if algorithm not in (None, "hierarchical"):
         raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring or hierarchical")
     return lengths

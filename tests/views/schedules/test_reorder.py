@@ -90,6 +90,7 @@ def test_the_chosen_action_and_the_rank_change_the_picture():
 def test_other_things_than_schedules_of_as_many_ranks_are_refused():
     check_refused(lambda: views.reorder("1F1B", zb_h1(2, 2)), "start='1F1B'", "must be a schedule")
     check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(3, 3)), "target has 3 ranks, start has 2", "the same")
+    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(1, 3)), "target has 1 rank, start has 2", "the same")
     check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
 
 

@@ -138,6 +138,11 @@ def test_a_way_is_drawn_only_to_the_next_lane():
     assert film.html.count('class="trail" d="M') == 7 + 1  # from 0 to 1, ..., 6 to 7, not from 7 to 0; and the hand
 
 
+def test_one_rank_is_one_rank():
+    film = views.film(run(lambda comm: comm.compute("work", seconds=1), 1))
+    assert film.headline == "1 rank: 1.00 s, 100 % computing"
+
+
 def test_the_first_ranks_of_a_large_run():
     check_refused(lambda: views.film(stall(12)), "12 ranks", "8")
     film = views.film(stall(12), ranks=4)

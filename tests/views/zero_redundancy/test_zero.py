@@ -67,6 +67,7 @@ REFUSED = [
     (lambda: views.zero(7.5e9, 4, runs={4: DONE}), "4 is no stage", "0, 1, 2 and 3"),
     (lambda: views.zero(7.5e9, 4, runs={3: 5}), "runs[3]=5", "what run()"),
     (lambda: views.zero(7.5e9, 4, runs={3: THREE}), "3 ranks", "ranks=4"),
+    (lambda: views.zero(7.5e9, 4, runs={3: ONE}), "has 1 rank, but", "ranks=4"),
     (
         lambda: views.zero(7.5e9, 4, runs={3: DONE}, runs_params=-1),
         "runs_params=-1",
