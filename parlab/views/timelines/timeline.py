@@ -17,6 +17,7 @@ from parlab.world import Run, Timeline, Wait
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+GRADIENTS = {"backward for the weights": "dW", "backward for the input": "dx"}  # in a narrow box
 
 
 def timeline(
@@ -83,15 +84,21 @@ def kind_of(name: str) -> str:
 def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
     """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn.
 
-    A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name.
+    A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name, or, where
+    that has no room, a gradient of weights by dW and one of an input by dx.
     """
     spans = [span for span in shown.computes if span.rank in lane_of and span.end > span.start]
     actions = [ACTION.fullmatch(span.name) for span in spans]
     kinds = [kind_of(span.name) for span in spans]
-    texts = [[action[2] if action else span.name] for span, action in zip(spans, actions, strict=True)]
+    texts = [[action[2]] if action else _named(span.name) for span, action in zip(spans, actions, strict=True)]
     colors = [theme.KINDS[kind].color for kind in kinds]
     marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
     return kinds
+
+
+def _named(name: str) -> list[str]:
+    """The words for a box, the longest first: its name, and the gradient that it makes."""
+    return [name, *(short for end, short in GRADIENTS.items() if name.endswith(end))]
 
 
 def draw_waits(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
+from parlab.views.timelines import timeline
 from parlab.views.timelines.panels import joined
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
 from tests.views.zero_redundancy.zero_runs import step
@@ -100,3 +101,16 @@ def test_what_is_no_run_or_rank_is_refused():
     check_refused(lambda: views.lanes_of(done, 2), "rank=2", "0 to 1")
     check_refused(lambda: views.work_of({}), "runs={}", "{name: run}")
     check_refused(lambda: views.work_of({"one": done, "other": run(lambda comm: None, 1)}, 1), "rank=1", "0")
+
+
+def test_a_box_without_room_for_its_name_says_the_gradient_that_it_makes(monkeypatch):
+    """Lesson 05 shows a sum of dx that hides beside dW, and its reader looks for dW."""
+    texts = []
+    monkeypatch.setattr(timeline.marks, "boxes", lambda *drawn: texts.extend(drawn[6] if len(drawn) > 6 else []))
+
+    def backward(comm):
+        for name in ("mlp", "mlp, backward for the input", "mlp, backward for the weights"):
+            comm.compute(name, seconds=1)
+
+    views.lanes_of(run(backward, 1))
+    assert texts == [["mlp"], ["mlp, backward for the input", "dx"], ["mlp, backward for the weights", "dW"]]
