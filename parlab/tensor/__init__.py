@@ -1,6 +1,6 @@
 """Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet."""
 
-from parlab.tensor.bare import BareBlock, arrays_of_step, bare_block, block_step
+from parlab.tensor.bare import BareBlock, arrays_of_step, bare_block, block_step, mlp_step
 from parlab.tensor.costs import (
     Collective,
     Time,

@@ -1,5 +1,7 @@
 """A decoder block on one rank's shards, before anything is sent; and the step that sends: four all-reduces.
 
+`mlp_step` is its smallest case: two matrices with relu between them, and two all-reduces.
+
 Behind the rows each rank has a share of all of y, so forward ranks sum y (reduce). Each rank's columns read the same
 x, so backward ranks sum dx (copy). `ParallelLlama` does the same with operators around its stages.
 
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parlab.arguments import checked
-from parlab.arrays import Array
+from parlab.arrays import Array, namespace
 from parlab.nn.layers import GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.rotary import Rotary
@@ -61,6 +63,35 @@ def block_step(comm: Comm, block: BareBlock, x: Array, dy: Array) -> tuple[Array
     da, of_attention = block.attention.backward(dh, attention)
     back, of_norm_1 = block.attention_norm.backward(comm.all_reduce(da), norm_1)
     return y, dh + back, gradients | of_norm_2 | of_attention | of_norm_1
+
+
+def mlp_step(comm: Comm, x: Array, A: Array, C: Array, dy: Array) -> tuple[Array, Array, Array, Array]:
+    """`(y, dx, dA, dC)` of y = relu(x A) C. x, dy, y and dx `[S, E]` are whole on every rank.
+
+    A `[E, M/t]` are this rank's columns, C `[M/t, E]` its rows; dA and dC are theirs. `views.film` draws a run.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> y, dx, dA, dC = run(mlp_step, 1, np.ones((1, 2)), np.eye(2), np.eye(2), np.ones((1, 2))).results[0]
+    >>> dA.tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    xp = namespace(x)
+    flops = 2 * x.shape[0] * A.shape[0] * A.shape[1]
+    with comm.compute("columns", flops=flops):
+        z = x @ A  # [S, M/t]: these columns, finished
+        z = xp.where(z > 0, z, xp.zeros_like(z))
+    with comm.compute("rows", flops=flops):
+        partial = z @ C  # [S, E]: a partial sum of every entry
+    y = comm.all_reduce(partial)  # reduce, forward
+    with comm.compute("rows, back", flops=flops):
+        dz = dy @ C.T  # [S, M/t]; reduce, backward: dy as it is
+        dz = xp.where(z > 0, dz, xp.zeros_like(dz))
+    with comm.compute("columns, back", flops=flops):
+        partial = dz @ A.T  # [S, E]
+    dx = comm.all_reduce(partial)  # copy, backward
+    with comm.compute("gradients", flops=2 * flops):
+        return y, dx, x.T @ dz, z.T @ dy  # dA and dC: no message
 
 
 @checked(RULES)

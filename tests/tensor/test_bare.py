@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from parlab import run
+from parlab import per_rank, run
+from parlab.arrays import to_numpy
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary
-from parlab.tensor import bare_block, block_step, shard_weights
+from parlab.tensor import bare_block, block_step, mlp_step, shard_weights
+from tests.libraries import EACH_LIBRARY
 from tests.nn.parity import relative_error
 from tests.tensor.models import model
 
@@ -28,3 +30,19 @@ def test_y_dx_and_all_9_gradients_equal_serial_to_1e_12(size, heads):
         assert relative_error(found_dx, dx) <= 1e-12
         assert len(found) == 9
         assert all(relative_error(found[name], own[name]) <= 1e-12 for name in found if name.startswith(prefix))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("xp", EACH_LIBRARY)
+def test_an_mlp_step_is_bitwise_that_of_numpy_on_whole_numbers_in_2_all_reduces(xp, size):
+    draw = np.random.default_rng(1)
+    x, A, C, dy = (draw.integers(-3, 4, size=shape).astype(float) for shape in ((6, 8), (8, 24), (24, 8), (6, 8)))
+    h = np.maximum(x @ A, 0)
+    dh = (dy @ C.T) * (x @ A > 0)
+    cut = [xp.asarray(part) for part in np.split(A, size, 1)], [xp.asarray(part) for part in np.split(C, size)]
+    done = run(mlp_step, size, xp.asarray(x), *map(per_rank, cut), xp.asarray(dy))
+    columns = [slice(rank * 24 // size, (rank + 1) * 24 // size) for rank in range(size)]
+    for own, result in zip(columns, done.results, strict=True):
+        expected = h @ C, dh @ A.T, x.T @ dh[:, own], h[:, own].T @ dy
+        assert all(np.array_equal(to_numpy(found), array) for found, array in zip(result, expected, strict=True))
+    assert [done.timeline.messages(rank) for rank in range(size)] == [2 * 2 * (size - 1)] * size
