@@ -97,7 +97,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
 
 
 def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> dict[str, Any]:
-    """y where a residual is missing, or is summed with the share (`size` times), or sums are divided."""
+    """y where a residual is missing, or is summed with the partial sum (`size` times), or sums are divided."""
 
     def one_rank(comm: Comm, of_x: int, of_h: int, divided: int) -> Any:
         block = bare_block(comm, config, weights)
@@ -106,7 +106,7 @@ def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> 
 
     of_x = f"x is summed, too: x is whole on every rank, so S(x + a) = {size}·x + S(a); sum a alone"
     of_h = f"h is summed, too: h is whole on every rank, so S(h + m) = {size}·h + S(m); sum m alone"
-    mean = f"the sums are divided by {size}: the shares add up to the whole, no mean is needed"
+    mean = f"the sums are divided by {size}: partial sums add up to the whole, no mean is needed"
     times = {
         of_x: (size, 1, 1),
         of_h: (1, size, 1),
@@ -275,10 +275,8 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
     if what == "dlogits":
         return "it is (softmax − one-hot) / (B·S): softmax over all ranks' logits, one-hot where targets − first hits"
     if what == "y":
-        return "behind the rows each rank has a share of every entry: sum the shares"
-    return (
-        "the gradient that comes back through the columns is one rank's share: sum the shares before a norm reads them"
-    )
+        return "behind the rows each rank has a partial sum of every entry: sum over the ranks"
+    return "what comes back through the columns is a partial sum: sum over the ranks before a norm reads it"
 
 
 def _counted(done: Run, allowed: list[int], formula: str) -> list[str]:

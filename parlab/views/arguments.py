@@ -54,6 +54,7 @@ RULES: dict[str, Rule] = {
     "offload": flag,
     "formulas": flag,
     "sequence_parallel": flag,
+    "asked": flag,
     "kernel": positive,
     "latency": amount,
     "bandwidth": positive,

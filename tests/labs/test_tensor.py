@@ -58,7 +58,7 @@ def test_stubs_are_not_written_yet(name, answer):
 
 def test_the_step_of_one_rank_pasted_unchanged_has_a_partial_y():
     assert "y is wrong" in (said := reviewed("05.block_step", bare).text)
-    assert "behind the rows each rank has a share of every entry" in said
+    assert "behind the rows each rank has a partial sum of every entry" in said
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_each_omission_and_each_message_too_many_is_refused_and_named(options, s
     ("where", "says"),
     [("a", "S(x + a) = 2·x + S(a); sum a alone\n"), ("m", "S(h + m) = 2·h + S(m)"), ("am", "sum a alone, and m")],
 )
-def test_a_residual_that_is_summed_with_the_share_counts_t_times_and_is_named(where, says):
+def test_a_residual_that_is_summed_with_the_partial_sum_counts_t_times_and_is_named(where, says):
     def answer(comm, block, x, dy):
         a, _ = block.attention.forward(block.attention_norm.forward(x)[0])
         h = comm.all_reduce(x + a) if "a" in where else x + comm.all_reduce(a)
@@ -119,7 +119,7 @@ def test_a_residual_that_is_missing_is_named(which, says):
 
     said = refused("05.block_step", answer)
     assert says in said
-    assert "share" not in said
+    assert "partial sum" not in said
 
 
 class Mean(Alone):
@@ -132,11 +132,11 @@ class Mean(Alone):
         return self.comm.all_reduce(x) / self.comm.size
 
 
-def test_a_mean_of_shares_is_named():
+def test_a_mean_of_partial_sums_is_named():
     def answer(comm, block, x, dy):
         return block_step(Mean(comm), block, x, dy)
 
-    assert "the sums are divided by 2: the shares add up to the whole" in refused("05.block_step", answer)
+    assert "the sums are divided by 2: partial sums add up to the whole" in refused("05.block_step", answer)
 
 
 def test_gradients_of_slices_that_are_summed_over_ranks_are_named():

@@ -1,5 +1,6 @@
-"""The films of an MLP that tensor parallelism cuts: columns light up, shares of a sum appear, add, and go back.
+"""The films of an MLP that tensor parallelism cuts: columns light up, partial sums appear, add, and go back.
 
+An array is whole (grey), a shard (solid, its rank's part of the place) or a partial sum (striped, as large as all).
 With sequence parallelism the ranks hold tokens of x, y, dy and dx; an all-gather brings the others, and a
 reduce-scatter leaves the sums of a rank's own tokens.
 """
@@ -15,25 +16,24 @@ from parlab.world import Timeline, Transfer
 
 STEPS = ("columns", "rows", "rows, back", "columns, back", "gradients")  # the names of the computations, in order
 TOLD = {
-    "columns": "each rank multiplies all of x with its columns of A, and applies relu: these are finished",
-    "rows": "they meet C's rows of the same numbers: a share of all of y",
-    "rows, back": "backward: dy is whole on all, no message; times its columns of Cᵀ it is the gradient "
-    "of x A, finished",
-    "columns, back": "times its rows of Aᵀ: a share of all of dx, because each rank's columns read the same x",
-    "gradients": "dA and dC: all of a rank's own columns and rows, no message",
+    "columns": "each rank multiplies all of x with its columns of A, and applies relu: z, a shard, finished",
+    "rows": "times C's rows of the same numbers: a partial sum, as large as all of y",
+    "rows, back": "backward: dy is whole on all, no message; times the rank's columns of Cᵀ: dz, a shard, finished",
+    "columns, back": "times its rows of Aᵀ: a partial sum of dx, because each rank's columns read the same x",
+    "gradients": "dA and dC: shards, all of a rank's own columns and rows, no message",
 }
 PASSING = {  # by the computation that follows, and by the label of the messages
-    ("rows, back", "add"): "reduce: a piece of each share of y travels and is added to another rank's: a sum",
-    ("rows, back", "take"): "reduce: each rank hands its sum on, until y is whole on all",
-    ("gradients", "add"): "copy, backward: a piece of each share of dx travels and is added to another rank's: a sum",
-    ("gradients", "take"): "copy, backward: each rank hands its sum on; dx is whole on all",
+    ("rows, back", "add"): "reduce: a piece of each partial sum of y travels and is added to another rank's: finished",
+    ("rows, back", "take"): "reduce: each rank hands its finished piece on, until y is whole on all",
+    ("gradients", "add"): "copy, backward: a piece of each partial sum of dx travels and is added to another rank's",
+    ("gradients", "take"): "copy, backward: each rank hands its finished piece on; dx is whole on all",
 }
 BY_TOKENS = {
-    "rows, back": "dy times its columns of Cᵀ is the gradient of x A, finished",
+    "rows, back": "dy times its columns of Cᵀ: dz, a shard, finished",
     ("columns", "take"): "gather: each rank's tokens of x travel, until x is whole on all",
-    ("rows, back", "add"): "scatter: a piece of each share of y travels; a rank keeps the sum of its own tokens",
+    ("rows, back", "add"): "scatter: a piece of each partial sum of y travels; a rank keeps the sum of its own tokens",
     ("rows, back", "take"): "scatter, backward: each rank's tokens of dy travel, until dy is whole on all",
-    ("gradients", "add"): "gather, backward: a piece of each share of dx travels; a rank keeps its own tokens",
+    ("gradients", "add"): "gather, backward: a piece of each partial sum of dx travels; a rank keeps its own tokens",
     ("gradients", "take"): "x travels again: a rank kept its own tokens of it only, and dA needs all",
 }
 LABEL = re.compile(r"(add|take) piece (\d+)")
@@ -43,7 +43,9 @@ TOP, APART = 68, 94  # of the first row, and from row to row
 FORWARD, BACKWARD = 0, 1  # the rows of all ranks' forward, then those of their backward
 X, A, HIDDEN, C, Y = 120, 220, 320, 420, 520  # the middles of the five arrays; at both sides a message has room
 WIDE, HIGH = 72, 56  # of an array
-GREY = "#BBBBBB"  # an array as large as the whole
+GREY = "#BBBBBB"  # an array, or a piece of one, that is whole on a rank
+STRIPES = "3 5"  # of a partial sum: a line, a gap
+KEY = 40  # below the last row, for the three states of an array
 ASIDE = WIDE + 8  # how far from the arrays a message passes those that come towards it
 
 
@@ -72,11 +74,12 @@ def mlp_film(shown: Timeline) -> Film:
         f"An MLP on {size} ranks{', cut by tokens too' if first else ', forward and backward'}: "
         f"{shown.format(shown.makespan)}",
         sorted({0, *ends, *(t.end for t in shown.transfers)}),
-        TOP + APART * 2 * size - 20,
+        TOP + APART * 2 * size - 20 + KEY,
         moving=8.0,
     )
-    for x, name in zip((X, A, HIDDEN, C, Y), ("x, dx", "A, dA", "relu(x A)", "C, dC", "y, dy"), strict=True):
+    for x, name in zip((X, A, HIDDEN, C, Y), ("x, dx", "A, dA", "z, dz", "C, dC", "y, dy"), strict=True):
         film.draw(word(x, 14, name, "strong"))
+    film.draw(_key(TOP + APART * 2 * size - 20 + KEY / 2))
     starts = [_last(first), ends[0], _last(middle), ends[2], _last(last)]
     for rank in range(size):
         _draw_rank(film, rank, size, starts, ends)
@@ -86,8 +89,8 @@ def mlp_film(shown: Timeline) -> Film:
         for rank in range(size):
             film.draw(box(X - WIDE / 2, _row(rank, FORWARD, size), WIDE, HIGH, GREY, "x"))
             film.draw(box(Y - WIDE / 2, _row(rank, BACKWARD, size), WIDE, HIGH, GREY, "dy"), starts[2])
-        _draw_sum(film, middle, size, FORWARD, Y, (ends[0], ends[1]))
-        _draw_sum(film, last, size, BACKWARD, X, (ends[2], ends[3]))
+        _draw_sum(film, middle, size, FORWARD, Y, "y", (ends[0], ends[1]))
+        _draw_sum(film, last, size, BACKWARD, X, "dx", (ends[2], ends[3]))
     told = TOLD | PASSING | (BY_TOKENS if first else {})
     for time in film.times[:-1]:
         after = next((name for name, end in zip(STEPS, ends, strict=True) if end > time), STEPS[-1])
@@ -104,8 +107,27 @@ def _row(rank: int, row: int, size: int) -> float:
     return TOP + APART * (rank + row * size)
 
 
-def _whole(x: float, y: float, look: str) -> str:
-    return outline(x - WIDE / 2, y, WIDE, HIGH, look)
+def _key(y: float) -> str:
+    """The three states of an array, and their names."""
+    marks = ""
+    for x, name in ((150, "whole"), (290, "shard"), (430, "partial sum")):
+        marks += outline(x, y - 12, 36, 24, "empty") + word(x + 44, y, name, "left")
+    return (
+        marks
+        + box(150, y - 12, 36, 24, GREY)
+        + box(290, y - 12, 18, 24, theme.rank_color(0))
+        + _striped(430, y - 12, 36, 24, 0)
+    )
+
+
+def _striped(left: float, top: float, width: float, height: float, rank: int) -> str:
+    """A partial sum that a rank has: one broken line, as wide as the array is high."""
+    look = f'stroke="{theme.rank_color(rank)}" stroke-width="{height:g}" stroke-dasharray="{STRIPES}"'
+    return f'<path d="M{left:g} {top + height / 2:g}h{width:g}" {look}/>'
+
+
+def _place(x: float, y: float) -> str:
+    return outline(x - WIDE / 2, y, WIDE, HIGH, "empty")
 
 
 def _columns(rank: int, size: int, x: float, y: float, said: str = "") -> str:
@@ -142,7 +164,7 @@ def _draw_rank(film: Film, rank: int, size: int, starts: list[int], ends: list[i
     for y, way in ((above, "forward"), (below, "backward")):
         film.draw(word(HIDDEN, y - 16, f"rank {rank}, {way}"))
     for x in (X, A, HIDDEN, C, Y):
-        film.draw(_whole(x, above, "empty") + _whole(x, below, "empty"))
+        film.draw(_place(x, above) + _place(x, below))
     film.draw(_columns(rank, size, A, above, "A") + _rows(rank, size, C, above, "C"))
     film.draw(_rows(rank, size, C, below, "C"), starts[2], starts[4])  # the backward reads it, until its gradient comes
     film.draw(_columns(rank, size, A, below, "A"), starts[3], starts[4])
@@ -164,9 +186,9 @@ def _draw_by_tokens(
     first, (middle, last) = passing[0], passing[1:]
     scattered = [_last([t for t in transfers if str(t.label).startswith("add")]) for transfers in (middle, last)]
     _draw_gather(film, first, size, FORWARD, X, "x", None, ends[0])
-    _draw_sum(film, middle, size, FORWARD, Y, (starts[1], ends[1]), scattered[0])
+    _draw_sum(film, middle, size, FORWARD, Y, "y", (starts[1], ends[1]), scattered[0])
     _draw_gather(film, middle, size, BACKWARD, Y, "dy", scattered[0], None)
-    _draw_sum(film, last, size, BACKWARD, X, (starts[3], ends[3]), scattered[1])
+    _draw_sum(film, last, size, BACKWARD, X, "dx", (starts[3], ends[3]), scattered[1])
     _draw_gather(film, last, size, FORWARD, X, "", None, None)
 
 
@@ -184,7 +206,8 @@ def _draw_gather(
     high = HIGH / size
 
     def tokens(rank: int, piece: int, said: str) -> str:
-        return box(x - WIDE / 2, _row(rank, row, size) + high * piece, WIDE, high - 1, GREY, said)
+        y = _row(rank, row, size) + high * piece
+        return box(x - WIDE / 2, y, WIDE, high - 1, theme.rank_color(piece), said)
 
     for rank in range(size):
         if name:
@@ -196,6 +219,9 @@ def _draw_gather(
             frame = letter(x - WIDE / 2 - 3, _row(t.src, row, size) + high * piece - 3, WIDE + 6, high + 5)
             _travel(film, t, frame + tokens(t.src, piece, ""), x, to_y)
             film.draw(tokens(t.dst, piece, ""), t.end, until)
+    for rank in range(size):
+        all_here = max(t.end for t in transfers if t.dst == rank)
+        film.draw(box(x - WIDE / 2, _row(rank, row, size), WIDE, HIGH, GREY, name or "x"), all_here, until)
 
 
 def _travel(film: Film, t: Transfer, mark: str, x: float, by: float) -> None:
@@ -210,10 +236,11 @@ def _draw_sum(
     size: int,
     row: int,
     x: float,
+    name: str,
     product: tuple[int, int],
     scattered: int | None = None,
 ) -> None:
-    """The shares that all ranks compute from the start of a `product` to its end, and their all-reduce.
+    """The partial sums of `name` that all ranks compute from a `product`'s start to its end, and their all-reduce.
 
     With `scattered`, the end of a reduce-scatter: their reduce-scatter, after which a rank has its own piece only.
     """
@@ -223,13 +250,17 @@ def _draw_sum(
     def until(rank: int, piece: int) -> int | None:
         return None if scattered is None or rank == piece else scattered
 
+    def finished(rank: int, piece: int) -> str:
+        color, said = (GREY, "") if scattered is None else (theme.rank_color(piece), name)
+        return box(x - WIDE / 2, _row(rank, row, size) + high * piece, WIDE, high - 1, color, said)
+
     for rank in range(size):
         y = _row(rank, row, size)
         chips = [_chips(x, y, piece, size, held[rank][piece]) for piece in range(size)]
         if scattered is None:
-            _grow(film, box(x - WIDE / 2, y, WIDE, HIGH, GREY) + "".join(chips), *product)
+            _grow(film, _striped(x - WIDE / 2, y, WIDE, HIGH, rank) + "".join(chips), *product)
             continue
-        parts = [box(x - WIDE / 2, y + high * piece, WIDE, high - 1, GREY) + chips[piece] for piece in range(size)]
+        parts = [_striped(x - WIDE / 2, y + high * n, WIDE, high - 1, rank) + chips[n] for n in range(size)]
         _grow(film, parts.pop(rank), *product)
         _grow(film, "".join(parts), *product, scattered)
     for t in transfers:
@@ -240,8 +271,20 @@ def _draw_sum(
         sent, had = held[t.src][piece], held[t.dst][piece]
         now = held[t.dst][piece] = sent | had if how == "add" else sent
         y, to_y = _row(t.src, row, size), _row(t.dst, row, size)
-        message = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5) + _chips(x, y, piece, size, sent)
-        _travel(film, t, message, x, to_y - y)
-        film.draw(_chips(x, to_y, piece, size, now - had), t.end, until(t.dst, piece))
+        inside = _striped(x - WIDE / 2, y + high * piece, WIDE, high - 1, t.src) + _chips(x, y, piece, size, sent)
+        if len(sent) == size:
+            inside = finished(t.src, piece)
+        frame = letter(x - WIDE / 2 - 3, y + high * piece - 3, WIDE + 6, high + 5)
+        _travel(film, t, frame + inside, x, to_y - y)
         if len(now) == size:
-            film.draw(outline(x - WIDE / 2 - 1, to_y + high * piece - 1, WIDE + 1, high, "frame"), t.end)
+            frame = outline(x - WIDE / 2 - 1, to_y + high * piece - 1, WIDE + 1, high, "frame")
+            film.draw(finished(t.dst, piece) + frame, t.end)
+        else:
+            film.draw(_chips(x, to_y, piece, size, now - had), t.end, until(t.dst, piece))
+    for rank in range(size) if scattered is None else ():
+        y, whole = _row(rank, row, size), max(t.end for t in transfers if t.dst == rank)
+        film.draw(
+            box(x - WIDE / 2, y, WIDE, HIGH, GREY, name)
+            + outline(x - WIDE / 2 - 1, y - 1, WIDE + 2, HIGH + 2, "frame"),
+            whole,
+        )

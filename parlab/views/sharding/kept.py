@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from parlab.arguments import checked, whole
+from matplotlib.axes import Axes
+
+from parlab.arguments import checked
+from parlab.nn.llama import LlamaConfig
+from parlab.tensor import llama_kept_by_place
 from parlab.views.arguments import RULES, mapping
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import legend_of, name_rows
+from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.marks import Interval
-from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale, write
+from parlab.views.drawing.picture import Picture, curve, line_legend, note, panel, plot, scale, sheet
 from parlab.world.units import SIZES, format_bytes
 
 KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
-WHOLE, CUT = "#BBBBBB", KEPT[2]
-SUMS, ARRAYS = (-0.36, 0.08), (0.08, 0.36)  # of a bar's height: the words, and below them the arrays
-SMALLEST = 0.01  # of the longest bar: smaller arrays are drawn together
+WHOLE = "#BBBBBB"  # as in the film of the MLP
+GROUPS = {  # the arrays between two operators; the statistics of norms and attention are too small to see
+    "x, norm(x)": ("attention_norm.x", "attention.x"),
+    "q, k, v, out": ("attention.q", "attention.k", "attention.v", "attention.merged"),
+    "h, norm(h)": ("mlp_norm.x", "mlp.x"),
+    "gate, up, product": ("mlp.gate", "mlp.up", "mlp.hidden"),
+}
+OPERATORS = (
+    (("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")),
+    (("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")),
+)  # without sequence parallelism, and with it
+ROW_TOPS, TALL = (1.4, 3.1), 0.9  # inches: from the top to the arrays of each row; the height of all tokens
+ARRAYS_WIDE, SIDE, GAP, THINNEST = 4.7, 0.2, 0.09, 0.03  # inches
 Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
 
 
@@ -59,70 +73,72 @@ def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = N
     return figure
 
 
-def bytes_by_array(name: str, value: Any) -> None:
-    """The rule of bytes by way of keeping and array: the same arrays in each way."""
-    mapping(name, value)
-    for way, arrays in value.items():
-        mapping(f"{name}[{way!r}]", arrays)
-        for array, nbytes in arrays.items():
-            whole(f"{name}[{way!r}][{array!r}]", nbytes, 0)
-    if len({frozenset(arrays) for arrays in value.values()}) > 1:
-        raise ValueError(f"{name}: each of {', '.join(value)} must have the same arrays")
+@checked(RULES)
+def kept_arrays(
+    config: LlamaConfig, size: int, tokens: int, *, itemsize: int = 2, headline: str | None = None
+) -> Picture:
+    """Draw the arrays that one rank keeps of a block, in their order: without sequence parallelism, and below with it.
 
-
-@checked(RULES | {"ways": bytes_by_array})
-def kept_arrays(ways: Mapping[str, Mapping[str, int]], *, headline: str | None = None) -> Picture:
-    """Draw the bytes that one rank keeps of one block, a bar a way and a box below it an array; names stand below.
-
-    An array that some later way keeps as large as the first one does stands first: there it is whole on every rank.
+    An array is as high as it has tokens, and as wide as it has numbers of a token, so its area is its bytes.
 
     Args:
-        ways: `{way: {array: bytes}}`, the first one of a single rank.
-        headline: above the figure. None: the sums.
+        config: the model's sizes.
+        size: t, the tensor-parallel ranks.
+        tokens: of one sequence.
+        itemsize: bytes of a number.
+        headline: above the figure. None: both sums.
 
     Raises:
-        ValueError: nothing to draw, different arrays, or bytes that are none.
+        ValueError: no LlamaConfig, or heads, columns or tokens do not divide among the ranks.
     """
-    first, *later = ways.values()
-    totals = {way: sum(arrays.values()) for way, arrays in ways.items()}
-    stays = {array for array in first if any(arrays[array] == first[array] for arrays in later)}
-    said = _in_one_unit(totals)
-    lines = [headline or ", ".join(f"{way}: {total}" for way, total in said.items())]
-    for way, arrays in ways.items():
-        left = sum(nbytes for array, nbytes in arrays.items() if array in stays)
-        lines.append(f"{way}: {said[way]}, of these {format_bytes(left)} in {', '.join(sorted(stays))}")
-    figure, axes = plot(lines, 2.0 + 0.62 * len(ways), lines[0], left=2.2, right=1.0, top=1.0, bottom=0.8)
-    longest = max(totals.values())
-    scale(axes.xaxis, ends=(0, longest), ticks=(), line=False)
-    name_rows(axes, len(ways), list(ways))
-    large = {way: [array for array in arrays if arrays[array] >= SMALLEST * longest] for way, arrays in ways.items()}
-    for row, (way, arrays) in enumerate(ways.items()):
-        uncut = [array for array in large[way] if array in stays and arrays[array] == first[array]]
-        start, spans = 0, []
-        for array in uncut + [array for array in large[way] if array not in uncut]:
-            spans.append(Interval(start, start := start + arrays[array]))
-        spans.append(Interval(start, totals[way]))
-        colors = [WHOLE] * len(uncut) + [CUT] * (len(spans) - len(uncut))
-        marks.boxes(axes, f"arrays {way}", spans, [row] * len(spans), ARRAYS, colors)
-        edge = sum(arrays[array] for array in uncut)
-        groups = [Interval(0, edge), Interval(edge, totals[way])]
-        marks.boxes(axes, f"sums {way}", groups, [row] * 2, SUMS, [WHOLE, CUT])
-        parts = _in_one_unit({"all": longest, "whole": edge, "cut": totals[way] - edge})
-        texts = [[f"{len(uncut)} arrays: {parts['whole']}", parts["whole"]] if uncut else [""], [parts["cut"]]]
-        inks = [theme.text_color(color) for color in (WHOLE, CUT)]
-        marks.labels(axes, groups, [row] * 2, SUMS, texts, inks)
-    marks.beside(axes, list(range(len(ways))), list(said.values()), theme.TEXT)
-    for line, group in enumerate((True, False)):
-        named = ", ".join(array for array in large[next(iter(ways))] if (array in stays) == group)
-        small = " and smaller ones" if len(large[next(iter(ways))]) < len(first) and not group else ""
-        words = f"{'whole' if group else 'cut'}: {named}{small}" if named else ""
-        write(figure, 0.15, 1.3 + 0.62 * len(ways) + 0.26 * line, words)
-    legend_of(figure, [(WHOLE, "whole on every rank", ""), (CUT, "cut among the ranks", "")])
+    ways = [llama_kept_by_place(config, 1, tokens, size, itemsize, sequence_parallel=cut) for cut in (False, True)]
+    whole = sum(nbytes for place, nbytes in ways[0].items() if nbytes > ways[1][place])
+    before, after, copied = _in_one_unit([*(sum(kept.values()) for kept in ways), whole])
+    verdict = f"One of {size} ranks keeps {before} of a block, with sequence parallelism {after}"
+    lines = [verdict, f"{'array':>22} {'without':>12} {'with it':>12}"]
+    lines += [f"{place:>22} {format_bytes(ways[0][place]):>12} {format_bytes(ways[1][place]):>12}" for place in ways[0]]
+    figure = sheet(lines, ROW_TOPS[-1] + TALL + 0.5, headline or verdict)
+    legend_of(figure, [(WHOLE, "whole on every rank", ""), (theme.rank_color(0), "rank 0's shard", "")])
+    axes = panel(figure, 0, 0, theme.WIDTH, figure.get_figheight())  # in inches
+    axes.set(xlim=(0, theme.WIDTH), ylim=(figure.get_figheight(), 0))
+    wide = {place: nbytes / tokens for place, nbytes in ways[0].items()}  # bytes of a token
+    note(figure, "down: tokens; across: numbers of a token")
+    drawn = [place for group in GROUPS.values() for place in group]
+    unit = (ARRAYS_WIDE - GAP * len(drawn)) / sum(wide[place] for place in drawn)
+    room = (theme.WIDTH - 2 * SIDE - ARRAYS_WIDE) / len(GROUPS)
+    for cut, top in enumerate(ROW_TOPS):
+        said = f"and sequence parallelism: {after}" if cut else f"tensor parallelism: {before}, of these {copied} whole"
+        marks.word(axes, SIDE, top - 0.32, said, theme.TEXT, weight="bold")
+        left = SIDE
+        for (label, group), operator in zip(GROUPS.items(), 2 * OPERATORS[cut], strict=True):
+            first = left
+            for place in group:
+                right = left + max(unit * wide[place], THINNEST)
+                by_tokens = place.endswith(".x")
+                high = TALL / size if cut and by_tokens else TALL
+                color = WHOLE if by_tokens and not cut and size > 1 else theme.rank_color(0)
+                if cut and by_tokens:
+                    gone = {"linewidths": 0.8, "linestyles": "dashed"}
+                    marks.frames(axes, f"gone {place}", [Interval(left, right)], [top], (0, TALL), theme.FAINT, **gone)
+                marks.rectangles(axes, f"{('before', 'after')[cut]} {place}", left, right, top, top + high, color)
+                left = right + GAP
+            marks.word(axes, (first + left - GAP) / 2, top + TALL + 0.16, label, ha="center")
+            _operator(axes, left, left + room, top + TALL / 2, operator)
+            left += room
     return figure
 
 
-def _in_one_unit(totals: Mapping[str, int]) -> dict[str, str]:
+def _operator(axes: Axes, left: float, right: float, y: float, words: tuple[str, str, str]) -> None:
+    """An arrow to the next arrays, with the operator's name and its messages, forward above and backward below."""
+    name, sent, back = words
+    middle = (left + right - GAP) / 2
+    marks.arrows(axes, [(left + 0.02, y)], [(right - GAP - 0.02, y)], theme.FAINT)
+    marks.word(axes, middle, y - 0.34, name, ha="center", weight="bold")
+    marks.word(axes, middle, y - 0.13, f"→ {sent}", ha="center")
+    marks.word(axes, middle, y + 0.13, f"← {back}", ha="center")
+
+
+def _in_one_unit(sizes: Sequence[int]) -> list[str]:
     """Bytes in the unit of the most, so that they can be compared: `3.97 GiB` and `0.50 GiB`."""
-    unit = format_bytes(max(totals.values())).rpartition(" ")[2]
-    size = SIZES.get(unit)
-    return {name: f"{nbytes / size:.2f} {unit}" if size else f"{nbytes} B" for name, nbytes in totals.items()}
+    unit = format_bytes(max(sizes)).rpartition(" ")[2]
+    return [f"{nbytes / SIZES[unit]:.2f} {unit}" if unit in SIZES else f"{nbytes} B" for nbytes in sizes]

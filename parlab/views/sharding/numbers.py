@@ -1,4 +1,4 @@
-"""The numbers of an array on every rank: whole, or a share of a sum."""
+"""The numbers of an array on every rank: whole, or a partial sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parlab.views.arguments import RULES, mapping, within
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, key, panel, sheet, write
 
-WHOLE, SHARE, NEITHER = "whole: all alike", "share: they add up", "neither"
+WHOLE, PARTIAL, NEITHER = "whole", "partial sum", "neither"
 CLOSE = 1e-10  # of the largest entry
 MOST_RANKS, MOST_ARRAYS = 8, 6
 NUMBERS = "PuOr"  # violet below 0, white at 0, orange above
@@ -40,8 +40,8 @@ def by_name(name: str, value: Any) -> None:
 
 
 @checked(RULES | {"of_ranks": by_rank, "alone": by_name})
-def whole_or_share(of_ranks: Sequence[Mapping[str, Any]], alone: Mapping[str, Any]) -> Picture:
-    """Draw the numbers of each array on each rank, above those of one rank alone: are they whole, or a share?
+def whole_or_partial(of_ranks: Sequence[Mapping[str, Any]], alone: Mapping[str, Any]) -> Picture:
+    """Draw the numbers of each array on each rank, above those of one rank alone: is it whole, or a partial sum?
 
     Args:
         of_ranks: for each rank {array: numbers `[..., E]`}.
@@ -56,10 +56,10 @@ def whole_or_share(of_ranks: Sequence[Mapping[str, Any]], alone: Mapping[str, An
                 raise ValueError(f"of_ranks[{rank}]: needs {name} of shape {tuple(numbers.shape)}")
     shown = {name: [_rows(arrays[name]) for arrays in (*of_ranks, alone)] for name in alone}
     verdicts = {name: _verdict(rows[:-1], rows[-1]) for name, rows in shown.items()}
-    shares = [name for name, verdict in verdicts.items() if verdict == SHARE]
-    headline = f"{len(shares)} of {len(shown)} arrays are shares"
-    if shares:
-        headline += f", and need a message: {', '.join(shares)}"
+    partial = [name for name, verdict in verdicts.items() if verdict == PARTIAL]
+    headline = f"{len(partial)} of {len(shown)} arrays are partial sums"
+    if partial:
+        headline += f", and need a message: {', '.join(partial)}"
     height = TOP + (HIGH + GAP) * (len(of_ranks) + 1) + GAP + BELOW
     figure = sheet([headline, *(f"{name:>3}  {verdict}" for name, verdict in verdicts.items())], height, headline)
     wide = (theme.WIDTH - LEFT - APART * len(shown)) / len(shown)
@@ -70,7 +70,7 @@ def whole_or_share(of_ranks: Sequence[Mapping[str, Any]], alone: Mapping[str, An
     for column, (name, rows) in enumerate(shown.items()):
         left = LEFT + (wide + APART) * column
         verdict = verdicts[name]
-        color = {WHOLE: theme.INK, SHARE: theme.KINDS["send"].color}.get(verdict, theme.ALARM)
+        color = {WHOLE: theme.INK, PARTIAL: theme.KINDS["send"].color}.get(verdict, theme.ALARM)
         write(figure, left + wide / 2, TOP - 0.42, name, theme.TITLE, ha="center", va="baseline", weight="bold")
         write(figure, left + wide / 2, TOP - 0.15, verdict, ha="center", va="baseline", color=color)
         largest = max(float(np.max(np.abs(numbers))) for numbers in rows) or 1.0
@@ -90,4 +90,4 @@ def _verdict(of_ranks: list[np.ndarray], alone: np.ndarray) -> str:
     limit = CLOSE * float(np.max(np.abs(alone)))
     if all(np.max(np.abs(numbers - alone)) <= limit for numbers in of_ranks):
         return WHOLE
-    return SHARE if np.max(np.abs(sum(of_ranks) - alone)) <= limit else NEITHER
+    return PARTIAL if np.max(np.abs(sum(of_ranks) - alone)) <= limit else NEITHER

@@ -10,7 +10,7 @@ from parlab import views
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.published import LLAMA_8B
 from parlab.plan import GPT_22B, LLAMA_405B
-from parlab.tensor import block_time, weight_slices
+from parlab.tensor import block_time, llama_kept_by_place, weight_slices
 from parlab.views.drawing import theme
 from parlab.world import DGX_H100
 from parlab.world.collectives.rings import rings_all_reduce_cost
@@ -98,16 +98,59 @@ def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
     assert "each slice on 4 ranks" in repr(views.sharded_block(CONFIG, 8))
 
 
+OPERATORS = ("reduce", "gather", "scatter", "message", "nothing", "all-reduce", "all_reduce", "all_gather")
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_where_places_are_asked_about_nothing_says_which_of_the_eight_the_messages_have(sequence_parallel):
+    figure = views.sharded_block(CONFIG, 4, asked=True, sequence_parallel=sequence_parallel)
+    said = [text for text, _ in texts(figure)]
+    assert [text for text in said if text.isdigit()] == [str(number) for number in range(1, 9)]
+    assert "copy" not in said
+    assert [word for word in OPERATORS if any(word in text for text in (*said, repr(figure)))] == []
+    for number, (before, behind) in enumerate(2 * [("x", "norm"), ("norm", "in"), ("in", "out"), ("out", "y")], 1):
+        part, first, last = ("attention", "q", "o") if number < 5 else ("mlp", "gate", "down")
+        names = {"in": f"matrix {first}", "out": f"matrix {last}"}
+        left, right = (boxes(figure, names.get(name, f"{part} {name}")) for name in (before, behind))
+        ((low, high, _, _),) = boxes(figure, f"place {number}")
+        assert max(box[1] for box in left) < low < high < min(box[0] for box in right)
+
+
+@pytest.mark.parametrize(("cut", "names"), [(False, ("copy", "reduce")), (True, ("gather", "scatter"))])
+def test_the_operators_have_the_numbers_of_the_places_between_the_same_arrays(cut, names):
+    figure, asked = (views.sharded_block(CONFIG, 4, sequence_parallel=cut, asked=asked) for asked in (False, True))
+    said = dict(texts(figure))
+    for number, name in zip((2, 4, 6, 8), 2 * names, strict=True):
+        at = said[f"{number}: {name}"]
+        for drawn, middle in (
+            (figure, (at.x0 + at.x1) / 2 / figure.dpi),
+            (asked, boxes(asked, f"place {number}")[0][0]),
+        ):
+            part, first, last = ("attention", "q", "o") if number < 5 else ("mlp", "gate", "down")
+            before, behind = (
+                (f"{part} norm", f"matrix {first}") if number in (2, 6) else (f"matrix {last}", f"{part} y")
+            )
+            assert max(box[1] for box in boxes(drawn, before)) < middle < min(box[0] for box in boxes(drawn, behind))
+
+
+def test_all_places_that_are_asked_about_look_alike():
+    figure = views.sharded_block(CONFIG, 4, asked=True)
+    places = [boxes(figure, f"place {number}")[0] for number in range(1, 9)]
+    assert len({(round(right - left, 9), round(high - low, 9)) for left, right, low, high in places}) == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("size", [1, 8])
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, hidden_size=1024, intermediate_size=4096)], ids=["", "4E"])
-def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel):
-    check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel))
+def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel, asked):
+    check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel, asked=asked))
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_shapes_of_a_large_model_are_free_of_each_other(size):
-    check_text(views.sharded_block(LLAMA_405B, size))
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_shapes_of_a_large_model_are_free_of_each_other(size, asked):
+    check_text(views.sharded_block(LLAMA_405B, size, asked=asked))
 
 
 def test_heads_that_do_not_divide_are_refused():
@@ -203,6 +246,57 @@ def test_a_count_that_is_not_the_closed_form_is_said():
     assert "NOT the closed form" in repr(views.kept_activations(KEPT, KEPT | {"cut": {1: 64, 2: 33}}))
     with pytest.raises(ValueError, match="the same ways of keeping"):
         views.kept_activations(KEPT, {"whole": {1: 64}})
+
+
+# kept_arrays
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(2, 8), (4, 64), (8, 64)])
+def test_the_area_of_each_array_is_its_bytes_and_with_sequence_parallelism_the_whole_ones_are_a_t_th_as_high(
+    size, tokens
+):
+    figure, per_byte = views.kept_arrays(CONFIG, size, tokens), set()
+    for way, cut in (("before", False), ("after", True)):
+        kept = llama_kept_by_place(CONFIG, 1, tokens, size, 2, sequence_parallel=cut)
+        for part, names in (("attention", "qx"), ("mlp", ("gate", "up", "hidden", "x"))):
+            for name in names:
+                ((left, right, low, high),) = boxes(figure, f"{way} {part}.{name}")
+                per_byte.add(round((right - left) * (high - low) / kept[f"{part}.{name}"], 9))
+    assert len(per_byte) == 1
+    for place in ("attention_norm.x", "attention.x", "mlp_norm.x", "mlp.x"):
+        ((*_, low, high),), ((*_, top, bottom),) = (boxes(figure, f"{way} {place}") for way in ("before", "after"))
+        assert (bottom - top) * size == pytest.approx(high - low)
+        assert colors(figure, f"before {place}") == [(187, 187, 187)]
+        assert colors(figure, f"after {place}") == [rgb(0)]
+
+
+def test_of_405b_the_four_whole_arrays_are_1_of_1_37_gib_and_half_a_gib_is_left_with_sequence_parallelism():
+    """Four of 8192 · 16384 numbers of 2 bytes; Llama 3 405B: E = 16384, M = 53248, 128 and 8 heads of 128."""
+    figure = views.kept_arrays(LLAMA_405B, 8, 8192)
+    eighth = 8192 * (2 * (2 * 16384 + 2 * 1024 + 3 * 53248) + 4 * 128) // 8
+    whole = 8192 * 2 * (4 * 16384 + 4)
+    assert title(figure) == (
+        f"One of 8 ranks keeps {(eighth + whole) / 2**30:.2f} GiB of a block, "
+        f"with sequence parallelism {(eighth + whole // 8) / 2**30:.2f} GiB"
+    )
+    said = [text for text, _ in texts(figure)]
+    assert f"tensor parallelism: 1.37 GiB, of these {whole / 2**30:.2f} GiB whole" in said
+    assert "          attention.x      256 MiB     32.0 MiB" in repr(figure)
+    check_text(figure)
+
+
+def test_between_the_arrays_stand_the_operators_of_the_block_with_and_without_sequence_parallelism():
+    said = [text for text, _ in texts(views.kept_arrays(CONFIG, 2, 8))]
+    assert [said.count(name) for name in ("copy", "reduce", "gather", "scatter")] == [2] * 4
+    for cut in (False, True):
+        drawn = [text for text, _ in texts(views.sharded_block(CONFIG, 2, sequence_parallel=cut))]
+        assert [text for text in drawn if text.startswith(("→ ", "← ")) and text not in said] == []
+
+
+@pytest.mark.parametrize(("size", "tokens", "wrong"), [(3, 9, "do not divide among 3"), (4, 6, "sequence length")])
+def test_what_does_not_divide_is_refused(size, tokens, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        views.kept_arrays(CONFIG, size, tokens)
 
 
 # the step time

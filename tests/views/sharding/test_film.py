@@ -1,4 +1,4 @@
-"""The film of an MLP cut among ranks, and the arrays that a rank keeps."""
+"""The film of an MLP cut among ranks: whole arrays, shards and partial sums, and the messages between ranks."""
 
 import re
 
@@ -6,30 +6,14 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, per_rank, run, views
+from parlab.tensor import mlp_step
+from parlab.views.drawing import theme
 from parlab.views.sharding.film import GREY, HIGH, STEPS, WIDE, cut_mlp
 from tests.views.filmed import check_film, marks, tree_of
 
 
 def relu(z):
     return np.maximum(z, 0)
-
-
-def mlp_step(comm, x, A, C, dy, names=STEPS):
-    def work(step):
-        return comm.compute(names[step], flops=2 * x.shape[0] * A.size)
-
-    with work(0):
-        before = x @ A
-    with work(1):
-        share = relu(before) @ C
-    y = comm.all_reduce(share)
-    with work(2):
-        dbefore = (dy @ C.T) * (before > 0)
-    with work(3):
-        dshare = dbefore @ A.T
-    dx = comm.all_reduce(dshare)
-    with work(4):
-        return y, dx, x.T @ dbefore, relu(before).T @ dy
 
 
 def step_by_tokens(comm, x, A, C, dy):
@@ -108,25 +92,54 @@ def moved(frame, x, y):
     return frame[0] + x, frame[1] + x, frame[2] + y, frame[3] + y
 
 
-def test_a_share_of_a_sum_is_drawn_as_large_as_the_whole_and_not_as_its_rank_s_columns():
-    drawn = views.film(ran(2)).html
-    whole = f'width="{WIDE}" height="{HIGH}" fill="{GREY}"'
-    assert drawn.count(whole) == 2 * 4  # on each rank x and dy, and its shares of y and of dx
-    assert f'width="{WIDE / 2 - 1:g}" height="{HIGH / 2 - 1:g}"' not in drawn
+def kinds(film):
+    """Of each place of an array, and of the key's three: its size and its fill, or "stripes" where a line is broken."""
+    found = []
+    for part in tree_of(film).iter():
+        if part.tag.endswith("path") and part.get("stroke-dasharray"):
+            found.append((float(part.get("d").partition("h")[2]), float(part.get("stroke-width")), "stripes"))
+        elif part.tag.endswith("rect") and part.get("fill"):
+            found.append((float(part.get("width")), float(part.get("height")), part.get("fill")))
+    return found
 
 
-def test_shares_appear_when_they_are_computed_and_all_steps_are_told():
+def test_a_partial_sum_is_striped_and_as_large_as_the_whole_which_is_grey_and_a_shard_is_neither():
+    drawn = kinds(views.film(ran(2)))
+    assert drawn.count((WIDE, HIGH, "stripes")) == 2 * 2  # on each rank: of y and of dx
+    assert drawn.count((WIDE, HIGH, GREY)) == 2 * 4  # on each rank: x, dy, and when all are added y and dx
+    assert not [
+        kind for wide, high, kind in drawn if (wide, high) == (WIDE / 2 - 1, HIGH) and kind in (GREY, "stripes")
+    ]
+
+
+def test_the_key_shows_the_three_states_that_an_array_can_have():
+    film = views.film(ran(2))
+    words = [part.text for part in tree_of(film).iter("text")]
+    assert [words.count(name) for name in ("whole", "shard", "partial sum")] == [1, 1, 1]
+    key = [kind for wide, high, kind in kinds(film) if high == 24]
+    assert sorted(key) == sorted([GREY, theme.rank_color(0), "stripes"])
+
+
+def test_by_tokens_x_and_dy_are_shards_until_all_tokens_are_here_and_y_and_dx_end_as_shards():
+    drawn = kinds(views.film(ran_by_tokens(2)))
+    assert drawn.count((WIDE, HIGH, GREY)) == 2 * 3  # on each rank: x, dy, and x again
+    assert (WIDE, HIGH / 2 - 1, GREY) not in drawn
+    for rank in (0, 1):  # x, dy, y and dx, and the row matrices C and dC; and tokens that travel and arrive
+        assert drawn.count((WIDE, HIGH / 2 - 1, theme.rank_color(rank))) >= 4
+
+
+def test_partial_sums_appear_when_they_are_computed_and_all_steps_are_told():
     film = views.film(ran(2))
     assert [line.partition(": ")[2][:24] for line in film.lines] == [
         "each rank multiplies all",
-        "they meet C's rows of th",
+        "times C's rows of the sa",
         "reduce: a piece of each ",
         "reduce: each rank hands ",
         "backward: dy is whole on",
         "times its rows of Aᵀ: a ",
         "copy, backward: a piece ",
         "copy, backward: each ran",
-        "dA and dC: all of a rank",
+        "dA and dC: shards, all o",
     ]
 
 
@@ -184,9 +197,10 @@ def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
     columns = film.second(of_rank_0[0][1], leaves=True)
     scattered = [film.second(start + (end - start) // 2, leaves=True) for start, end in gaps(of_rank_0)]
     ends = sorted(numbers["b"] for numbers, _ in shown if "b" in numbers)
-    assert ends == sorted([columns] * 2 + scattered * 2)  # x of the other rank, and the other's part of y and of dx
+    assert ends == sorted([columns] * 4 + scattered * 2)  # x: the other rank's and whole; the other's part of y and dx
     own = [numbers["a"] for numbers, words in shown if words == ["dy"]]
-    assert own == [film.second(of_rank_0[1][1] + (of_rank_0[2][0] - of_rank_0[1][1]) // 2)] * 2
+    whole = film.second(of_rank_0[2][0])
+    assert own == [film.second(of_rank_0[1][1] + (of_rank_0[2][0] - of_rank_0[1][1]) // 2)] * 2 + [whole] * 2
 
 
 def gaps(computes):
@@ -198,10 +212,10 @@ def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again(
     assert [line.partition(": ")[2].partition(":")[0] for line in views.film(ran_by_tokens(2)).lines] == [
         "gather",
         "each rank multiplies all of x with its columns of A, and applies relu",
-        "they meet C's rows of the same numbers",
+        "times C's rows of the same numbers",
         "scatter",
         "scatter, backward",
-        "dy times its columns of Cᵀ is the gradient of x A, finished",
+        "dy times its columns of Cᵀ",
         "times its rows of Aᵀ",
         "gather, backward",
         "x travels again",
@@ -209,49 +223,13 @@ def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again(
     ]
 
 
+def another(comm):
+    for name in STEPS[::-1]:
+        with comm.compute(name, flops=1):
+            pass
+
+
 def test_a_run_with_other_names_or_too_many_ranks_is_no_mlp():
     assert cut_mlp(ran(2).timeline)
-    assert not cut_mlp(ran(2, names=STEPS[::-1]).timeline)
+    assert not cut_mlp(run(another, 2).timeline)
     assert not cut_mlp(ran(6).timeline)
-
-
-WAYS = {"one": {"norm.x": 600, "mlp.gate": 400, "mlp.lse": 1}, "two": {"norm.x": 600, "mlp.gate": 200, "mlp.lse": 1}}
-
-
-def test_arrays_that_stay_whole_stand_first_and_grey_and_small_ones_are_one():
-    figure = views.kept_arrays(WAYS)
-    assert repr(figure).splitlines() == [
-        "one: 1001 B, two: 801 B",
-        "one: 1001 B, of these 601 B in mlp.lse, norm.x",
-        "two: 801 B, of these 601 B in mlp.lse, norm.x",
-    ]
-    ends = {
-        bars.get_gid(): [path.get_extents().x1 for path in bars.get_paths()]
-        for bars in figure.axes[0].collections
-        if (bars.get_gid() or "").startswith("arrays")
-    }
-    assert ends == {"arrays one": [600, 1000, 1001], "arrays two": [600, 800, 801]}
-
-
-def test_each_name_of_an_array_stands_once_below_whole_and_cut_apart():
-    said = [text.get_text() for text in views.kept_arrays(WAYS).texts]
-    assert "whole: norm.x" in said
-    assert "cut: mlp.gate and smaller ones" in said
-
-
-def test_the_bytes_of_all_ways_have_the_unit_of_the_most():
-    figure = views.kept_arrays({"one": {"a": 4 * 2**30}, "two": {"a": 2**29}})
-    assert repr(figure).splitlines()[0] == "one: 4.00 GiB, two: 0.50 GiB"
-
-
-@pytest.mark.parametrize(
-    ("ways", "said"),
-    [
-        ({}, "must have one value or more"),
-        ({"one": {"a": 1}, "two": {"b": 1}}, "each of one, two must have the same arrays"),
-        ({"one": {"a": -1}}, "must be a whole number, at least 0"),
-    ],
-)
-def test_arrays_that_cannot_be_compared_are_refused(ways, said):
-    with pytest.raises(ValueError, match=said):
-        views.kept_arrays(ways)

@@ -1,4 +1,4 @@
-"""The picture of whole arrays and shares tells the two apart, on the arrays of a step of the exercise."""
+"""The picture of whole arrays and partial sums tells the two apart, on the arrays of a step of the exercise."""
 
 import numpy as np
 import pytest
@@ -20,24 +20,24 @@ def arrays(size, step=block_step):
     ).results
 
 
-def test_of_six_arrays_of_a_block_step_a_m_dm_and_da_are_shares():
-    figure = views.whole_or_share(arrays(4), arrays(1)[0])
-    assert title(figure) == "4 of 6 arrays are shares, and need a message: a, m, dm, da"
+def test_of_six_arrays_of_a_block_step_a_m_dm_and_da_are_partial_sums():
+    figure = views.whole_or_partial(arrays(4), arrays(1)[0])
+    assert title(figure) == "4 of 6 arrays are partial sums, and need a message: a, m, dm, da"
     said = dict(line.split(maxsplit=1) for line in repr(figure).splitlines()[1:])
-    assert [name for name, verdict in said.items() if verdict == "whole: all alike"] == ["y", "dh"]
+    assert [name for name, verdict in said.items() if verdict == "whole"] == ["y", "dh"]
     check_text(figure)
 
 
 def test_every_number_of_every_rank_is_drawn_above_those_of_one_rank():
-    figure = views.whole_or_share([{"a": ONE / 2}, {"a": ONE / 2}], {"a": ONE})
+    figure = views.whole_or_partial([{"a": ONE / 2}, {"a": ONE / 2}], {"a": ONE})
     for row, expected in enumerate((ONE / 2, ONE / 2, ONE)):
         (image,) = artists(figure, f"a {row}")
         assert np.array_equal(image.get_array(), -expected[0])
         assert image.get_clim() == (-5, 5)
 
 
-def test_an_array_that_is_neither_whole_nor_a_share_is_named():
-    assert "neither" in repr(views.whole_or_share([{"a": 2 * ONE}, {"a": ONE}], {"a": ONE}))
+def test_an_array_that_is_neither_whole_nor_a_partial_sum_is_named():
+    assert "neither" in repr(views.whole_or_partial([{"a": 2 * ONE}, {"a": ONE}], {"a": ONE}))
 
 
 def test_without_a_message_behind_attention_m_adds_up_to_nothing_known():
@@ -48,7 +48,7 @@ def test_without_a_message_behind_attention_m_adds_up_to_nothing_known():
 
         return block_step(Deaf(), block, x, dy)
 
-    assert "neither" in repr(views.whole_or_share(arrays(2, without), arrays(1)[0]))
+    assert "neither" in repr(views.whole_or_partial(arrays(2, without), arrays(1)[0]))
 
 
 def test_a_step_that_never_runs_the_backward_is_refused():
@@ -68,4 +68,4 @@ def test_a_step_that_never_runs_the_backward_is_refused():
 )
 def test_what_cannot_be_compared_is_refused(of_ranks, alone, said):
     with pytest.raises(ValueError, match=said):
-        views.whole_or_share(of_ranks, alone)
+        views.whole_or_partial(of_ranks, alone)
