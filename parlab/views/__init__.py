@@ -27,6 +27,8 @@ from parlab.views.mesh.sums import film_of_sums
 from parlab.views.planning.assumptions import verdict_assumptions
 from parlab.views.planning.bills import bills
 from parlab.views.planning.explore import explore_plan, plan
+from parlab.views.planning.forgotten import forgotten
+from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.searches import all_layouts, winners

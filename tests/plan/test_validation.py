@@ -48,19 +48,21 @@ def test_the_table_has_8_10_20_10_3_9_and_5_rows_and_prints_each():
     assert len(str(table).splitlines()) == 65 + 2 * 7
 
 
-def test_21_rows_are_fitted_29_are_formulas_and_15_are_unseen():
+def test_21_rows_are_fitted_29_are_formulas_and_19_are_unseen():
     table = validation()
     kinds = [row.kind for row in table]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"fitted": 21, "formula": 29, "unseen": 15}
+    assert {kind: kinds.count(kind) for kind in kinds} == {"fitted": 21, "formula": 29, "unseen": 19}
     of = {row.family: row.kind for row in table}
-    assert [name for name, kind in of.items() if kind == "unseen"] == [TABLE_1, "torchtitan, memory"]
+    unseen = [name for name, kind in of.items() if kind == "unseen"]
+    assert unseen == [TABLE_1, "torchtitan, memory", "torchtitan, table 6"]
     assert [name for name, kind in of.items() if kind == "formula"] == [TABLE_2, "ZeRO, table 1"]
     errors = table.errors_of_kinds
     assert errors["formula"] == pytest.approx((0, 0), abs=1e-3)
     assert errors["fitted"][0] < 0.012
-    assert errors["unseen"][0] < 0.05
     assert errors["fitted"][1] < 0.033
-    assert errors["unseen"][1] < 0.10
+    near = [abs(row.error) for row in table if row.family in unseen[:2]]
+    assert sum(near) / len(near) < 0.05
+    assert max(near) < 0.10
 
 
 def test_each_family_says_its_software_and_what_differs():
@@ -104,7 +106,7 @@ def test_torchtitans_5_rows_of_measured_memory_within_10_percent():
     [(8, 1, 32768, 75.3), (4, 2, 65536, 75.9), (2, 4, 131072, 77.1), (1, 8, 262144, 84.9)],
 )
 def test_torchtitans_405b_with_a_pipeline_measured_1_4_to_1_6_times_its_plan(dp, cp, sequence, published):
-    """Its table 6, which is no row: microbatches are not printed; by default they are as many as stages, 8.
+    """Its table 6: microbatches are not printed; by default they are as many as stages, 8.
 
     By 1F1B its gradients are summed whole and its weights stay gathered (PyTorch, pipelining/stage.py): ZeRO-1.
     """
@@ -112,6 +114,8 @@ def test_torchtitans_405b_with_a_pipeline_measured_1_4_to_1_6_times_its_plan(dp,
     asked = {"batch": 8 * dp, "sequence": sequence, "software": TORCHTITAN}
     planned = estimate(LLAMA_405B, DGX_H100, layout, **asked).total_bytes / 2**30
     assert 1.4 <= published / planned <= 1.6
+    (row,) = [row for row in validation() if row.family == "torchtitan, table 6" and f"{sequence} tok" in row.name]
+    assert (row.published, row.predicted) == (published, planned)
 
 
 @pytest.mark.parametrize(

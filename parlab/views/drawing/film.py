@@ -175,13 +175,16 @@ class Film:
             span |= {"f": round(self.share(start), 4), "g": round(self.share(end), 4)}
         self._add("go flow" if stops_inside else "go", span, mark, hidden=True)
 
-    def slide(self, mark: str, places: Sequence[float]) -> None:
+    def slide(
+        self, mark: str, places: Sequence[float], window: tuple[float, float, float, float] | None = None
+    ) -> None:
         """Add SVG that is always seen, drawn at its place at the last stop, and travels to the right or left between
         two stops where its place changes.
 
         Args:
             mark: the SVG at its last place.
             places: its x at each stop, from any origin.
+            window: left, top, width and height of the place outside which it is not seen. None: it is seen everywhere.
 
         Raises:
             ValueError: another number of places than of stops.
@@ -191,7 +194,8 @@ class Film:
             leaves, arrives = self.second(start, leaves=True), self.second(end)
             if by := round(before - after, 1):  # the way that is left
                 ways.append(f"{by:g}*(1 - clamp(0,(var(--t) - {leaves:g})/{arrives - leaves:.4g},1))")
-        self._marks.append(f'<g class="slide" style="--x:{" + ".join(ways)}">{mark}</g>' if ways else mark)
+        moving = f'<g class="slide" style="--x:{" + ".join(ways)}">{mark}</g>' if ways else mark
+        self._marks.append(_through(window, moving) if window else moving)
         self._slides = self._slides or bool(ways)
 
     def bare(self, mark: str) -> None:
@@ -303,6 +307,13 @@ def _style(numbers: dict[str, Any]) -> str:
     """The attribute that gives CSS these numbers."""
     style = ";".join(f"--{name}:{value:g}" for name, value in numbers.items() if value is not None)
     return f' style="{style}"' if style else ""
+
+
+def _through(window: tuple[float, float, float, float], mark: str) -> str:
+    """SVG that is seen in a window only: an inner drawing with the same units, which hides what leaves it."""
+    x, y, width, height = (f"{number:g}" for number in window)
+    size = f'x="{x}" y="{y}" width="{width}" height="{height}" style="width:{width}px;height:{height}px"'
+    return f'<svg {size} viewBox="{x} {y} {width} {height}">{mark}</svg>'
 
 
 def word(x: float, y: float, text: object, look: str = "") -> str:

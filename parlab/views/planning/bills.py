@@ -15,7 +15,7 @@ from parlab.plan import Estimate, Layout
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, write
+from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world.units import format_bytes, format_time
 
@@ -36,12 +36,11 @@ MEMORY = {**STATE, "working": "#999933"}
 ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches; LEFT: at most, of the names
 LETTER = 0.078  # inches, of the small text
 WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
-CLEAR, NEAR = 0.86, 0.01  # of the axis: beyond CLEAR stands the sum of a bill that is cut; so near is a promise
+CLEAR = 0.86  # of the axis: beyond it stands the sum of a bill that is cut
 TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros
 CUT = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1.5}  # behind the sum of a bill that is cut
 ROOM = 1.2  # of the longest bill: with room for sums
 BESIDE = 0.75  # of the device's memory: a longer bill has its sum beyond the line
-PROMISED = {"color": theme.INK, "marker": "|", "markersize": 18, "markeredgewidth": 3, "linestyle": "none"}
 SLIVER = 0.02  # of every bill: kinds that are smaller in all are drawn as one, the rest
 REST = "#C9B99A"
 SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
@@ -53,7 +52,6 @@ def bills(
     memory: float | None = None,
     headline: str = "",
     longest: float | None = None,
-    promised: Mapping[str, float] | None = None,
 ) -> Picture:
     """Draw a row for each layout: its seconds by kind, and its bytes by kind; each sum stands beside its bar.
 
@@ -64,7 +62,6 @@ def bills(
         memory: bytes of a device, drawn as a line if they are finite.
         headline: above the figure. Empty: the seconds and the bytes of the first layout.
         longest: seconds at which a bill is cut, with its sum in words. None: no bill is cut.
-        promised: by the same names, the seconds that somebody promised, each a black mark on its bar.
 
     Raises:
         ValueError: no estimates of single layouts.
@@ -76,19 +73,13 @@ def bills(
     'dp 4 tp 2 ZeRO-3: 0.54 s, 27.7 GiB'
     """
     named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
-    if promised and set(promised) != set(named):
-        raise ValueError(f"promised={promised!r:.60}: must have the names of the estimates")
     if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):
         raise ValueError(f"estimates={estimates!r:.60}: must be an Estimate, or several by name")
     name, first = next(iter(named.items()))
     said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
     figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
     axes, _ = draw_bills(figure, named, memory, longest, sums=True)
-    promises = {number: promised[name] for number, name in enumerate(named)} if promised else {}
-    _name_waits(axes, _with_rest([found.seconds for found in named.values()]), promises)
-    if promised:
-        axes.plot(list(promises.values()), list(promises), gid="promised", **PROMISED)
-        write(figure, axes.get_position().x0 * theme.WIDTH + 0.7, TOP - 0.33, "▎promised", theme.SMALL)
+    name_waits(axes, with_rest([found.seconds for found in named.values()]))
     return figure
 
 
@@ -119,7 +110,7 @@ def _seen(part: float, total: float) -> bool:
     return total > 0 and part >= SEEN * total
 
 
-def _with_rest(rows: list[dict[str, float]], shown: Collection[str] = ()) -> list[dict[str, float]]:
+def with_rest(rows: list[dict[str, float]], shown: Collection[str] = ()) -> list[dict[str, float]]:
     """The bills, with kinds summed as the rest: all but those that are `shown`; if none is named, the slivers.
 
     Slivers are small in all bills. Fewer than two kinds are not summed.
@@ -159,7 +150,7 @@ def draw_bills(
         ((times, TIME, "seconds a step", longest), (held, MEMORY, "GiB a device", largest))
     ):
         if sums or shown:
-            rows, colors = _with_rest(rows, shown), colors | {"rest": REST}
+            rows, colors = with_rest(rows, shown), colors | {"rest": REST}
         left = side + place * (width + GAP)
         axes = panel(figure, left, TOP, width, ROW * len(named))
         names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
@@ -193,14 +184,13 @@ def draw_bills(
     return drawn[0], drawn[1]
 
 
-def _name_waits(axes: Axes, rows: list[dict[str, float]], promised: Mapping[int, float]) -> None:
-    """Write the name of each bill's longest part that is no work into it, beside the promise, where it has room."""
+def name_waits(axes: Axes, rows: list[dict[str, float]]) -> None:
+    """Write the name of each bill's longest part that is no work into it, where it has room."""
     end, colors = axes.get_xlim()[1], TIME | {"rest": REST}
     for number, row in enumerate(rows):
         kinds = [kind for kind in colors if kind in row]
         longest = max((kind for kind in kinds if kind not in WORK), key=row.__getitem__)
         start = sum(row[kind] for kind in kinds[: kinds.index(longest)])
-        clear = max(start, promised.get(number, 0.0) + NEAR * end)
-        span = marks.Interval(clear, min(start + row[longest], CLEAR * end))
+        span = marks.Interval(start, min(start + row[longest], CLEAR * end))
         ink = theme.text_color(colors[longest])
         marks.labels(axes, [span], [number], (-0.36, 0.36), [[longest]], ink)

@@ -14,6 +14,7 @@ from parlab.world.units import format_bytes
 
 BAR, LEFT, RIGHT, HALF = 30, 78, 632, 15  # of the bills
 TOP = {"time": 42, "memory": 112}
+GONE = 146  # beside the sums
 MAP = (78, 176, 400, 150)  # left, top, width and height
 WORDS = 500  # the fields of the layout, beside the map
 BEFORE = 1e-6  # of a stop before the next: then all of the next layout stands there at once
@@ -25,9 +26,10 @@ LETTER = 7.4  # units, of a small word: at most
 def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film:
     """The film of a search by hand. A stop shows one layout, and the move that led to it.
 
-    Above stand the two bills of the layout, seconds and bytes by kind, with the device's memory as a line. A frame
-    marks the part that the move has made smaller, and a dashed box how long the bill was before it. Below, a dot goes
-    over the map of memory and time, on which the front and `marks` stand.
+    Above stand the two bills of the layout, seconds and bytes by kind, with the device's memory as a line. Between two
+    stops first the field changes, and then the bills. Beside a sum stands the part that the move took away, as long as
+    it was, and a dashed box shows how long the bill was. Below, a dot goes over the map of memory and time, on which
+    the front and `marks` stand.
 
     Args:
         source: the layouts.
@@ -40,18 +42,20 @@ def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film
         raise ValueError(f"source: a walk of {len(source)} layouts; 2 to {MOST} can be filmed")
     last = len(source) - 1
     headline = f"{last} moves: from {source[0].total_seconds:.2f} to {source[-1].total_seconds:.2f} s a step"
-    film = Film(headline, list(range(last + 1)), 356, moving=1.2 * last, resting=1.8, says=_stop)
+    film = Film(headline, list(range(last + 1)), 356, moving=1.6 * last, resting=2.2, says=_stop)
     place = _Map(source, marks or {})
     film.draw(_bill_frames(source) + place.drawn)
+    _slide_bills(film, source)
     for number, found in enumerate(source):
-        start, end = number or None, None if number == last else number + 1 - BEFORE
-        seen = _bills(source, found) + _fields(source, number)
+        start, end = number or None, None if number == last else number
+        seen = _words(source, found)
         if number:
             before = source[number - 1]
-            seen += _shrunk(source, before, found) + _saved(source, before, found)
+            seen += _gone(source, before, found) + _saved(source, before, found)
         film.draw(seen, start, end)
+        film.draw(_fields(source, number), number - 1 + BEFORE if number else None, end)
         x, y = place.at(found)
-        film.draw(_dot(x, y, source.fits(found)), start, number if end else None)
+        film.draw(_dot(x, y, source.fits(found)), start, end)
     film.draw(f'<path class="trail" stroke-dasharray="5 3" d="M{_limit(source):.1f} {TOP["memory"] - 22}v44"/>')
     film.narrate([(number - BEFORE * (number == last), _line(source, number)) for number in range(last + 1)])
     for number, (one, two) in enumerate(pairwise(source)):
@@ -110,16 +114,32 @@ def _limit(walk: Walk) -> float:
     return LEFT + walk.plans.memory * _scales(walk)["memory"]
 
 
-def _bills(walk: Walk, found: Estimate) -> str:
-    """Both bills, their kinds in words where there is room, and their sums."""
+def _slide_bills(film: Film, walk: Walk) -> None:
+    """Both bills, whose kinds grow and shrink between stops.
+
+    Each kind is a bar that ends where it ends, and lies below the kinds before it. So it need only slide.
+    """
+    for number, (name, _, colors) in enumerate(_bills_of(walk[0])):
+        each, wide = _scales(walk)[name], RIGHT - LEFT
+        bills = [_bills_of(found)[number][1] for found in walk]
+        window = (LEFT, TOP[name] - HALF, wide, BAR)
+        kinds = [kind for kind in colors if max(parts[kind] for parts in bills) * each >= 1]
+        for kind in reversed(kinds):
+            until = list(colors)[: list(colors).index(kind) + 1]
+            ends = [round(LEFT + each * sum(parts[earlier] for earlier in until), 1) for parts in bills]
+            film.slide(box(ends[-1] - wide, TOP[name] - HALF, wide, BAR, colors[kind]), ends, window)
+
+
+def _words(walk: Walk, found: Estimate) -> str:
+    """The kinds of both bills in words where there is room, and their sums."""
     marks = ""
     for name, parts, colors in _bills_of(found):
         each, x, y = _scales(walk)[name], float(LEFT), TOP[name]
         for kind, color in colors.items():
             width = parts[kind] * each
-            if width >= 1:
-                said = kind if width > 9 * len(kind) else ""
-                marks += box(round(x, 1), y - HALF, round(width, 1), BAR, color, said, "small")
+            if width > 9 * len(kind):
+                ink = "dark" if theme.text_color(color) == theme.INK else "light"
+                marks += word(round(x + width / 2, 1), y, kind, f"{ink} small")
             x += width
         total = f"{found.total_seconds:.2f} s" if name == "time" else format_bytes(found.total_bytes)
         marks += word(LEFT, y - 25, total, "small left strong")
@@ -141,16 +161,17 @@ def _shrunk_most(walk: Walk, before: Estimate, found: Estimate) -> tuple[str, st
     return (name, kind, by) if most >= 1 else None
 
 
-def _shrunk(walk: Walk, before: Estimate, found: Estimate) -> str:
-    """A frame around what is left of the part that the move shortened most."""
+def _gone(walk: Walk, before: Estimate, found: Estimate) -> str:
+    """Beside the sum of its bill, the part that the move shortened most: as long as what went away."""
     if not (part := _shrunk_most(walk, before, found)):
         return ""
-    name, kind, _ = part
-    each, parts = _scales(walk)[name], {bill: parts for bill, parts, _ in _bills_of(found)}[name]
-    kinds = list(TIME if name == "time" else MEMORY)
-    start = LEFT + each * sum(parts[earlier] for earlier in kinds[: kinds.index(kind)])
-    place = f'x="{start - 1.5:.1f}" y="{TOP[name] - HALF}" width="{parts[kind] * each + 3:.1f}" height="{BAR}"'
-    return f'<rect {place} fill="none" stroke="currentColor" stroke-width="3"/>'
+    name, kind, less = part
+    color, y = (TIME if name == "time" else MEMORY)[kind], TOP[name] - 25
+    width = less * _scales(walk)[name]
+    said = f"{less:.2f} s" if name == "time" else format_bytes(less)
+    place = f'x="{GONE}" y="{y - 6:g}" width="{width:.1f}" height="12"'
+    marks = f'<rect class="gone" {place} fill="{color}" stroke="currentColor" stroke-dasharray="3 2"/>'
+    return marks + word(GONE + width + 6, y, f"{kind} −{said}", "small left")
 
 
 def _saved(walk: Walk, found: Estimate, after: Estimate) -> str:

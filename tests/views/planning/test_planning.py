@@ -365,13 +365,24 @@ def test_kinds_below_2_percent_of_every_bill_are_drawn_as_one_rest_of_the_same_s
     check_text(figure)
 
 
-def test_a_promise_is_a_mark_on_its_own_bar_at_its_seconds():
-    fast, slow = PLANS[0], PLANS[len(PLANS) // 2]
-    figure = views.bills({"fast": fast, "slow": slow}, promised={"slow": 2.0, "fast": 1.0})
-    (promises,) = artists(figure, "promised")
-    assert list(promises.get_xdata()) == [1.0, 2.0]
-    with pytest.raises(ValueError, match=r"promised=.*: must have the names of the estimates"):
-        views.bills({"fast": fast}, promised={"slow": 1.0})
+def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_was_promised():
+    """Llama 3's layout waits 0.08 s for dp; a planner that forgets dp chooses one that waits 3.69."""
+    plans = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1, zero=[1, 2])
+    chosen = {}
+    for kind in ("dp", "tp", "bubble"):
+        blind = replace(plans, grid=replace(plans.grid, seconds=plans.grid.seconds | {kind: 0.0})).best
+        chosen[kind] = estimate(layout=blind.layout, **plans.asked)
+        assert chosen[kind].total_seconds - chosen[kind].seconds[kind] == pytest.approx(blind.total_seconds)
+        assert chosen[kind].total_seconds > plans.best.total_seconds
+    figure = views.forgotten(chosen)
+    assert title(figure) == "Without dp a planner promises 6.5 s; its layout takes 10.2"
+    promised, missing = boxes(figure, "promised"), boxes(figure, "forgotten")
+    for (kind, e), (_, end, *_), (start, total, *_) in zip(chosen.items(), promised, missing, strict=True):
+        assert end == start == pytest.approx(e.total_seconds - e.seconds[kind])
+        assert total == pytest.approx(e.total_seconds)
+    assert [f"{e.total_seconds:.2f}" for e in chosen.values()] == ["10.19", "7.23", "8.61"]
+    assert round(plans.best.seconds["dp"], 2) == 0.08
+    check_text(figure)
 
 
 def test_the_longest_wait_of_a_bill_and_each_frame_of_a_neighbour_have_their_names():
@@ -445,13 +456,33 @@ def test_at_each_stop_the_bills_the_fields_and_the_caption_are_of_one_layout(sto
     assert f"ZeRO-{walk[stop].layout.zero}" in words
 
 
-def test_bills_of_the_film_are_as_long_as_the_seconds():
-    """The longest step fills the bar of 554 units."""
+def ends_at(film, stop):
+    """Where each sliding part of the bills ends at a stop: its end at the last stop, and the way that is left."""
+    now, found = film.second(stop), []
+    for mark in re.findall(r'<svg x="[^>]*>(.*?)</svg>', film.html):
+        (x, wide), ways = re.search(r'x="([-\d.]+)"[^>]* width="([\d.]+)"', mark).groups(), 0.0
+        for by, leaves, takes in re.findall(r"([-\d.]+)\*\(1 - clamp\(0,\(var\(--t\) - ([\d.]+)\)/([\d.]+),1", mark):
+            ways += float(by) * (1 - np.clip((now - float(leaves)) / float(takes), 0, 1))
+        found.append((re.search(r'fill="(#\w+)"', mark)[1], float(x) + float(wide) + ways))
+    return found
+
+
+@pytest.mark.parametrize("stop", range(4))
+def test_at_each_stop_a_bill_of_the_film_ends_where_its_kinds_add_up(stop):
+    """The longest step, and the larger of the largest rank and of the device, fill the bar of 554 units."""
     walk = a_walk()
-    film = views.film(walk)
-    each = 554 / max(e.total_seconds for e in walk)
-    for found in walk:
-        assert f'width="{round(found.seconds["products"] * each, 1):g}"' in film.html
+    longest, largest = max(e.total_seconds for e in walk), max(walk.plans.memory, *(e.total_bytes for e in walk))
+    time = [(color, 78 + 554 / longest * end) for color, end in _sums(walk[stop].seconds, TIME)]
+    held = [(color, 78 + 554 / largest * end) for color, end in _sums(walk[stop].bytes, MEMORY)]
+    drawn = ends_at(views.film(walk), stop)
+    assert len(drawn) > 6
+    near = [[end for other, end in [*time, *held] if other == color and abs(end - at) < 0.3] for color, at in drawn]
+    assert all(near)
+
+
+def _sums(parts, colors):
+    ends = np.cumsum([parts[kind] for kind in colors])
+    return zip(colors.values(), ends, strict=True)
 
 
 def test_the_film_names_each_kind_that_is_a_unit_wide_at_some_stop_and_no_other():
@@ -464,20 +495,30 @@ def test_the_film_names_each_kind_that_is_a_unit_wide_at_some_stop_and_no_other(
     assert sorted(named) == sorted(seconds + held)
 
 
-def test_a_frame_stands_around_what_is_left_of_the_part_that_the_move_shortened_most():
+def test_beside_a_sum_stands_the_part_that_the_move_took_away_as_long_as_it_was():
     walk = a_walk()
     film = views.film(walk)
     each = 554 / max(e.total_seconds for e in walk)
     shrunk = max(walk[1].seconds, key=lambda kind: walk[1].seconds[kind] - walk[2].seconds[kind])
     less = walk[1].seconds[shrunk] - walk[2].seconds[shrunk]
     assert film.lines[2].endswith(f"; {shrunk} −{less:.2f} s")
-    frames = [
-        line
-        for line in film.html.replace("/>", "/>\n").splitlines()
-        if 'stroke-width="3"/>' in line and "<rect" in line
+    assert f"{shrunk} −{less:.2f} s" in seen_at(film, 2)
+    gone = re.findall(r'class="gone"[^>]* width="([\d.]+)"', film.html)
+    assert len(gone) == 3
+    assert f"{less * each:.1f}" in gone
+
+
+def test_a_field_changes_before_the_bills_move():
+    film = views.film(a_walk())
+    leaves = film.second(0, leaves=True)
+    seen = [
+        word
+        for span, words in marks(film, "see")
+        if span.get("a", -1) <= leaves + 0.02 < span.get("b", np.inf)
+        for word in words
     ]
-    assert len(frames) == 3
-    assert any(f'width="{walk[2].seconds[shrunk] * each + 3:.1f}"' in frame for frame in frames)
+    assert "pp 2" in seen
+    assert "pp 1" not in seen
 
 
 @pytest.mark.parametrize("number", [1, 13])
@@ -567,6 +608,10 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
         (lambda: views.verdict_map(least=1, most=1), "least=1: must be less than most=1"),
         (lambda: views.verdict_shares(least=2), "least=2: must be less than most=1.1"),
         (lambda: views.bills(PLANS.best, longest=0), "longest=0"),
+        (lambda: views.forgotten({}), "must be estimates by the forgotten kind"),
+        (lambda: views.forgotten({"rest": PLANS.best}), "'rest' is no kind of seconds"),
+        (lambda: views.layout(tp=0), "tp=0"),
+        (lambda: views.layout(schedule="gpipe"), "schedule='gpipe'"),
         (lambda: views.neighbours([]), "must be what why"),
         (lambda: views.winners(["9b"]), "'9b': choose from"),
         (lambda: views.winners(tokens=100), "must be a multiple of sequence 8192"),
@@ -578,6 +623,66 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
 def test_bad_input_is_refused(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+# ---- a layout of one's own
+
+
+def test_a_layout_of_ones_own_stands_below_llama_3s_on_axes_that_never_change():
+    figures = [views.layout(), views.layout(tp=8, pp=16, chunks=8), views.layout(tp=8, pp=4)]
+    assert len({axes.get_xlim() for figure in figures for axes in figure.axes[:2]}) == 2
+    for figure, how in zip(figures, ({"tp": 16}, {"chunks": 8}, {"pp": 4}), strict=True):
+        own = META.but(**{"chunks": 1, "zero": 1, "schedule": "1f1b"} | how)
+        found = estimate(LLAMA_405B, DGX_H100, own.but(dp=16384 // own.pp // own.tp), batch=2048, sequence=8192)
+        _, (left, right, *_) = boxes(figure, "products")
+        assert right - left == pytest.approx(found.seconds["products"])
+        fits = found.total_bytes <= 80e9
+        said = (
+            f"{found.total_seconds:.2f} s and {format_bytes(found.total_bytes)}: {'fits' if fits else 'does not fit'}"
+        )
+        assert title(figure).startswith(said)
+        assert len(artists(figure, "over")) == (not fits)
+        check_text(figure)
+
+
+def test_of_7920_layouts_one_takes_less_than_7_s_and_fits_and_it_is_llama_3s():
+    """The next one takes 9 % longer; 61 are faster, and the leanest of them holds 76.2 GiB."""
+    plans = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1, zero=[1, 2])
+    assert len(plans.seconds) == 7920
+    assert [e.layout for e in plans if e.total_seconds < 7] == [META]
+    assert plans[1].total_seconds / plans[0].total_seconds == pytest.approx(1.09, abs=0.005)
+    faster = plans.bytes[plans.seconds < plans.best.total_seconds]
+    assert (len(faster), round(faster.min() / 2**30, 1)) == (61, 76.2)
+    figure = views.layout(tp=8, pp=16, chunks=8, zero=2, schedule="looped_bfs")
+    assert title(figure) == "6.61 s and 71.0 GiB: fits"
+    (goal,) = artists(figure, "goal")
+    assert goal.get_xdata()[0] == plans.best.total_seconds
+    figure = views.layout(tp=8, pp=8, chunks=16, zero=2, schedule="looped_bfs")
+    assert title(figure) == "6.25 s and 77.0 GiB: does not fit, 5 % faster than Llama 3's layout"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"tp": 4}, "dp is 256: a replica has 8 microbatches for 16 pipeline stages."),
+        ({"tp": 8, "pp": 32, "chunks": 8}, "32 stages · 8 chunks: the model has 126 layers."),
+        ({"tp": 3}, "tp 3 · pp 16 does not divide 16384 GPUs"),
+    ],
+)
+def test_for_a_layout_that_is_not_possible_the_reason_stands_there(asked, reason):
+    figure = views.layout(**asked)
+    assert title(figure) == "This layout is not possible"
+    assert reason in [text.get_text() for text in figure.texts]
+    check_text(figure)
+
+
+def test_the_controls_of_a_layout_lead_from_the_first_to_llama_3s():
+    widget = views.explore_layout()
+    seconds = [title(widget.figure)[:7]]
+    for name, value in {"chunks": 8, "tp": 8, "zero": 2, "schedule": "looped_bfs"}.items():
+        widget.controls[name].value = value
+        seconds.append(title(widget.figure)[:7])
+    assert seconds == ["10.78 s", "7.57 s ", "6.58 s ", "10.19 s", "6.61 s "]
 
 
 # ---- sizes of tensor parallelism

@@ -59,6 +59,7 @@ def test_every_value_of_every_control_changes_the_picture(name, control):
         (views.explore_mesh, views.mesh),
         (views.explore_plan, views.plan),
         (views.explore_verdict, views.verdict),
+        (views.explore_layout, views.layout),
     ],
 )
 def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore, draw):
