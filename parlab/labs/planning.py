@@ -112,6 +112,7 @@ class MemoryCase(NamedCase):
             ("the sizes are those of `state`, not always 2, 2 and 12", replace(self, state=MIXED_BYTES).nbytes()),
             ("tensor parallelism cuts activations too here", self.nbytes(activations=p)),
             ("a stage keeps the activations of its own layers only", self.nbytes(activations=t)),
+            ("a microbatch is one replica's: dp does not cut its activations", self.nbytes(activations=d * p * t)),
             ("tensor parallelism cuts parameters too", self.nbytes(params=p)),
             ("a stage has the parameters of its own layers only", self.nbytes(params=t)),
             *(("return bytes, not GB or GiB", self.nbytes() / unit) for unit in (1e9, 2**30)),

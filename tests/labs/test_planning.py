@@ -137,6 +137,12 @@ WRONG = [
     ("08.memory", "params_not_cut_by_t", partial(held, cut=lambda p, t: p), "cuts parameters too"),
     ("08.memory", "activations_not_cut_by_t", partial(held, acts=lambda p, t: p), "cuts activations too"),
     ("08.memory", "activations_of_all_stages", partial(held, acts=lambda p, t: t), "its own layers only"),
+    (
+        "08.memory",
+        "activations_cut_by_d",
+        lambda params, kept, d, *rest: held(params, kept / d, d, *rest),
+        "dp does not cut its activations",
+    ),
     ("08.memory", "whole_bytes_a_parameter", floored, "drop a remainder"),
     ("08.memory", "in_gib", lambda *args: held(*args) / 2**30, "return bytes, not GB or GiB"),
     ("08.memory", "in_gb", lambda *args: held(*args) / 1e9, "return bytes, not GB or GiB"),

@@ -14,7 +14,7 @@ from parlab.world.units import format_bytes
 
 BAR, LEFT, RIGHT, HALF = 30, 78, 632, 15  # of the bills
 TOP = {"time": 42, "memory": 112}
-GONE = 146  # beside the sums
+GONE = 158  # beside the sums
 MAP = (78, 176, 400, 150)  # left, top, width and height
 WORDS = 500  # the fields of the layout, beside the map
 BEFORE = 1e-6  # of a stop before the next: then all of the next layout stands there at once
