@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,13 @@ def _try_one_f_one_b(trial: Trial, case: Case) -> list[str]:
         raise Wrong(
             f"returned {brief(schedule)}, expected a Schedule", "Schedule(rows) makes one of a list for each rank"
         )
+    for rank, row in enumerate(schedule.actions):
+        for action in row:
+            if action.stage != rank:
+                raise Wrong(
+                    f"rank {rank} has {action}, an action of stage {action.stage}",
+                    "Action(kind, stage, microbatch): on each rank the stage is the rank",
+                )
     _validated(schedule, case)
     if any(action.kind in "IW" for row in schedule.actions for action in row):
         raise Wrong("it runs, but cuts backwards in two, should have F and B alone", 'Action("B", stage, microbatch)')
@@ -109,11 +117,21 @@ def _try_one_f_one_b(trial: Trial, case: Case) -> list[str]:
             timeline.makespan,
             3 * (m + p - 1),
             "(m + p − 1)(F + B)",
-            "a rank waits for its first backward, and could do one more forward meanwhile",
+            _newest_first(schedule) or "a rank waits for its first backward, and could do one more forward meanwhile",
             timeline,
         ),
         *_executed(schedule, case),
     ]
+
+
+def _newest_first(schedule: Schedule) -> str:
+    """Where a rank does the backward of a later microbatch before that of an earlier one."""
+    for row in schedule.actions:
+        backwards = [action for action in row if action.kind == "B"]
+        for one, other in pairwise(backwards):
+            if one.microbatch > other.microbatch:
+                return f"{one} stands before {other}: the microbatch that went down first should come back first"
+    return ""
 
 
 def _first_late_backward(timeline: ScheduleTimeline, rank: int) -> str:

@@ -145,6 +145,21 @@ def of_stage_0_everywhere(p, m):
     return Schedule([[a._replace(stage=0) for a in row] for row in my_1f1b(p, m).ranks])
 
 
+def with_stage_and_microbatch_swapped(p, m):
+    return Schedule([[Action(a.kind, a.microbatch, a.stage) for a in row] for row in my_1f1b(p, m).ranks])
+
+
+def backward_of_the_newest(p, m):
+    """After each forward of the steady phase its own backward, and the oldest at the end."""
+    rows = []
+    for rank in range(p):
+        forwards, backwards = ([Action(kind, rank, i) for i in range(m)] for kind in "FB")
+        warm_up = p - rank - 1
+        pairs = [a for pair in zip(forwards[warm_up:], backwards[warm_up:], strict=True) for a in pair]
+        rows.append([*forwards[:warm_up], *pairs, *backwards[:warm_up]])
+    return Schedule(rows)
+
+
 def one_row_alone(p, m):
     return Schedule(my_1f1b(p, m).ranks[:1])
 
@@ -220,7 +235,9 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.one_f_one_b", a_forward_too_many, "it cannot run: "),
         ("04.one_f_one_b", newest_backward_first, "it cannot run: "),
         ("04.one_f_one_b", with_backwards_cut_in_two, "should have F and B alone"),
-        ("04.one_f_one_b", of_stage_0_everywhere, "should have 2 of each"),
+        ("04.one_f_one_b", of_stage_0_everywhere, "rank 1 has 0F0, an action of stage 0"),
+        ("04.one_f_one_b", with_stage_and_microbatch_swapped, "Action(kind, stage, microbatch)"),
+        ("04.one_f_one_b", backward_of_the_newest, "0B1 stands before 0B0"),
         ("04.one_f_one_b", one_row_alone, "it has 1 rank and 1 stage, should have 2 of each"),
         ("04.one_f_one_b", as_text, "returned str"),
         ("04.one_f_one_b", as_rows, "expected a Schedule\n  Schedule(rows) makes one of a list for each rank"),
