@@ -2,7 +2,7 @@
 
 `mlp_step` is its smallest case: two matrices with relu between them, and two all-reduces.
 
-Behind the rows each rank has a share of all of y, so forward ranks sum y (reduce). Each rank's columns read the same
+Behind the rows each rank has a partial sum of y, so forward ranks sum y (reduce). Each rank's columns read the same
 x, so backward ranks sum dx (copy). `ParallelLlama` does the same with operators around its stages.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3, figure 4.

@@ -43,7 +43,7 @@ class ShardedDropout(Dropout):
 
 
 class PartialSums(AffineStage):
-    """Mixed into a stage whose last projection is a row layer: its shares come without the bias.
+    """Mixed into a stage whose last projection is a row layer: its partial sums come without the bias.
 
     Added by every rank, the bias would count t times. The region adds it once, to the sum.
     """

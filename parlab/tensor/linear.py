@@ -1,11 +1,11 @@
 """Linear layers whose matrix is cut among t ranks: by columns, then by rows.
 
     y = f(x) W,  W = [W_1 | ... | W_t]           columns: rank r computes y_r = x W_r, its columns of y
-    z = f̄(y_r V_r),  V = [V_1; ...; V_t]         rows: rank r computes y_r V_r, a share of z
+    z = f̄(y_r V_r),  V = [V_1; ...; V_t]         rows: rank r computes y_r V_r, a partial sum of z
 
 | layer   | forward                                | backward for the input                                   |
 |---------|----------------------------------------|----------------------------------------------------------|
-| columns | x ─ f: no message ─▶ x W_r = y_r       | dy_r W_rᵀ, a share of dx ─ f: all-reduce ─▶ dx           |
+| columns | x ─ f: no message ─▶ x W_r = y_r       | dy_r W_rᵀ, a partial sum of dx ─ f: all-reduce ─▶ dx     |
 | rows    | y_r V_r ─ f̄: all-reduce ─▶ z           | dz ─ f̄: no message ─▶ dz V_rᵀ = dy_r                     |
 
 Columns, then rows: the first layer computes what the second one reads, and nothing is sent in between. f and f̄ are the
@@ -113,8 +113,8 @@ class ColumnParallelLinear(ParallelLinear):
 
     def backward_input(self, dy: Array, cache: Array) -> tuple[Array, Any]:
         """`(dx, pending)`."""
-        share = self._share_of_dx(dy)
-        return self.enter.backward(self.comm, share), (cache, dy)  # f: all-reduce, g: reduce-scatter
+        partial = self._partial_dx(dy)
+        return self.enter.backward(self.comm, partial), (cache, dy)  # f: all-reduce, g: reduce-scatter
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradient of this rank's columns."""
@@ -126,12 +126,12 @@ class ColumnParallelLinear(ParallelLinear):
         if self.comm.size == 1 or not self.overlap:
             return super().backward(dy, cache)
         gathering = self.enter.forward_beside(self.comm, cache)
-        share = self._share_of_dx(dy)
-        reducing = self.enter.backward_beside(self.comm, share)
+        partial = self._partial_dx(dy)
+        reducing = self.enter.backward_beside(self.comm, partial)
         gradients = self.weight_gradient(gathering(), dy)
         return reducing(), gradients
 
-    def _share_of_dx(self, dy: Array) -> Array:
+    def _partial_dx(self, dy: Array) -> Array:
         """dy_r W_rᵀ, `[B, S, in]`: dx is the sum over ranks."""
         with self.computes(dy, ", backward for the input"):
             return linear_backward_input(dy, dy, self.weight)[0]
@@ -175,7 +175,7 @@ class RowParallelLinear(ParallelLinear):
     def forward(self, x: Array) -> tuple[Array, Array]:
         """`(y, x)`."""
         with self.computes(x):
-            partial, _ = linear(x, self.weight)  # [B, S, out], a share of y
+            partial, _ = linear(x, self.weight)  # [B, S, out], a partial sum of y
         return self.leave.forward(self.comm, partial), x  # f̄: all-reduce, ḡ: reduce-scatter
 
     def backward_input(self, dy: Array, cache: Array) -> tuple[Array, Any]:

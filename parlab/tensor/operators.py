@@ -3,9 +3,9 @@
 | operator | forward        | backward       | in front of it              | behind it                          |
 |----------|----------------|----------------|-----------------------------|------------------------------------|
 | copy     | nothing        | all-reduce     | x, whole on every rank      | x, read by each rank's columns     |
-| reduce   | all-reduce     | nothing        | a share on each rank        | their sum, whole on every rank     |
+| reduce   | all-reduce     | nothing        | a partial sum on each rank  | their sum, whole on every rank     |
 | gather   | all-gather     | reduce-scatter | S/t tokens on each rank     | all S, read by each rank's columns |
-| scatter  | reduce-scatter | all-gather     | a share on each rank        | S/t tokens of their sum            |
+| scatter  | reduce-scatter | all-gather     | a partial sum on each rank  | S/t tokens of their sum            |
 
 copy and reduce (f and f̄ in the paper) are a pair: each one's backward is the other's forward. So are gather and scatter
 (g and ḡ), which stand in their places under sequence parallelism, and send as many bytes: a ring all-reduce *is* a
@@ -39,12 +39,12 @@ def copy(comm: Comm, x: Array) -> Array:
 
 
 def copy_backward(comm: Comm, dy: Array) -> Array:
-    """The sum over ranks of their shares of dx, `[B, S, E]`."""
+    """The sum over ranks of their partial sums of dx, `[B, S, E]`."""
     return comm.all_reduce(dy)
 
 
 def reduce(comm: Comm, x: Array) -> Array:
-    """The sum over ranks of their shares, `[B, S, E]`; every rank gets the same, to the bit."""
+    """The sum over ranks of their partial sums, `[B, S, E]`; every rank gets the same, to the bit."""
     return comm.all_reduce(x)
 
 
@@ -59,12 +59,12 @@ def gather(comm: Comm, x: Array) -> Array:
 
 
 def gather_backward(comm: Comm, dy: Array) -> Array:
-    """The sum over ranks of their shares of dx, this rank's tokens of it: `[B, S, E]` -> `[B, S/t, E]`."""
+    """The sum over ranks of their partial sums of dx, this rank's tokens of it: `[B, S, E]` -> `[B, S/t, E]`."""
     return comm.reduce_scatter(dy, axis=SEQUENCE)
 
 
 def scatter(comm: Comm, x: Array) -> Array:
-    """The sum over ranks of their shares, this rank's tokens of it: `[B, S, E]` -> `[B, S/t, E]`.
+    """The sum over ranks of their partial sums, this rank's tokens of it: `[B, S, E]` -> `[B, S/t, E]`.
 
     Raises:
         ValueError: the sequence does not divide among the ranks.

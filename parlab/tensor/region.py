@@ -1,6 +1,6 @@
 """A part of the model whose work the ranks divide: an operator, a stage on this rank's shards, an operator.
 
-    x ──enter──▶ x, whole ──[columns, then something local, then rows]──▶ a share of y ──leave──▶ y
+    x ──enter──▶ x, whole ──[columns, then something local, then rows]──▶ a partial sum ──leave──▶ y
 
 The stage inside is a serial one, which learns its sizes from its weights: tensor parallelism adds the messages and
 nothing else. Between columns and rows a rank must not need another rank's columns. Heads and activation functions do
@@ -35,11 +35,11 @@ class ParallelRegion(Stage):
     ==================  =============================  =================================
     forward, x          whole, the same on every rank  S/t tokens
     enter               the same, no message           whole (all-gather)
-    inside              a share of y                   a share of y
+    inside              a partial sum of y             a partial sum of y
     leave               y, whole (all-reduce)          S/t tokens of y (reduce-scatter)
     backward, dy        whole, the same on every rank  S/t tokens
     leave's backward    the same, no message           whole (all-gather)
-    inside, input part  a share of dx                  a share of dx
+    inside, input part  a partial sum of dx            a partial sum of dx
     enter's backward    dx, whole (all-reduce)         S/t tokens of dx (reduce-scatter)
     ==================  =============================  =================================
 
@@ -75,7 +75,7 @@ class ParallelRegion(Stage):
         """`(y, cache)`."""
         entered = self.enter.forward(self.comm, x)  # [B, S, E]
         with self.comm.compute(self.name, flops=self.product_flops(entered) + self.core_flops(entered)):
-            partial, cache = self.inside.forward(entered)  # [B, S, E], a share of it
+            partial, cache = self.inside.forward(entered)  # [B, S, E], a partial sum
         return self.leave.forward(self.comm, partial), RegionCache(x, replaced(cache, entered, x))
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
@@ -100,7 +100,7 @@ class ParallelRegion(Stage):
         return leaving(), gradients
 
     def _input_part(self, dpartial: Array, cache: Any) -> tuple[Array, Any]:
-        """`(this rank's share of dx, pending)`."""
+        """`(this rank's partial sum of dx, pending)`."""
         x, kept = cache
         work = self.product_flops(dpartial) + self.core_flops(dpartial, backward=True)
         with self.comm.compute(f"{self.name}, backward for the input", flops=work):

@@ -1,7 +1,7 @@
 """Each rank's slice of each weight.
 
 A column layer (q, k, v, gate, up, head) is cut along its outputs, `W[:, a:b]`: every rank makes some columns of y. A
-row layer (o, down) along its inputs, `W[a:b, :]`: every rank makes a share of all of y. Columns, then rows: what
+row layer (o, down) along its inputs, `W[a:b, :]`: every rank makes a partial sum of y. Columns, then rows: what
 the first makes is what the second reads, so nothing is sent in between. The embedding's table is cut along the
 vocabulary; norms are whole on every rank.
 

@@ -141,7 +141,7 @@ def _rows(rank: int, size: int, x: float, y: float, said: str = "") -> str:
 
 
 def _chips(x: float, y: float, piece: int, size: int, members: frozenset[int]) -> str:
-    """On a piece of a sum, a chip for each rank whose share is in it."""
+    """On a piece of a sum, a chip for each rank whose part is in it."""
     wide, high, edge = WIDE / size, HIGH / size, 10 / size
     left, top = x - WIDE / 2 + edge, round(y + high * piece + edge, 1)
     across, down = round(wide - 2 * edge, 1), round(high - 1 - 2 * edge, 1)
