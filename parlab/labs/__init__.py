@@ -21,6 +21,7 @@ from parlab.labs import (
     ranks,
     recording,
     ring,
+    ring_hops,
     session,
     silent_bugs,
     tensor,
@@ -32,6 +33,7 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import mean_gradient
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.zero import reduced_at_once
@@ -41,6 +43,7 @@ ROOMS = (
     ranks,
     collectives,
     ring,
+    ring_hops,
     both_ways,
     long_sequences,
     pipeline,
@@ -207,6 +210,7 @@ __all__ = [
     "mean_gradient",
     "patient",
     "posted_ahead",
+    "posted_ring",
     "reduced_at_once",
     "require",
     "save",

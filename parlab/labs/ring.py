@@ -35,9 +35,9 @@ class RingCase:
         return f"{self.size} ranks, {self.length} tokens on each"
 
     @property
-    def tiles(self) -> list[tuple[int, int, int, int]]:
-        """The arguments of the rule for each tile: (rank, source, size, length)."""
-        return [(rank, source, self.size, self.length) for rank in range(self.size) for source in range(self.size)]
+    def tiles(self) -> list[tuple[int, int, int]]:
+        """The arguments of the rule for each tile: (rank, source, length)."""
+        return [(rank, source, self.length) for rank in range(self.size) for source in range(self.size)]
 
 
 Rule = dict[tuple[int, int], tuple[slice, slice, bool]]  # of rank and source: queries, keys, whether causal
@@ -158,7 +158,7 @@ def _attend(rule: Rule, rank: int, shards: list[list[Any]], gradients: list[list
 
 ZIGZAG_TILE = Exercise(
     "02.zigzag_tile",
-    "zigzag_tile(rank, source, P, length)",
+    "zigzag_tile(rank, source, length)",
     [RingCase(size, length) for size in (2, 1, 3, 4, 8) for length in (2, 6)],
     _try_zigzag_tile,
     lambda random, size: RingCase(size, 2 * int(random.integers(1, 16))),

@@ -267,14 +267,14 @@ def in_nodes_of_two(comm, x, ranks_per_node):
 
 
 @of("02.zigzag_tile")
-def of_two_tokens(rank, source, size, length):
-    queries, keys, causal = answers.zigzag_tile(rank, source, size, 2)
+def of_two_tokens(rank, source, length):
+    queries, keys, causal = answers.zigzag_tile(rank, source, 2)
     return queries, keys, causal
 
 
 @of("02.zigzag_tile")
-def by_the_parity_of_the_ranks(rank, source, size, length):
-    return answers.zigzag_tile(rank % 2, source % 2, 2, length)
+def by_the_parity_of_the_ranks(rank, source, length):
+    return answers.zigzag_tile(rank % 2, source % 2, length)
 
 
 @of("02.merge")
@@ -309,6 +309,58 @@ def of_the_larger_side(out_a, lse_a, out_b, lse_b):
 def with_0_for_no_keys(out_a, lse_a, out_b, lse_b):
     out, lse = answers.merge(out_a, lse_a, out_b, lse_b)
     return out, np.where(np.isneginf(lse), 0.0, lse)
+
+
+def ring_of(comm, kv, attend_to, merge, source, sent=lambda first, kv: kv):
+    """A ring that says `source(hop)`, and sends `sent` of its own K/V and of those that it has."""
+    first, found = kv, None
+    for hop in range(comm.size):
+        last = hop == comm.size - 1
+        requests = () if last else (comm.isend(sent(first, kv), comm.right), comm.irecv(comm.left, kv))
+        part = attend_to(source(hop) % comm.size, kv)
+        found = part if found is None else merge(*found, *part)
+        for request in requests:
+            kv = request.wait()
+    return found
+
+
+@of("02.ring")
+def in_the_other_direction(comm, kv, attend_to, merge):
+    """`rank + hop`: the same for two ranks."""
+    return ring_of(comm, kv, attend_to, merge, lambda hop: comm.rank + hop)
+
+
+@of("02.ring")
+def that_sends_its_own_each_time(comm, kv, attend_to, merge):
+    """Right on two ranks, where there is one hop."""
+    return ring_of(comm, kv, attend_to, merge, lambda hop: comm.rank - hop, lambda first, kv: first)
+
+
+@of("02.ring")
+def with_one_hop_only(comm, kv, attend_to, merge):
+    """All that there is with two ranks."""
+    if comm.size == 1:
+        return attend_to(0, kv)
+    sent, coming = comm.isend(kv, comm.right), comm.irecv(comm.left, kv)
+    part, kv = attend_to(comm.rank, kv), coming.wait()
+    sent.wait()
+    return merge(*part, *attend_to(comm.left, kv))
+
+
+@of("02.ring")
+def that_waits_in_its_last_hop(comm, kv, attend_to, merge):
+    """Nothing is to be seen of it with two hops: on three ranks the last hop is waited for in front of the work."""
+    found, held = None, kv
+    for hop in range(comm.size):
+        last = hop == comm.size - 1
+        requests = () if last else (comm.isend(held, comm.right), comm.irecv(comm.left, held))
+        late = hop == comm.size - 2 and comm.size > 2
+        then = [request.wait() for request in requests] if late else []
+        part = attend_to((comm.rank - hop) % comm.size, held)
+        found = part if found is None else merge(*found, *part)
+        for came in then or [request.wait() for request in requests]:
+            held = held if came is None else came
+    return found
 
 
 @of("02.hidden_from")

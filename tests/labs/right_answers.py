@@ -2,9 +2,11 @@
 
 import math
 from collections import defaultdict
+from functools import reduce
 
 import numpy as np
 
+from parlab.labs import posted_ring
 from tests.labs import answers
 
 RIGHT = defaultdict(list)
@@ -421,30 +423,30 @@ def with_counts_everywhere(comm, x, ranks_per_node):
 
 
 @of("02.zigzag_tile")
-def with_open_ends(rank, source, size, length):
+def with_open_ends(rank, source, length):
     if source == rank:
         return slice(None), slice(None), True
     return (slice(None), slice(length // 2), False) if source < rank else (slice(length // 2, None), slice(None), False)
 
 
 @of("02.zigzag_tile")
-def as_a_list(rank, source, size, length):
-    return list(answers.zigzag_tile(rank, source, size, length))
+def as_a_list(rank, source, length):
+    return list(answers.zigzag_tile(rank, source, length))
 
 
 @of("02.zigzag_tile")
-def with_numbers_of_numpy(rank, source, size, length):
+def with_numbers_of_numpy(rank, source, length):
     half, kind = np.int64(length) // 2, np.sign(source - rank)
     return slice(half if kind > 0 else 0, length), slice(0, half if kind < 0 else length), kind == 0
 
 
 @of("02.zigzag_tile")
-def counted_from_the_end(rank, source, size, length):
+def counted_from_the_end(rank, source, length):
     return slice(-length // 2 if source > rank else 0, None), slice(0, length // (1 + (source < rank))), rank == source
 
 
 @of("02.zigzag_tile")
-def from_a_dictionary(rank, source, size, length):
+def from_a_dictionary(rank, source, length):
     whole, half = slice(0, length), length // 2
     rules = {0: (whole, whole, True), -1: (whole, slice(half), False), 1: (slice(half, length), whole, False)}
     return rules[(source > rank) - (source < rank)]
@@ -532,6 +534,60 @@ def by_the_larger_one_in_place(out_a, lse_a, out_b, lse_b):
     out_a += out_b * (b / np.where(a + b == 0, 1, a + b))[:, None]
     lse_a[:] = top + np.log(a + b)
     return out_a, lse_a
+
+
+@of("02.ring")
+def by_the_library(comm, kv, attend_to, merge):
+    return posted_ring(comm, kv, attend_to, merge)
+
+
+@of("02.ring")
+def receiving_before_sending(comm, kv, attend_to, merge):
+    out, lse = attend_to(comm.rank, kv) if comm.size == 1 else (None, None)
+    for hop in range(comm.size - 1):
+        coming, sent = comm.irecv(comm.left, like=kv), comm.isend(kv, comm.right)
+        part = attend_to((comm.rank - hop) % comm.size, kv)
+        out, lse = part if out is None else merge(out, lse, *part)
+        sent.wait()
+        kv = coming.wait()
+    return (out, lse) if comm.size == 1 else merge(out, lse, *attend_to(comm.right, kv))
+
+
+@of("02.ring")
+def from_no_keys_on(comm, kv, attend_to, merge):
+    out, lse = np.zeros_like(kv[0]), np.full(len(kv[0]), -np.inf)
+    for source in range(comm.rank + comm.size, comm.rank, -1):
+        last = source == comm.rank + 1
+        requests = [] if last else [comm.isend(kv, (comm.rank + 1) % comm.size), comm.irecv(comm.left, like=kv)]
+        out, lse = merge(out, lse, *attend_to(source % comm.size, kv))
+        for request in requests:
+            kv = request.wait()
+    return out, lse
+
+
+@of("02.ring")
+def hop_by_hop(comm, kv, attend_to, merge, hop=0):
+    source = (comm.rank - hop) % comm.size
+    if hop == comm.size - 1:
+        return attend_to(source, kv)
+    sent, coming = comm.isend(kv, comm.right), comm.irecv(comm.left, kv)
+    part, kv = attend_to(source, kv), coming.wait()
+    sent.wait()
+    return merge(*hop_by_hop(comm, kv, attend_to, merge, hop + 1), *part)
+
+
+@of("02.ring")
+def merged_at_the_end(comm, kv, attend_to, merge):
+    parts, sends = [], []
+    for hop in range(comm.size):
+        if hop < comm.size - 1:
+            sends.append(comm.isend(kv, comm.right))
+            coming = comm.irecv(comm.left, kv)
+        parts.append(attend_to(comm.rank - hop + comm.size * (hop > comm.rank), kv))
+        kv = coming.wait() if hop < comm.size - 1 else kv
+    for sent in sends:
+        sent.wait()
+    return list(reduce(lambda one, two: merge(*one, *two), parts))
 
 
 @of("02.bring_home")

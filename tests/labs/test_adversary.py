@@ -64,8 +64,8 @@ def overlap_that_notes_its_additions(comm, x, work):
     return total
 
 
-def zigzag_with_numpys_bool(rank, source, size, length):
-    queries, keys, causal = answers.zigzag_tile(rank, source, size, length)
+def zigzag_with_numpys_bool(rank, source, length):
+    queries, keys, causal = answers.zigzag_tile(rank, source, length)
     return queries, keys, np.bool_(causal)
 
 
@@ -176,8 +176,8 @@ def weights_as_objects(comm, *arguments):
     return answers.zero_1(comm, *arguments).astype(object)
 
 
-def zigzag_from_a_table(rank, source, size, length):
-    return answers.zigzag_tile(rank, source, size, 2 * {2: 1, 6: 3}[length])
+def zigzag_from_a_table(rank, source, length):
+    return answers.zigzag_tile(rank, source, 2 * {2: 1, 6: 3}[length])
 
 
 def exchange_up_to_8_ranks(comm, x):
@@ -249,7 +249,7 @@ def endless_that_holds_on(comm, x):
             time.sleep(0.01)
 
 
-def endless_rule(rank, source, size, length):
+def endless_rule(rank, source, length):
     while not freed.is_set():
         pass
 
@@ -332,7 +332,7 @@ def ragged(comm, *arguments):
     return [[1.0], [2.0, 3.0]]
 
 
-def halves(rank, source, size, length):
+def halves(rank, source, length):
     return slice(0, length / 2), slice(0, length), True
 
 
@@ -367,7 +367,7 @@ def without_return(comm, x):
     answers.exchange(comm, x)
 
 
-def rule_without_return(rank, source, size, length):
+def rule_without_return(rank, source, length):
     half = length // 2
     (slice(0, half), slice(0, half), True)
 

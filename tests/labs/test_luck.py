@@ -51,6 +51,15 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "of_the_larger_side": "with 2 rows|the side with the larger lse alone",
         "with_0_for_no_keys": "lse: returned [0, |a row without keys has the lse −∞",
     },
+    "02.ring": {
+        "in_the_other_direction": "with 3 ranks|rank 0, call 2 of attend_to: source is int 1, but these are the K/V of "
+        "rank 2|wrong direction: K/V that came h hops",
+        "that_sends_its_own_each_time": "with 3 ranks|call 3 of attend_to: source is int 1, but these are the K/V of "
+        "rank 2|each hop sends the rank's own K/V again",
+        "with_one_hop_only": "with 3 ranks|rank 0 attends to the K/V of ranks 0, 2, should be of ranks 0, "
+        "2, 1|the last K/V that came are not attended",
+        "that_waits_in_its_last_hop": "with 3 ranks|makespan: |in some hop a rank waits before it works",
+    },
     "03.heads": {
         "dealt_like_cards": "query heads [0, 2], expected [0, 1]|dealt like cards, by h % P",
         "with_the_rest_last": "heads(0, 3, 4, 2)|the last rank has all heads that are left over",

@@ -14,34 +14,34 @@ def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_eq
     )
 
 
-def contiguous_rule(rank, source, size, length):
+def contiguous_rule(rank, source, length):
     whole = slice(0, length)
     return whole, whole if source <= rank else slice(0, 0), source == rank
 
 
-def earlier_and_later_swapped(rank, source, size, length):
-    return zigzag_tile(rank, source if source == rank else size - 1 - source, size, length)
+def earlier_and_later_swapped(rank, source, length):
+    return zigzag_tile(rank, 2 * rank - source, length)
 
 
-def own_tile_without_a_mask(rank, source, size, length):
-    return *zigzag_tile(rank, source, size, length)[:2], False
+def own_tile_without_a_mask(rank, source, length):
+    return *zigzag_tile(rank, source, length)[:2], False
 
 
-def causal_everywhere(rank, source, size, length):
-    return *zigzag_tile(rank, source, size, length)[:2], True
+def causal_everywhere(rank, source, length):
+    return *zigzag_tile(rank, source, length)[:2], True
 
 
-def wrong_half_of_the_keys(rank, source, size, length):
-    queries, keys, causal = zigzag_tile(rank, source, size, length)
+def wrong_half_of_the_keys(rank, source, length):
+    queries, keys, causal = zigzag_tile(rank, source, length)
     return queries, slice(length // 2, length) if source < rank else keys, causal
 
 
-def right_for_two_ranks_only(rank, source, size, length):
-    return zigzag_tile(rank, source, size, length) if size == 2 else contiguous_rule(rank, source, size, length)
+def right_for_two_ranks_only(rank, source, length):
+    return (zigzag_tile if max(rank, source) < 2 else contiguous_rule)(rank, source, length)
 
 
-def without_the_causal_flag(rank, source, size, length):
-    return zigzag_tile(rank, source, size, length)[:2]
+def without_the_causal_flag(rank, source, length):
+    return zigzag_tile(rank, source, length)[:2]
 
 
 def mean(out_a, lse_a, out_b, lse_b):
@@ -229,7 +229,7 @@ def test_the_passing_text_of_the_bound_shows_that_half_a_tile_takes_as_long_as_a
 def _tile(own=None, lower=None, higher=None):
     """A rule of zigzag tiles (queries, keys, causal) in which one of the three cases is another."""
 
-    def zigzag_tile(rank, source, P, length):
+    def zigzag_tile(rank, source, length):
         early, late, whole = slice(0, length // 2), slice(length // 2, length), slice(0, length)
         pieces = {"early": early, "late": late, "whole": whole}
         case = own or ("whole", "whole", True)
@@ -266,8 +266,8 @@ def test_a_wrong_rule_of_zigzag_tiles_is_refused_with_its_cause(answer, cause):
 
 
 def test_a_higher_rank_skipped_whole_is_the_rule_of_contiguous_shards():
-    def contiguous(rank, source, P, length):
-        queries, keys, causal = _tile()(rank, source, P, length)
+    def contiguous(rank, source, length):
+        queries, keys, causal = _tile()(rank, source, length)
         return (slice(0, 0), keys, False) if source > rank else (queries, keys, causal)
 
     assert "a later source is skipped whole, as with contiguous shards" in refused("02.zigzag_tile", contiguous)

@@ -21,13 +21,13 @@ from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
-Rule = Callable[[int, int, int, int], tuple[slice, slice, bool]]  # of rank, source, size and length of a shard
+Rule = Callable[[int, int, int], tuple[slice, slice, bool]]  # of rank, source and length of a shard
 
 
 def _rule(name: str, value: Any) -> None:
     if not callable(value):
         raise ValueError(
-            f"{name}={value!r:.60}: must be a function (rank, source, P, length) that returns two slices and a bool"
+            f"{name}={value!r:.60}: must be a function (rank, source, length) that returns two slices and a bool"
         )
 
 
@@ -58,8 +58,8 @@ def ring_masks(
         layout: contiguous, zigzag or striped.
         causal: a token sees only itself and earlier tokens.
         rule: finds the tiles of zigzag in place of the library, right or wrong, as lesson 02's exercise does: from the
-            rank, the rank of the keys, P and the tokens of a shard, the slices of queries and of keys, and whether
-            they have a causal mask.
+            rank, the rank of the keys and the tokens of a shard, the slices of queries and of keys, and whether they
+            have a causal mask.
 
     Raises:
         ValueError: too many tokens or ranks, a length that the layout cannot divide, or a rule for another layout or
@@ -113,7 +113,7 @@ def _tiles(size: int, length: int, layout: str, causal: bool, rule: Rule | None)
     def tile(ring: RingSchedule, source: int) -> Tile | None:
         if rule is None:
             return ring.tile(source, length, layout, causal=causal)
-        return _as_tile(rule(ring.rank, source, size, length), length)
+        return _as_tile(rule(ring.rank, source, length), length)
 
     return [[(source, tile(ring, source)) for source in row] for ring, row in zip(rings, sources, strict=True)]
 

@@ -44,9 +44,12 @@ def ring_of(shown: Timeline, most: int = MOST_RANKS) -> Ring | None:
     """The ring that ran, if the labels, the messages and the work are those of ring attention on 2 to `most` ranks.
 
     A label is `ring` (no mask) or the library's, as `ring, causal=True, layout=zigzag`; backward it begins with `ring
-    backward`. Work is any computation: one for each tile that a mask leaves.
+    backward`. Where no message has a label, the name of all work is it. Work is any computation: one for each tile that
+    a mask leaves.
     """
     size, said = shown.size, {str(t.label) for t in shown.transfers}
+    if shown.transfers and all(t.label is None for t in shown.transfers):
+        said = {span.name for span in shown.computes}
     label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
     if label is None or not 2 <= size <= most:
         return None

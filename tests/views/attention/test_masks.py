@@ -103,7 +103,7 @@ def test_a_mask_that_is_off_by_one_would_be_noticed(monkeypatch):
         test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(4, "zigzag", True)
 
 
-def own_style(rank, source, P, length):
+def own_style(rank, source, length):
     """The rule of zigzag as a student may write it."""
     early = rank > source
     return (
@@ -124,7 +124,7 @@ def test_a_learners_right_rule_draws_the_same_pixels_pairs_and_words_as_the_libr
 def test_a_learners_wrong_rule_is_drawn_as_it_is():
     """All queries see all early keys of every other rank, and the own tile has no mask."""
 
-    def wrong(rank, source, P, length):
+    def wrong(rank, source, length):
         return slice(0, length), slice(0, length if rank == source else length // 2), False
 
     figure = views.ring_masks(16, 2, "zigzag", rule=wrong)
@@ -139,7 +139,7 @@ def test_a_learners_wrong_rule_is_drawn_as_it_is():
 
 
 def test_a_rule_that_gives_rank_1_no_work_has_a_slowest_rank_of_twice_the_mean():
-    lazy = views.ring_masks(8, 2, "zigzag", rule=lambda rank, source, P, c: (slice(c - c * rank), slice(c), False))
+    lazy = views.ring_masks(8, 2, "zigzag", rule=lambda rank, source, c: (slice(c - c * rank), slice(c), False))
     assert title(lazy) == "The slowest rank works 2 times the mean: zigzag, causal, 2 ranks, 8 tokens"
     assert repr(lazy).endswith("rank 1: 0 pairs; none, none")
 
@@ -150,10 +150,10 @@ def test_a_rule_that_gives_rank_1_no_work_has_a_slowest_rank_of_twice_the_mean()
         ({"rule": 3}, "rule=3: must be a function"),
         ({"rule": own_style, "layout": "striped"}, "is for layout='zigzag' and causal=True, not 'striped' and True"),
         ({"rule": own_style, "causal": False}, "not 'zigzag' and False"),
-        ({"rule": lambda *four: (slice(2), slice(2))}, r"rule returned \(slice\(None, 2, None\)"),
-        ({"rule": lambda *four: (slice(2), 2, True)}, "expected .slice of queries, slice of keys, whether causal"),
-        ({"rule": lambda *four: (slice(None, None, 2), slice(2), True)}, "slices with a step cannot be drawn"),
-        ({"rule": lambda *four: (slice(0), slice(2), False)}, "selects no pair"),
+        ({"rule": lambda *three: (slice(2), slice(2))}, r"rule returned \(slice\(None, 2, None\)"),
+        ({"rule": lambda *three: (slice(2), 2, True)}, "expected .slice of queries, slice of keys, whether causal"),
+        ({"rule": lambda *three: (slice(None, None, 2), slice(2), True)}, "slices with a step cannot be drawn"),
+        ({"rule": lambda *three: (slice(0), slice(2), False)}, "selects no pair"),
     ],
 )
 def test_what_is_no_rule_of_zigzag_is_refused(given, text):

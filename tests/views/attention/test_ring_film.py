@@ -142,6 +142,20 @@ def test_a_program_of_a_learner_is_a_ring_by_its_label():
     assert "Ring attention forward, 4 ranks" in repr(views.film(run(mine, 4, np.zeros(4))))
 
 
+@pytest.mark.parametrize(("name", "drawn"), [("ring", True), ("ring, causal=True, layout=zigzag", True), ("x", False)])
+def test_where_no_message_has_a_label_the_name_of_the_work_is_it(name, drawn):
+    def mine(comm, x, label):
+        for hop in range(comm.size):
+            with comm.compute(name, flops=1000):
+                pass
+            if hop < comm.size - 1:
+                x = comm.sendrecv(x, comm.right, comm.left, label=label)
+
+    assert (ring_of(run(mine, 4, np.zeros(4), None, cluster=LINK).timeline) is not None) == drawn
+    assert ring_of(run(mine, 4, np.zeros(4), "another", cluster=LINK).timeline) is None
+    assert ring_of(run(lambda comm: None, 4).timeline) is None
+
+
 @pytest.mark.parametrize("label", ["a ring", "ring, causal=True, layout=zigzag, documents=(0, 8, 16)"])
 def test_a_run_with_another_label_or_another_number_of_works_is_no_ring(label):
     def other(comm, x, label, works):
