@@ -20,6 +20,8 @@ RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 ENDS, LOW = (5.5, 1500), 0.2  # of the axes: ranks, and the fewest seconds
 KV_HEADS = (32, 8, 4, 1)
 LINKS = {"NVLink": DGX_H100.intra, "InfiniBand": DGX_H100.inter}
+DOMAIN = 72  # GPUs that NVLink joins at most: a rack, GB200 NVL72
+REACH = {"NVLink": DOMAIN, "InfiniBand": RANKS[-1]}  # where a link's lines end
 LINES = {  # the wider one below: where both take the same time, both are seen
     "InfiniBand": curve("#D55E00", "solid") | {"linewidth": 6, "markersize": 10},
     "NVLink": curve("#0072B2", "solid") | {"markersize": 5},
@@ -55,7 +57,8 @@ def ring_seconds(
     All hops go over the one link or the other, as a DGX H100 has them. The dashed line is the work alone, the dotted
     ones are the messages alone: all K/V (and backward their gradients) through one port. An upright line for each link
     stands where the ranks have as many tokens as hide the messages: on its left they wait for nothing (backward for the
-    last hop home). There a ring's line bends: it has a point there too, which has no dot.
+    last hop home). There a ring's line bends: it has a point there too, which has no dot. NVLink's lines end at 72
+    ranks, the largest number that it joins, and so before its upright line.
 
     Args:
         ranks: marked; a power of two from 8 to 1024.
@@ -69,33 +72,45 @@ def ring_seconds(
             finds no number greater than 0.
     """
     work = {P: _seconds(P, kv_heads, FREE, kernel, backward) for P in RANKS}
-    takes = {name: {P: _seconds(P, kv_heads, link, kernel, backward) for P in RANKS} for name, link in LINKS.items()}
-    near, far = (f"{100 * (1 - work[ranks] / of[ranks]):.0f} %" for of in takes.values())
-    headline = f"{ranks} ranks wait {near} of the time over NVLink, {far} over InfiniBand"
+    reached = {name: [P for P in RANKS if REACH[name] >= P] for name in LINKS}
+    takes = {
+        name: {P: _seconds(P, kv_heads, link, kernel, backward) for P in reached[name]} for name, link in LINKS.items()
+    }
+    waits = {name: f"{100 * (1 - work[ranks] / of[ranks]):.0f} %" for name, of in takes.items() if ranks in of}
+    headline = f"{ranks} ranks wait {waits['InfiniBand']} of the time over InfiniBand"
+    headline += f", {waits['NVLink']} over NVLink" if "NVLink" in waits else f"; NVLink joins at most {DOMAIN}"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
     scale(axes.xaxis, "ranks", ends=ENDS, log=2, ticks=RANKS, says="{:g}".format)
     scale(axes.yaxis, "seconds", ends=(LOW, 300), log=10, ticks=(1, 10, 100), says="{:g}".format, grid=True)
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
     for name, look in LINES.items():
-        alone = [_messages(P, kv_heads, LINKS[name], backward) for P in RANKS]
-        axes.plot(RANKS, alone, gid=f"messages {name}", **FLOOR)
-        points = takes[name] | _bend(work[RANKS[0]], LINKS[name], kv_heads, kernel, backward)
+        link, stops = LINKS[name], reached[name]
+        ends = sorted({*stops, REACH[name]})
+        axes.plot(ends, [_messages(P, kv_heads, link, backward) for P in ends], gid=f"messages {name}", **FLOOR)
+        points = takes[name] | _bend(name, work[RANKS[0]], kv_heads, kernel, backward)
+        points[ends[-1]] = _seconds(ends[-1], kv_heads, link, kernel, backward)
         along = sorted(points)
-        dots = {"marker": "o", "markevery": list(map(along.index, RANKS))}
+        dots = {"marker": "o", "markevery": list(map(along.index, stops))}
         axes.plot(along, [points[P] for P in along], gid=name, **dots, **look)
+        if ends[-1] == DOMAIN:
+            axes.plot([DOMAIN], [points[DOMAIN]], "|", markersize=14, color=look["color"], zorder=5, gid="domain")
+        if ranks not in takes[name]:
+            continue
         here = 1.7 * look["markersize"]
         axes.plot([ranks], [takes[name][ranks]], "o", markersize=here, color=look["color"], gid=f"here {name}")
         way, va = (1.5, "bottom") if name == "InfiniBand" else (1 / 1.4, "top")
         said = f"{takes[name][ranks]:.2f} s"
         if name == "InfiniBand" or said != f"{takes['InfiniBand'][ranks]:.2f} s":  # both as long: said once
             marks.word(axes, ranks, takes[name][ranks] * way, said, ha="center", va=va)
-        edge = _edge(LINKS[name], kv_heads, kernel, backward, bound)
-        if ENDS[0] < edge < ENDS[1]:
+    for name, link in LINKS.items():
+        edge = _edge(link, kv_heads, kernel, backward, bound)
+        if ENDS[0] < edge < REACH[name]:
             axes.plot([edge, edge], [LOW, work[8] * 8 / edge], gid=f"bound {name}", **EDGE)
             paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # the dotted lines do not cross the words
             marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom", bbox=paper, zorder=5)
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
-    rings = [(f"ring, {name}", look | {"markersize": 0}) for name, look in reversed(LINES.items())]
+    names = {"NVLink": f"ring, NVLink, at most {DOMAIN} ranks", "InfiniBand": "ring, InfiniBand"}
+    rings = [(names[name], look | {"markersize": 0}) for name, look in reversed(LINES.items())]
     port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
     name = "the bound" if bound is None else "your bound"
     line_legend(figure, [*rings, ("work alone", BOUND), (port, FLOOR), (name, EDGE)])
@@ -122,14 +137,15 @@ def explore_ring_seconds(bound: Callable[[int, int, float, float], float] | None
 
 
 def _seconds(P: int, G: int, link: Link, kernel: float, backward: bool) -> float:
-    """The time of all layers."""
+    """The time of all layers; of the next text that P ranks divide."""
+    tokens = -(-S // (2 * P)) * 2 * P
     cluster = Cluster.uniform(link.latency, link.bandwidth, flops=DGX_H100.device_of(0).flops).reaching(kernel)
-    return LAYERS * ring_time(AttentionShape(S, H, G, D, ITEMSIZE), P, cluster, backward=backward) / 1e12
+    return LAYERS * ring_time(AttentionShape(tokens, H, G, D, ITEMSIZE), P, cluster, backward=backward) / 1e12
 
 
 def _messages(P: int, G: int, link: Link, backward: bool) -> float:
     """The time of all messages of all layers through one port."""
-    token, c = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=backward), S // P
+    token, c = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=backward), -(-S // P)
     hop, home = link.picoseconds(c * token.kv), link.picoseconds(c * token.dkv)
     return LAYERS * ((P - 1) * hop + (P * home if backward else 0)) / 1e12
 
@@ -138,7 +154,7 @@ def _table(work: dict[int, float], takes: dict[str, dict[int, float]]) -> list[s
     """A line for each number of ranks: tokens and inputs of a rank, and its times."""
     rows = [f"ranks  tokens each  GB each{'work':>10}" + "".join(f"{f'{name}, × work':>20}" for name in takes)]
     for P, alone in work.items():
-        cells = "".join(f"{f'{of[P]:.2f} s, {of[P] / alone:.2f} ×':>20}" for of in takes.values())
+        cells = "".join(f"{f'{of[P]:.2f} s, {of[P] / alone:.2f} ×' if P in of else '–':>20}" for of in takes.values())
         kept = LAYERS * S * H * D * ITEMSIZE / P / 1e9  # the inputs of its layers
         rows.append(f"{P:5}{S // P:13}{kept:9.1f}{f'{alone:.2f} s':>10}{cells}")
     return rows
@@ -156,15 +172,16 @@ def _hidden(link: Link, G: int, kernel: float, backward: bool) -> float:
     return hidden(backward=backward, latency=link.latency, width=H * D)
 
 
-def _bend(first: float, link: Link, G: int, kernel: float, backward: bool) -> dict[float, float]:
-    """The ranks, not a whole number, that just hide their messages over `link`, and their time; empty outside `RANKS`.
+def _bend(name: str, first: float, G: int, kernel: float, backward: bool) -> dict[float, float]:
+    """The ranks, not a whole number, that just hide their messages, and their time; empty outside of a link's line.
 
     They work all the time: `first` seconds on the first of `RANKS`, and less in proportion. Backward half a tile hides
     a hop of K/V and one of gradients, but behind the last hop home no work is left.
     """
+    link = LINKS[name]
     tokens = _hidden(link, G, kernel, backward)
     ranks = S / tokens
-    if not RANKS[0] < ranks < RANKS[-1] or ranks in RANKS:
+    if not RANKS[0] < ranks < REACH[name] or ranks in RANKS:
         return {}
     dkv = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=True).dkv
     home = LAYERS * (link.latency + tokens * dkv / link.bandwidth) if backward else 0.0

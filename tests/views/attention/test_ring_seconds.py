@@ -14,48 +14,55 @@ from parlab.sequence import (
     ring_time,
     unmasked_pairs,
 )
-from parlab.views.attention.ring_seconds import KV_HEADS, LINKS, RANKS
+from parlab.views.attention.ring_seconds import DOMAIN, KV_HEADS, LINKS, RANKS
 from parlab.world import DGX_H100
 from tests.views.drawn import artists, title
 
 FLOPS = DGX_H100.device_of(0).flops
 
 
+STOPS = {"NVLink": (8, 16, 32, 64), "InfiniBand": RANKS, "work": RANKS}  # no NVLink domain is larger than 72
+
+
 def points(figure, name):
     """Where a line goes, from left to right: {ranks: seconds}. A ring's dots are the stops, and one place has none."""
     (drawn,) = artists(figure, name)
     along, seconds = np.asarray(drawn.get_xdata()), np.asarray(drawn.get_ydata())
+    stops = STOPS[name.removeprefix("messages ")]
     if name in LINKS:
         assert drawn.get_marker() == "o"
-        assert along[drawn.get_markevery()].tolist() == list(RANKS)
+        assert along[drawn.get_markevery()].tolist() == list(stops)
     assert (np.diff(along) > 0).all()
-    assert set(RANKS) <= set(along)
-    assert len(along) <= len(RANKS) + (name in LINKS)
+    assert set(stops) <= set(along)
+    assert len(along) <= len(stops) + ("NVLink" in name) + (name in LINKS)
+    assert along[-1] == (DOMAIN if "NVLink" in name else RANKS[-1])
     return dict(zip(along.tolist(), seconds.tolist(), strict=True))
 
 
 def line(figure, name):
     """The seconds at the stops."""
     found = points(figure, name)
-    return {P: found[P] for P in RANKS}
+    return {P: found[P] for P in STOPS[name.removeprefix("messages ")]}
 
 
 def test_64_ranks_take_10_95_s_over_infiniband_and_256_no_less():
     figure = views.ring_seconds()
-    assert title(figure) == "64 ranks wait 0 % of the time over NVLink, 36 % over InfiniBand"
+    assert title(figure) == "64 ranks wait 36 % of the time over InfiniBand, 0 % over NVLink"
     rows = repr(figure).splitlines()
     assert "   64        16384      4.3    7.01 s      7.01 s, 1.00 ×     10.95 s, 1.56 ×" in rows
-    assert "  256         4096      1.1    1.75 s      1.75 s, 1.00 ×     11.04 s, 6.30 ×" in rows
+    assert "  256         4096      1.1    1.75 s                   –     11.04 s, 6.30 ×" in rows
     assert rows[-1] == "hidden from, tokens each: 2948 (NVLink), 25743 (InfiniBand)"
 
 
 def test_with_4_kv_heads_256_ranks_take_1_75_s_over_infiniband():
-    assert title(views.ring_seconds(256, 4)) == "256 ranks wait 0 % of the time over NVLink, 0 % over InfiniBand"
+    assert (
+        title(views.ring_seconds(256, 4)) == "256 ranks wait 0 % of the time over InfiniBand; NVLink joins at most 72"
+    )
 
 
 def test_backward_64_ranks_take_33_s_over_infiniband_and_need_30876_tokens():
     figure = views.ring_seconds(backward=True)
-    assert title(figure) == "64 ranks wait 0 % of the time over NVLink, 47 % over InfiniBand"
+    assert title(figure) == "64 ranks wait 47 % of the time over InfiniBand, 0 % over NVLink"
     assert repr(figure).endswith("hidden from, tokens each: 3490 (NVLink), 30876 (InfiniBand)")
 
 
@@ -77,6 +84,8 @@ def test_a_ring_takes_the_longer_of_its_work_and_its_messages_or_a_hop_more(G, b
         work = 32 * pair_flops(unmasked_pairs(2**20, P, "zigzag")[0], 1, 32, 128, backward=backward) / (0.65 * FLOPS)
         assert line(figure, "work")[P] == pytest.approx(work, abs=1e-7)
         for name, link in LINKS.items():
+            if P not in STOPS[name]:
+                continue
             cost = ring_cost(shape, P, causal=True, layout="zigzag", backward=backward)
             messages = 32 * (cost.messages * link.latency + cost.nbytes / link.bandwidth)
             assert line(figure, f"messages {name}")[P] == pytest.approx(messages, abs=1e-7)
@@ -102,7 +111,9 @@ def test_left_of_the_upright_line_a_ring_waits_for_nothing_but_the_last_hop_home
         last = 32 * (link.latency + 2**20 / 2**6 * 2 * 32 * 128 * 4 / link.bandwidth) if backward else 0
         for P, takes in line(figure, name).items():
             home = last * 64 / P if backward else 0
-            assert (takes - home > work[P] * 1.001) == (edge(figure, name) < P), (name, P)
+            waits = name == "InfiniBand" and edge(figure, name) < P  # NVLink's ends before its bound
+            assert (takes - home > work[P] * 1.001) == waits, (name, P)
+    assert not artists(figure, "bound NVLink")
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -112,10 +123,10 @@ def test_a_rings_line_bends_on_its_upright_line_where_it_takes_its_work_and_the_
     figure = views.ring_seconds(64, G, kernel, backward)
     for name, link in LINKS.items():
         found = points(figure, name)
-        bends = [P for P in found if P not in RANKS]
+        bends = [P for P in found if P not in (*RANKS, DOMAIN)]
         drawn = artists(figure, f"bound {name}")
-        inside = bool(drawn) and RANKS[0] < edge(figure, name) < RANKS[-1]
-        assert bends == ([edge(figure, name)] if inside else [])
+        assert bends == ([edge(figure, name)] if drawn else [])
+        assert not drawn or name == "InfiniBand"
         for P in bends:
             c = 2**20 / P  # tokens of a rank
             pairs = c * (c + 1) / 2 + (P - 1) * c**2 / 2
@@ -130,6 +141,7 @@ def test_the_place_of_the_bend_is_what_the_rings_formula_says_of_whole_ranks_bes
     figure = views.ring_seconds(backward=backward)
     for name, link in LINKS.items():
         (at,) = [P for P in points(figure, name) if P not in RANKS]
+        assert name == "InfiniBand" or at == DOMAIN
         P, c = round(at), 2 * round(2**20 / at / 2)
         cluster = Cluster.uniform(link.latency, link.bandwidth, flops=FLOPS).reaching(0.65)
         takes = 32 * ring_time(AttentionShape(P * c, 32, 32, 128, 2), P, cluster, backward=backward) / 1e12
@@ -148,7 +160,6 @@ def test_a_learners_bound_draws_the_upright_lines_from_the_pictures_operations_b
     assert [four[:2] for four in given] == [(4 * 32 * 128, 2 * 32 * 128 * 2)] * 2
     assert {four[3] for four in given} == {450e9, 50e9}
     assert edge(figure, "InfiniBand") == pytest.approx(2**20 / 25_714, rel=1e-4)
-    assert edge(figure, "NVLink") == pytest.approx(2**20 / 2_857.1, rel=1e-4)
     assert "your bound" in [text.get_text() for text in figure.findobj(Text)]
 
 
@@ -156,12 +167,26 @@ def test_a_learners_bound_draws_the_upright_lines_from_the_pictures_operations_b
 def test_an_upright_line_that_lies_outside_is_left_out(G):
     figure = views.ring_seconds(64, G)
     drawn = [name for name in LINKS if artists(figure, f"bound {name}")]
-    assert (
-        drawn
-        == {32: ["NVLink", "InfiniBand"], 8: ["NVLink", "InfiniBand"], 4: ["NVLink", "InfiniBand"], 1: ["InfiniBand"]}[
-            G
-        ]
-    )
+    assert drawn == ["InfiniBand"]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_nvlinks_line_ends_at_72_ranks_which_wait_for_nothing_with_any_kernel(backward):
+    for kernel in (0.4, 1.0):
+        bound = overlap_tokens(
+            kernel * FLOPS,
+            450e9,
+            2,
+            half_masked=True,
+            backward=backward,
+            latency=LINKS["NVLink"].latency,
+            width=32 * 128,
+        )
+        assert 2 * bound < 2**20 / 72
+    assert "128" in title(views.ring_seconds(128)).split()
+    assert not artists(views.ring_seconds(128), "here NVLink")
+    (end,) = artists(views.ring_seconds(128), "domain")
+    assert list(end.get_xdata()) == [72]
 
 
 @pytest.mark.parametrize("tokens", [0, -3, float("nan")])
