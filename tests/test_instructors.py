@@ -19,6 +19,7 @@ from tests.labs import (
     test_processes,
     test_ranks,
     test_ring,
+    test_ring_hops,
     test_silent_bugs,
     test_zero,
 )
@@ -38,6 +39,8 @@ MISTAKES = [
     ("01.reduce_scatter", test_collectives.with_the_whole_array_travelling),
     ("02.merge", test_ring.mean),
     ("02.merge", test_ring.overflowing),
+    ("02.ring", lucky_answers.in_the_other_direction),
+    ("02.ring", test_ring_hops.after_the_work),
     ("02.zigzag_tile", test_ring.wrong_half_of_the_keys),
     ("02.hidden_from", test_ring.bound(1.0)),
     ("03.usp", test_long_sequences.with_exchanged_groups),

@@ -33,6 +33,7 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import mean_gradient
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
@@ -218,4 +219,5 @@ __all__ = [
     "summary",
     "to_blame",
     "yours",
+    "zigzag_rule",
 ]

@@ -17,7 +17,7 @@ from parlab.labs.wrong import Wrong
 from parlab.nn.attention import CAUSAL, attend_tile, attend_tile_backward, merge
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.sums import row_dot
-from parlab.sequence import hidden_from, positions, shard, unmasked_pairs, unshard
+from parlab.sequence import RingSchedule, hidden_from, positions, shard, unmasked_pairs, unshard
 from parlab.world import per_rank
 
 TOLERANCE = 1e-12  # of the largest gradient
@@ -41,6 +41,25 @@ class RingCase:
 
 
 Rule = dict[tuple[int, int], tuple[slice, slice, bool]]  # of rank and source: queries, keys, whether causal
+
+
+def zigzag_rule(rank: int, source: int, length: int) -> tuple[slice, slice, bool]:
+    """The tile of zigzag shards of `length` tokens: the library's rule, in the form of the exercise 02.zigzag_tile.
+
+    Args:
+        rank: whose queries they are.
+        source: whose keys they are.
+        length: tokens of a shard, an even number.
+
+    Returns:
+        the slice of the queries, the slice of the keys, and whether they have a causal mask.
+
+    >>> zigzag_rule(1, 2, 4)  # our late queries see all keys of a later rank
+    (slice(2, 4, None), slice(0, 4, None), False)
+    """
+    tile = RingSchedule(rank, max(rank, source) + 1).tile(source, length, "zigzag")  # with more ranks the same
+    assert tile is not None
+    return tile.queries, tile.keys, tile.diagonal is not None
 
 
 def _try_zigzag_tile(trial: Trial, case: RingCase) -> list[str]:
@@ -162,6 +181,7 @@ ZIGZAG_TILE = Exercise(
     [RingCase(size, length) for size in (2, 1, 3, 4, 8) for length in (2, 6)],
     _try_zigzag_tile,
     lambda random, size: RingCase(size, 2 * int(random.integers(1, 16))),
+    solved_by=("parlab.labs.zigzag_rule",),
 )
 
 

@@ -63,7 +63,7 @@ class HopCase:
     seed: int = 0
 
     def __str__(self) -> str:
-        return f"{ranks_in_words(self.size)}, {self.length} tokens on each"
+        return f"{ranks_in_words(self.size)}, {self.length} token{'s' * (self.length > 1)} on each"
 
     def drawn(self) -> tuple[Any, list[tuple[Any, Any]]]:
         """The queries [P, n, D] and the K/V of each rank, twice [n, D]."""
@@ -148,8 +148,8 @@ def _check_calls(seen: list[Seen]) -> None:
         for number, (source, owner) in enumerate(calls):
             if source != owner:
                 raise Wrong(
-                    f"rank {rank}, call {number + 1} of attend_to: source is {brief(source)}, but these are the K/V of "
-                    f"rank {owner}",
+                    f"rank {rank}, call {number + 1} of attend_to: source is {_shown(source)}, but these are the K/V "
+                    f"of rank {owner}",
                     *likely(causes),
                 )
         if sorted(owners[rank]) != list(range(P)):  # type: ignore[type-var]
@@ -201,6 +201,10 @@ WRONG_SOURCES: list[tuple[str, Callable[[int, int, int], int]]] = [  # of the ra
     (LEFT, lambda rank, hop, P: (rank - (hop > 0)) % P),
     ("the number of the hop is no rank: rank r begins with the K/V of rank r", lambda rank, hop, P: hop),
 ]
+
+
+def _shown(source: Any) -> str:
+    return f"{source}" if isinstance(source, int | np.integer) else brief(source)
 
 
 def _listed(ranks: list[Any]) -> str:

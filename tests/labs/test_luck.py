@@ -52,9 +52,9 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "with_0_for_no_keys": "lse: returned [0, |a row without keys has the lse −∞",
     },
     "02.ring": {
-        "in_the_other_direction": "with 3 ranks|rank 0, call 2 of attend_to: source is int 1, but these are the K/V of "
+        "in_the_other_direction": "with 3 ranks|rank 0, call 2 of attend_to: source is 1, but these are the K/V of "
         "rank 2|wrong direction: K/V that came h hops",
-        "that_sends_its_own_each_time": "with 3 ranks|call 3 of attend_to: source is int 1, but these are the K/V of "
+        "that_sends_its_own_each_time": "with 3 ranks|call 3 of attend_to: source is 1, but these are the K/V of "
         "rank 2|each hop sends the rank's own K/V again",
         "with_one_hop_only": "with 3 ranks|rank 0 attends to the K/V of ranks 0, 2, should be of ranks 0, "
         "2, 1|the last K/V that came are not attended",

@@ -1,8 +1,12 @@
 """The checkers of notebook 02 accept the solutions and refuse what learners write on the way there."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from parlab.labs import zigzag_rule
+from parlab.sequence import RingSchedule
 from tests.labs.answers import bring_home, merge, refused, reviewed, zigzag_tile
 
 
@@ -12,6 +16,14 @@ def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_eq
         "  pairs of the slowest rank: 147; closed form: c(c + 1)/2 + (P − 1)c²/2 = 147\n"
         "  attended by your rule: dq, dk and dv equal dense attention's to 1e-12: True"
     )
+
+
+@pytest.mark.parametrize("P", [1, 2, 5])
+def test_the_rule_that_stands_in_is_right_and_knows_no_number_of_ranks(P):
+    assert "02.zigzag_tile: passed" in reviewed("02.zigzag_tile", zigzag_rule).text
+    for rank, source in product(range(P), repeat=2):
+        tile = RingSchedule(rank, P).tile(source, 6, "zigzag")
+        assert zigzag_rule(rank, source, 6) == (tile.queries, tile.keys, tile.mask == "causal")
 
 
 def contiguous_rule(rank, source, length):
