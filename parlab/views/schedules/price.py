@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from parlab.arguments import amount, whole
 from parlab.pipeline import (
@@ -82,7 +82,8 @@ def bubble_prices(
     figure = sheet([headline, *rows], bars_at + 3 * ROW + 0.15, headline)
     legend_of(figure, legend_entries(list(made.values())[1:]))
     _draw_lanes(figure, names, shown, high)
-    for column, (title, numbers, said) in enumerate(zip(COLUMNS, (idle, most, sent), words, strict=True)):
+    drawn: tuple[Sequence[float], ...] = (idle, most, sent)
+    for column, (title, numbers, said) in enumerate(zip(COLUMNS, drawn, words, strict=True)):
         left = LEFT + 0.2 + column * (WIDE + 0.95)
         write(figure, left, bars_at - 0.22, title, theme.SMALL)
         axes = panel(figure, left, bars_at, WIDE, 3 * ROW)
