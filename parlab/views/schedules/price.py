@@ -56,10 +56,14 @@ def bubble_prices(
         m: microbatches, a multiple of p.
 
     Raises:
-        ValueError: a negative time, chunks below 2, `kept` without a number of stages, or sizes that do not fit.
+        ValueError: a negative time, fewer than 2 ranks or chunks, `kept` without a number of stages, `first` that is no
+            function, or sizes that do not fit.
     """
     amount("weight", weight)
     amount("transfer", transfer)
+    whole("p", p, 2)
+    if not callable(first):
+        raise ValueError(f"first={first!r:.60}: must be a function of (p, m)")
     made = {"1F1B": first(p, m), f"{whole('chunks', chunks, 2)} chunks": interleaved_one_f_one_b(p, m, chunks)}
     made["ZB-H1"] = zb_h1(p, m)
     parts = [1, chunks, 1]
