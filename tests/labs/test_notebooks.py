@@ -10,10 +10,11 @@ from parlab.labs import EXERCISES
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))}
 
-WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, films of what a watch measured
+WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, pictures of what a watch measured
     "09_leaving_the_laptop": [
         'views.film({"computed": slept, "measured": slept.wallclock})',
         'views.film({"forecast": second, "measured": second.wallclock})',
+        'views.predict(ask, mpi_over_threads, usual=usual, how="measured", then=lambda: views.carried_times(took))',
         "views.film(ways, messages=True)",
     ]
 }

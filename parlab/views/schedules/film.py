@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
-from parlab.arguments import flag
+from parlab.arguments import flag, text
 from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline
 from parlab.views.drawing.film import LETTERS, WIDTH, Film, box, outline, word
 from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
@@ -20,7 +20,9 @@ LANE, BAR = 40, 26
 CHIP = 20  # a message
 
 
-def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = None, *, phases: bool = False) -> Film:
+def schedule_film(
+    source: Schedule | ScheduleTimeline, costs: Costs | None = None, *, phases: bool = False, unit: str = ""
+) -> Film:
     """The film of a pipeline schedule.
 
     Below the hand of the clock microbatches travel between lanes. At the right each rank fills a slot with each
@@ -34,6 +36,7 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
         phases: stop only where rank 0 goes from one phase to the next: it fills its memory, waits for the first
             gradient, does forwards and backwards in turn, and empties its memory. Where backwards are cut in two: where
             the last rank, whose W's wait most, goes to its first forward, its first W, and from its last I on.
+        unit: of the costs, such as "ms", if they have one.
 
     Raises:
         ValueError: a schedule that cannot run, costs for one that is simulated already, or phases of one in which
@@ -41,12 +44,18 @@ def schedule_film(source: Schedule | ScheduleTimeline, costs: Costs | None = Non
     """
     shown = simulated("source", source, costs)
     flag("phases", phases)
+    text("unit", unit)
     told = _phases(shown) if phases else {}
     stops = [*told, shown.makespan] if phases else _stops(shown)
     legend, top = _legend(shown)
     height = top + LANE * shown.size
     resting = 1.5 if phases else 0.35
-    film = Film(summary(shown), stops, height, moving=12, resting=resting, says=lambda time: f"{time:g}", ends=ENDS)
+    headline = summary(shown).replace(" units,", f" {unit},") if unit else summary(shown)
+
+    def says(time: float) -> str:
+        return f"{time:g} {unit}".rstrip()
+
+    film = Film(headline, stops, height, moving=12, resting=resting, says=says, ends=ENDS)
     middles = [top + LANE * (rank + 0.5) for rank in range(shown.size)]
     film.draw(legend + word(sum(SLOTS) / 2, top - 12, "keeps", "strong"))
     film.draw("".join(word(34, y, f"rank {rank}") for rank, y in enumerate(middles)))

@@ -19,7 +19,8 @@ from parlab.world import Run, Timeline
 MOST_CLOCKS, MOST_RANKS, MOST_LETTERS = 3, 4, 9
 ENDS = (148, 606)  # of the rows; at their left stand the rank and the clock
 BAR, GAP, BETWEEN, LEGEND = 17, 14, 13, 50  # heights: of a row, between two rows of a rank, between ranks
-LOOKS = 4  # stops, at least: the film's clock also stands at the end of each run
+LOOKS = 4  # stops, about: the film's clock also stands at the end of each run
+ROUND = (1, 2, 2.5, 4, 5, 8, 10)  # the first digits of the time between two stops
 MOST_LINES = 8  # between two rows of a rank: more are a grey fan
 DIGIT, ROOM = 8, 2  # the width of a letter on a bar, and the room beside it
 
@@ -57,7 +58,8 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
         if len(name) > MOST_LETTERS:
             raise ValueError(f"source: the name {name!r} has {len(name)} letters, and {MOST_LETTERS} have room")
     says, ends = next(iter(shown.values())).format, [one.makespan for one in shown.values()]
-    looks = {max(ends) * look // LOOKS for look in range(LOOKS)}
+    between = _round(max(ends) / LOOKS)
+    looks = {between * look for look in range(max(ends) // between + 1)}
     times = sorted({look for look in looks if all(abs(look - end) > max(ends) // 40 for end in ends)} | set(ends))
     lane = len(shown) * BAR + (len(shown) - 1) * GAP + BETWEEN
     size = max(one.size for one in shown.values())
@@ -97,6 +99,13 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
     for start, end in pairwise(times):
         film.tell(start, _line(shown, end))
     return film
+
+
+def _round(time: float) -> int:
+    """The time with one or two digits that is nearest to `time`."""
+    unit = 10.0 ** math.floor(math.log10(max(time, 1)))
+    nearest = min((first * unit for first in ROUND), key=lambda found: abs(found - time))
+    return max(1, round(nearest))
 
 
 def _legend(shown: Iterable[Timeline]) -> str:

@@ -20,6 +20,14 @@ def test_1f1b_p4_m8_is_below_60_kB_and_tells_its_33_units():
     assert film.lines[-1] == "31: rank 0 B7 starts; kept 1, 0, 0, 0"
 
 
+def test_costs_in_milliseconds_have_their_unit_on_the_clock_and_in_the_headline():
+    film = views.film(simulate(one_f_one_b(4, 8), Costs(40, 40, 40)), phases=True, unit="ms")
+    check_film(film)
+    assert film.headline == "1F1B, 4 ranks, 8 microbatches: makespan 1320 ms, 27.3 % of it idle"
+    assert [film.says(time) for time in film.times] == ["0 ms", "160 ms", "480 ms", "880 ms", "1320 ms"]
+    check_refused(lambda: views.film(one_f_one_b(2, 2), unit=5), "unit=5", "must be a string")
+
+
 def test_each_microbatch_travels_3_lanes_down_and_3_up():
     for shown in (simulate(one_f_one_b(4, 8)), simulate(one_f_one_b(4, 8), Costs(transfer=0.5))):
         film = views.film(shown)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
+from parlab.world import Timeline
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
@@ -36,6 +37,15 @@ def test_a_clock_of_4_us_is_done_while_one_of_10_us_has_ended_2_of_4_actions():
         "5.00 µs: by 7.50 µs: told 4 of 4, paid 3; F0 of rank 1: 3.00 µs late",
         "7.50 µs: by 10.0 µs: told 4 of 4, paid 4; F1 of rank 1: 6.00 µs late",
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "stops"),
+    [(1400, [0, 400, 800, 1200, 1400]), (2140, [0, 500, 1000, 1500, 2000, 2140]), (3, [0, 1, 2, 3])],
+)
+def test_the_clock_stops_at_round_times(end, stops):
+    shown = Timeline(1, end, computes=((0,), (0,), (end,), ("0F0",)))
+    assert views.film({"one": shown, "two": shown}).times == stops
 
 
 def test_an_action_that_ends_before_the_first_clock_says_so_is_early():
