@@ -72,7 +72,7 @@ def bubble_prices(
     ]
     idle = [one.makespan - one.busy(0) for one in shown]
     most = [_most(one, v, p, kept) for one, v in zip(shown, parts, strict=True)]
-    sent = [len(one.transfers) for one in shown]
+    sent: list[float] = [len(one.transfers) for one in shown]
     words = ([f"{number:.3g}" for number in idle], [_kept(number, kept) for number in most], list(map(str, sent)))
     order = sorted(range(3), key=idle.__getitem__)
     names = list(made)
