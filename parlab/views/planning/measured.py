@@ -23,7 +23,8 @@ def _signed(percents: float) -> str:
 
 
 def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
-    """Draw a line for each family: the errors of its rows, and a bar as long as their mean absolute error.
+    """Draw a line for each family: the errors of its rows, and a bar as long as their mean absolute error, to the sides
+    on which there are errors.
 
     A dot is fitted (constants were chosen on this row), a formula (nothing was measured), or unseen.
 
@@ -42,16 +43,18 @@ def predicted_and_measured(table: Validation, headline: str = "") -> Picture:
     said = headline or f"{len(rows)} published numbers; the worst, {worst.name}, is {worst.error:+.1%} off"
     kinds = {kind: sum(row.kind == kind for row in rows) for kind in COLORS}
     figure, axes = plot([said, str(table)], 1.55 + 0.5 * len(errors), said, left=2.6, top=0.85)
-    widest = max(6.0, 100 * abs(worst.error) * 1.1)
+    percents = [100 * row.error for row in rows]
+    ends = (-max(6.0, -1.1 * min(percents)), max(6.0, 1.1 * max(percents)))
     off = "error in percent: predicted over published, less 1; the grey bar: the mean error"
-    scale(axes.xaxis, off, ends=(-widest, widest), says=_signed, size=theme.SMALL)
+    scale(axes.xaxis, off, ends=ends, says=_signed, size=theme.SMALL)
     means = [f"{name}\nmean {mean:.1%}" for name, (mean, _) in errors.items()]
     name_rows(axes, len(errors), means, size=theme.SMALL)
     axes.axvline(0, color=theme.FAINT, linewidth=1)
     for line, (family, (mean, _)) in enumerate(errors.items()):
-        axes.plot([-100 * mean, 100 * mean], [line, line], **MEAN)
         found = [row for row in rows if row.family == family]
         errors_here = [100 * row.error for row in found]
+        low, high = (100 * mean * any(side * error > 0 for error in errors_here) for side in (-1, 1))
+        axes.plot([-low, high], [line, line], gid=f"mean of {family}", **MEAN)
         axes.plot(errors_here, [line] * len(found), gid=family, zorder=2, **LOOKS[found[0].kind])
     entries = [(f"{kind}: {number} rows", LOOKS[kind]) for kind, number in kinds.items() if number]
     line_legend(figure, entries)

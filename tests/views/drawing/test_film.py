@@ -1,5 +1,7 @@
 """A film is SVG whose parts come, go and move at the run's times."""
 
+import re
+
 import pytest
 
 from parlab.views.drawing.film import Film, box, letter, word
@@ -124,3 +126,14 @@ def test_a_narration_that_does_not_ascend_from_the_start_is_refused():
     for told in ([], [(1, "late")], [(0, "one"), (0, "two")], [(0, "one"), (9, "two"), (7, "three")]):
         check_refused(lambda told=told: a_film().narrate(told), "told=", "ascend from the film's start, 0")
     check_refused(lambda: a_film().narrate([(0, "word " * 40)]), "line=", "200 letters")
+
+
+def test_what_slides_behind_a_window_is_an_inner_drawing_of_the_same_units():
+    """It is 40 units to the left at the first stop, and nothing of it is seen outside the window."""
+    film = Film("a bar grows", [0, 1], 50)
+    film.slide(box(10, 5, 100, 20, "#0072B2"), [70, 110], window=(10, 5, 200, 20))
+    (inner,) = re.findall(r"<svg x=.*?</svg>", film.html)
+    assert 'viewBox="10 5 200 20"' in inner
+    assert 'style="width:200px;height:20px"' in inner
+    assert "--x:-40*(1 - clamp(" in inner
+    assert inner.count("<rect") == 1

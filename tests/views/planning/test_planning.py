@@ -130,6 +130,10 @@ def test_predicted_and_measured_draws_every_rows_error():
         rows = [row for row in table if row.family == family]
         assert points.get_xdata() == pytest.approx([100 * row.error for row in rows])
         assert points.get_color() == COLORS[rows[0].kind]
+        (bar,) = artists(figure, f"mean of {family}")
+        mean = 100 * table.errors[family][0]
+        both = [-mean * any(row.error < 0 for row in rows), mean * any(row.error > 0 for row in rows)]
+        assert list(bar.get_xdata()) == pytest.approx(both)
     assert len({COLORS[row.kind] for row in table}) == 3
     assert str(table) in repr(figure)
     check_text(figure)
