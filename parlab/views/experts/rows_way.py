@@ -11,18 +11,20 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, word
 
 LEFT, EDGE, TOP = 64, 4, 8
-TALL, PITCH, APART = 36, 50, 6  # of a row, from rank to rank, and between two tokens
+TALL, LANE, PITCH, APART = 36, 40, 90, 6  # of a row, from lane to lane, from rank to rank, between two tokens
 DIGIT = 8  # from the middle of a letter in a token's name to the next
 MOST_ROWS, MOST_RANKS = 24, 4
-STOPS = ["chosen", "sorted", "dispatched", "answered", "back", "at their tokens", "y"]
+STOPS = {0: "chosen", 3: "sorted", 10: "dispatched", 13: "answered", 20: "back", 23: "at their tokens", 26: "y"}
+CHOSEN, SORTED, DISPATCHED, ANSWERED, BACK, AT_TOKENS, SUMMED = STOPS
 
 
 def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     """The film of the rows of 2 to 4 ranks: sorted by expert, sent, answered, sent back, put back, and summed.
 
     A row has the colour of the rank whose token it is, the number of its expert, and below it the name of its token;
-    pale until the expert answers. The pieces between ranks travel as `exchange_rows` sends them: to the next rank
-    first, then to the one after it.
+    pale until the expert answers. A rank has two lanes, and each step takes a row to the other one, so that no row
+    comes to lie on another. The pieces between ranks travel in the order in which `exchange_rows` posts them: to the
+    next rank first, then to the one after it. They are shown one by one.
 
     Args:
         chosen: of each rank `[T, k]`, the experts of its tokens.
@@ -34,7 +36,7 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     >>> rows_way([[[0], [1]], [[0], [0]]], 2)
     Rank 0 gets 3 rows, the mean is 2
     chosen: each rank sorts its pairs (token, expert) by expert
-    sorted: rows travel, to the next rank first; the ranks get 3, 1
+    sorted: rows travel, to the next rank first (shown piece by piece); the ranks get 3, 1
     dispatched: each expert answers its rows, which lie by source
     answered: each answer travels back to the rank from which its row came
     back: each answer goes to its pair, by the order of the sort
@@ -51,50 +53,78 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     full = int(loads.argmax())
     film = Film(
         f"Rank {full} gets {loads[full]} rows, the mean is {T * k:g}",
-        list(range(len(STOPS))),
+        list(STOPS),
         TOP + PITCH * P,
-        moving=13.0,
+        moving=20.0,
         says=lambda stop: STOPS[stop],
     )
     lanes = _Lanes(T, k, max(int(loads.max()), T * k))
     for rank in range(P):
-        film.draw(word(28, TOP + PITCH * rank + TALL / 2, f"rank {rank}"))
+        y = TOP + PITCH * rank + TALL / 2
+        film.draw(word(28, y, f"rank {rank}") + word(28, y + LANE, _has(rank * m, m), "small"))
     for rank in range(P):
-        _to_order(film, lanes, rank, flat[rank], back=False)
-        _between(film, lanes, rank, counts, flat[rank])
-        _to_order(film, lanes, rank, flat[rank], back=True)
+        down, up = (_sorts(film, lanes, rank, flat[rank], m, back=back) for back in (False, True))
+        _between(film, lanes, rank, counts, flat[rank], down, up)
         for token in range(T):
             x, y = lanes.pair(rank, token * k)
-            film.draw(box(x, y, k * lanes.wide - 1, TALL, theme.rank_color(rank), f"y{token}", "small"), 6)
+            film.draw(box(x, y, k * lanes.wide - 1, TALL, theme.rank_color(rank), f"y{token}", "small"), SUMMED)
+    get = ", ".join(map(str, loads))
     lines = [
         "each rank sorts its pairs (token, expert) by expert",
-        f"rows travel, to the next rank first; the ranks get {', '.join(str(rows) for rows in loads)}",
+        f"rows travel, to the next rank first (shown piece by piece); the ranks get {get}",
         "each expert answers its rows, which lie by source",
         "each answer travels back to the rank from which its row came",
         "each answer goes to its pair, by the order of the sort",
         "a token's answers times its gates are added: its y",
     ]
-    for stop, line in enumerate(lines):
+    for stop, line in zip(STOPS, lines, strict=False):
         film.tell(stop, line)
     return film
 
 
-def _to_order(film: Film, lanes: _Lanes, rank: int, experts: np.ndarray, *, back: bool) -> None:
-    """Each pair on its way from its token to its place by expert, or back."""
-    start = 4 if back else 0
-    pairs = [lanes.pair(rank, pair) for pair in range(len(experts))]
-    at_tokens = lanes.rows(pairs, experts, range(len(experts)), rank, answered=back)
-    film.draw(at_tokens, *((5, None) if back else (None, 0)))
-    for place, pair in enumerate(np.argsort(experts, kind="stable").tolist()):
-        one, other = pairs[pair], lanes.place(rank, place)
-        if back:
-            one, other = other, one
-        mark = lanes.rows([one], experts, [pair], rank, answered=back)
-        film.move(mark, start, start + 1, (other[0] - one[0], other[1] - one[1]))
+def _has(first: int, own: int) -> str:
+    """The experts of a rank, in words."""
+    return f"has {', '.join(map(str, range(first, first + own)))}" if own < 3 else f"has {first}–{first + own - 1}"
 
 
-def _between(film: Film, lanes: _Lanes, rank: int, counts: np.ndarray, experts: np.ndarray) -> None:
-    """The pieces of a rank, one for each expert's rank: there, answered, and back."""
+def _sorts(film: Film, lanes: _Lanes, rank: int, experts: np.ndarray, m: int, *, back: bool) -> dict[int, float]:
+    """Each pair on its way from its token to its place by expert, or back: one piece after another.
+
+    The time at which each owner's piece comes to the lower lane, or leaves it.
+    """
+    start, end = (BACK, AT_TOKENS) if back else (CHOSEN, SORTED)
+    order = np.argsort(experts, kind="stable")
+    owners = sorted(set((experts // m).tolist()))
+    share = (end - start) / (len(owners) + 1)  # two pieces are under way at a time
+    times = {}
+    for turn, owner in enumerate(owners):
+        places = np.flatnonzero(experts[order] // m == owner)
+        its = order[places]
+        pairs, sorted_ones = [lanes.pair(rank, pair) for pair in its], [lanes.place(rank, place) for place in places]
+        leaves, comes = start + turn * share, start + (turn + 2) * share
+        times[owner] = leaves if back else comes
+        still = lanes.rows(pairs, experts, its, rank, answered=back)
+        film.draw(still, *((comes, None) if back else (None, leaves)))
+        for pair, one, other in zip(its, pairs, sorted_ones, strict=True):
+            at, to = (other, one) if back else (one, other)
+            film.move(lanes.rows([at], experts, [pair], rank, answered=back), leaves, comes, _way(at, to))
+    return times
+
+
+def _way(at: tuple[float, float], to: tuple[float, float]) -> tuple[float, float]:
+    return to[0] - at[0], to[1] - at[1]
+
+
+def _between(
+    film: Film,
+    lanes: _Lanes,
+    rank: int,
+    counts: np.ndarray,
+    experts: np.ndarray,
+    down: dict[int, float],
+    up: dict[int, float],
+) -> None:
+    """The pieces of a rank, one for each expert's rank, from when they are sorted: there, answered, and back."""
     P, N = counts.shape
     m = N // P
     order = np.argsort(experts, kind="stable")
@@ -104,34 +134,35 @@ def _between(film: Film, lanes: _Lanes, rank: int, counts: np.ndarray, experts: 
         piece = order[here : here + int(counts[rank, owner * m : (owner + 1) * m].sum())]  # its pairs
         if not len(piece):
             continue
-        turn = max(1, (owner - rank) % P)  # the round in which it travels; its own piece moves aside in the first
-        leaves, comes = ((turn - 1) / (P - 1), turn / (P - 1))
-        at, to = (
-            [lanes.place(of, first + n) for n in range(len(piece))] for of, first in ((rank, here), (owner, there))
-        )
-        by = (to[0][0] - at[0][0], to[0][1] - at[0][1])
-        pale = lanes.rows(at, experts, piece, rank, answered=False)
-        film.draw(pale, 1, 1 + leaves)
-        film.move(pale, 1 + leaves, 1 + comes, by)
-        film.draw(lanes.rows(to, experts, piece, rank, answered=False), 1 + comes, 3)
+        away = (owner - rank) % P
+        turn = (away - 1) * P + rank + 1 if away else 0  # own pieces first, all at once; then one after another
+        leaves, comes = (n * (DISPATCHED - SORTED) / (P * (P - 1) + 1) for n in (turn, turn + 1))
+        at = [lanes.place(rank, here + n) for n in range(len(piece))]
+        to = [lanes.place(owner, there + n, upper=True) for n in range(len(piece))]
+        pale, full = (lanes.rows(at, experts, piece, rank, answered=answered) for answered in (False, True))
+        film.draw(pale, down[owner], SORTED + leaves)
+        film.move(pale, SORTED + leaves, SORTED + comes, _way(at[0], to[0]))
+        film.draw(lanes.rows(to, experts, piece, rank, answered=False), SORTED + comes, ANSWERED)
         for expert in sorted(set(experts[piece].tolist())):
             its = [place for place, pair in zip(to, piece, strict=True) if experts[pair] == expert]
             answers = lanes.rows(its, experts, piece[experts[piece] == expert], rank, answered=True)
-            film.draw(answers, 2 + (expert % m + 0.5) / m, 3 + leaves)
-        film.move(lanes.rows(to, experts, piece, rank, answered=True), 3 + leaves, 3 + comes, (-by[0], -by[1]))
-        film.draw(lanes.rows(at, experts, piece, rank, answered=True), 3 + comes, 4)
+            answered = DISPATCHED + (ANSWERED - DISPATCHED) * (expert % m + 0.5) / m
+            film.draw(answers, answered, ANSWERED + leaves)
+        back = lanes.rows(to, experts, piece, rank, answered=True)
+        film.move(back, ANSWERED + leaves, ANSWERED + comes, _way(to[0], at[0]))
+        film.draw(full, ANSWERED + comes, up[owner])
 
 
 class _Lanes:
-    """A lane a rank; a row has a place in it, by its token or in the order of the exchange."""
+    """Two lanes a rank. In the upper one rows lie by token, or as they came; in the lower one as they leave, sorted."""
 
     def __init__(self, tokens: int, k: int, most: int) -> None:
         self.tokens, self.k = tokens, k
         self.wide = int(min(27, (WIDTH - LEFT - EDGE) // most, (WIDTH - LEFT - EDGE - APART * tokens) // (tokens * k)))
 
-    def place(self, rank: int, place: int) -> tuple[float, float]:
+    def place(self, rank: int, place: int, *, upper: bool = False) -> tuple[float, float]:
         """The top left of the row at a place, without gaps."""
-        return LEFT + self.wide * place, TOP + PITCH * rank
+        return LEFT + self.wide * place, TOP + PITCH * rank + (0 if upper else LANE)
 
     def pair(self, rank: int, pair: int) -> tuple[float, float]:
         """The top left of a pair (token, slot) at its token."""
@@ -147,11 +178,13 @@ class _Lanes:
         boxes = "".join(f"M{x:g} {y:g}h{wide}v{TALL}h-{wide}" for x, y in places)
         middles = [x + wide / 2 for x, _ in places]
         names = [f"t{pair // self.k}" for pair in pairs]
-        letters = [  # each letter has its own place, so that one text names all tokens
-            middle + DIGIT * (n - (len(name) - 1) / 2)
-            for middle, name in zip(middles, names, strict=True)
-            for n in range(len(name))
-        ]
+        letters = middles
+        if len(names) > 1:  # each letter has its own place, so that one text names all tokens
+            letters = [
+                middle + DIGIT * (n - (len(name) - 1) / 2)
+                for middle, name in zip(middles, names, strict=True)
+                for n in range(len(name))
+            ]
         (_, y), digits = places[0], "".join(str(experts[pair]) for pair in pairs)
         path = f'<path fill="{fill}" d="{boxes}"/>'
         return path + _spread(middles, y + 11, digits, f"{ink} strong") + _spread(letters, y + 27, "".join(names), ink)

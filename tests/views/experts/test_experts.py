@@ -221,7 +221,7 @@ def test_after_the_dispatch_rows_lie_by_source_and_then_by_expert_and_all_come_h
     check_film(film)
     assert film.headline == "Rank 0 gets 6 rows, the mean is 4"
     assert "the ranks get 6, 2" in film.story
-    now = film.second(2) + 0.1  # dispatched
+    now = film.second(film.times[2]) + 0.1  # dispatched
     there = sorted(
         (starts[0][1], starts[0][0], digits)
         for times, starts, digits, pale in rows_of(film)
@@ -231,20 +231,37 @@ def test_after_the_dispatch_rows_lie_by_source_and_then_by_expert_and_all_come_h
     assert lanes == ["001" + "011", "3" + "2"]  # from rank 0, then from rank 1
 
 
-def test_pieces_go_to_the_next_rank_first_and_then_to_the_one_after_it():
+def test_own_pieces_go_first_then_one_after_another_to_the_next_rank_and_to_the_one_after_it():
     film = views.rows_way([[[0], [1], [2]]] * 3, 3)
-    start, end = film.second(1, leaves=True), film.second(2)
+    start, end = film.second(film.times[1], leaves=True), film.second(film.times[2])
     moves = [times | {"digit": int(digits)} for times, _, digits, pale in rows_of(film) if pale and "x" in times]
-    moves = [times for times in moves if start <= times["a"] <= end and times["y"]]
-    first = [times for times in moves if times["a"] == start]
-    assert len(moves) == 6
-    assert sorted(times["y"] for times in first) == [-100, 50, 50]  # 0 to 1, 1 to 2, 2 to 0
-    assert {round(times["b"], 1) for times in first} == {round(times["a"], 1) for times in moves} - {round(start, 1)}
+    moves = sorted((times for times in moves if start <= times["a"] < end), key=lambda times: times["a"])
+    own, others = moves[:3], moves[3:]
+    assert {(times["a"], times["y"]) for times in own} == {(start, -40)}  # from the lower lane to the upper one
+    assert [times["y"] for times in others] == [90 - 40, 90 - 40, -180 - 40, 180 - 40, -90 - 40, -90 - 40]
+    flights = [(start, own[0]["b"]), *((times["a"], times["b"]) for times in others)]
+    assert [one[1] for one in flights[:-1]] == pytest.approx([other[0] for other in flights[1:]], abs=0.011)
+    assert flights[-1][1] == pytest.approx(end, abs=0.011)
+
+
+def test_no_row_comes_to_lie_on_another_each_step_takes_it_to_the_other_lane():
+    film = views.rows_way(WANTED, 4)
+    for times, starts, _, _ in rows_of(film):
+        if "x" in times:
+            (_, y), to = starts[0], starts[0][1] + times["y"]
+            assert {(y - 8) % 90, (to - 8) % 90} == {0, 40}
+    for tenth in range(int(10 * film.second(film.times[-1]))):
+        now = tenth / 10 + 0.052
+        seen = [row for row in rows_of(film) if row[0].get("a", -9) <= now < row[0].get("b", 9999)]
+        still = {(*place, d) for t, at, digits, _ in seen if "x" not in t for place, d in zip(at, digits, strict=True)}
+        moving = sum(len(digits) for times, _, digits, _ in seen if "x" in times)
+        assert len({(x, y) for x, y, _ in still}) == len(still)  # an answer lies on its own row, and on no other
+        assert len(still) + moving == 8
 
 
 def test_an_expert_answers_all_its_rows_at_once_before_the_next_one():
     film = views.rows_way(WANTED, 4)
-    start, end = film.second(2, leaves=True), film.second(3)
+    start, end = film.second(film.times[2], leaves=True), film.second(film.times[3])
     answered = {}
     for times, _, digits, pale in rows_of(film):
         if not pale and "x" not in times and start < times.get("a", 0) < end:
@@ -271,7 +288,7 @@ def test_each_row_carries_the_name_of_its_token_through_all_steps(wanted):
     film = views.rows_way(wanted, 4 if wanted is WANTED else 3)
     its = [(str(e), f"t{t}") for of_rank in wanted for t, of_token in enumerate(of_rank) for e in of_token]
     for stop in range(6):
-        now = film.second(stop) + 0.1
+        now = film.second(film.times[stop]) + 0.1
         rows = [
             row
             for kind, times, of_mark in named(film)
@@ -298,7 +315,7 @@ def lying(film, second):
 def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where_it_lies():
     film = views.rows_way(WANTED, 4)
     for stop in range(6):
-        there = lying(film, film.second(stop) + 0.1)
+        there = lying(film, film.second(film.times[stop]) + 0.1)
         assert sorted(digit for *_, digit in there) == sorted(str(e) for e in np.ravel(WANTED)), stop
     moves = [(times, starts, digits) for times, starts, digits, _ in rows_of(film) if "x" in times]
     for times, starts, digits in moves:
@@ -311,7 +328,7 @@ def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where
 def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
     film = views.rows_way(WANTED, 4)
     for stop, expected in ((0, True), (1, True), (2, True), (4, False), (5, False)):
-        now = film.second(stop) + 0.1
+        now = film.second(film.times[stop]) + 0.1
         seen = {
             pale
             for times, _, _, pale in rows_of(film)
@@ -322,7 +339,7 @@ def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
 
 def test_the_sums_y_are_seen_from_the_last_stop_on():
     film = views.rows_way(WANTED, 4)
-    assert [times["a"] for times, said in marks(film, "see") if said == ["y0"]] == [film.second(6)] * 2
+    assert [times["a"] for times, said in marks(film, "see") if said == ["y0"]] == [film.second(film.times[6])] * 2
 
 
 def test_what_flies_there_flies_back_and_lands_where_it_left():
