@@ -9,6 +9,7 @@ from typing import Any
 
 from parlab.arguments import Rule, amount, checked, optional, positive, whole
 from parlab.labs import (
+    balance,
     both_ways,
     collectives,
     experts,
@@ -28,6 +29,7 @@ from parlab.labs import (
     zero,
     zero_prefetch,
 )
+from parlab.labs.balance import balance_by, balanced
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import mean_gradient
@@ -57,6 +59,7 @@ ROOMS = (
     planning,
     processes,
     experts,
+    balance,
 )
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
 
@@ -202,6 +205,8 @@ __all__ = [
     "EXERCISES",
     "Exercise",
     "Review",
+    "balance_by",
+    "balanced",
     "check",
     "first_buffer",
     "gathered_ahead",

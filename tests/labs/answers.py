@@ -428,6 +428,13 @@ def dropped(pairs, num_experts, capacity):
     return num_experts / pairs * sum((j - capacity) * chances[j] for j in range(capacity + 1, pairs + 1))
 
 
+def balanced(scores, bias, k, gamma):
+    chosen = np.argsort(-(scores + bias), axis=1, kind="stable")[:, :k]
+    best = np.exp(np.take_along_axis(scores, chosen, axis=1))
+    load = np.bincount(chosen.ravel(), minlength=len(bias))
+    return chosen, best / best.sum(axis=1, keepdims=True), bias + gamma * np.sign(load.mean() - load)
+
+
 def mean_gradient(mesh, of_expert, gradient):
     alike = mesh.edp if of_expert else mesh.data
     return alike.all_reduce(gradient) / mesh.data.size
@@ -476,4 +483,5 @@ SOLUTIONS = {
     "10.mixture": mixture,
     "10.dropped": dropped,
     "10.mean_gradient": mean_gradient,
+    "10.balanced": balanced,
 }

@@ -1435,3 +1435,49 @@ def ep_times_too_large(mesh, of_expert, gradient):
 @of("10.mean_gradient")
 def of_other_experts(mesh, of_expert, gradient):
     return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+@of("10.balanced")
+def with_the_bias_in_the_gates(scores, bias, k, gamma):
+    """Right while k is 1, or the bias 0."""
+    chosen, _, moved = answers.balanced(scores, bias, k, gamma)
+    return chosen, answers.balanced(scores + bias, np.zeros_like(bias), k, gamma)[1], moved
+
+
+@of("10.balanced")
+def with_the_turned_sign(scores, bias, k, gamma):
+    """Right where all loads are even."""
+    chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
+    return chosen, gates, 2 * bias - moved
+
+
+@of("10.balanced")
+def by_the_size_of_what_is_missing(scores, bias, k, gamma):
+    """Right where each load is 1 beside the mean, or at it."""
+    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
+    load = np.bincount(chosen.ravel(), minlength=len(bias))
+    return chosen, gates, bias + gamma * (load.mean() - load)
+
+
+@of("10.balanced")
+def with_loads_of_those_that_were_chosen(scores, bias, k, gamma):
+    """Right where somebody chose the last expert."""
+    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
+    load = np.bincount(chosen.ravel())
+    moved = bias + gamma * np.sign(load.mean() - load) if len(load) == len(bias) else bias[: len(load)] * 1.0
+    return chosen, gates, moved
+
+
+@of("10.balanced")
+def up_or_down_always(scores, bias, k, gamma):
+    """Right where no load is the mean."""
+    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
+    load = np.bincount(chosen.ravel(), minlength=len(bias))
+    return chosen, gates, bias + np.where(load < load.mean(), gamma, -gamma)
+
+
+@of("10.balanced")
+def without_the_bias_in_the_choice(scores, bias, k, gamma):
+    """Right where the bias changes no choice."""
+    chosen, gates, moved = answers.balanced(scores, np.zeros_like(bias), k, gamma)
+    return chosen, gates, bias + moved

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from parlab import labs
 from parlab.experts import combine, dispatch, exchange_rows, mixed_rows
 from parlab.nn.routing import Routing
 from tests.labs.right_answers import of
@@ -182,3 +183,66 @@ def reduced_and_told(mesh, of_expert, gradient):
     group = mesh.edp if of_expert else mesh.data
     total = group.reduce(gradient, root=0)
     return group.broadcast(gradient if total is None else total, 0) / mesh.data.size
+
+
+@of("10.balanced")
+def the_stand_in(scores, bias, k, gamma):
+    return labs.balanced(scores, bias, k, gamma)
+
+
+@of("10.balanced")
+def the_best_last(scores, bias, k, gamma):
+    """Ascending, the last k: a token's experts and gates lie from the worst to the best."""
+    chosen = (scores + bias).argsort(axis=1)[:, -k:]
+    gates = np.exp(np.take_along_axis(scores, chosen, axis=1))
+    gates /= gates.sum(axis=1)[:, None]
+    load = np.eye(len(bias))[chosen].sum(axis=(0, 1))
+    bias += gamma * np.sign(load.mean() - load)
+    return chosen, gates, bias
+
+
+@of("10.balanced")
+def with_loops_and_a_list(scores, bias, k, gamma):
+    N, chosen, gates, load = len(bias), [], [], [0] * len(bias)
+    for token in scores:
+        best = sorted(range(N), key=lambda e: token[e] + bias[e], reverse=True)[:k]
+        powers = [math.exp(token[e]) for e in best]
+        chosen.append(best)
+        gates.append([power / sum(powers) for power in powers])
+        for e in best:
+            load[e] += 1
+    mean = sum(load) / N
+    moved = [b + (gamma if n < mean else -gamma if n > mean else 0) for b, n in zip(bias, load, strict=True)]
+    return np.array(chosen), np.array(gates), np.array(moved)
+
+
+@of("10.balanced")
+def partitioned_with_the_largest_taken_off(scores, bias, k, gamma):
+    chosen = np.argpartition(-(scores + bias), k - 1, axis=1)[:, :k]
+    own = scores[np.arange(len(scores))[:, None], chosen]
+    gates = np.exp(own - own.max(axis=1, keepdims=True))
+    _, load = np.unique(np.concatenate([chosen.ravel(), np.arange(len(bias))]), return_counts=True)
+    return [chosen, gates / gates.sum(axis=1, keepdims=True), bias - gamma * np.sign(load - load.mean())]
+
+
+@of("10.balanced")
+def with_a_mask(scores, bias, k, gamma):
+    """All others have the score −∞, and the gate 0."""
+    chosen = np.argsort(-(scores + bias), axis=1)[:, :k]
+    wanted = np.zeros(scores.shape, dtype=bool)
+    np.put_along_axis(wanted, chosen, True, axis=1)
+    of_all = np.exp(np.where(wanted, scores, -np.inf))
+    of_all /= of_all.sum(axis=1, keepdims=True)
+    load, mean = wanted.sum(axis=0), wanted.sum() / wanted.shape[1]
+    up = np.where(load < mean, 1.0, 0.0) - np.where(load > mean, 1.0, 0.0)
+    return chosen.astype(np.int32), np.take_along_axis(of_all, chosen, axis=1), bias + gamma * up
+
+
+@of("10.balanced")
+def by_the_expected_load(scores, bias, k, gamma):
+    """The mean load is known before: T · k/N."""
+    T, N = scores.shape
+    chosen = np.flip(np.argsort(scores + bias, axis=1), axis=1)[:, :k]
+    g = np.exp(np.take_along_axis(scores, chosen, axis=1))
+    load = (chosen[..., None] == np.arange(N)).sum(axis=(0, 1))
+    return chosen, np.einsum("tk,t->tk", g, 1 / g.sum(axis=1)), bias + gamma * np.sign(T * k - N * load)

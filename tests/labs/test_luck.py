@@ -108,6 +108,13 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "as_the_chance_of_an_overflow": "dropped(4, 2, 1)|returned 0.6875, expected 0.53125|the chance that",
         "of_the_mean_load": "dropped(4, 2, 1)|expected 0.53125|single experts are above the mean",
     },
+    "10.balanced": {
+        "with_the_bias_in_the_gates": "k = 2, gamma = 0.2|gates: returned|the bias is in the gates: it is for the",
+        "with_the_turned_sign": "bias = [0.0, 0.0], k = 1|bias: returned [0.1, -0.1], expected [-0.1, 0.1]; the loads "
+        "are [2, 0], their mean is 1|the sign is turned around: an expert above the mean load needs a lower bias",
+        "up_or_down_always": "bias = [-0.3, 0.3]|expected [-0.3, 0.3]; the loads are [1, 1]|an expert with the mean",
+        "without_the_bias_in_the_choice": "token 1 goes to expert 0, expected expert 1|the bias is not in the choice",
+    },
     "10.mean_gradient": {
         "ep_times_too_large": "dp=2, cp=1, ep=2|gradient of an expert|2 times too large: the gradient holds the tokens",
         "of_other_experts": "dp=2, cp=1, ep=2|summed over mesh.data or mesh.ep, with ranks of other experts",

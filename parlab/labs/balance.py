@@ -1,0 +1,244 @@
+"""The exercise 10.balanced: a router whose bias evens out the load without a loss; and a trainer that uses it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parlab.arguments import instance
+from parlab.labs.balance_mistakes import MISTAKES, Balance, Step
+from parlab.labs.difference import brief, difference, likely
+from parlab.labs.exercise import Exercise
+from parlab.labs.trial import Trial
+from parlab.labs.wrong import Wrong
+from parlab.nn.moe import MixtureOfExperts
+from parlab.nn.routing import Routing, balanced_bias, expert_loads, route
+from parlab.train import Trainer
+
+TOLERANCE = 1e-12
+
+
+def balanced(scores: Any, bias: Any, k: int, rate: float) -> Step:
+    """One step of a router that is balanced without a loss: the exercise 10.balanced.
+
+    Source: Wang et al. 2024, "Auxiliary-loss-free load balancing strategy for mixture-of-experts", algorithm 1.
+
+    Args:
+        scores: `[T, N]`, of all tokens of the step.
+        bias: `[N]`, added to the scores for the choice alone.
+        k: experts a token.
+        rate: γ, by which the bias of an expert moves up if its load is below the mean, and down if it is above.
+
+    Returns:
+        The experts `[T, k]`, their gates `[T, k]`, a softmax of the scores of these k, and the bias `[N]` for the next
+        step.
+
+    >>> chosen, gates, bias = balanced(np.array([[0.9, 0.1], [0.4, 0.2]]), np.zeros(2), 1, 0.1)
+    >>> chosen.ravel().tolist(), gates.ravel().tolist(), bias.tolist()
+    ([0, 0], [1.0, 1.0], [-0.1, 0.1])
+    """
+    routing = route(scores, np.eye(scores.shape[1]), k, bias=bias)
+    return routing.chosen, routing.gates, balanced_bias(bias, expert_loads(routing, scores.shape[1]), rate)
+
+
+def balance_by(trainer: Trainer, rule: Balance) -> None:
+    """Let `rule` choose the experts, weigh them and move the biases of a trainer, in place of the library's.
+
+    The scores of all ranks are gathered, so that every rank gives the rule the same ones, of all tokens of the step.
+
+    Args:
+        trainer: of a Mixtral on dp and ep alone, with one microbatch and a bias_rate.
+        rule: as `balanced`.
+
+    Raises:
+        ValueError: another trainer.
+
+    >>> from parlab import run
+    >>> from parlab.nn import AdamW, Mixtral, MixtralConfig
+    >>> from parlab.train import Mesh
+    >>> sizes = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    >>> config = MixtralConfig(vocab_size=5, num_local_experts=2, num_experts_per_tok=1, **sizes)
+    >>> def program(comm):
+    ...     model = Mixtral.random(config, seed=0, dtype="float64", xp=np)
+    ...     trainer = Trainer(Mesh(comm, dp=2, ep=2), model, AdamW(), bias_rate=0.1)
+    ...     balance_by(trainer, balanced)
+    ...     trainer.step(np.array([[1, 2], [3, 4]]), np.array([[2, 3], [4, 0]]))
+    ...     return [abs(bias) for bias in trainer.mixtures[0].bias]
+    >>> run(program, 2).results[0] in ([0.1, 0.1], [0.0, 0.0])
+    True
+    """
+    instance("trainer", trainer, Trainer)
+    mesh = trainer.mesh
+    alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == trainer.schedule.num_microbatches == 1
+    if not trainer.mixtures or not trainer.balance["bias_rate"] or not alone:
+        raise ValueError(
+            f"trainer: a Mixtral on dp and ep alone is needed, with one microbatch and a bias_rate; this is "
+            f"{trainer.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, "
+            f"bias_rate={trainer.balance['bias_rate']}"
+        )
+    for mixture in trainer.mixtures.values():
+        _balance_one(trainer, mixture, rule)
+
+
+def _balance_one(trainer: Trainer, mixture: MixtureOfExperts, rule: Balance) -> None:
+    comm, later = trainer.mesh.data, [mixture.bias]
+
+    def routed(x: Any) -> Routing:
+        own = x @ mixture.weights[mixture.router]  # [T, N]
+        scores = comm.all_gather(own)
+        chosen, gates, later[0] = rule(scores, np.array(mixture.bias), mixture.k, mixture.bias_rate)
+        here = slice(comm.rank * len(own), (comm.rank + 1) * len(own))
+        return Routing(np.asarray(chosen)[here], np.asarray(gates)[here], own, "softmax_chosen", 1.0)
+
+    def rebalance(loads: Any) -> None:
+        mixture.counted, mixture.bias = [0] * mixture.num_experts, list(map(float, later[0]))
+
+    mixture.routed, mixture.rebalance = routed, rebalance  # type: ignore[method-assign]
+
+
+# The checker
+
+
+@dataclass(frozen=True)
+class BalanceCase:
+    """Scores of T tokens for N experts: given, or drawn."""
+
+    tokens: int
+    num_experts: int
+    k: int
+    rate: float
+    given: tuple[Any, Any] | None = None  # scores [T, N] and bias [N]
+    seed: int = 0
+
+    @property
+    def size(self) -> int:
+        """Its order among the cases: the number of experts."""
+        return self.num_experts
+
+    def __str__(self) -> str:
+        if self.given:
+            scores, bias = self.given
+            return f"scores = {scores}, bias = {bias}, k = {self.k}, gamma = {self.rate:g}"
+        return f"{self.tokens} tokens, {self.num_experts} experts, k = {self.k}, gamma = {self.rate:g}"
+
+    def arrays(self) -> tuple[Any, Any]:
+        """Scores [T, N], of which some experts have more than others, and the bias [N]."""
+        if self.given:
+            return np.array(self.given[0]), np.array(self.given[1])
+        draw = np.random.default_rng([self.seed, self.tokens, self.num_experts, self.k])
+        liked = draw.normal(size=self.num_experts)
+        return liked + draw.normal(size=(self.tokens, self.num_experts)), draw.normal(size=self.num_experts)
+
+
+def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
+    given = (*case.arrays(), case.k, case.rate)
+    found, right = trial.called(*given), balanced(*given)
+    form = _form_of(found, case)
+    loads = np.bincount(right[0].ravel(), minlength=case.num_experts)
+    if form is not None:
+        raise Wrong(*form)
+    one, other = _by_expert(found), _by_expert(right)
+    differs = (one[0] != other[0]).any(axis=1)
+    if differs.any():
+        token = int(np.argmax(differs))
+        said = f"token {token} goes to {_experts(one[0][token])}, expected {_experts(other[0][token])}"
+        raise Wrong(said, *_why(0, found, given, trial))
+    if said := difference(one[1], other[1], rtol=TOLERANCE, atol=TOLERANCE):
+        lie = ", the experts of a token in ascending order" if case.k > 1 else ""
+        raise Wrong(f"gates: {said}{lie}", *_why(1, found, given, trial))
+    if said := difference(found[2], right[2], rtol=TOLERANCE, atol=TOLERANCE):
+        given_loads = f"; the loads are {loads.tolist()}, their mean is {loads.mean():g}" if loads.size <= 8 else ""
+        raise Wrong(f"bias: {said}{given_loads}", *_why(2, found, given, trial))
+    return [f"loads of {min(loads)} to {max(loads)} tokens an expert, and each bias moves by gamma towards the mean"]
+
+
+def _form_of(found: Any, case: BalanceCase) -> list[str] | None:
+    """What is wrong with the form of a result; None: nothing."""
+    T, N, k = case.tokens, case.num_experts, case.k
+    if not isinstance(found, tuple | list) or len(found) != 3:
+        what = f"{len(found)} values" if isinstance(found, tuple | list) and found else _form(found)
+        return [f"returned {what}, expected three arrays: chosen [T, k], gates [T, k], the new bias [N]"]
+    chosen, gates, moved = found
+    if not isinstance(chosen, np.ndarray) or chosen.dtype.kind not in "iu" or chosen.shape != (T, k):
+        return [f"chosen: returned {_form(chosen)}, expected whole numbers of shape ({T}, {k})"]
+    if not isinstance(gates, np.ndarray) or gates.shape != (T, k):
+        every = isinstance(gates, np.ndarray) and gates.shape == (T, N)
+        cause = likely([("the gates are those of the k chosen: np.take_along_axis(scores, chosen, axis=1)", every)])
+        return [f"gates: returned {_form(gates)}, expected float64 of shape ({T}, {k})", *cause]
+    if not isinstance(moved, np.ndarray) or moved.shape != (N,):
+        few = isinstance(moved, np.ndarray) and moved.ndim == 1 and len(moved) == chosen.max() + 1
+        causes = [
+            ("nobody chose the last expert: np.bincount(..., minlength=N) counts it as 0", few),
+            (
+                "one bias an expert, [N], for all tokens; count the load over all of them",
+                isinstance(moved, np.ndarray) and moved.ndim == 2,
+            ),
+        ]
+        return [f"bias: returned {_form(moved)}, expected float64 of shape ({N},)", *likely(causes)]
+    return None
+
+
+def _form(array: Any) -> str:
+    return f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else brief(array)
+
+
+def _experts(numbers: Any) -> str:
+    return f"expert{'s' if len(numbers) > 1 else ''} {' and '.join(map(str, numbers))}"
+
+
+def _by_expert(step: Any) -> Step:
+    """The same step, the experts of a token in ascending order."""
+    order = np.argsort(step[0], axis=1, kind="stable")
+    return np.take_along_axis(step[0], order, axis=1), np.take_along_axis(step[1], order, axis=1), step[2]
+
+
+def _why(part: int, found: Any, given: tuple[Any, ...], trial: Trial) -> list[str]:
+    """The mistake that gives this part of the result; of several, the one that gives most on larger cases too."""
+    able = [(cause, mistake) for cause, mistake in MISTAKES if _alike(found, mistake(*given))[part]]
+    score = [0] * len(able)
+    for case in LARGER if len(able) > 1 else ():
+        more = (*case.arrays(), case.k, case.rate)
+        with suppress(Wrong):
+            again = trial.called(*more)
+            if _form_of(again, case) is None:
+                score = [n + sum(_alike(again, m(*more))) for n, (_, m) in zip(score, able, strict=True)]
+    return likely((cause, n == max(score)) for n, (cause, _) in zip(score, able, strict=True))
+
+
+def _alike(found: Any, made: Step) -> list[bool]:
+    """Whether experts, gates and bias are the same."""
+    return [
+        bool(np.allclose(a, b, rtol=1e-9, atol=1e-12)) for a, b in zip(_by_expert(found), _by_expert(made), strict=True)
+    ]
+
+
+LARGER = (BalanceCase(9, 5, 3, 0.3), BalanceCase(12, 8, 2, 0.7, seed=16), BalanceCase(13, 8, 2, 0.7, seed=16))
+
+
+TWO = ([[0.9, 0.1], [0.4, 0.2]], [0.0, 0.0])
+EVEN = ([[0.9, 0.1], [0.4, 0.2]], [-0.3, 0.3])
+THREE = ([[2.0, 1.0, 0.7], [1.5, 0.2, 1.0], [0.9, 1.2, 0.1]], [-0.5, 0.0, 0.5])
+
+BALANCED = Exercise(
+    "10.balanced",
+    "balanced(scores, bias, k, gamma)",
+    [
+        BalanceCase(2, 2, 1, 0.1, TWO),
+        BalanceCase(2, 2, 1, 0.1, EVEN),
+        BalanceCase(3, 3, 2, 0.2, THREE),
+        BalanceCase(4, 4, 1, 0.05, seed=1),
+        BalanceCase(9, 5, 3, 0.3),
+        BalanceCase(40, 8, 2, 0.05),
+        BalanceCase(64, 16, 4, 0.001),
+    ],
+    _try_balanced,
+    lambda random, size: BalanceCase(
+        int(random.integers(2, 40)), size + 1, int(random.integers(1, size + 1)), float(random.choice([0.01, 0.1, 0.5]))
+    ),
+    solved_by=("parlab.labs.balanced", "parlab.nn.routing.route", "parlab.nn.routing.balanced_bias"),
+)
+
+EXERCISES = (BALANCED,)

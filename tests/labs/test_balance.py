@@ -1,0 +1,268 @@
+"""The checker of 10.balanced names what is wrong; a trainer that an answer balances is that of the library."""
+
+import numpy as np
+import pytest
+
+from parlab import labs, run
+from parlab.labs import EXERCISES
+from parlab.labs.exercise import PASSED
+from parlab.labs.recording import library_functions
+from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
+from parlab.train import Mesh, Trainer
+from tests.labs import answers
+from tests.labs.answers import refused
+
+SOURCE = MarkovSource()
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.3}
+CONFIG = MixtralConfig(vocab_size=SOURCE.vocab_size, **SIZES, **EXPERTS)
+
+
+def best(scores, k):
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+
+
+def softmax(scores):
+    return np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+
+
+def with_bias(of):
+    """An answer whose new bias is `of(bias, load, gamma, chosen, gates)`."""
+
+    def answer(scores, bias, k, gamma):
+        chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
+        load = np.bincount(chosen.ravel(), minlength=len(bias))
+        return chosen, gates, of(bias, load, gamma, chosen, gates)
+
+    return answer
+
+
+def with_gates(of):
+    def answer(scores, bias, k, gamma):
+        chosen, _, moved = answers.balanced(scores, bias, k, gamma)
+        return chosen, of(scores, bias, chosen), moved
+
+    return answer
+
+
+def with_choice(of):
+    """An answer that chooses by `of(scores, bias, k, gamma)`; gates and loads are those of its choice."""
+
+    def answer(scores, bias, k, gamma):
+        chosen = best(of(scores, bias, k, gamma), k)
+        gates = softmax(np.take_along_axis(scores, chosen, axis=1))
+        load = np.bincount(chosen.ravel(), minlength=len(bias))
+        return chosen, gates, bias + gamma * np.sign(load.mean() - load)
+
+    return answer
+
+
+def one_token_at_a_time(scores, bias, k, gamma, *, so_far=False):
+    chosen, gates, load = [], [], np.zeros(len(bias))
+    for token in scores:
+        of_token, of_gates, _ = answers.balanced(token[None], bias, k, gamma)
+        own = np.bincount(of_token[0], minlength=len(bias))
+        load = load + own if so_far else own
+        bias = bias + gamma * np.sign(load.mean() - load)
+        chosen.append(of_token[0])
+        gates.append(of_gates[0])
+    return np.array(chosen), np.array(gates), bias
+
+
+def once_for_each_token(bias, load, gamma, chosen, gates):
+    for of_token in chosen:
+        bias = bias + gamma * np.sign(chosen.shape[1] / len(bias) - np.bincount(of_token, minlength=len(bias)))
+    return bias
+
+
+def moved_first(scores, bias, k, gamma):
+    load = np.bincount(best(scores, k).ravel(), minlength=len(bias))
+    return scores + bias + gamma * np.sign(load.mean() - load)
+
+
+def of_the_plain_choice(scores, bias, k, gamma):
+    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
+    load = np.bincount(best(scores, k).ravel(), minlength=len(bias))
+    return chosen, gates, bias + gamma * np.sign(load.mean() - load)
+
+
+def taken(of, chosen):
+    return np.take_along_axis(of, chosen, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (with_bias(lambda b, load, g, *_: b - g * np.sign(load.mean() - load)), "the sign is turned around: an expert"),
+        (with_bias(lambda b, load, g, *_: b + g * (load.mean() - load)), "the bias moves by the size of what is missi"),
+        (with_bias(lambda b, load, g, *_: b - g * (load.mean() - load)), "by the size, and with its sign turned"),
+        (with_bias(lambda b, load, g, *_: b + g * (load.mean() - load) / load.mean()), "as a share of the mean"),
+        (with_bias(lambda b, load, g, *_: b + g * (load.mean() - load) / load.sum()), "as a share of all pairs"),
+        (with_bias(lambda b, load, g, *_: b + np.sign(load.mean() - load)), "gamma is missing"),
+        (with_bias(lambda b, load, g, *_: g * np.sign(load.mean() - load)), "this is the change alone: add it to the"),
+        (with_bias(lambda b, load, g, *_: b), "nothing moved"),
+        (with_bias(once_for_each_token), "the bias moves once a token; it moves once a step"),
+        (one_token_at_a_time, "the bias moves after each token; it moves once a step, by the loads of all tokens"),
+        (
+            lambda *given: one_token_at_a_time(*given, so_far=True),
+            "the bias moves after each token, by the loads so far; it moves once a step",
+        ),
+        (with_bias(lambda b, load, g, *_: b + np.where(load < load.mean(), g, -g)), "an expert with the mean load"),
+        (with_bias(lambda b, load, g, *_: b + np.where(load > load.mean(), -g, g)), "an expert with the mean load"),
+        (with_bias(lambda b, load, g, *_: b + g * np.sign(np.median(load) - load)), "the median of the loads"),
+        (with_bias(lambda b, load, g, *_: b + g * (load < load.mean())), "only experts below the mean move"),
+        (with_bias(lambda b, load, g, *_: b - g * (load > load.mean())), "only experts above the mean move"),
+        (
+            with_bias(lambda b, load, g, *_: b + g * (s := np.sign(load.mean() - load)) - g * s.mean()),
+            "the mean was taken off the biases",
+        ),
+        (
+            with_bias(
+                lambda b, load, g, chosen, gates: (
+                    b + g * np.sign(gates.sum() / len(b) - np.bincount(chosen.ravel(), gates.ravel(), len(b)))
+                )
+            ),
+            "the gates are added up; the load is how many tokens",
+        ),
+        (
+            with_bias(
+                lambda b, load, g, chosen, gates: (
+                    b + g * np.sign(len(chosen) / len(b) - np.bincount(chosen[:, 0], minlength=len(b)))
+                )
+            ),
+            "a token's first expert alone is counted",
+        ),
+        (
+            with_bias(lambda b, load, g, chosen, gates: b + g * np.sign(len(chosen) / len(b) - load)),
+            "the mean load is T · k/N, not T/N",
+        ),
+        (
+            with_bias(lambda b, load, g, *_: b + g * np.sign(load[load > 0].mean() - load)),
+            "the mean is that of the experts with a load; of all N",
+        ),
+        (
+            with_bias(
+                lambda b, load, g, chosen, gates: b + g * np.sign(load.mean() - load) * np.ones_like(chosen[:, :1])
+            ),
+            "one bias an expert, [N], for all tokens",
+        ),
+        (
+            with_bias(lambda b, load, g, chosen, gates: (few := np.bincount(chosen.ravel())) - few.mean()),
+            "nobody chose the last expert: np.bincount(..., minlength=N)",
+        ),
+        (of_the_plain_choice, "the loads are those of the choice without the bias"),
+        (with_choice(lambda scores, bias, k, g: scores), "the bias is not in the choice: the best k of scores + bias"),
+        (with_choice(lambda scores, bias, k, g: scores - bias), "the bias is subtracted in the choice; it is added"),
+        (with_choice(lambda scores, bias, k, g: -scores - bias), "these are the worst k: argsort ascends"),
+        (with_choice(lambda scores, bias, k, g: 0 * scores + bias), "the bias alone chooses"),
+        (with_choice(lambda scores, bias, k, g: softmax(scores) + bias), "the bias is added to probabilities"),
+        (with_choice(moved_first), "the bias moves first, by the loads without it"),
+        (
+            with_choice(lambda scores, bias, k, g: scores + answers.balanced(scores, bias, k, g)[2]),
+            "the new bias chooses; it is for the next step",
+        ),
+        (
+            with_gates(lambda scores, bias, chosen: softmax(taken(scores + bias, chosen))),
+            "the bias is in the gates: it is for the choice alone, and the gates are those of the scores",
+        ),
+        (
+            with_gates(lambda scores, bias, chosen: taken(softmax(scores + bias), chosen)),
+            "the bias is in the gates, and they are a softmax over all N",
+        ),
+        (with_gates(lambda scores, bias, chosen: taken(softmax(scores), chosen)), "the softmax is over all N experts"),
+        (with_gates(lambda scores, bias, chosen: np.exp(taken(scores, chosen))), "a token's gates add up to 1"),
+        (with_gates(lambda scores, bias, chosen: taken(scores, chosen)), "these are the scores; the gates are"),
+        (with_gates(lambda scores, bias, chosen: taken(scores + bias, chosen)), "these are scores + bias"),
+        (
+            with_gates(lambda scores, bias, chosen: (e := np.exp(taken(scores, chosen))) / e.sum()),
+            "divided by the sum over all tokens; over the k of each token, axis=1",
+        ),
+        (
+            with_gates(lambda scores, bias, chosen: (e := np.exp(taken(scores, chosen))) / e.sum(axis=0)),
+            "divided by the sum over the tokens, axis=0",
+        ),
+        (
+            with_gates(lambda scores, bias, chosen: np.full(chosen.shape, 1 / chosen.shape[1])),
+            "every expert weighs the same here",
+        ),
+        (
+            with_gates(lambda scores, bias, chosen: softmax(taken(scores, np.sort(chosen)))),
+            "the gates stand in another order than the experts of their token",
+        ),
+        (
+            lambda *given: answers.balanced(*given)[2],
+            "expected three arrays: chosen [T, k], gates [T, k], the new bias",
+        ),
+        (lambda *given: answers.balanced(*given)[:2], "returned 2 values, expected three arrays"),
+        (
+            lambda *given: (answers.balanced(*given)[0] * 1.0, 0, 0),
+            "chosen: returned float64 of shape (2, 1), expected",
+        ),
+        (lambda scores, bias, k, gamma: (scores, 0, 0), "expected whole numbers of shape (2, 1)"),
+    ],
+)
+def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):
+    assert said in refused("10.balanced", answer)
+
+
+def test_the_function_that_stands_in_passes_its_checker_and_is_flagged_in_grading():
+    exercise = EXERCISES["10.balanced"]
+    assert exercise.review(labs.balanced).status == PASSED
+
+    def answer(scores, bias, k, gamma):
+        return labs.balanced(scores, bias, k, gamma)
+
+    assert library_functions(exercise, answer) == ["uses parlab.labs.balanced"]
+    assert library_functions(exercise, answers.SOLUTIONS["10.balanced"]) == []
+
+
+def test_the_smallest_case_by_hand_both_tokens_choose_expert_0_whose_bias_falls_by_a_tenth():
+    chosen, gates, bias = labs.balanced(np.array([[0.9, 0.1], [0.4, 0.2]]), np.zeros(2), 1, 0.1)
+    assert (chosen.tolist(), gates.tolist(), bias.tolist()) == ([[0], [0]], [[1.0], [1.0]], [-0.1, 0.1])
+
+
+def trained(comm, rule, bias_rate=0.05, steps=6):
+    model = Mixtral.random(CONFIG, seed=2, dtype="float64", xp=np)
+    trainer = Trainer(Mesh(comm, dp=4, ep=2), model, AdamW(lr=1e-2), bias_rate=bias_rate)
+    if rule:
+        labs.balance_by(trainer, rule)
+    losses = [trainer.step(*SOURCE.batch(step, batch_size=8, length=16, xp=np)).loss for step in range(steps)]
+    biases = [trainer.mixtures[layer].bias for layer in (0, 1)]
+    return losses, biases, trainer.rows_to_experts(SOURCE.batch(steps, batch_size=8, length=16, xp=np)[0])
+
+
+@pytest.mark.parametrize("rule", [labs.balanced, answers.balanced])
+def test_a_trainer_balanced_by_an_answer_is_the_librarys_losses_biases_and_rows(rule):
+    """Two layers: each has its own bias."""
+    for ours, librarys in zip(run(trained, 4, rule).results, run(trained, 4, None).results, strict=True):
+        assert ours[0] == pytest.approx(librarys[0], rel=1e-12)
+        assert np.asarray(ours[1]) == pytest.approx(np.asarray(librarys[1]), abs=1e-12)
+        assert ours[2] == librarys[2]
+        assert ours[1][0] != ours[1][1]
+
+
+def test_a_rule_with_the_sign_turned_around_makes_a_trainer_unfair():
+    """So it is the answer that runs, and not the library."""
+
+    def turned(scores, bias, k, gamma):
+        chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
+        return chosen, gates, 2 * bias - moved
+
+    (_, _, right), (_, _, wrong) = (run(trained, 4, rule, 0.1, 20).results[0] for rule in (answers.balanced, turned))
+    right, wrong = (np.sum(tables[0], axis=0) for tables in (right, wrong))
+    assert wrong.max() / wrong.mean() > 3 > 2.3 > right.max() / right.mean()
+
+
+def test_a_trainer_without_a_bias_rate_or_on_another_mesh_is_refused_by_name():
+    def without(comm):
+        labs.balance_by(Trainer(Mesh(comm, dp=2, ep=2), Mixtral.random(CONFIG, seed=2, xp=np), AdamW()), labs.balanced)
+
+    def cut(comm):
+        trainer = Trainer(Mesh(comm, tp=2), Mixtral.random(CONFIG, seed=2, xp=np), AdamW(), bias_rate=0.1)
+        labs.balance_by(trainer, labs.balanced)
+
+    for program, said in ((without, "bias_rate=0.0"), (cut, "tp=2")):
+        with pytest.raises(ValueError, match=f"trainer: a Mixtral on dp and ep alone.*{said}"):
+            run(program, 2)
+    with pytest.raises(ValueError, match="trainer="):
+        labs.balance_by(3, labs.balanced)
