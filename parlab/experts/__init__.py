@@ -23,5 +23,12 @@ from parlab.experts.costs import (
 )
 from parlab.experts.layer import ExpertParallel, experts_of, own_weights
 from parlab.experts.memory import MixtureMemory, mixture_memory
-from parlab.experts.overlap import OverlappedExperts, hidden_share, merged_pair, merged_seconds, shared_seconds
+from parlab.experts.overlap import (
+    OverlappedExperts,
+    hidden_share,
+    merged_pair,
+    merged_seconds,
+    pair_in_turn,
+    shared_seconds,
+)
 from parlab.experts.tensor_parallel import TensorParallelExperts

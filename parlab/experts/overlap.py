@@ -168,6 +168,22 @@ def merged_pair(
     return MergedPair(y, own, dx, gradients)
 
 
+def pair_in_turn(
+    block: Block, x: Array, dy: Array, cache: dict[str, Any], seconds: Mapping[str, float] | None = None
+) -> MergedPair:
+    """As `merged_pair`, one after the other: the forward on `x`, and then the backward of `dy`."""
+    instance("block.mlp", block.mlp, OverlappedExperts)
+    assert isinstance(block.mlp, OverlappedExperts)
+    comm, took = block.mlp.comm, seconds or {}
+    with comm.compute("ATTN(F)", seconds=took.get("ATTN(F)", 0)):
+        pass  # the block's forward logs none for its attention
+    y, own = block.forward(x)
+    dx, gradients = block.backward(dy, cache)
+    with comm.compute("ATTN(B) and (W)", seconds=took.get("ATTN(B)", 0) + took.get("ATTN(W)", 0)):
+        pass
+    return MergedPair(y, own, dx, gradients)
+
+
 def merged_seconds(took: Mapping[str, float]) -> float:
     """The time of `merged_pair`, where every rank sends and receives equally much.
 

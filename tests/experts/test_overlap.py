@@ -14,6 +14,7 @@ from parlab.experts import (
     merged_pair,
     merged_seconds,
     own_weights,
+    pair_in_turn,
     shared_seconds,
 )
 from parlab.nn import MarkovSource
@@ -124,6 +125,34 @@ def test_a_merged_pair_equals_a_forward_and_a_backward_to_the_bit(size, N, k):
     results = [run(pair, size, model(N, k), first, dy, x, N, k, None, merged).results for merged in (True, False)]
     for merged, plain in zip(*results, strict=True):
         assert all((a == b).all() for a, b in zip(merged, plain, strict=True))
+
+
+def test_a_pair_in_turn_is_the_forward_and_the_backward_with_the_seconds_of_their_attention():
+    first, dy, x, _ = (per_rank(each) for each in arrays(2, 5))
+
+    def program(comm, first, dy, x, seconds):
+        block = block_of(comm, model(4, 2), 4, 2)
+        _, cache = block.forward(first)
+        y, own, dx, gradients = pair_in_turn(block, x, dy, cache, seconds)
+        then, _ = block.backward(dy, own)
+        return [y, dx, then, *(gradients[name] for name in sorted(gradients))]
+
+    plain = run(pair, 2, model(4, 2), first, dy, x, 4, 2, None, False).results
+    timed = run(program, 2, first, dy, x, {"ATTN(F)": 3e-6, "ATTN(B)": 2e-6, "ATTN(W)": 1e-6})
+    for ours, right in zip(timed.results, plain, strict=True):
+        assert all((a == b).all() for a, b in zip(ours, right, strict=True))
+    lasts = {span.name: span.end - span.start for span in timed.timeline.computes if span.rank == 0}
+    assert lasts["ATTN(F)"] == lasts["ATTN(B) and (W)"] == 3_000_000  # picoseconds
+    untimed = run(program, 2, first, dy, x, None).timeline
+    assert all(span.end == span.start for span in untimed.computes if span.name.startswith("ATTN"))
+
+
+def test_a_pair_in_turn_of_another_mlp_is_refused():
+    def program(comm):
+        pair_in_turn(model(2, 1).blocks[0], np.zeros((1, 1, 8)), np.zeros((1, 1, 8)), {})
+
+    with pytest.raises(ValueError, match=r"block\.mlp"):
+        run(program, 1)
 
 
 CASES = {  # seconds of ATTN(F), ATTN(B), ATTN(W), in units of a dispatch
