@@ -117,7 +117,8 @@ def _within(k: int, num_experts: int, nodes: int, limit: int) -> Picture:
 
 @checked({"counted": mapping, "tokens": COUNT, "k": COUNT, "num_experts": COUNT, "bound": positive})
 def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: int, *, bound: float = 0.01) -> Picture:
-    """Draw the share of pairs that a capacity drops: closed form for uniform routing as a line, counted as dots.
+    """Draw the share of pairs that a capacity drops: closed form for uniform routing as a line, counted as dots. The
+    headline says the least counted factor that drops less than `bound`, and the least hundredth by the closed form.
 
     Args:
         counted: by capacity factor the share that was counted.
@@ -130,8 +131,10 @@ def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: in
     form = [dropped_share(tokens, k, num_experts, C) for C in (*capacities, capacities.stop, capacities.stop)]
     enough = next((edge for edge, share in zip(edges, form, strict=True) if share < bound), None)
     least = enough if enough in (None, lowest) else math.floor(100 * enough) / 100 + 0.01  # the next hundredth
-    said = "no factor here" if least is None else f"a factor of {least:.2f}"
-    headline = f"{tokens} tokens, k = {k}, {num_experts} experts: {said} drops less than {bound:.0%} of uniform routing"
+    seen = min((cf for cf, share in counted.items() if share < bound), default=None)
+    of_form, of_count = ("no factor here" if cf is None else f"{cf:.2f}" for cf in (least, seen))
+    sizes = f"{tokens} tokens, k = {k}, {num_experts} experts"
+    headline = f"{sizes}: less than {bound:.0%} is dropped from {of_count}, counted; from {of_form}, closed form"
     lines = [headline, *(f"factor {cf:g}: counted {share:.2%}" for cf, share in counted.items())]
     figure, axes = plot(lines, 4.0, headline, left=0.9, top=1.0)
     top = 1.1 * max(*counted.values(), *form, bound)

@@ -100,7 +100,10 @@ def _sorts(film: Film, lanes: _Lanes, rank: int, experts: np.ndarray, m: int, *,
     for turn, owner in enumerate(owners):
         places = np.flatnonzero(experts[order] // m == owner)
         its = order[places]
-        pairs, sorted_ones = [lanes.pair(rank, pair) for pair in its], [lanes.place(rank, place) for place in places]
+        pairs, sorted_ones = (
+            [lanes.pair(rank, pair) for pair in its],
+            [lanes.place(rank, place) for place in places.tolist()],
+        )
         leaves, comes = start + turn * share, start + (turn + 2) * share
         times[owner] = leaves if back else comes
         still = lanes.rows(pairs, experts, its, rank, answered=back)

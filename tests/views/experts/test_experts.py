@@ -127,7 +127,7 @@ def test_each_dot_of_copies_has_its_number_once_and_no_two_touch(given):
 
 def test_dropped_says_the_least_factor_below_one_percent():
     figure = views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)
-    least = float(re.search(r"a factor of ([\d.]+) drops", str(figure))[1])
+    least = float(re.search(r"from ([\d.]+), closed form", str(figure))[1])
     assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least)) < 0.01
     assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least - 0.05)) > 0.01
 
@@ -143,11 +143,13 @@ def test_the_share_that_is_dropped_falls_where_the_capacity_is_one_more_and_nowh
 
 
 def test_the_least_factor_is_the_first_hundredth_whose_capacity_drops_less_than_the_bound():
-    found = re.search(r"a factor of ([\d.]+) drops", str(views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)))
+    found = re.search(r"from ([\d.]+), closed form", str(views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)))
     hundredths = (n / 100 for n in range(100, 201))
     assert float(found[1]) == next(cf for cf in hundredths if dropped_share(64, 2, 8, capacity_of(64, 2, 8, cf)) < 0.01)
-    assert "a factor of 2.00 drops" in str(views.dropped({2.0: 0.0, 2.5: 0.0}, 64, 2, 8))
-    assert "no factor here drops" in str(views.dropped({1.0: 0.09, 1.1: 0.05}, 64, 2, 8))
+    assert "from 2.00, counted; from 2.00, closed" in str(views.dropped({2.0: 0.0, 2.5: 0.0}, 64, 2, 8))
+    assert "no factor here, counted; from no factor" in str(views.dropped({1.0: 0.09, 1.1: 0.05}, 64, 2, 8))
+    at_the_bound = views.dropped({1.0: 0.09, 1.26: 0.0099, 1.25: 0.01, 1.5: 0.001}, 64, 2, 8)
+    assert "less than 1% is dropped from 1.26, counted; from 1.32, closed form" in str(at_the_bound)
 
 
 def test_gates_stay_at_home_with_a_copy_an_expert_and_travel_where_a_node_adds_up():
