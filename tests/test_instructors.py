@@ -66,6 +66,8 @@ MISTAKES = [
     ("10.mixture", test_experts.rank_alone),
     ("10.mixture", test_experts.every_pair_to_every_rank),
     ("10.mixture", test_experts.counts_not_swapped_in_combine),
+    ("10.balanced", lucky_answers.with_the_bias_in_the_gates),
+    ("10.balanced", lucky_answers.with_the_turned_sign),
 ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from parlab.experts import mixture_memory
@@ -136,6 +138,21 @@ def test_32_tokens_to_9_experts_at_50_GB_a_second_take_120_96_us_a_layer_and_all
     assert round(seconds * 1e6, 2) == 120.96
     assert seconds * 2 * 61 == pytest.approx(14.76e-3, rel=1e-3)  # two microbatches; so 67.8 tokens a second
     assert int(1 / (seconds * 2 * 61)) == 67
+
+
+@pytest.mark.parametrize("seed", [5, 6, 7, 8, 9])
+def test_of_64_tokens_k_2_a_factor_of_1_26_drops_less_than_1_percent_counted_and_1_32_by_the_closed_form(seed):
+    """Two slots of a token never choose one expert, so the loads vary less than those of independent pairs."""
+    draw = np.random.default_rng(seed)
+    loads = np.array(
+        [np.bincount(np.argsort(draw.normal(size=(64, 8)))[:, :2].ravel(), minlength=8) for _ in range(400)]
+    )
+    counted, formed = (
+        {f: of(math.ceil(round(16 * f, 6))) for f in (1.25, 1.26, 1.31, 1.32)}
+        for of in (lambda C: np.maximum(loads - C, 0).sum() / loads.sum(), lambda C: float(dropped_share(128, 1, 8, C)))
+    )
+    assert counted[1.26] < 0.01 < counted[1.25]
+    assert formed[1.32] < 0.01 < formed[1.31]
 
 
 V3 = MIXTURES["deepseek-v3"]
