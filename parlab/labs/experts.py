@@ -45,6 +45,14 @@ class MixtureCase:
 
 
 HIDDEN = 3
+RAISED = {  # by what an error says: what is behind it where the layer on one rank was taken over as it was
+    "boolean index did not match": "other rows came than this rank's pairs; the expert of each row that came is "
+    "expert_of_each(comm, table)",
+    "could not be broadcast to indexing result": "the answers lie where the experts are; as many come back as left by "
+    "exchange_rows(comm, answers, received, sent)",
+    "match in the order in which they are posted": "what comes from rank i is table[i, comm.rank], what goes to rank j "
+    "is table[comm.rank, j]",
+}
 
 
 def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
@@ -72,6 +80,8 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
         idle = [rank for rank in wrong.stopped if not (chosen // case.own == rank).any()]
         if idle and "need at least one array" in str(wrong):
             wrong.args += (f"likely cause: no token of any rank chose an expert of rank {idle[0]}: it gets 0 rows",)
+        else:
+            wrong.args += tuple(likely((cause, said in str(wrong)) for said, cause in RAISED.items()))
         raise
     for rank, found in enumerate(done.results):
         right = _mixed(x[rank], chosen[rank], gates[rank], weights)

@@ -1,6 +1,7 @@
 """The checkers of notebook 10's exercises accept the solutions and refuse mistakes, with the cause."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -151,6 +152,25 @@ def tokens_by_the_slot(comm, *given):
     return with_other_rows_or_answers(comm, *given, token_of=lambda order, k, T: order % k)
 
 
+def as_on_one_rank(comm, x, chosen, gates, num_experts, expert, *, number=False, back=False, counts=False):
+    """The layer of one rank, in which one thing was not changed for several ranks."""
+    T, k = chosen.shape
+    order = np.argsort(chosen.ravel(), kind="stable")
+    table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
+    sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
+    rows = exchange_rows(comm, x[order // k], sent, sent if counts else received)
+    own = comm.rank * table.shape[2] + np.arange(table.shape[2])
+    of_row = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+    if number:
+        of_row = chosen.ravel()[order]
+    answered = np.empty_like(rows)
+    for e in np.unique(of_row):
+        answered[of_row == e] = expert(e, rows[of_row == e])
+    slots = np.empty((T * k, x.shape[1]))
+    slots[order] = answered if back else exchange_rows(comm, answered, received, sent)
+    return (slots.reshape(T, k, -1) * gates[..., None]).sum(axis=1)
+
+
 def averaged(comm, *given):
     return answers.mixture(comm, *given) / given[1].shape[1]
 
@@ -191,6 +211,12 @@ def received_as_if_sorted(comm, *given):
         (counts_not_swapped_in_combine, "adds up to 2, and 3 rows are given; in dispatch it counts this rank's pairs"),
         (counts_not_swapped_in_combine, "in combine the rows that came from each, at line"),
         (counts_swapped_in_dispatch, "adds up to 3, and 2 rows are given; in dispatch it counts this rank's pairs"),
+        (partial(as_on_one_rank, number=True), "the expert of each row that came is expert_of_each(comm, table)"),
+        (
+            partial(as_on_one_rank, back=True),
+            "as many come back as left by exchange_rows(comm, answers, received, sent)",
+        ),
+        (partial(as_on_one_rank, counts=True), "what comes from rank i is table[i, comm.rank], what goes to rank j is"),
         (rows_not_sorted, "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]"),
         (tokens_by_the_remainder, "pair p is of token p // k"),
         (tokens_by_the_slot, "pair p is of token p // k; p % k is its slot"),
@@ -215,6 +241,10 @@ def received_as_if_sorted(comm, *given):
 )
 def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, said):
     assert said in refused("10.mixture", answer)
+
+
+def test_the_layer_of_one_rank_with_both_journeys_passes():
+    assert EXERCISES["10.mixture"].review(as_on_one_rank).status == PASSED
 
 
 def test_own_rows_beside_those_of_others_are_seen_by_the_bytes_alone():
