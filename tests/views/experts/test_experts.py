@@ -397,3 +397,13 @@ def test_a_rate_that_is_not_stored_is_refused_and_the_slider_says_its_rate():
     explorer = views.explore_bias()
     explorer.controls["rate"].value = 0.2
     assert "γ = 0.2" in repr(explorer)
+
+
+def test_ten_steps_with_a_bias_leave_both_unfair_seeds_above_their_start_or_at_it_and_sixty_do_not():
+    """Two biases are apart by 2 · 10 · 0.05 = 1 then, and scores by more: the third guess of lesson 10 is 2.22."""
+    guided, plain = stored()[0.05], stored()[0.0]
+    assert [round(guided[2][step], 2) for step in (0, 10, 30, 60)] == [1.77, 2.22, 1.27, 1.16]
+    assert [round(plain[2][step], 2) for step in (10, 30, 60)] == [2.42, 2.22, 2.12]
+    assert all(
+        guided[seed][10] > 0.99 * guided[seed][0] and guided[seed][60] < 0.75 * guided[seed][0] for seed in (2, 5)
+    )
