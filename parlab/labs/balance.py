@@ -156,7 +156,7 @@ def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
 
 
 def _form_of(found: Any, case: BalanceCase) -> list[str] | None:
-    """What is wrong with the form of a result; None: nothing."""
+    """The lines about a result of a wrong form; None: the form is right."""
     T, N, k = case.tokens, case.num_experts, case.k
     if not isinstance(found, tuple | list) or len(found) != 3:
         what = f"{len(found)} values" if isinstance(found, tuple | list) and found else _form(found)

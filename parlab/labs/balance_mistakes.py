@@ -1,4 +1,4 @@
-"""What learners write in 10.balanced: each mistake alone, as a whole step of the router, with its cause in words."""
+"""The usual mistakes in 10.balanced: each alone, as a whole step of the router, with its cause in words."""
 
 from __future__ import annotations
 
