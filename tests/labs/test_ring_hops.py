@@ -171,6 +171,23 @@ def attends_a_request(comm, kv, attend_to, merge):
     return found
 
 
+def posts_in_the_last_round(comm, kv, attend_to, merge):
+    found = None
+    for hop in range(comm.size):
+        sent, coming = comm.isend(kv, comm.right), comm.irecv(comm.left, kv)
+        part = attend_to((comm.rank - hop) % comm.size, kv)
+        found = part if hop == 0 else merge(*found, *part)
+        if hop < comm.size - 1:
+            kv = coming.wait()
+            sent.wait()
+    return found
+
+
+def merges_pairs(comm, kv, attend_to, merge):
+    part = attend_to(comm.rank, kv)
+    return merge(part, part)
+
+
 def never_takes_what_came(comm, kv, attend_to, merge):
     found = None
     for hop in range(comm.size):
@@ -250,6 +267,9 @@ WRONG = [
     (never_takes_what_came, "what came is never taken"),
     (sends_first, "no rank can move"),
     (keys_and_values_apart, "keys and values travel in two messages"),
+    (posts_in_the_last_round, "in the last round nothing is left to come: post no hop there"),
+    (merges_pairs, "missing 2 required positional arguments: 'out_b' and 'lse_b'"),
+    (merges_pairs, "merge takes four arrays: merge(*found, *part)"),
     (attends_a_request, "isend and irecv return a request"),
     (to_everybody, "should be to its right"),
     (by_an_all_gather, "comm.all_gather did the work"),

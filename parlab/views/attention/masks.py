@@ -39,6 +39,7 @@ DRAWN = RULES | {
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the tiles
 LEFT = 0.9  # inches: of the ranks' names
+INSET = 2  # points: half of the gap between tiles
 SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches: the square of packed documents; of work loads, a name and a rank
 MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "mean"}
 
@@ -173,7 +174,11 @@ def _draw_ring(figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]
                 rows[seen] = to_rgb(theme.rank_color(source))
     width = theme.WIDTH - BARS - 1.35 - LEFT
     grid = panel(figure, LEFT, TOP, width, side)
-    _square(grid, image, size, 0, color=theme.PAPER, linewidth=3)
+    gap = {"color": theme.PAPER, "linewidth": 2 * INSET}
+    _square(grid, image, size, 0, **gap)
+    for end in (0, size):  # no tile reaches beyond its edge
+        grid.axhline(end - 0.5, **gap)
+        grid.axvline(end, **gap)
     _edges(grid, size, width, side)
     name_lanes(grid, list(range(size)))
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
@@ -185,8 +190,7 @@ def _draw_ring(figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]
 
 def _edges(axes: Axes, size: int, width: float, height: float) -> None:
     """The edge of each tile, so that the part that is skipped is seen. `width` and `height` of all are in inches."""
-    inset = 2 / 72  # inside the gap between tiles
-    x, y = inset * size / width, inset * size / height
+    x, y = INSET / 72 * size / width, INSET / 72 * size / height
     ranks, hops = zip(*np.ndindex(size, size), strict=True)
     tiles = [marks.Interval(hop + x, hop + 1 - x) for hop in hops]
     marks.frames(axes, "tiles", tiles, ranks, (y - 0.5, 0.5 - y), "#999999", linewidths=0.6, zorder=3)

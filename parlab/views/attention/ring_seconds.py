@@ -109,7 +109,7 @@ def ring_seconds(
             paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # the dotted lines do not cross the words
             marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom", bbox=paper, zorder=5)
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
-    names = {"NVLink": f"ring, NVLink, at most {DOMAIN} ranks", "InfiniBand": "ring, InfiniBand"}
+    names = {"NVLink": f"NVLink, to {DOMAIN} ranks", "InfiniBand": "InfiniBand"}
     rings = [(names[name], look | {"markersize": 0}) for name, look in reversed(LINES.items())]
     port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
     name = "the bound" if bound is None else "your bound"

@@ -83,6 +83,20 @@ def test_each_of_the_16_tiles_has_an_edge_also_where_it_is_skipped():
     assert all(box.width < 1 and box.height < 1 for box in edges), "no edge lies in the gap between two tiles"
 
 
+def test_no_colour_reaches_beyond_the_edge_of_a_tile():
+    grid = views.ring_masks(32, 4, "zigzag").axes[0]
+    gaps = [(line.get_xdata(), line.get_ydata()) for line in grid.lines if line.get_color() == theme.PAPER]
+    across = {float(y[0]) for x, y in gaps if list(x) == [0, 1]}
+    down = {float(x[0]) for x, y in gaps if list(y) == [0, 1]}
+    assert across == {-0.5, 0.5, 1.5, 2.5, 3.5}
+    assert down == {0, 1, 2, 3, 4}
+    points = 72 * grid.get_position().width * grid.figure.get_figwidth() / 4  # of a tile and its gap
+    (tiles,) = [drawn for drawn in grid.collections if drawn.get_gid() == "tiles"]
+    inset = tiles.get_paths()[0].get_extents().x0 * points
+    (wide,) = {line.get_linewidth() for line in grid.lines if line.get_color() == theme.PAPER}
+    assert wide == pytest.approx(2 * inset, rel=1e-6)
+
+
 def test_the_text_says_what_is_attended_in_each_step():
     assert repr(views.ring_masks(12, 3, "zigzag")).splitlines()[1:] == [
         "rank 0: 26 pairs; causal, full (late queries), full (late queries)",
