@@ -144,23 +144,31 @@ def _two_numbers(result: Any) -> tuple[float, float]:
     return float(parts[0]), float(parts[1])
 
 
-def _line(case: TimesCase, weight: float = 0.0, picked: slice = slice(None)) -> tuple[float, float]:
-    """Latency and bandwidth of the straight line through the `picked` times, each weighted by seconds ** -weight."""
+def _line(case: TimesCase, weight: float = 0.0) -> tuple[float, float]:
+    """Latency and bandwidth of the straight line through all times, each weighted by seconds ** -weight."""
     nbytes, seconds = case.times()
-    n, each = nbytes[picked] / case.size, seconds[picked] / (2 * (case.size - 1))
+    n, each = nbytes / case.size, seconds / (2 * (case.size - 1))
     slope, height = np.polyfit(n, each, 1, w=each**-weight)
     return float(height), float(1 / slope)
+
+
+def _through_the_ends(case: TimesCase) -> list[tuple[float, float]]:
+    """Latency and bandwidth from the smallest and the largest size alone, by what one may take of their three times."""
+    nbytes, seconds = case.times()
+    each, n = seconds / (2 * (case.size - 1)), nbytes[-1] / case.size
+    pairs = [(each[0], each[-1])]
+    pairs += [(pick(each[:REPEATS]), pick(each[-REPEATS:])) for pick in (np.mean, np.median, np.min)]
+    return [(float(small), float(n / (large - small))) for small, large in pairs]
 
 
 def _likely_link(case: TimesCase, latency: float, bandwidth: float) -> list[str]:
     right, steps = case.link, 2 * (case.size - 1)
     off, share = latency / right[0], bandwidth / right[1]
 
-    def is_line(weight: float = 0.0, picked: slice = slice(None), messages: int = 1) -> bool:
-        line = _line(case, weight, picked)
+    def is_line(weight: float = 0.0, messages: int = 1) -> bool:
+        line = _line(case, weight)
         return _near(latency, line[0] * messages, 0.001) and _near(bandwidth, line[1] / messages, 0.001)
 
-    first_and_last = slice(None, None, len(case.times()[0]) - 1)
     not_divided = _near(off, steps) or any(is_line(weight, messages=steps) for weight in (0.0, 0.5))
     n_over_time = _near(share, case.size / steps, 0.1) and not _near(off, steps / case.size, 0.1)
     causes = {
@@ -173,14 +181,17 @@ def _likely_link(case: TimesCase, latency: float, bandwidth: float) -> list[str]
         "relative error": is_line(),
         "with w = 1/√seconds the largest times still count too much: let every size count the same, by its relative "
         "error": is_line(0.5),
-        "this is the line through the first time and the last one, which are off by up to 10 %: use all times": is_line(
-            picked=first_and_last
+        "this is the line through the smallest and the largest size alone, and their times are noisy: use all times": (
+            any(_near(latency, a, 0.002) and _near(bandwidth, b, 0.002) for a, b in _through_the_ends(case))
         ),
         "a ring takes 2(P − 1) messages one after the other, and this is the time of all: divide by 2(P − 1)": (
             not_divided
         ),
         "a ring takes 2(P − 1) messages one after the other: P − 1 until the sums are made, and P − 1 until all have "
         "them; this counts one half": _near(off, 2),
+        "a ring takes 2(P − 1) messages one after the other, and this counts 2P": (
+            _near(off, 1 - 1 / case.size, 0.1) and _near(share, case.size / (case.size - 1), 0.1)
+        ),
         "each of the 2(P − 1) messages carries n/P bytes, not n": _near(share, case.size),
         "n divided by the time: a rank sends 2(P − 1)/P of n in that time": n_over_time,
     }

@@ -93,7 +93,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "09.all_reduce": {"that_adds_again": "with 2 ranks|the second half adds again"},
     "09.fit": {
         "in_microseconds": "latency: 63.3, expected 6.2e-05|the latency is in microseconds",
-        "by_the_ends": "with 3 ranks|the line through the first time and the last one",
+        "by_the_ends": "with 3 ranks|the line through the smallest and the largest size alone",
         "by_square_roots": "with 3 ranks|the largest times still count too much",
         "as_texts": "returned tuple ('6.32|expected (latency, bandwidth)",
         "as_the_keys_of_a_dict": "returned dict|expected (latency, bandwidth)",

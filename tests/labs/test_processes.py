@@ -165,6 +165,22 @@ def in_microseconds(size, nbytes, seconds):
     return 1e6 * latency, bandwidth / 1e9
 
 
+def means_of_the_ends(size, nbytes, seconds):
+    each = seconds / (2 * (size - 1))
+    small, large = each[nbytes == nbytes.min()].mean(), each[nbytes == nbytes.max()].mean()
+    return small, nbytes.max() / size / (large - small)
+
+
+def fastest_of_the_ends(size, nbytes, seconds):
+    each = seconds / (2 * (size - 1))
+    small, large = each[nbytes == nbytes.min()].min(), each[nbytes == nbytes.max()].min()
+    return small, nbytes.max() / size / (large - small)
+
+
+def two_steps_a_rank(size, nbytes, seconds):
+    return fit(size, nbytes, seconds * (size - 1) / size)
+
+
 def the_mean_time(size, nbytes, seconds):
     return seconds.mean(), nbytes.sum() / seconds.sum()
 
@@ -279,6 +295,9 @@ WRONG = [
     ("09.fit", a_plain_line_not_divided, "divide by 2(P − 1)"),
     ("09.fit", half_a_ring, "this counts one half"),
     ("09.fit", whole_arrays, "carries n/P bytes"),
+    ("09.fit", two_steps_a_rank, "this counts 2P"),
+    ("09.fit", means_of_the_ends, "the smallest and the largest size alone"),
+    ("09.fit", fastest_of_the_ends, "the smallest and the largest size alone"),
     ("09.fit", largest_only, "2(P − 1)/P of n"),
     ("09.fit", a_dict, "expected (latency, bandwidth)"),
     ("09.fit", only_the_latency, "expected (latency, bandwidth)"),
