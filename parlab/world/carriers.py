@@ -73,7 +73,16 @@ def by_socket(comm: Any, path: str) -> Calls:
         end, _ = end.accept()
     else:
         end.connect(path)
-    return lambda x: end.sendall(x.data), lambda x: end.recv_into(x.data, x.nbytes, socket.MSG_WAITALL)
+
+    def receive(x: np.ndarray) -> None:
+        left = x.data
+        while left.nbytes:
+            arrived = end.recv_into(left, left.nbytes, socket.MSG_WAITALL)  # it may be less, for instance at a signal
+            if not arrived:
+                raise ConnectionError(f"rank {1 - comm.rank} has left, and {left.nbytes} bytes are missing")
+            left = left[arrived:]
+
+    return lambda x: end.sendall(x.data), receive
 
 
 WAYS: dict[str, Callable[..., Calls]] = {"threads": by_queue, "MPI": by_mpi, "socket": by_socket}

@@ -63,3 +63,21 @@ def test_processes_have_a_time_for_each_size(way):
 def test_another_way_and_no_bytes_are_refused(way, sizes, said):
     with pytest.raises(ValueError, match=said):
         message_seconds(way, sizes)
+
+
+def half_a_message(comm, path):
+    """Rank 1 wants 100 bytes, and rank 0 sends 50 and leaves."""
+    send, receive = carriers.by_socket(comm, path)
+    if comm.rank == 0:
+        send(np.ones(50, dtype=np.uint8))
+        return None
+    try:
+        return receive(np.zeros(100, dtype=np.uint8))
+    except ConnectionError as error:
+        return str(error)
+
+
+@needs_mpi
+def test_of_half_a_message_the_receiver_says_what_is_missing(tmp_path):
+    said = run(half_a_message, 2, str(tmp_path / "s"), engine="mpi").results[1]
+    assert said == "rank 0 has left, and 50 bytes are missing"
