@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import instance
+from parlab.arrays import asarray, namespace, to_numpy
 from parlab.labs.balance_mistakes import MISTAKES, Balance, Step
 from parlab.labs.difference import brief, difference, likely
 from parlab.labs.exercise import Exercise
@@ -47,7 +48,8 @@ def balanced(scores: Any, bias: Any, k: int, rate: float) -> Step:
 def balance_by(trainer: Trainer, rule: Balance) -> None:
     """Let `rule` choose the experts, weigh them and move the biases of a trainer, in place of the library's.
 
-    The scores of all ranks are gathered, so that every rank gives the rule the same ones, of all tokens of the step.
+    The scores of all ranks are gathered, so that every rank gives the rule the same ones, of all tokens of the step, in
+    NumPy's arrays.
 
     Args:
         trainer: of a Mixtral on dp and ep alone, with one microbatch and a bias_rate.
@@ -88,10 +90,12 @@ def _balance_one(trainer: Trainer, mixture: MixtureOfExperts, rule: Balance) -> 
 
     def routed(x: Any) -> Routing:
         own = x @ mixture.weights[mixture.router]  # [T, N]
-        scores = comm.all_gather(own)
+        scores = to_numpy(comm.all_gather(own))
         chosen, gates, later[0] = rule(scores, np.array(mixture.bias), mixture.k, mixture.bias_rate)
-        here = slice(comm.rank * len(own), (comm.rank + 1) * len(own))
-        return Routing(np.asarray(chosen)[here], np.asarray(gates)[here], own, "softmax_chosen", 1.0)
+        here = slice(comm.rank * own.shape[0], (comm.rank + 1) * own.shape[0])
+        xp, device = namespace(x), x.device
+        own_gates = asarray(np.asarray(gates)[here], xp, own.dtype, device)
+        return Routing(asarray(np.asarray(chosen)[here], xp, xp.int64, device), own_gates, own, "softmax_chosen", 1.0)
 
     def rebalance(loads: Any) -> None:
         mixture.counted, mixture.bias = [0] * mixture.num_experts, list(map(float, later[0]))
@@ -152,7 +156,7 @@ def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
     if said := difference(found[2], right[2], rtol=TOLERANCE, atol=TOLERANCE):
         given_loads = f"; the loads are {loads.tolist()}, their mean is {loads.mean():g}" if loads.size <= 8 else ""
         raise Wrong(f"bias: {said}{given_loads}", *_why(2, found, given, trial))
-    return [f"loads of {min(loads)} to {max(loads)} tokens an expert, and each bias moves by gamma towards the mean"]
+    return [f"loads of {min(loads)} to {max(loads)} tokens an expert, {loads.mean():g} on average"]
 
 
 def _form_of(found: Any, case: BalanceCase) -> list[str] | None:

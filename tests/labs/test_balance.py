@@ -9,6 +9,7 @@ from parlab.labs.exercise import PASSED
 from parlab.labs.recording import library_functions
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
+from tests.device import guarded, on_device
 from tests.labs import answers
 from tests.labs.answers import refused
 
@@ -221,14 +222,16 @@ def test_the_smallest_case_by_hand_both_tokens_choose_expert_0_whose_bias_falls_
     assert (chosen.tolist(), gates.tolist(), bias.tolist()) == ([[0], [0]], [[1.0], [1.0]], [-0.1, 0.1])
 
 
-def trained(comm, rule, bias_rate=0.05, steps=6):
-    model = Mixtral.random(CONFIG, seed=2, dtype="float64", xp=np)
+def trained(comm, rule, bias_rate=0.05, steps=6, move=np.asarray):
+    start = Mixtral.random(CONFIG, seed=2, dtype="float64", xp=np)
+    model = Mixtral(CONFIG, {name: move(w) for name, w in start.weights.items()})
     trainer = Trainer(Mesh(comm, dp=4, ep=2), model, AdamW(lr=1e-2), bias_rate=bias_rate)
     if rule:
         labs.balance_by(trainer, rule)
-    losses = [trainer.step(*SOURCE.batch(step, batch_size=8, length=16, xp=np)).loss for step in range(steps)]
+    *batches, last = (SOURCE.batch(step, batch_size=8, length=16, xp=np) for step in range(steps + 1))
+    losses = [trainer.step(*map(move, batch)).loss for batch in batches]
     biases = [trainer.mixtures[layer].bias for layer in (0, 1)]
-    return losses, biases, trainer.rows_to_experts(SOURCE.batch(steps, batch_size=8, length=16, xp=np)[0])
+    return losses, biases, trainer.rows_to_experts(move(last[0]))
 
 
 @pytest.mark.parametrize("rule", [labs.balanced, answers.balanced])
@@ -239,6 +242,18 @@ def test_a_trainer_balanced_by_an_answer_is_the_librarys_losses_biases_and_rows(
         assert np.asarray(ours[1]) == pytest.approx(np.asarray(librarys[1]), abs=1e-12)
         assert ours[2] == librarys[2]
         assert ours[1][0] != ours[1][1]
+
+
+def test_on_a_device_a_rule_gets_numpys_scores_and_the_training_is_that_of_numpy():
+    def rule(scores, *given):
+        assert type(scores) is np.ndarray
+        return answers.balanced(scores, *given)
+
+    with guarded():
+        device = run(trained, 4, rule, steps=3, move=on_device).results[1]
+    host = run(trained, 4, rule, steps=3).results[1]
+    assert device[0] == pytest.approx(host[0], rel=1e-12)
+    assert device[1:] == host[1:]
 
 
 def test_a_rule_with_the_sign_turned_around_makes_a_trainer_unfair():
