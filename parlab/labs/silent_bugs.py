@@ -357,20 +357,24 @@ class BugCase:
         return "a right trainer" if self.bug == NONE else f"a trainer whose bug is {self.bug!r}{rows}"
 
 
+def _how(case: BugCase) -> tuple[int, bool]:
+    """The seed of the model and the batch, and whether its prompts are long."""
+    return case.seed if case.long_prompts else case.seed % MODELS, case.long_prompts
+
+
 def _try_find_bug(trial: Trial, case: BugCase) -> list[str]:
-    patient = Suspect(case.bug, case.seed if case.long_prompts else case.seed % MODELS, case.long_prompts)
+    patient = Suspect(case.bug, *_how(case))
     found = trial.called(lambda check: patient.ask(check))  # a copy of a method would ask a copy of the suspect
     asked = ", ".join(f"{check} ({PRICES[check]})" for check in patient.asked) or "nothing"
     if not isinstance(found, str) or found not in (NONE, *BUGS):
         known = ", ".join(map(repr, (*BUGS, NONE)))
         raise Wrong(f"returned {found!r:.60}, expected one of {known}")
     if found != case.bug:
-        raise Wrong(f"returned {found!r} after asking for {asked}", *_likely(case.bug, found, patient.asked))
+        raise Wrong(f"returned {found!r} after asking for {asked}", f"likely cause: {_likely(case, found, patient)}")
     if patient.price > MOST:
-        dear = max(patient.asked, key=lambda check: PRICES[check])
         raise Wrong(
             f"found it, after asking for {asked}: {patient.price} in all, at most {MOST}",
-            f"likely cause: {dear!r} is asked for before checks that cost less and tell as much",
+            f"likely cause: {_too_dear(case.bug, patient.asked)}",
         )
     return [f"the last diagnosis asked for {asked}: {patient.price} of {MOST}"]
 
@@ -385,17 +389,57 @@ SEES = {  # of each bug, the checks that see it
 }
 
 
-def _likely(bug: str, found: str, asked: list[str]) -> list[str]:
-    if bug == NONE:
-        return ["likely cause: all of its checks come out right; such a trainer has no bug: 'none'"]
+def _likely(case: BugCase, found: str, patient: Suspect) -> str:
+    """Why another bug, or none, was named."""
+    bug, asked = case.bug, list(dict.fromkeys(patient.asked))
+    blind = f"{' and '.join(asked)} cannot see"
     if not asked:
-        return ["likely cause: nothing was asked, so it is a guess"]
-    if found == NONE and not set(asked) & set(SEES[bug]):
-        return [f"likely cause: {' and '.join(dict.fromkeys(asked))} cannot see this bug: another check can"]
-    told = [check for check in asked if check in SEES[bug]]
-    if found == NONE and told:
-        return [f"likely cause: {told[0]!r} saw it"]
-    return [f"likely cause: so far {found!r} gives the same answers: ask for a check that tells the two apart"]
+        return "nothing was asked, so it is a guess"
+    if bug == NONE:
+        if not set(asked) & set(SEES[found]):
+            return f"{blind} {found!r}: another check can, and it comes out right here"
+        return "all of its checks come out right; such a trainer has no bug: 'none'"
+    told = [check for check in asked if _tells(check, bug, found)]
+    if found == NONE:
+        return f"{told[0]!r} saw it" if told else f"{blind} this bug: another check can"
+    if told:
+        here, there = (_answer(one.ask(told[0])) for one in (Suspect(bug, *_how(case)), Suspect(found, *_how(case))))
+        return f"{told[0]!r} tells the two apart: here it is {here}, with {found!r} {there}"
+    size = " (the size of a wrong norm depends on the model)" if "norm" in asked else ""
+    return f"so far {found!r} fits as well{size}: ask for a check that tells the two apart"
+
+
+def _tells(check: str, bug: str, other: str) -> bool:
+    """Whether a check has another answer for another bug, or none, on every model. The size of a wrong norm is none."""
+    seen = check in SEES.get(bug, ())
+    if seen != (check in SEES.get(other, ())):
+        return True
+    names = check in ("copies", "gradients")
+    return seen and bug != other and (names or (check == "norm" and "extra mean" in (bug, other)))
+
+
+def _answer(said: Any) -> str:
+    """The answer of a check, in short."""
+    wrong = [name for name, error in said.items() if error] if isinstance(said, dict) else said
+    if not isinstance(wrong, list):
+        return f"{wrong:.4g}"
+    if not wrong or isinstance(wrong[0], float):
+        return "[]" if not wrong else f"[{wrong[0]:.4g}, ...]"
+    return f"[{wrong[0]!r}" + (f", and {len(wrong) - 1} more]" if len(wrong) > 1 else "]")
+
+
+def _too_dear(bug: str, asked: list[str]) -> str:
+    """Why a right answer costs too much."""
+    twice = next((check for check in asked if asked.count(check) > 1), None)
+    if twice:
+        return f"{twice!r} is asked for more than once: keep its answer"
+    for many in range(1, len(asked)):
+        if all(other == bug or any(_tells(check, bug, other) for check in asked[:many]) for other in (NONE, *BUGS)):
+            if sum(PRICES[check] for check in asked[:many]) < MOST:
+                return f"after {' and '.join(asked[:many])} the bug is certain: return its name then"
+            break
+    dear = max(asked, key=lambda check: PRICES[check])
+    return f"{dear!r} is asked for before checks that cost less and tell as much"
 
 
 def _draw(random: np.random.Generator, size: int) -> BugCase:

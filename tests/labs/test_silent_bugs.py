@@ -1,9 +1,11 @@
 """Six silent bugs: what each check sees of them, their prices, and the checker of lesson 07's core exercise."""
 
+from itertools import product
+
 import pytest
 
 from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
-from parlab.labs.silent_bugs import ALIKE, BUGS, MOST, NONE, PRICES, SEES
+from parlab.labs.silent_bugs import ALIKE, BUGS, MOST, NONE, PRICES, SEES, _tells
 
 EXERCISE = EXERCISES["07.find_bug"]
 
@@ -100,6 +102,8 @@ def test_a_guess_a_right_trainer_accused_and_an_unknown_bug_are_told():
     assert "expected one of 'extra mean'" in said(lambda ask: "cp")
     accused = said(lambda ask: "ends not summed" if ask("copies") else "extra mean")
     assert "with a right trainer" in accused
+    assert "copies cannot see 'extra mean': another check can, and it comes out right here" in accused
+    accused = said(lambda ask: "ends not summed" if ask("copies") or ask("norm") else "none")
     assert "all of its checks come out right; such a trainer has no bug: 'none'" in accused
 
 
@@ -107,7 +111,71 @@ def test_two_bugs_that_answer_alike_are_told_so():
     def without_loss(ask):
         return find_bug(lambda check: 1.0 if check == "loss" else ask(check))
 
-    assert "so far 'copies counted' gives the same answers: ask for a check" in said(without_loss)
+    assert "so far 'copies counted' fits as well (the size of a wrong norm depends on" in said(without_loss)
+
+
+def by_the_size_of_the_norm(ask):
+    norm = ask("norm")
+    return (
+        "none" if norm == 1 else "extra mean" if norm == 0.5 else "ends not summed" if norm < 0.9 else "mean of means"
+    )
+
+
+def norm_without_copies(ask):
+    norm = ask("norm")
+    if norm in (1, 0.5):
+        return "none" if norm == 1 else "extra mean"
+    return "copies counted" if ask("loss") == 1 else "mean of means"
+
+
+def half_not_known(ask):
+    def other_than_half(check):
+        found = ask(check)
+        return 0.75 if found == 0.5 else found
+
+    return find_bug(other_than_half)
+
+
+def norms_for_the_table(ask):
+    return "norms not summed" if any("embed" in name for name in ask("copies")) else find_bug(ask)
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (
+            by_the_size_of_the_norm,
+            "so far 'mean of means' fits as well (the size of a wrong norm depends on the model",
+        ),
+        (norm_without_copies, "so far 'copies counted' fits as well (the size of a wrong norm depends on the model"),
+        (half_not_known, "'norm' tells the two apart: here it is 0.5, with 'copies counted' 1.318"),
+        (
+            norms_for_the_table,
+            "'copies' tells the two apart: here it is ['model.embed_tokens.weight'], with 'norms",
+        ),
+    ],
+)
+def test_the_cause_says_whether_what_was_asked_tells_the_two_bugs_apart(answer, cause):
+    assert f"likely cause: {cause}" in said(answer)
+
+
+def test_a_check_that_is_asked_twice_and_one_after_the_bug_is_certain_are_named():
+    def twice(ask):
+        return norm_first(lambda check: (ask(check), ask(check))[0] if check == "norm" else ask(check))
+
+    def all_at_once(ask):
+        answers = {check: ask(check) for check in ("copies", "norm", "loss", "gradients")}
+        return find_bug(answers.get)
+
+    assert "'norm' is asked for more than once: keep its answer" in said(twice)
+    assert "after copies the bug is certain: return its name then" in said(all_at_once)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_tells_two_bugs_apart_does_so_on_every_model(seed):
+    for bug, other, check in product((NONE, *BUGS), (NONE, *BUGS), ("copies", "loss", "norm")):
+        if _tells(check, bug, other):
+            assert Suspect(bug, seed).ask(check) != Suspect(other, seed).ask(check)
 
 
 def norm_first(ask):
@@ -192,4 +260,4 @@ def test_a_threshold_on_the_norm_instead_of_the_loss_is_refused(limit):
 
     text = said(by_the_size)
     assert "a trainer whose bug is 'mean of means', on long prompts" in text or limit == 1.0
-    assert "so far 'copies counted' gives the same answers: ask for a check that tells the two apart" in text
+    assert "so far 'copies counted' fits as well (the size of a wrong norm depends on the model): ask" in text
