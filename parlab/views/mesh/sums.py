@@ -31,8 +31,9 @@ OF_THE_LIBRARY = "sums of the library: yours are not written yet"
 MOST_SUMS = 3  # of a weight, that are shown one by one
 NOBODY, RESULT = "nobody", "the result"
 LEFT, TOP, ACROSS, DOWN, WIDTH, HEIGHT = 64, 34, 144, 160, 134, 132  # of the boxes of ranks; their names stand left
-SLOT, ROW = 15, 32  # the width of a slot, the height of a row of slots
+SLOT, ROW = 12, 32  # the width of a slot, the height of a row of slots
 SLOTS = (SLOT * RANKS, 20)
+SIGNS = {0.5: "×½", 0.25: "×¼", 0.125: "×⅛", 1.0: ""}  # the weight of each chip of a row, where it is not 1
 MARGIN = 4  # of a frame around the slots of a group
 Program = Callable[[Any, Any, str, Any], Any]
 
@@ -214,6 +215,8 @@ def _draw_rank(film: Film, rank: int) -> None:
 def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
     """The chips of a weight over its sums: each new one comes from the nearest rank that had it before.
 
+    Beside a row stands by how much each of its chips counts.
+
     What comes, goes or moves together is one part of the film: parts alone take bytes.
     """
     shown: dict[Any, str] = defaultdict(str)  # by when it comes and goes
@@ -235,10 +238,26 @@ def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
             x, y = _slots(rank, row)
             look = "letter open" if needed else "frame"
             shown[states[-1][0], None] += outline(x + SLOT * source, y, SLOT - 1, SLOTS[1], look)
+    for rank in range(RANKS):
+        signs = [_sign(found[rank]) for _, found in states]
+        for number, (at, _) in enumerate(states):
+            if signs[number] and not (number and signs[number - 1] == signs[number]):
+                same = (later for later in range(number, len(states)) if signs[later] != signs[number])
+                left = next((states[later][0] - 1 for later in same), None)
+                x, y = _slots(rank, row)
+                shown[at or None, left] += word(x + SLOTS[0] + 13, y + 10, signs[number], "small")
     for (at, *by), mark in moved.items():
         film.move(mark, at - 1, at, by=(by[0], by[1]))
     for (start, end), mark in shown.items():
         film.draw(mark, start, end)
+
+
+def _sign(weights: Any) -> str:
+    """What stands beside a row of chips: the weight of each; nothing where it is 1, or where there is no chip."""
+    values = {round(float(weight), 3) for weight in weights if weight}
+    if len(values) > 1:
+        return "≠"
+    return next((SIGNS.get(value, f"×{value:.3g}") for value in values), "")
 
 
 def _frame_groups(film: Film, step: int, row: int, group: str) -> None:

@@ -90,7 +90,7 @@ def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
     film = views.film_of_sums(tp_for_all)
     assert film.headline == "cut: rank 0 has the gradients of 0, 1, 4, 5, and needs those of 0, 4"
     assert "cut: equal copies, but one is too many" in film.html
-    assert film.html.count('width="14" height="20" class="frame"') == 8 * 2 + 8 * 4  # of cut weights and of the table
+    assert film.html.count('width="11" height="20" class="frame"') == 8 * 2 + 8 * 4  # of cut weights and of the table
     check_film(film)
 
 
@@ -99,6 +99,21 @@ def test_a_mean_that_is_forgotten_moves_every_chip_and_is_said():
     assert film.headline == "cut: a gradient counts 1, not 0.5"
     assert "cut: equal copies, but a gradient counts 1, not 0.5" in film.html
     assert told(film) == (56, 0)
+    assert "×" not in film.html
+
+
+def test_beside_each_row_of_chips_stands_by_how_much_one_counts():
+    film = views.film_of_sums()
+    signs = [(numbers["a"], words) for numbers, words in marks(film, "see") if "×½" in words]
+    assert [words.count("×½") for _, words in signs] == [8, 8, 8]  # of the cut weight, the norm and the table
+    goes = [numbers["b"] for numbers, _ in marks(film, "go")]
+    assert all(any(at == pytest.approx(end, abs=0.02) for end in goes) for at, _ in signs)  # with the sum over data
+
+    def own_counts_more(mesh, ends, kind, gradient):
+        return (mesh.data.all_reduce(gradient) + gradient) / 3
+
+    assert "≠" in views.film_of_sums(own_counts_more).html
+    assert "×0.333" in views.film_of_sums(lambda mesh, ends, kind, gradient: gradient / 3).html
 
 
 def test_equal_copies_may_all_lack_the_same_gradient():
