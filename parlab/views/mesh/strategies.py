@@ -10,7 +10,7 @@ from parlab.views.drawing.picture import Picture, panel, sheet, write
 from parlab.views.timelines.timeline import fused
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
-from parlab.world.timeline import Span
+from parlab.world.timeline import Span, Transfer
 from parlab.world.units import format_bytes
 
 STRATEGIES = {
@@ -19,7 +19,7 @@ STRATEGIES = {
     "pp": theme.Kind("#444444", "pp: stages"),
     "dp": theme.Kind("#1B4F9C", "dp × cp: ZeRO"),
 }
-OTHER = {"norm": theme.Kind("#8A8A8A", "norm: one number"), "ep": theme.Kind("#8A8A8A", "ep: tokens")}
+OTHER = {"ep": theme.Kind("#8A8A8A", "ep: tokens")}
 FORWARD, BACKWARD = theme.KINDS["forward"], theme.KINDS["backward"]
 STEP = theme.Kind(COLORS["optimizer"], "AdamW")
 NAMES, SENT, TOP, ROW, BOTTOM = 2.0, 0.95, 0.9, 0.36, 0.6  # inches: beside the rows, above them, of each, below
@@ -29,8 +29,8 @@ HALF = 0.34  # of a row
 def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None = None) -> Picture:
     """Draw one rank's work in a step on a mesh: a row of what it computes, and a row of messages for each strategy.
 
-    A box in a strategy's row is a message that the rank sends or receives. In the first row a gap is time in which the
-    rank waits; a long one for another rank says for which.
+    A box in a strategy's row is a message that the rank sends or receives, or several without a pause between them. In
+    the first row a gap is time in which the rank waits; a long one for another rank says for which.
 
     Args:
         run: of a program that called `Trainer.step`.
@@ -48,7 +48,7 @@ def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None
     headline = headline or f"Of {all_of_it} rank {rank} computes {busy}: the rest is messages, and waiting"
     messages = [t for t in shown.transfers if t.end > t.start and t.src != t.dst and rank in (t.src, t.dst)]
     kinds = STRATEGIES | OTHER
-    rows = {name: [t for t in messages if strategy_of(t) == name] for name in kinds}
+    rows = {name: _without_pauses([t for t in messages if strategy_of(t) == name]) for name in kinds}
     rows = {name: own for name, own in rows.items() if own}
     height = ROW * (1 + len(rows))
     figure = sheet(f"{headline}\nsent by all: {said}\n{shown!r}", TOP + height + BOTTOM, headline)
@@ -73,6 +73,12 @@ def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None
         write(figure, theme.WIDTH - 0.15, TOP + ROW * (row + 0.5), format_bytes(counted[name]), ha="right", va="center")
     legend_of(figure, [kind for kind in (FORWARD, BACKWARD, STEP) if kind in phases])
     return figure
+
+
+def _without_pauses(messages: list[Transfer]) -> list[Span]:
+    """The times in which there is a message, as spans."""
+    spans = [Span(0, t.start, t.end, "transfer", t.name) for t in messages]
+    return fused(spans, lambda last, span: span.start <= last.end)
 
 
 def _phase(span: Span) -> theme.Kind:
