@@ -21,7 +21,7 @@ from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.explore import explore_mesh, mesh
 from parlab.views.mesh.place import groups_on_mesh
-from parlab.views.mesh.scatter import all_meshes
+from parlab.views.mesh.scatter import all_meshes, explore_all_meshes
 from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.mesh.sums import film_of_sums
 from parlab.views.planning.assumptions import verdict_assumptions

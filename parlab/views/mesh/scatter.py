@@ -2,136 +2,147 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from matplotlib.axes import Axes
-
+from parlab.arguments import checked, one_of
 from parlab.views.drawing import theme
-from parlab.views.drawing.picture import Picture, inches, line_legend, panel, percent, scale, sheet, short_bytes
-from parlab.views.mesh.steps import NAMES, StoredStep, stored
+from parlab.views.drawing.picture import Picture, key, line_legend, panel, percent, scale, sheet, short_bytes, write
+from parlab.views.mesh.steps import KERNEL, NAMES, RANKS, SCHEDULES, SHARES, Dot, stored
+from parlab.views.mesh.strategies import STRATEGIES
+from parlab.views.widgets.explorer import Explorer, steps
 from parlab.world.units import format_bytes
 
-LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 0.9, 0.3, 0.95, 0.65, 4.6  # inches
-RANKS = 16
-LINE = 15  # points from one name to the next
-SHADES = {1: "#C6DBEF", 2: "#6BAED6", 4: "#2166AC", 8: "#08306B"}  # of pp: the darker, the larger
-NAMED: Any = {"size": theme.SMALL, "color": theme.INK, "textcoords": "offset points", "ha": "right", "va": "center"}
-LEAD: Any = {"arrowstyle": "-", "color": theme.FAINT, "linewidth": 1, "shrinkA": 0, "shrinkB": 5}
+LEFT, RIGHT, TOP, BOTTOM, PLOT, ROW = 0.9, 0.3, 0.95, 0.7, 3.1, 0.27  # inches, around the plot, of it and of a row
+TABLE = TOP + PLOT + BOTTOM  # where the table begins
+COLUMNS = (0.15, 2.55, 6.0, 7.6, 9.2)  # inches from the left; of numbers their right ends
+MEMORY, TIMES = (1.6 * 2**30, 9 * 2**30), (14, 47)  # the same at all settings, so that dots move, not axes
+TIE = 0.005  # a smaller difference of two times is none
+TITLES = {"one_f_one_b": "1F1B", "zb_h1": "ZB-H1", "zb_h2": "ZB-H2"}
+KINDS = {  # of meshes, by the axes that they have
+    "dp": theme.Kind(STRATEGIES["dp"].color, "dp and tp alone"),
+    "cp": theme.Kind(STRATEGIES["cp"].color, "with cp, no pipeline"),
+    "pp": theme.Kind(STRATEGIES["pp"].color, "with a pipeline"),
+}
+DOT: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none", "markeredgewidth": 0}
+RING: dict[str, Any] = DOT | {
+    "markersize": 9,
+    "markerfacecolor": "none",
+    "markeredgecolor": theme.INK,
+    "markeredgewidth": 1.8,
+}
+ABOVE: dict[str, Any] = DOT | {"marker": "^"}
+MOST, SLOW = 43, 45  # ms: of a dot; where the mark of a slower step stands
 
 
-def all_meshes() -> Picture:
+def _one_of_the_stored(name: str, value: Any) -> None:
+    if isinstance(value, bool) or value not in SHARES:
+        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(map(str, SHARES))}")
+
+
+@checked({"products": _one_of_the_stored, "schedule": partial(one_of, choices=SCHEDULES)})
+def all_meshes(products: float = KERNEL, schedule: str = SCHEDULES[0]) -> Picture:
     """Draw every mesh of 16 ranks, which are two nodes: the time of a step against the memory of the fullest rank.
 
-    A dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest; the darker, the larger its
-    pp. On the line lie those that no other step beats in both, with any number of microbatches. The step is `mesh`'s,
-    under 1F1B.
+    A dot is a mesh and a ZeRO stage, with the number of microbatches at which it is fastest. Its colour says whether it
+    has a pipeline, or cp; below the plot stands the fastest of each colour. A step of 43 ms or more is a mark at the
+    top. `explore_all_meshes` shows this. The step is `mesh`'s; a pipeline has ZeRO 1, another mesh 1 or 3.
+
+    Args:
+        products: the part of the peak that products reach, 0.4 to 0.8, in steps of 0.05.
+        schedule: of the pipelines: "one_f_one_b", "zb_h1", or "zb_h2", which keeps about twice the activations.
+
+    Raises:
+        ValueError: another part of the peak, or another schedule.
     """
-    every, best = steps_of(RANKS), fastest_of_each(RANKS)
-    front, least = frontier(every), min(every, key=lambda step: (step.sent, step.seconds))
-    pipeline = min((step for step in every if step.axes[1] > 1), key=lambda step: step.seconds)
-    longer, less = pipeline.seconds / front[-1].seconds - 1, 1 - pipeline.held / front[-1].held
-    headline = "No mesh is best at everything: "
-    headline += f"the fastest pipeline takes {percent(longer)} longer and holds {percent(less)} less"
-    figure = sheet([headline, *_said(every, best)], HEIGHT, headline)
-    axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
-    ends = [front[0].held / 1.8, max(step.held for step in best) * 1.15]
-    ticks: Any = {"ticks": [2**30 * x for x in (1, 2, 4, 8)], "says": short_bytes}
-    scale(
-        axes.xaxis,
-        "held by the fullest of 16 ranks, on two nodes; a dot is a mesh with ZeRO 1 or 3",
-        ends=ends,
-        log=2,
-        **ticks,
-    )
-    times = [1e3 * front[-1].seconds / 1.7, 1e3 * front[0].seconds * 1.3]
-    scale(axes.yaxis, "ms a step", ends=times, log=10, ticks=(20, 30, 50, 100, 200), says="{:g}".format)
-    axes.step(*_places(front), where="post", color=theme.INK, linewidth=1.2, zorder=1)
-    for steps, size, edge, width in (
-        (best, 30, theme.FAINT, 0.5),
-        ([least], 60, theme.FAINT, 0.5),
-        (front, 60, theme.INK, 1.8),
-    ):
-        colors = [SHADES[step.axes[1]] for step in steps]
-        axes.scatter(*_places(steps), s=size, c=colors, edgecolors=edge, linewidths=width, zorder=2)
-    dot: dict[str, Any] = {"marker": "o", "markersize": 6, "linestyle": "none"}
-    ring = dot | {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": theme.INK, "markeredgewidth": 1.8}
-    pale = {"markeredgecolor": theme.FAINT, "markeredgewidth": 0.5}
-    entries = [(f"pp {pp}", dot | pale | {"markerfacecolor": shade}) for pp, shade in SHADES.items()]
-    line_legend(figure, [*entries, ("no other is faster and holds less", ring)])
-    points = 72 * inches(axes)[1] / math.log(times[1] / times[0])  # of height, for each factor e
-    free = math.inf
-    for step, said in _named(front).items():  # from the slowest: each name stands lower than the one before
-        height = points * math.log(1e3 * step.seconds / times[0])
-        free = min(height, free - LINE)
-        _name(axes, step, said, (-14, free - height))
-    _name(axes, least, f"sends least: {_axes(least)}", (-14, 34))
+    dots = dots_of(products, schedule)
+    of_kind = {kind: [dot for dot in dots if kind_of(dot) == kind] for kind in KINDS}
+    best = {kind: min(own, key=lambda dot: dot.seconds) for kind, own in of_kind.items()}
+    rows = {kind: _row(dot) for kind, dot in best.items()}
+    headline = f"Products at {percent(products)} of the peak, {TITLES[schedule]}: {_verdict(best)}"
+    lines = [
+        f"{KINDS[kind].name:>20} {mesh:>28} {ms:>9} {held:>14} {sent:>14}"
+        for kind, (mesh, ms, held, sent) in rows.items()
+    ]
+    many = f"{RANKS} ranks, {len(dots)} meshes and ZeRO stages; the fastest"
+    figure = sheet([headline, many, *lines], TABLE + ROW * (1 + len(rows)) + 0.1, headline)
+    axes = panel(figure, LEFT, TOP, theme.WIDTH - LEFT - RIGHT, PLOT)
+    ticks: Any = {"ticks": [2**30 * x for x in (2, 3, 4, 6, 8)], "says": short_bytes}
+    scale(axes.xaxis, "held by the fullest of 16 ranks, on two nodes", ends=MEMORY, log=2, **ticks)
+    scale(axes.yaxis, "ms a step", ends=TIMES, log=10, ticks=(15, 20, 25, 30, 40), says="{:g}".format)
+    for kind, own in of_kind.items():
+        slow = [dot for dot in own if 1e3 * dot.seconds >= MOST]
+        axes.plot(*_places([dot for dot in own if dot not in slow]), gid=kind, color=KINDS[kind].color, **DOT)
+        axes.plot([dot.held for dot in slow], [SLOW] * len(slow), gid=f"slow {kind}", color=KINDS[kind].color, **ABOVE)
+    axes.plot(*_places(list(best.values())), gid="fastest", **RING)
+    marks = [(kind.name, DOT | {"color": kind.color}) for kind in KINDS.values()]
+    slower = f"slower than {MOST} ms", ABOVE | {"color": theme.FAINT}
+    line_legend(figure, [*marks, ("the fastest of a colour", RING | {"markersize": 7}), slower])
+    for column, words in zip(COLUMNS[2:], ("a step", "held by the fullest", "sent by all"), strict=True):
+        write(figure, column, TABLE, words, color=theme.FAINT, ha="right", va="center")
+    winner = min(best, key=lambda kind: best[kind].seconds)
+    for place, (kind, (mesh, *numbers)) in enumerate(rows.items(), 1):
+        look: Any = {"weight": "bold"} if kind == winner else {}
+        middle = TABLE + ROW * place
+        key(figure, COLUMNS[0], middle, KINDS[kind].color, KINDS[kind].name)
+        write(figure, COLUMNS[1], middle, mesh, va="center", **look)
+        for column, number in zip(COLUMNS[2:], numbers, strict=True):
+            write(figure, column, middle, number, ha="right", va="center", **look)
     return figure
 
 
-def _name(axes: Axes, step: StoredStep, said: str, by: tuple[float, float]) -> None:
-    """A name that ends so many points to the right of a step's mark, and above it, with a line to the mark."""
-    (held,), (seconds,) = _places([step])
-    axes.annotate("", (held, seconds), by, textcoords="offset points", arrowprops=LEAD)
-    axes.annotate(said, (held, seconds), by, weight="bold" if ":" in said else "normal", **NAMED)
+def explore_all_meshes() -> Explorer:
+    """Sliders for `all_meshes`: the part of the peak that products reach, and the pipelines' schedule."""
+    controls = {
+        "products": steps("products reach", SHARES, KERNEL, "{:.0%}".format),
+        "schedule": steps("pipelines run", [(title, name) for name, title in TITLES.items()], SCHEDULES[0]),
+    }
+    return Explorer("explore_all_meshes", controls, all_meshes)
 
 
-def _places(steps: Sequence[StoredStep]) -> tuple[list[float], list[float]]:
-    """Bytes held and milliseconds."""
-    return [step.held for step in steps], [1e3 * step.seconds for step in steps]
-
-
-def steps_of(ranks: int) -> list[StoredStep]:
-    """All stored steps on meshes of so many ranks."""
-    return [step for step in stored() if math.prod(step.axes) == ranks]
-
-
-def fastest_of_each(ranks: int) -> list[StoredStep]:
-    """Each mesh of so many ranks at each ZeRO stage, with the number of microbatches at which it is fastest."""
-    best: dict[Any, StoredStep] = {}
-    for step in steps_of(ranks):
-        key = step.axes, step.zero
-        best[key] = min(step, best.get(key, step), key=lambda step: step.seconds)
+def dots_of(products: float, schedule: str) -> list[Dot]:
+    """Each mesh at each stored ZeRO stage, with the number of microbatches at which it is fastest."""
+    best: dict[Any, Dot] = {}
+    at = SHARES.index(products)
+    for step in stored():
+        if step.axes[1] == 1 or step.schedule == schedule:
+            picoseconds, held = step.by_share[at]
+            dot = Dot(step.axes, step.microbatches, step.zero, picoseconds / 1e12, step.sent, held)
+            best[dot.axes, dot.zero] = min(dot, best.get((dot.axes, dot.zero), dot), key=lambda dot: dot.seconds)
     return list(best.values())
 
 
-def frontier(steps: Sequence[StoredStep]) -> list[StoredStep]:
-    """The steps that no other beats in both time and memory, from the one that holds least to the fastest."""
-    front: list[StoredStep] = []
-    for step in sorted(steps, key=lambda step: (step.held, step.seconds)):
-        if not front or step.seconds < front[-1].seconds:
-            front.append(step)
-    return front
+def fastest(products: float, schedule: str) -> Dot:
+    """The fastest of all meshes."""
+    return min(dots_of(products, schedule), key=lambda dot: dot.seconds)
 
 
-def spelled(step: StoredStep) -> str:
-    """A mesh in words: dp 2 · tp 4, ZeRO 3, 4 microbatches."""
-    many = f", {step.microbatches} microbatches" if step.microbatches > 1 else ""
-    return f"{_axes(step)}, ZeRO {step.zero}{many}"
+def kind_of(dot: Dot) -> str:
+    """The key in `KINDS`."""
+    _, pp, cp, _ = dot.axes
+    return "pp" if pp > 1 else "cp" if cp > 1 else "dp"
 
 
-def _axes(step: StoredStep) -> str:
-    return " · ".join(f"{name} {size}" for name, size in zip(NAMES, step.axes, strict=True) if size > 1)
+def spelled(dot: Dot) -> str:
+    """A mesh in words: dp 4 · tp 4, ZeRO 3."""
+    axes = " · ".join(f"{name} {size}" for name, size in zip(NAMES, dot.axes, strict=True) if size > 1)
+    return f"{axes}, ZeRO {dot.zero}" if dot.axes[0] * dot.axes[2] > 1 else axes
 
 
-def _named(front: Sequence[StoredStep]) -> dict[StoredStep, str]:
-    """Each mesh on the frontier once, at its fastest, with its name; the two ends say what they are."""
-    at = {_axes(step): step for step in front}
-    ends = {front[0]: "holds least: ", front[-1]: "fastest: "}
-    return {step: ends.get(step, "") + said for said, step in at.items()}
+def _row(dot: Dot) -> tuple[str, str, str, str]:
+    return spelled(dot), f"{1e3 * dot.seconds:.1f} ms", format_bytes(dot.held), format_bytes(dot.sent)
 
 
-def _said(every: Sequence[StoredStep], best: Sequence[StoredStep]) -> list[str]:
-    """The five fastest meshes, and the extremes, with their numbers."""
-    rows = {f"{place}.": step for place, step in enumerate(sorted(best, key=lambda step: step.seconds)[:5], 1)}
-    rows["sends least"] = min(every, key=lambda step: (step.sent, step.seconds))
-    rows["holds least"] = frontier(every)[0]
-    return [
-        f"{RANKS} ranks, {len(best)} meshes and ZeRO stages, {len(every)} steps:",
-        *(
-            f"{name:>12} {1e3 * step.seconds:6.1f} ms {format_bytes(step.sent):>9} sent {format_bytes(step.held):>9} "
-            f"held  {spelled(step)}"
-            for name, step in rows.items()
-        ),
-    ]
+def _verdict(best: dict[str, Dot]) -> str:
+    pipeline, other = best["pp"].seconds, min(best["dp"].seconds, best["cp"].seconds)
+    if abs(pipeline / other - 1) < TIE:
+        return "the best pipeline is as fast as the best mesh without"
+    if pipeline < other:
+        return f"a pipeline wins, by {percent(other / pipeline - 1)}"
+    return f"the best pipeline takes {percent(pipeline / other - 1)} longer"
+
+
+def _places(dots: Sequence[Dot]) -> tuple[list[float], list[float]]:
+    """Bytes held and milliseconds."""
+    return [dot.held for dot in dots], [1e3 * dot.seconds for dot in dots]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -33,6 +34,9 @@ SCALE = 64
 KERNEL = 0.6  # of the peak: what products reach; published 0.79 for large ones, 0.60 fitted to Llama 3's rows
 BYTES = SCALE**2 * 2 // 4  # of the large model, in bf16, for each byte of float32 that is sent or held here
 ADAM = SCALE**2 * 12 // 8  # the same for Adam's state: here two moments, there a float32 copy of the weight, too
+RANKS = 16  # of the stored steps: two nodes
+SHARES = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)  # of the peak, that products reach
+SCHEDULES = ("one_f_one_b", "zb_h1", "zb_h2")
 STORED, DETAILED = "steps.json", "detailed.json"
 OVERLAPPED = (1, 2)  # the ZeRO stages that gather new weights beside the next forward
 Axes = tuple[int, int, int, int]
@@ -49,9 +53,6 @@ def scaled(cluster: Cluster, kernel: float) -> Cluster:
         Link(cluster.inter.latency, cluster.inter.bandwidth / fewer),
         cluster.ports,
     )
-
-
-CLUSTER = scaled(DGX_H100, KERNEL)
 
 
 class StepCosts(NamedTuple):
@@ -80,12 +81,19 @@ def step_on(axes: Axes, microbatches: int, schedule: str, zero: int, rows: int =
 
     It runs once for each choice.
     """
+    return costs_at((KERNEL,), axes, microbatches, schedule, zero, rows)[0]
+
+
+def costs_at(
+    shares: Sequence[float], axes: Axes, microbatches: int, schedule: str, zero: int, rows: int = B
+) -> list[StepCosts]:
+    """The costs of one step where products reach each of these shares of the peak: the step runs once for all."""
     built, steps = getattr(pipeline, schedule)(axes[1], microbatches), 2 if zero in OVERLAPPED else 1
     tokens = arrays.generator(0).integers(CONFIG.vocab_size, size=(rows, S + 1))
     serial = Llama.random(CONFIG, xp=np, dtype="float32")
 
     def program(comm: Comm) -> dict[str, int]:
-        mesh = Mesh(comm, *axes, ranks_per_node=min(comm.size, CLUSTER.ranks_per_node))
+        mesh = Mesh(comm, *axes, ranks_per_node=min(comm.size, DGX_H100.ranks_per_node))
         how: Any = {"overlap_gather": zero in OVERLAPPED, "keep_last_block": zero == 3}
         trainer = Trainer(mesh, serial, AdamW(), schedule=built, zero=zero, **how)
         for _ in range(steps):
@@ -93,12 +101,15 @@ def step_on(axes: Axes, microbatches: int, schedule: str, zero: int, rows: int =
         trainer.finish()
         return step_bytes(trainer, rows, S)
 
-    done = run(program, math.prod(axes), cluster=CLUSTER)
-    timeline = done.timeline
+    done = run(program, math.prod(axes))
+    return [_costs(done.on(scaled(DGX_H100, share)), steps, done.results[0]) for share in shares]
+
+
+def _costs(timeline: Timeline, steps: int, formula: dict[str, int]) -> StepCosts:
     sent = {name: nbytes // steps for name, nbytes in bytes_by_strategy(timeline).items()}
-    sent, formula = _of_the_large_model(sent), _of_the_large_model(done.results[0])
     held = max((_held(timeline, rank) for rank in range(timeline.size)), key=lambda kinds: sum(kinds.values()))
-    return StepCosts(_period(timeline, steps) / 1e12, sent, formula, held)
+    seconds = _period(timeline, steps) / 1e12
+    return StepCosts(seconds, _of_the_large_model(sent), _of_the_large_model(formula), held)
 
 
 def _of_the_large_model(sent: dict[str, int]) -> dict[str, int]:
@@ -128,7 +139,18 @@ def _period(timeline: Timeline, steps: int) -> int:
 
 
 class StoredStep(NamedTuple):
-    """The totals of `StepCosts` under 1F1B, computed before: `python -m parlab.views.mesh.steps` writes both files."""
+    """The totals of `StepCosts`, computed before: `python -m parlab.views.mesh.steps` writes both files."""
+
+    axes: Axes
+    microbatches: int
+    schedule: str
+    zero: int
+    sent: int
+    by_share: tuple[tuple[int, int], ...]  # picoseconds, and held bytes, where products reach each of `SHARES`
+
+
+class Dot(NamedTuple):
+    """A stored step where products reach a share of the peak."""
 
     axes: Axes
     microbatches: int
@@ -140,20 +162,36 @@ class StoredStep(NamedTuple):
 
 @cache
 def stored() -> list[StoredStep]:
-    """All meshes of 8 and 16 ranks, with each number of microbatches, at ZeRO 1 and 3."""
+    """Steps on all meshes of 16 ranks: see `choices`."""
     text = (files("parlab.views.mesh") / STORED).read_text(encoding="utf-8")
-    return [StoredStep(tuple(axes), *rest) for axes, *rest in json.loads(text)]
+    return [
+        StoredStep(tuple(axes), microbatches, schedule, zero, sent, tuple(map(tuple, by_share)))
+        for axes, microbatches, schedule, zero, sent, by_share in json.loads(text)
+    ]
 
 
-def computed(axes: Axes, microbatches: int, zero: int) -> StoredStep:
-    """The same, computed now."""
-    costs = step_on(axes, microbatches, "one_f_one_b", zero)
-    return StoredStep(axes, microbatches, zero, costs.seconds, sum(costs.sent.values()), sum(costs.held.values()))
+def computed(axes: Axes, microbatches: int, schedule: str, zero: int) -> StoredStep:
+    """The same, computed now. The speed of products moves no byte; it moves the order of messages, and so the peak."""
+    every = costs_at(SHARES, axes, microbatches, schedule, zero)
+    (sent,) = {sum(costs.sent.values()) for costs in every}
+    by_share = tuple((round(1e12 * costs.seconds), sum(costs.held.values())) for costs in every)
+    return StoredStep(axes, microbatches, schedule, zero, sent, by_share)
 
 
-def choices() -> list[tuple[Axes, int, int]]:
-    """Every mesh, number of microbatches and ZeRO stage that is stored."""
-    return [(axes, m, zero) for ranks in (8, 16) for axes in meshes(ranks) for m in fitting(axes) for zero in (1, 3)]
+def choices() -> list[tuple[Axes, int, str, int]]:
+    """Every mesh of 16 ranks, number of microbatches, schedule and ZeRO stage that is stored.
+
+    A pipeline has ZeRO 1, which gathers once a step. Other meshes have 1 or 3, and 1 or 2 microbatches, as more take
+    longer still. They have no bubble to fill, so their backward stays whole: cut in two halves, it would have the
+    gradients of weights later, and send them later.
+    """
+    found: list[tuple[Axes, int, str, int]] = []
+    for axes in meshes(RANKS):
+        if axes[1] == 1:
+            found += [(axes, m, SCHEDULES[0], zero) for m in fitting(axes)[:2] for zero in (1, 3)]
+        else:
+            found += [(axes, m, schedule, 1) for schedule in SCHEDULES for m in fitting(axes)]
+    return found
 
 
 @cache

@@ -1,15 +1,14 @@
-"""All meshes of 8 and 16 ranks: stored numbers are those of steps that run, and what lesson 07 concludes from them."""
+"""Steps on meshes of 8 and 16 ranks: stored numbers are those of steps that run, in the units of the large model."""
 
 import pytest
 
-from parlab import views
-from parlab.views.mesh.scatter import fastest_of_each, frontier, steps_of
 from parlab.views.mesh.steps import (
-    CLUSTER,
     KERNEL,
     SCALE,
+    SHARES,
     choices,
     computed,
+    costs_at,
     detailed,
     fitting,
     meshes,
@@ -19,26 +18,54 @@ from parlab.views.mesh.steps import (
 )
 from parlab.world import DGX_H100
 from parlab.zero import accounting
-from tests.views.drawn import check_text
+
+CLUSTER = scaled(DGX_H100, KERNEL)
 
 
-def step(axes, microbatches, zero):
-    (found,) = [s for s in stored() if s[:3] == (axes, microbatches, zero)]
-    return found
-
-
-def test_every_mesh_of_8_and_of_16_ranks_is_stored_with_each_number_of_microbatches():
-    assert [s[:3] for s in stored()] == choices()
+def test_every_mesh_of_16_ranks_is_stored_with_each_number_of_microbatches_and_schedule():
+    assert [step[:4] for step in stored()] == choices()
     assert [len(meshes(ranks)) for ranks in (8, 16)] == [20, 32]
+    assert {step.axes for step in stored()} == set(meshes(16))
     assert fitting((2, 4, 1, 1)) == [4, 8]
+    of_one = [step[1:4] for step in stored() if step.axes == (2, 4, 1, 2)]
+    assert of_one == [(m, schedule, 1) for schedule in ("one_f_one_b", "zb_h1", "zb_h2") for m in (4, 8)]
+    assert all(len(step.by_share) == len(SHARES) == 9 for step in stored())
 
 
 @pytest.mark.parametrize(
-    ("axes", "microbatches", "zero"),
-    [((8, 1, 1, 1), 2, 1), ((1, 4, 1, 2), 4, 3), ((4, 1, 1, 4), 1, 3), ((2, 2, 2, 2), 2, 1)],
+    ("axes", "microbatches", "schedule", "zero"),
+    [
+        ((4, 1, 1, 4), 1, "one_f_one_b", 3),
+        ((16, 1, 1, 1), 1, "one_f_one_b", 1),
+        ((2, 2, 2, 2), 2, "zb_h1", 1),
+        ((4, 4, 1, 1), 4, "zb_h2", 1),
+    ],
 )
-def test_a_stored_step_is_what_runs_to_the_last_digit(axes, microbatches, zero):
-    assert step(axes, microbatches, zero) == computed(axes, microbatches, zero)
+def test_a_stored_step_is_what_runs_to_the_last_digit(axes, microbatches, schedule, zero):
+    (found,) = [step for step in stored() if step[:4] == (axes, microbatches, schedule, zero)]
+    assert found == computed(axes, microbatches, schedule, zero)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.8])
+def test_a_step_whose_clock_is_computed_again_takes_as_long_as_one_that_runs_on_that_machine(share):
+    axes, at = (4, 2, 1, 2), SHARES.index(share)
+    (alone,) = costs_at([share], axes, 4, "zb_h1", 1)
+    assert alone == costs_at(SHARES, axes, 4, "zb_h1", 1)[at]
+    (found,) = [step for step in stored() if step[:4] == (axes, 4, "zb_h1", 1)]
+    assert found.by_share[at] == (round(1e12 * alone.seconds), sum(alone.held.values()))
+
+
+@pytest.mark.parametrize("axes", [(4, 1, 1, 4), (8, 1, 1, 2)])
+def test_without_a_pipeline_more_microbatches_take_longer_and_so_does_a_backward_in_two_halves(axes):
+    took = [step_on(axes, m, "one_f_one_b", 1).seconds for m in fitting(axes)]
+    assert took == sorted(took)
+    assert min(step_on(axes, 1, schedule, 1).seconds for schedule in ("zb_h1", "zb_h2")) > 1.05 * took[0]
+
+
+def test_zero_3_makes_no_pipeline_faster():
+    for axes, microbatches in (((2, 4, 1, 2), 8), ((4, 2, 1, 2), 2)):
+        one, three = (step_on(axes, microbatches, "one_f_one_b", zero).seconds for zero in (1, 3))
+        assert one < three
 
 
 @pytest.mark.parametrize(("axes", "microbatches"), [((8, 1, 1, 1), 2), ((1, 8, 1, 1), 16), ((2, 1, 2, 2), 4)])
@@ -77,72 +104,15 @@ def test_a_gradient_goes_once_around_the_ring_of_dp_and_a_new_weight_too_in_bf16
 
 
 def test_microbatches_divide_the_activations_of_tp_8_as_those_of_pp_8():
-    one, sixteen = step((1, 1, 1, 8), 1, 1), step((1, 1, 1, 8), 16, 1)
-    saved = (one.held - sixteen.held) / 2**30
+    one, sixteen = (detailed()[(1, 1, 1, 8), m] for m in (1, 16))
+    saved = (sum(one.held.values()) - sum(sixteen.held.values())) / 2**30
     assert saved == pytest.approx(2 * (3.45 - 0.84), rel=1e-2)  # activations: 2 GiB for each MiB of the small model
-    assert sixteen.held < step((1, 8, 1, 1), 16, 1).held
+    assert sum(sixteen.held.values()) < sum(detailed()[(1, 8, 1, 1), 16].held.values())
     assert sixteen.seconds > 1.5 * one.seconds
 
 
-def test_on_two_nodes_the_fastest_keeps_tp_inside_and_four_times_the_rows_turn_the_order():
-    best = min(fastest_of_each(16), key=lambda s: s.seconds)
-    assert best.axes == (4, 1, 1, 4)
+def test_four_times_the_rows_turn_the_order_of_dp_16_and_dp_4_tp_4():
     few = [step_on(axes, 1, "one_f_one_b", 3).seconds for axes in ((4, 1, 1, 4), (16, 1, 1, 1))]
     many = [step_on(axes, 1, "one_f_one_b", 3, 64).seconds for axes in ((4, 1, 1, 4), (16, 1, 1, 1))]
     assert few[0] < few[1]
     assert many[0] > many[1]
-
-
-def test_the_picture_names_the_extremes_and_its_words_are_free_of_each_other():
-    figure = views.all_meshes()
-    words = [text.get_text() for text in figure.axes[0].texts if text.get_text()]
-    assert words[0] == "holds least: cp 2 · tp 8"
-    assert words[-2:] == ["fastest: dp 4 · tp 4", "sends least: dp 2 · pp 8"]
-    assert "the fastest pipeline takes 20 % longer and holds 37 % less" in figure.text_shown
-    assert "  18.7 ms" in figure.text_shown
-    check_text(figure)
-
-
-def test_each_dot_has_the_shade_of_its_pp_and_a_darker_one_for_more():
-    (axes,) = views.all_meshes().axes
-    every = sorted(fastest_of_each(16), key=lambda step: (step.held, step.seconds))
-    (dots,) = [drawn for drawn in axes.collections if len(drawn.get_offsets()) == len(every)]
-    drawn = sorted(zip(map(tuple, dots.get_offsets()), dots.get_facecolors(), strict=True), key=lambda pair: pair[0])
-    brightness = {step.axes[1]: set() for step in every}
-    for step, (place, color) in zip(every, drawn, strict=True):
-        assert place == (step.held, 1e3 * step.seconds)
-        brightness[step.axes[1]].add(round(float(sum(color[:3])), 6))
-    (one,), (two,), (four,), (eight,) = (brightness[pp] for pp in (1, 2, 4, 8))
-    assert one > two > four > eight
-
-
-def test_nothing_beats_a_step_of_the_frontier_in_both_time_and_memory_and_all_others_are_beaten():
-    steps = steps_of(16)
-    front = frontier(steps)
-    assert len(front) == 7
-    for one in steps:
-        beaten = [s for s in steps if s.seconds <= one.seconds and s.held <= one.held and s != one]
-        assert (not beaten) == (one in front)
-
-
-@pytest.mark.parametrize("kernel", [0.4, 0.7])
-def test_from_40_to_70_percent_of_the_peak_the_fastest_mesh_has_no_pipeline(monkeypatch, kernel):
-    monkeypatch.setitem(step_on.__wrapped__.__globals__, "CLUSTER", scaled(DGX_H100, kernel))
-
-    def fastest(*steps):
-        return min(step_on.__wrapped__(axes, m, schedule, zero).seconds for axes, m, schedule, zero in steps)
-
-    without = fastest(((8, 1, 1, 2), 1, "one_f_one_b", 3), ((4, 1, 1, 4), 1, "one_f_one_b", 3))
-    assert fastest(((1, 4, 2, 2), 16, "one_f_one_b", 1)) / without == pytest.approx(1.21, abs=0.015)
-    assert 1.07 < fastest(((1, 8, 2, 1), 16, "zb_h1", 1)) / without < 1.15
-    assert min(fastest_of_each(16), key=lambda step: step.seconds).axes[1] == 1
-
-
-def test_where_products_reach_45_percent_of_the_peak_dp_8_tp_2_is_faster_than_dp_4_tp_4(monkeypatch):
-    slow = scaled(DGX_H100, 0.45)
-    monkeypatch.setitem(step_on.__wrapped__.__globals__, "CLUSTER", slow)
-    took = [
-        1e3 * step_on.__wrapped__(axes, 1, "one_f_one_b", zero).seconds
-        for axes, zero in (((8, 1, 1, 2), 3), ((4, 1, 1, 4), 1), ((4, 1, 1, 4), 3))
-    ]
-    assert took == pytest.approx([22.8, 24.0, 24.2], abs=0.05)
