@@ -116,3 +116,11 @@ def test_four_times_the_rows_turn_the_order_of_dp_16_and_dp_4_tp_4():
     many = [step_on(axes, 1, "one_f_one_b", 3, 64).seconds for axes in ((4, 1, 1, 4), (16, 1, 1, 1))]
     assert few[0] < few[1]
     assert many[0] > many[1]
+
+
+@pytest.mark.slow
+def test_with_four_times_the_rows_zb_h2_is_a_tenth_behind_dp_16():
+    pipeline = costs_at((0.6, 0.8), (1, 8, 2, 1), 64, "zb_h2", 1, 64)
+    replicas = costs_at((0.6, 0.8), (16, 1, 1, 1), 1, "one_f_one_b", 3, 64)
+    behind = [one.seconds / other.seconds - 1 for one, other in zip(pipeline, replicas, strict=True)]
+    assert behind == pytest.approx([0.104, 0.112], abs=1e-3)
