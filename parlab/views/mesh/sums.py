@@ -253,7 +253,7 @@ def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
 
 
 def _sign(weights: Any) -> str:
-    """What stands beside a row of chips: the weight of each; nothing where it is 1, or where there is no chip."""
+    """The sign beside a row of chips: the weight of each; none where it is 1, or where there is no chip."""
     values = {round(float(weight), 3) for weight in weights if weight}
     if len(values) > 1:
         return "≠"
