@@ -96,6 +96,7 @@ class Film:
         resting: seconds at each stop.
         ends: the x at which the clock starts and ends.
         says: the words for a time.
+        ticks: the times below the clock, ascending, besides the last stop; None: the stops.
 
     Raises:
         ValueError: stops that do not ascend, or fewer than two.
@@ -111,6 +112,7 @@ class Film:
         resting: float = 0.7,
         ends: tuple[float, float] = (40, WIDTH - 40),
         says: Callable[[Any], str] = format_time,
+        ticks: Sequence[Any] | None = None,
     ):
         if len(times) < 2 or any(later <= earlier for earlier, later in pairwise(times)):
             raise ValueError(f"times={list(times)!r:.60}: a film needs two stops or more, in ascending order")
@@ -120,6 +122,7 @@ class Film:
         self._captions: list[str] = []
         self._slides = False
         self._moving, self._resting, self._ends = moving, resting, ends
+        self._ticks = self.times if ticks is None else [*(time for time in ticks if time < times[-1]), times[-1]]
 
     @property
     def story(self) -> str:
@@ -253,9 +256,9 @@ class Film:
     def _clock(self) -> str:
         """The run's time along the bottom: filled as far as it has come."""
         y, (left, right) = self.height + 14, self._ends
-        half = [4 * len(self.says(time)) for time in self.times]
+        half = [4 * len(self.says(time)) for time in self._ticks]
         words, free, last = "", 0.0, right - half[-1]  # free: the place from which a word has room
-        for time, wide in zip(self.times, half, strict=True):
+        for time, wide in zip(self._ticks, half, strict=True):
             x = self.x(time)
             if time == self.times[-1] or (free <= x - wide and x + wide + 10 <= last):
                 words += word(x, y + 20, self.says(time), "small")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import cmath
+from collections.abc import Callable
+from itertools import count, groupby
 from typing import Any
 
 from parlab.views.drawing import theme
@@ -13,7 +15,7 @@ from parlab.world import Timeline, Wait
 
 MOST_RANKS = 8
 HEIGHT, LEGEND = 312, 24
-MIDDLE, RADIUS, DISC, BOW = complex(138, 168), 88, 20, 34  # of the ring and of a rank; how far an arrow bows out
+MIDDLE, RADIUS, DISC, BOW = complex(138, 168), 104, 16, 34  # of the ring and of a rank; how far an arrow bows out
 ENDS = (318, 606)  # of the lanes
 BAR, LETTER = 22, (20, 14)  # heights and widths
 NOBODY = "no rank waits for another"
@@ -37,7 +39,8 @@ def waits_film(shown: Timeline) -> Film:
     waits = sorted((w for w in shown.waits if w.came > w.start and w.peer != w.rank), key=lambda w: (w.start, w.rank))
     stops = _stops(shown, waits)
     says = f"Who waits for whom: {time_spent(shown)}"
-    film = Film(says, stops, HEIGHT, moving=11, resting=1.0, says=shown.format, ends=ENDS)
+    ticks = _ticks(shown.makespan)
+    film = Film(says, stops, HEIGHT, moving=11, resting=1.0, says=shown.format, ends=ENDS, ticks=ticks)
     film.draw(_legend())
     places = [MIDDLE + RADIUS * cmath.rect(1, cmath.pi * (2 * rank / shown.size - 0.5)) for rank in range(shown.size)]
     _messages(film, shown, places)
@@ -72,6 +75,12 @@ def _stops(shown: Timeline, waits: list[Wait]) -> list[Any]:
     if waits:
         stops |= {together[-1].start, max(wait.came for wait in waits)}
     return sorted(stops)
+
+
+def _ticks(makespan: Any) -> list[Any]:
+    """Times that are 1, 2 or 5 of a power of ten apart, at most six."""
+    apart = next(step * 10**power for power in count() for step in (1, 2, 5) if 5 * step * 10**power >= makespan)
+    return [apart * number for number in range(int(makespan // apart) + 1)]
 
 
 def _disc(place: complex, fill: str, stroke: str = "none") -> str:
@@ -168,7 +177,10 @@ def _legend() -> str:
 
 
 def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
-    """When some ranks begin to wait, and who; also when nobody waits any more, unless others soon begin."""
+    """When some ranks begin to wait, and who; also when nobody waits any more, unless others soon begin.
+
+    The last line says which ranks never waited, unless they are more than half of all.
+    """
     soon = shown.makespan // 20
     groups: list[list[Wait]] = []
     for wait in waits:
@@ -180,16 +192,32 @@ def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
     for number, group in enumerate(groups, 1):
         start, last = group[0].start, group[-1].start
         still = [wait for wait in waits if wait.start < start < wait.came]
-        told.append((start, f"{_who(group)}{f', and still {_pairs(still)}' if still else ''}"))
+        told.append((start, f"{_who(group, shown.format)}{f', and still {_pairs(still)}' if still else ''}"))
         free = max(wait.came for wait in waits if wait.start <= last)
         after = groups[number][0].start if number < len(groups) else shown.makespan
         if after - free > (soon if number < len(groups) else 0):
-            told.append((free, NOBODY))
+            told.append((free, NOBODY if number < len(groups) else NOBODY + _never(shown, waits)))
     return told
 
 
-def _who(waits: list[Wait]) -> str:
-    """`ranks 4 and 6 wait for rank 5, 3 for 4`: the first in full."""
+def _never(shown: Timeline, waits: list[Wait]) -> str:
+    """`; rank 5 never did`, of at most half of the ranks."""
+    ranks = sorted(set(range(shown.size)) - {wait.rank for wait in waits})
+    if not 0 < len(ranks) <= shown.size / 2:
+        return ""
+    return f"; rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))} never did"
+
+
+def _who(waits: list[Wait], says: Callable[[Any], str]) -> str:
+    """`ranks 4 and 6 wait for rank 5, 3 for 4; from 20.0 ms, 2 for 3`: the first in full, the later with their time.
+
+    The waits are in the order of their starts.
+    """
+    together, *later = ([*same] for _, same in groupby(waits, key=lambda wait: wait.start))
+    return _begins(together) + "".join(f"; from {says(same[0].start)}, {_pairs(same)}" for same in later)
+
+
+def _begins(waits: list[Wait]) -> str:
     first = [wait for wait in waits if wait.peer == waits[0].peer]
     others = [wait for wait in waits if wait.peer != waits[0].peer]
     ranks = f"ranks {_names(first)} wait" if len(first) > 1 else f"rank {_names(first)} waits"

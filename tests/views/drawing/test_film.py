@@ -85,6 +85,12 @@ def test_the_clock_names_the_stops_that_have_room():
     assert named == ["0 s", "1.00 µs", "4.00 µs"]
 
 
+def test_the_clock_names_other_times_if_they_are_given_and_always_the_last_stop():
+    film = Film("Round", [0, 3_000_000, 7_000_000], 60, ticks=[0, 2_000_000, 8_000_000])
+    named = [time for time in range(9) if f">{time}.00 µs<" in film.html or f">{time} s<" in film.html]
+    assert named == [0, 2, 7]
+
+
 def test_no_animation_on_paper_or_for_a_reader_who_wants_less_motion():
     css = a_film().html
     moving = css.index("@media screen and (prefers-reduced-motion:no-preference)")

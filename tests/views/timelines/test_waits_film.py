@@ -37,12 +37,33 @@ def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_mee
     check_film(film)
     assert film.lines == [
         "0 s: no rank waits for another",
-        "18.0 ms: ranks 4 and 6 wait for rank 5",
-        "28.0 ms: rank 7 waits for rank 6, 3 for 4",
-        "38.0 ms: rank 0 waits for rank 7, 2 for 3",
+        "18.0 ms: rank 6 waits for rank 5; from 20.0 ms, 4 for 5",
+        "28.0 ms: rank 7 waits for rank 6; from 30.0 ms, 3 for 4",
+        "38.0 ms: rank 0 waits for rank 7; from 40.0 ms, 2 for 3",
         "48.0 ms: rank 1 waits for rank 0",
-        "54.0 ms: no rank waits for another",
+        "54.0 ms: no rank waits for another; rank 5 never did",
     ]
+
+
+def test_two_stalls_that_meet_leave_two_ranks_that_never_waited():
+    film = views.film(labs.patient(also={1: 5}), waits=True)
+    assert film.lines[-1] == "44.0 ms: no rank waits for another; ranks 1 and 5 never did"
+
+
+def test_the_clock_has_a_time_each_20_ms_and_the_last():
+    words = ["".join(part.itertext()) for part in tree_of(views.film(labs.patient(), waits=True)).iter("text")]
+    assert [one for one in words if one.endswith(" ms") or one == "0 s"] == [
+        "0 s", "20.0 ms", "40.0 ms", "60.0 ms", "84.0 ms",
+    ]  # fmt: skip
+
+
+def test_a_message_is_seen_between_its_discs_at_its_whole_width():
+    """Neighbours of eight are 2 · 104 · sin(22.5°) = 79.6 apart, so 79.6 − 2 · 18 = 43.6 are free; it is 20 wide."""
+    circles = list(tree_of(views.film(labs.patient(), waits=True)).iter("circle"))
+    places = {complex(float(one.get("cx")), float(one.get("cy"))) for one in circles}
+    near = min(abs(one - other) for one in places for other in places if one != other)
+    radius = max(float(one.get("r")) + float(one.get("stroke-width")) / 2 for one in circles)
+    assert near - 2 * radius >= 2 * 20
 
 
 def test_an_arrow_is_seen_from_the_start_of_a_wait_until_the_other_rank_has_come():
@@ -151,7 +172,7 @@ def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_ki
     assert film.lines == [
         "0 s: rank 1 waits for rank 2, 2 for 3",
         "1.00 µs: rank 0 waits for rank 1, and still 1 for 2",
-        "3.00 µs: no rank waits for another",
+        "3.00 µs: no rank waits for another; rank 3 never did",
     ]
     assert len(arrows(film)) == 3
     bars = [part for part in tree_of(film).iter("rect") if part.get("fill") == theme.KINDS["transfer"].color]
