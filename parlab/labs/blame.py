@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import Wrong
+from parlab.labs.wrong import NotWritten, Wrong
 
 Waited = tuple[int, int, int, int]  # rank, the peer that had not come, from when, until it came
 SHOWN = 6  # waits of a case that are printed
@@ -19,7 +20,8 @@ SHOWN = 6  # waits of a case that are printed
 def to_blame(waits: Sequence[Waited], rank: int) -> int:
     """The rank that made `rank` wait last: the way back through the waits, to a rank that had waited for nobody.
 
-    A peer that came late may have waited itself. Of its waits the last one counts that had ended before it came.
+    A peer that came late may have waited itself. Of its waits the last one counts that had ended before it came. This
+    is the rank that stalled if one did: the log has no works, so the way goes past a second stall.
 
     Args:
         waits: each (rank, peer, start, came): `rank` waited for `peer` from `start` until it came.
@@ -90,7 +92,12 @@ def _draw(random: np.random.Generator, size: int) -> LogCase:
 
 
 def _try(trial: Trial, case: LogCase) -> list[str]:
-    found = trial.called(list(case.waits), case.rank)
+    try:
+        found = trial.called(list(case.waits), case.rank)
+    except NotWritten:
+        raise
+    except Wrong as wrong:
+        raise _never_ends(wrong, case) or wrong from None
     way = _way_back(case.waits, case.rank)
     right = way[-1][1] if way else case.rank
     said = ", ".join(f"{rank} waits for {peer} until {came}" for rank, peer, _, came in way)
@@ -99,6 +106,20 @@ def _try(trial: Trial, case: LogCase) -> list[str]:
     if found != right:
         raise Wrong(f"returned {found}, expected {right}", *_cause(case, way, int(found)))
     return [f"the way back: {said or f'rank {right} never waits'}; to blame: {right}"]
+
+
+def _never_ends(wrong: Wrong, case: LogCase) -> Wrong | None:
+    """`wrong` with its cause, if it never ended, and the last wait of each rank leads in circles; else None."""
+    last = {rank: (peer, came) for rank, peer, _, came in sorted(case.waits, key=lambda one: one[3])}
+    rank, before, late = case.rank, math.inf, ""
+    for _ in range(case.size):
+        if rank not in last or not wrong.args[0].startswith("still running"):
+            return None
+        peer, came = last[rank]
+        if came > before and not late:
+            late = f"rank {rank} came at {before}, so its wait until {came} did not make it late; it leads in circles"
+        rank, before = peer, came
+    return Wrong(*wrong.args, f"likely cause: {late}") if late else None
 
 
 def _cause(case: LogCase, way: list[Waited], found: int) -> list[str]:

@@ -101,7 +101,8 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
     twice = [sum(terms) + terms[rank] - terms[(rank + 1) % P] for rank in range(P)]
     mistakes = {
         "each round sends x again; pass on the piece that arrived in the round before": again,
-        "a rank works on its own piece twice, and never on the piece that comes last": twice,
+        "a rank works on its own piece twice, and never on the piece that comes last: the one that wait() of irecv's "
+        "returns": twice,
     }
     check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"), mistakes=mistakes)
     _check_rightwards(done)

@@ -197,6 +197,16 @@ def overlap_with_a_work_before_the_loop(comm, x, work):
     return total
 
 
+def overlap_that_ignores_what_came(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        for request in requests:
+            request.wait()
+    return total + work(comm, block)
+
+
 def overlap_without_the_last_work(comm, x, work):
     total, block = 0, x
     for _ in range(comm.size - 1):
@@ -308,6 +318,7 @@ def overlap_without_work(comm, x, work):
         ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),
         ("00.overlap", overlap_that_works_on_its_own_block, "rank 0 returned"),
         ("00.overlap", overlap_with_a_work_before_the_loop, "own piece twice, and never on the piece that comes last"),
+        ("00.overlap", overlap_that_ignores_what_came, "comes last: the one that wait() of irecv's returns"),
         ("00.overlap", overlap_without_the_last_work, "works of a rank: 1, should be P = 2"),
         ("00.overlap", overlap_without_the_last_work, "and it has its own: one of them is never worked on"),
         ("00.overlap", overlap_that_goes_both_ways, "rank 0 waits in isend(to 1).wait() for rank 1"),
