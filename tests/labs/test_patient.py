@@ -155,6 +155,17 @@ def test_overlap_holds_the_first_receive_buffer_for_16_ms_from_the_start_on_and_
     assert labs.first_buffer(labs.patient(posted_ahead), 5) == pytest.approx((0, 22e-3))  # 6 of them its stall
 
 
+@pytest.mark.parametrize(("program", "pieces"), [(in_turn, 1), (posted_ahead, 2)])
+def test_while_it_works_a_rank_holds_one_piece_in_turn_and_two_with_overlap_and_the_peak_is_2_mib(program, pieces):
+    timeline = labs.patient(program).timeline
+    assert timeline.peak_bytes(0) == 2 * 2**20
+    second = sorted(span for span in timeline.computes if span.rank == 0)[1]  # in the first one it has received nothing
+    steps = timeline.held_by_name(0)["received"]
+    held = [nbytes for time, nbytes in steps if time <= second.start]
+    assert held[-1] == pieces * 2**20
+    assert not [time for time, _ in steps if second.start < time < second.end]
+
+
 def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
     with pytest.raises(ValueError, match=r"^rank=8"):
         labs.first_buffer(labs.patient(), 8)

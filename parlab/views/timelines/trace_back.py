@@ -18,7 +18,8 @@ def trace_back(run: Run | Timeline, rank: int | None = None) -> Picture:
 
     A rank that comes late has computed, or has waited itself. So from the last wait of `rank` for a rank that had not
     come, the way goes to that rank, to its own last such wait before, and so on. It ends at a rank that waited for
-    nobody before: red is its longest computation until it came.
+    nobody before: red is its longest computation until it came. If one rank stalls, it is this one; a second stall on
+    the way is passed by.
 
     Args:
         run: what `run` returned, or a timeline.
