@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parlab import run
+from parlab import labs, run
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
 
@@ -117,3 +117,25 @@ def test_the_loads_of_experts_are_shares_of_their_mean_and_in_seed_2_the_fullest
     before, after = before_and_after(2)
     assert before.sum() == pytest.approx(8) == after.sum()
     assert after[before.argmax()] > before.max()
+
+
+def test_after_10_steps_two_biases_are_at_most_1_apart_and_a_tokens_best_and_fifth_best_scores_2_3():
+    """So the third guess of lesson 10 finds the fullest rank no nearer to the mean."""
+    seen = []
+
+    def rule(scores, bias, k, rate):
+        ranked = np.sort(scores, axis=1)
+        seen.append((np.ptp(bias), np.mean(ranked[:, -1] - ranked[:, -5])))
+        return labs.balanced(scores, bias, k, rate)
+
+    def program(comm):
+        model = Mixtral.random(CONFIG, seed=2, dtype="float64", xp=np)
+        trainer = Trainer(Mesh(comm, dp=4, ep=4), model, AdamW(lr=1e-2), bias_rate=0.05)
+        labs.balance_by(trainer, rule if comm.rank == 0 else labs.balanced)
+        for tokens, targets in BATCHES[:11]:
+            trainer.step(tokens, targets)
+
+    run(program, 4)
+    apart, further = seen[10]
+    assert apart == pytest.approx(2 * 10 * 0.05)
+    assert further == pytest.approx(2.33, abs=0.01)
