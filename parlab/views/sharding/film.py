@@ -23,10 +23,10 @@ TOLD = {
     "gradients": "dA and dC: shards, all of a rank's own columns and rows, no message",
 }
 PASSING = {  # by the computation that follows, and by the label of the messages
-    ("rows, back", "add"): "reduce: a piece of each partial sum of y travels and is added to another rank's: finished",
-    ("rows, back", "take"): "reduce: each rank hands its finished piece on, until y is whole on all",
-    ("gradients", "add"): "copy, backward: a piece of each partial sum of dx travels and is added to another rank's",
-    ("gradients", "take"): "copy, backward: each rank hands its finished piece on; dx is whole on all",
+    ("rows, back", "add"): "all-reduce: a piece of each partial sum of y travels and is added to another rank's",
+    ("rows, back", "take"): "all-reduce: each rank hands its finished piece on, until y is whole on all",
+    ("gradients", "add"): "all-reduce: a piece of each partial sum of dx travels and is added to another rank's",
+    ("gradients", "take"): "all-reduce: each rank hands its finished piece on, until dx is whole on all",
 }
 BY_TOKENS = {
     "rows, back": "dy times its columns of Cᵀ: dz, a shard, finished",
@@ -46,6 +46,7 @@ WIDE, HIGH = 72, 56  # of an array
 GREY = "#BBBBBB"  # an array, or a piece of one, that is whole on a rank
 STRIPES = "3 5"  # of a partial sum: a line, a gap
 KEY = 40  # below the last row, for the three states of an array
+KEYS, CHIPS = (40, 160, 280), 440  # where these begin, and the numbers on a partial sum
 ASIDE = WIDE + 8  # how far from the arrays a message passes those that come towards it
 
 
@@ -108,15 +109,18 @@ def _row(rank: int, row: int, size: int) -> float:
 
 
 def _key(y: float) -> str:
-    """The three states of an array, and their names."""
+    """The three states of an array, and their names; and what the numbers on a partial sum say."""
     marks = ""
-    for x, name in ((150, "whole"), (290, "shard"), (430, "partial sum")):
+    for x, name in zip(KEYS, ("whole", "shard", "partial sum"), strict=True):
         marks += outline(x, y - 12, 36, 24, "empty") + word(x + 44, y, name, "left")
+    whole, shard, partial = KEYS
     return (
         marks
-        + box(150, y - 12, 36, 24, GREY)
-        + box(290, y - 12, 18, 24, theme.rank_color(0))
-        + _striped(430, y - 12, 36, 24, 0)
+        + box(whole, y - 12, 36, 24, GREY)
+        + box(shard, y - 12, 18, 24, theme.rank_color(0))
+        + _striped(partial, y - 12, 36, 24, 0)
+        + "".join(chip(CHIPS + 30 * rank, y - 10, 26, 20, rank) for rank in (0, 1))
+        + word(CHIPS + 64, y, "whose share", "left")
     )
 
 
@@ -168,8 +172,8 @@ def _draw_rank(film: Film, rank: int, size: int, starts: list[int], ends: list[i
     film.draw(_columns(rank, size, A, above, "A") + _rows(rank, size, C, above, "C"))
     film.draw(_rows(rank, size, C, below, "C"), starts[2], starts[4])  # the backward reads it, until its gradient comes
     film.draw(_columns(rank, size, A, below, "A"), starts[3], starts[4])
-    _grow(film, _columns(rank, size, HIDDEN, above), starts[0], ends[0])
-    _grow(film, _columns(rank, size, HIDDEN, below), starts[2], ends[2])
+    _grow(film, _columns(rank, size, HIDDEN, above, "z"), starts[0], ends[0])
+    _grow(film, _columns(rank, size, HIDDEN, below, "dz"), starts[2], ends[2])
     _grow(film, _columns(rank, size, A, below, "dA") + _rows(rank, size, C, below, "dC"), starts[4], ends[4])
     places = " ".join(f"{(left + right) / 2:g}" for left, right in pairwise((X, A, HIDDEN, C, Y)))
     for y, arrow in ((above, "→"), (below, "←")):

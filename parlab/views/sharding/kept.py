@@ -28,7 +28,7 @@ GROUPS = {  # the arrays between two operators; the statistics of norms and atte
 }
 OPERATORS = (
     (("copy", "nothing", "all-reduce"), ("reduce", "all-reduce", "nothing")),
-    (("gather", "all-gather", "reduce-scatter"), ("scatter", "reduce-scatter", "all-gather")),
+    (("gather", "all-gather", "reduce-scatter\n← all-gather again"), ("scatter", "reduce-scatter", "all-gather")),
 )  # without sequence parallelism, and with it
 ROW_TOPS, TALL = (1.4, 3.1), 0.9  # inches: from the top to the arrays of each row; the height of all tokens
 ARRAYS_WIDE, SIDE, GAP, THINNEST = 4.7, 0.2, 0.09, 0.03  # inches
@@ -69,7 +69,8 @@ def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = N
     for way, style in styles.items():
         axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **style)
         axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
-    line_legend(figure, list(styles.items()))
+    dots = {"color": theme.INK, "marker": "o", "linestyle": "none"}
+    line_legend(figure, [*styles.items(), ("counted; lines: closed form", dots)])
     return figure
 
 
@@ -135,7 +136,8 @@ def _operator(axes: Axes, left: float, right: float, y: float, words: tuple[str,
     marks.arrows(axes, [(left + 0.02, y)], [(right - GAP - 0.02, y)], theme.FAINT)
     marks.word(axes, middle, y - 0.34, name, ha="center", weight="bold")
     marks.word(axes, middle, y - 0.13, f"→ {sent}", ha="center")
-    marks.word(axes, middle, y + 0.13, f"← {back}", ha="center")
+    for line, said in enumerate(f"← {back}".split("\n")):
+        marks.word(axes, middle, y + 0.13 + 0.2 * line, said, ha="center")
 
 
 def _in_one_unit(sizes: Sequence[int]) -> list[str]:

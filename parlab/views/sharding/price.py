@@ -79,6 +79,7 @@ def tensor(
      16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
      32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
     """
+    nodes = "" if ranks_per_node in (None, cluster.ranks_per_node) else f", nodes of {ranks_per_node}"
     if ranks_per_node is not None:
         cluster = replace(cluster, ranks_per_node=ranks_per_node)
     whole_nodes("cluster.ranks_per_node", cluster.ranks_per_node)
@@ -92,7 +93,7 @@ def tensor(
     either, each = "one ring or hierarchically", f"one ring, {levels} with hierarchical all-reduces"
     headline = f"{model}: t = {rings} is fastest" + (f", with {either}" if rings == levels else f" with {each}")
     pace = "" if products == 1 else f" at {products:.0%} of its peak"
-    setting = f"{S} tokens, {cluster.name}{pace}"
+    setting = f"{S} tokens, {cluster.name}{pace}{nodes}"
     lines = [headline, setting, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
     for t in SIZES:
         compute, messages = ring = times[t, RING]
@@ -150,6 +151,6 @@ def explore_tensor(model: str = "Llama 3 405B") -> Explorer:
         "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
         "cluster": choice("cluster", (DGX_A100, DGX_H100), DGX_H100, lambda one: one.name),
         "ranks_per_node": steps("ranks of a node", (4, 8, 16, 32), 8),
-        "products": steps("products reach", (0.4, 0.6, PRODUCTS, 1.0), PRODUCTS, "{:.0%}".format),
+        "products": steps("products reach", (0.4, 0.6, 0.7, PRODUCTS, 1.0), PRODUCTS, "{:.0%}".format),
     }
     return Explorer("explore_tensor", controls, tensor)

@@ -1,5 +1,6 @@
 """The block's drawing shows who owns what; the widget's numbers are the closed forms; wrong gradients are red."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -12,8 +13,10 @@ from parlab.nn.published import LLAMA_8B
 from parlab.plan import GPT_22B, LLAMA_405B
 from parlab.tensor import block_time, llama_kept_by_place, weight_slices
 from parlab.views.drawing import theme
+from parlab.views.sharding.price import SIZES
 from parlab.world import DGX_H100
 from parlab.world.collectives.rings import rings_all_reduce_cost
+from parlab.world.units import format_time
 from tests.views.drawn import artists, boxes, check_refused, check_text, texts, title
 
 CONFIG = LlamaConfig(
@@ -230,6 +233,7 @@ def test_kept_bytes_are_dots_on_lines_and_their_numbers_are_in_the_text():
     figure = views.kept_activations(KEPT, KEPT)
     assert repr(figure).startswith("Kept by one rank of one block: counted = closed form everywhere\n")
     assert "whole          64          40" in repr(figure)
+    assert "counted; lines: closed form" in [text for text, _ in texts(figure)]
     for way, at in KEPT.items():
         for kind in ("formula", "counted"):
             (line,) = artists(figure, f"{kind} {way}")
@@ -288,6 +292,7 @@ def test_of_405b_the_four_whole_arrays_are_1_of_1_37_gib_and_half_a_gib_is_left_
 def test_between_the_arrays_stand_the_operators_of_the_block_with_and_without_sequence_parallelism():
     said = [text for text, _ in texts(views.kept_arrays(CONFIG, 2, 8))]
     assert [said.count(name) for name in ("copy", "reduce", "gather", "scatter")] == [2] * 4
+    assert said.count("← all-gather again") == 2  # of the columns' input, for their gradient
     for cut in (False, True):
         drawn = [text for text, _ in texts(views.sharded_block(CONFIG, 2, sequence_parallel=cut))]
         assert [text for text in drawn if text.startswith(("→ ", "← ")) and text not in said] == []
@@ -337,6 +342,28 @@ def test_8b_on_512_tokens_is_fastest_at_4_with_rings_of_364_us_and_at_8_with_255
     assert min((1, 2, 4, 8), key=lambda t: takes(t, 2 * (t - 1))) == 4
     assert min((1, 2, 4, 8), key=lambda t: takes(t, 2 * (t.bit_length() - 1))) == 8
     assert (round(takes(8, 14)), round(takes(8, 6))) == (364, 255)
+
+
+@pytest.mark.parametrize(
+    ("products", "first", "us"), [(0.79, 4, (867, 498, 354, 364, 552, 993)), (0.7, 8, (979, 554, 382, 378, 560, 997))]
+)
+def test_8b_on_512_tokens_is_a_tie_of_4_and_8_that_products_turn_and_32_ranks_wait_843_us_for_latency(
+    products, first, us
+):
+    """Four rings of 2 (t - 1) hops of 3.4 µs, NVLink's latency in NCCL's model, and of 512 · 4096 numbers of 16 bits;
+    and two more of the ranks that share one of 8 key/value heads, of 4096 · 128 numbers."""
+
+    def ring(t, numbers):
+        return 2 * (t - 1) * (3.4 + 2 * numbers / t / 450e3)  # µs
+
+    figure = views.tensor("Llama 3 8B", 512, ranks_per_node=32, products=products)
+    assert f"t = {first} is fastest" in title(figure)
+    assert repr(figure).split("\n")[1] == f"512 tokens, DGX H100 at {products:.0%} of its peak, nodes of 32"
+    for t, time in zip(SIZES, us, strict=True):
+        sending = 4 * ring(t, 512 * 4096) + 2 * ring(max(1, t // 8), 4096 * 128)
+        says = f"{format_time(round(sending * 1e6))}  +{time} µs  +\\d+%$"
+        assert re.search(rf"^ *{t} .* {says}", repr(figure), re.MULTILINE)
+    assert round(4 * 2 * 31 * DGX_H100.intra.latency * 1e6) == 843
 
 
 def test_eight_rings_make_16_ranks_of_two_nodes_faster_than_8_and_less_efficient():

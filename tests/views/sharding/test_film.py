@@ -118,6 +118,8 @@ def test_the_key_shows_the_three_states_that_an_array_can_have():
     assert [words.count(name) for name in ("whole", "shard", "partial sum")] == [1, 1, 1]
     key = [kind for wide, high, kind in kinds(film) if high == 24]
     assert sorted(key) == sorted([GREY, theme.rank_color(0), "stripes"])
+    assert words.count("whose share") == 1  # what the numbers on a partial sum say
+    assert [words.count(name) for name in ("z", "dz")] == [2, 2]
 
 
 def test_by_tokens_x_and_dy_are_shards_until_all_tokens_are_here_and_y_and_dx_end_as_shards():
@@ -133,12 +135,12 @@ def test_partial_sums_appear_when_they_are_computed_and_all_steps_are_told():
     assert [line.partition(": ")[2][:24] for line in film.lines] == [
         "each rank multiplies all",
         "times C's rows of the sa",
-        "reduce: a piece of each ",
-        "reduce: each rank hands ",
+        "all-reduce: a piece of e",
+        "all-reduce: each rank ha",
         "backward: dy is whole on",
         "times its rows of Aᵀ: a ",
-        "copy, backward: a piece ",
-        "copy, backward: each ran",
+        "all-reduce: a piece of e",
+        "all-reduce: each rank ha",
         "dA and dC: shards, all o",
     ]
 
