@@ -61,22 +61,23 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "least", "most"),
-    [(1, 20, 50), (3, 5, 40), (4, 5, 40), (5, 3, 30), (6, 0, 0.15), (7, 25, 200), (8, 0, 0.15)],
+    [(1, 15, 40), (2, 0.7, 1.5), (3, 4, 9), (4, 6, 15), (5, 4, 10), (6, 0.03, 0.2), (7, 20, 60), (8, 1.5, 4)],
 )
-def test_after_200_steps_a_model_that_forgets_copy_is_far_behind_with_five_seeds_and_ahead_with_two(seed, least, most):
-    """Lesson 05: a training curve can be trusted neither way."""
+def test_after_200_steps_a_model_that_forgets_copy_is_behind_with_six_seeds_and_ahead_with_one(seed, least, most):
+    """Lesson 05: a training curve can be trusted neither way. The mean of the last 20 losses: one step is noisy."""
     config = LlamaConfig(
         vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
         num_key_value_heads=4, initializer_range=0.3,
     )  # fmt: skip
 
     def train(trained):
-        optimizer, draw = AdamW(lr=0.01), np.random.default_rng(5)
+        optimizer, losses, draw = AdamW(lr=0.01), [], np.random.default_rng(5)
         for _ in range(200):
             tokens = draw.integers(config.vocab_size, size=(16, 8))
             loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
             optimizer.step(trained.weights, gradients)
-        return loss
+            losses.append(loss)
+        return np.mean(losses[-20:])
 
     def forgetful(comm):
         parallel = ParallelLlama.from_full(comm, Llama.random(config, seed=seed, xp=np, dtype="float64"))
