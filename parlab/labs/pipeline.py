@@ -280,9 +280,33 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
     try:
         validate(schedule)
     except ValueError as error:
-        raise Wrong(f"it cannot run: {error}") from None
+        raise Wrong(f"it cannot run: {error}", *_miscounted(schedule, case.microbatches, str(error))) from None
     if schedule.num_microbatches != case.microbatches:
         raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
+
+
+def _miscounted(schedule: Schedule, m: int, refused: str) -> list[str]:
+    """Why an action stands twice in its row, or has no backward: from what else the row does."""
+    name = refused.split(" ", 1)[0]
+    rows = ([one for one in row if str(one) == name] for row in schedule.actions)
+    rank, (action, *others) = next(((rank, found) for rank, found in enumerate(rows) if found), (0, [None]))
+    if action is None:
+        return []
+    row, every = schedule.actions[rank], set(range(m))
+    if others:
+        if missing := sorted(every - {one.microbatch for one in row if one.kind == action.kind}):
+            never = action._replace(microbatch=missing[0])
+            return [f"likely cause: {action} stands again where {never} should, which the row never does"]
+        return [f"likely cause: a part of the row begins with {action}, and a part before it has done that"]
+    if action.microbatch >= m:
+        return [f"likely cause: there are {m} microbatches, 0 to {m - 1}"]
+    if "has no backward" in refused and all(one.kind in "FB" for one in row):
+        done = {one.microbatch for one in row if one.kind == "B"}
+        if action.microbatch < max(done, default=-1):
+            return [f"likely cause: the backwards pass over microbatch {action.microbatch}"]
+        left = several(len(every) - len(done), "backward")
+        return [f"likely cause: rank {rank} ends with {left} still to do, which its warm-up put off"]
+    return []
 
 
 def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, slow: Any = None) -> str:

@@ -132,9 +132,30 @@ def a_forward_too_many(p, m):
     return Schedule([[*row, Action("F", rank, m)] for rank, row in enumerate(my_1f1b(p, m).ranks)])
 
 
+def with_a_forward_repeated(p, m):
+    """The last rank does its first forward again behind its first backward."""
+    rows = [list(row) for row in my_1f1b(p, m).ranks]
+    rows[-1].insert(2, rows[-1][0])
+    return Schedule(rows)
+
+
 def newest_backward_first(p, m):
     rows = [list(row) for row in my_1f1b(p, m).ranks]
     return Schedule([[a._replace(microbatch=m - 1 - a.microbatch) if a.kind == "B" else a for a in r] for r in rows])
+
+
+def with_forwards_that_begin_again(p, m):
+    """1F1B whose forwards behind the warm-up begin with microbatch 0."""
+    rows = [list(row) for row in my_1f1b(p, m).ranks]
+    for rank, row in enumerate(rows):
+        later = [place for place, action in enumerate(row) if action.kind == "F"][p - rank - 1 :]
+        for microbatch, place in enumerate(later):
+            row[place] = row[place]._replace(microbatch=microbatch)
+    return Schedule(rows)
+
+
+def without_the_first_backwards(p, m):
+    return Schedule([[a for a in row if a != Action("B", a.stage, 0)] for row in my_1f1b(p, m).ranks])
 
 
 def with_backwards_cut_in_two(p, m):
@@ -231,8 +252,17 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.one_f_one_b", as_many_everywhere, "rank 1 keeps 2 microbatches"),
         ("04.one_f_one_b", only_rank_0_right, "rank 1 keeps 2 microbatches"),
         ("04.one_f_one_b", without_the_last_backwards, "it cannot run: 0F1 has no backward: 0B1"),
+        (
+            "04.one_f_one_b",
+            without_the_last_backwards,
+            "likely cause: rank 0 ends with 1 backward still to do, which its warm-up put off",
+        ),
+        ("04.one_f_one_b", with_forwards_that_begin_again, "0F0 is done twice: "),
+        ("04.one_f_one_b", with_forwards_that_begin_again, "likely cause: 0F0 stands again where 0F1 should"),
+        ("04.one_f_one_b", with_a_forward_repeated, "likely cause: a part of the row begins with 1F0, and a part"),
+        ("04.one_f_one_b", without_the_first_backwards, "likely cause: the backwards pass over microbatch 0"),
         ("04.one_f_one_b", without_the_last_forwards, "it has 1 microbatches, should have 2"),
-        ("04.one_f_one_b", a_forward_too_many, "it cannot run: "),
+        ("04.one_f_one_b", a_forward_too_many, "likely cause: there are 2 microbatches, 0 to 1"),
         ("04.one_f_one_b", newest_backward_first, "it cannot run: "),
         ("04.one_f_one_b", with_backwards_cut_in_two, "should have F and B alone"),
         ("04.one_f_one_b", of_stage_0_everywhere, "rank 1 has 0F0, an action of stage 0"),
