@@ -43,6 +43,10 @@ PER_RANK = (1, 2, 3, 4, 6, 8, 16)  # microbatches a rank
 # the curve of each number of chunks: 1F1B and its interleaving have their colours of CURVES
 CHUNKS = {1: curve("#0072B2", "solid"), 2: curve("#D55E00", "dashed"), 4: curve("#CC79A7", "dotted")}
 TRANSFERS = [step / 32 for step in range(65)]  # up to twice the forward of a rank
+LEVELS = (
+    60,
+    140,
+)  # percent of the makespan of 1 chunk: 4 chunks take no less, and how much more than this says nothing
 
 
 class Curve(NamedTuple):
@@ -127,7 +131,7 @@ def bubble_and_memory(p: int) -> Picture:
 
 
 def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
-    """Draw how much of the time ranks are idle, against the transfer time; what `explore_interleaving` shows.
+    """Draw the makespan with several chunks a rank, in percent of that with one, against the transfer time.
 
     Args:
         p: ranks.
@@ -140,29 +144,30 @@ def interleaving(p: int = 4, m: int = 8, backward: float = 2) -> Picture:
     if whole("m", m, 1) % whole("p", p, 2):
         raise ValueError(f"m={m}: must be a multiple of p={p}, because chunks take microbatches in groups of p")
     amount("backward", backward)
-    idle = {chunks: [_idle_percent(p, m, chunks, backward, c) for c in TRANSFERS] for chunks in CHUNKS}
-    best = [min((percents[at], v) for v, percents in idle.items())[1] for at in range(len(TRANSFERS))]
+    took = {chunks: [_makespan(p, m, chunks, backward, c) for c in TRANSFERS] for chunks in CHUNKS}
+    best = [min((units[at], v) for v, units in took.items())[1] for at in range(len(TRANSFERS))]
+    parts = {v: [100 * own / one for own, one in zip(units, took[1], strict=True)] for v, units in took.items()}
     changes = [(c, one, other) for c, (one, other) in zip(TRANSFERS[1:], pairwise(best), strict=True) if one != other]
     until = [f"v = {one} is best below c = {c:.2g}" for c, one, _ in changes]
     headline = "; ".join([*until, f"v = {best[-1]} " + ("from there on" if changes else "is best for all of these")])
     columns = range(0, len(TRANSFERS), 8)
     rows = ["transfer c" + "".join(f"{TRANSFERS[at]:>7g}" for at in columns)]
-    rows += [f"v = {v}: %   " + "".join(f"{percents[at]:7.1f}" for at in columns) for v, percents in idle.items()]
+    rows += [f"v = {v}: %   " + "".join(f"{percents[at]:7.1f}" for at in columns) for v, percents in parts.items()]
     figure, axes = plot([headline, *rows], 3.9, headline, top=0.85, bottom=0.65)
-    for v, percents in idle.items():
+    for v, percents in parts.items():
         axes.plot(TRANSFERS, percents, gid=f"v = {v}", **CHUNKS[v])
     for c, _, _ in changes:
         axes.axvline(c, color=theme.FAINT, linewidth=0.8)
     scale(axes.xaxis, "c, the time of a transfer; the forward of a rank takes 1", ends=(0, TRANSFERS[-1]))
-    scale(axes.yaxis, "% of the makespan idle", ends=(0, 100), grid=True)
+    scale(axes.yaxis, "makespan, in % of 1 chunk's", ends=LEVELS, grid=True)
     line_legend(figure, [(f"{v} chunk{'s' * (v > 1)} a rank", style) for v, style in CHUNKS.items()])
     note(figure, f"p = {p}, m = {m}, B = {backward:g} F")
     return figure
 
 
-def _idle_percent(p: int, m: int, chunks: int, backward: float, transfer: float) -> float:
+def _makespan(p: int, m: int, chunks: int, backward: float, transfer: float) -> float:
     made = interleaved_one_f_one_b(p, m, chunks) if chunks > 1 else one_f_one_b(p, m)
-    return 100 * simulate(made, Costs(1 / chunks, backward / chunks, 0, transfer)).bubble_fraction()
+    return simulate(made, Costs(1 / chunks, backward / chunks, 0, transfer)).makespan
 
 
 def explore_interleaving() -> Explorer:

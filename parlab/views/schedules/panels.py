@@ -15,6 +15,7 @@ from parlab.pipeline import Action, KeptBytes, Schedule, ScheduleTimeline
 from parlab.pipeline.timeline import TimedStep
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import LEFT, lanes_at, legend_of
+from parlab.views.drawing.lanes import RIGHT as NO_WORDS
 from parlab.views.drawing.picture import Picture, inches, sheet, short_bytes, write
 from parlab.views.timelines.timeline import ACTION_KINDS
 
@@ -120,7 +121,8 @@ def draw_panels(
     """
     height, strip = lanes_height(shown.size), lanes_height(shown.size, STRIP)
     below = top + height + GAP
-    axes = lanes_at(figure, shown, end, top, height, right=RIGHT, clock=clock and not highest)
+    right = RIGHT if highest else NO_WORDS  # inches: nothing is written beside bars alone
+    axes = lanes_at(figure, shown, end, top, height, right=right, clock=clock and not highest)
     draw_bars(axes, bars_of_all(shown), shown.schedule)
     if highest:
         memory = lanes_at(figure, shown, end, below, strip, right=RIGHT, clock=clock, words=False)

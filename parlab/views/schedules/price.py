@@ -127,14 +127,14 @@ def _kept(number: float, kept: Bytes | None) -> str:
 
 
 def explore_bubble_prices(kept: Bytes | None = None, first: Maker = one_f_one_b, p: int = 4, m: int = 8) -> Explorer:
-    """Sliders for `bubble_prices`: the times of W and of a transfer, in forwards, and the chunks of a rank.
+    """Sliders for `bubble_prices`: the chunks of a rank, and the times of a transfer and of W, in forwards.
 
     Raises:
         ValueError: see `bubble_prices`.
     """
     controls = {
-        "weight": steps("for the weights W", (0.25, 0.5, 0.75, 1), 1, FRACTIONS.__getitem__),
-        "transfer": steps("transfer", (0, 1 / 32, 1 / 8, 1 / 2), 0, FRACTIONS.__getitem__),
         "chunks": steps("chunks a rank", (2, 4), 2),
+        "transfer": steps("transfer", (0, 1 / 32, 1 / 8, 1 / 2), 0, FRACTIONS.__getitem__),
+        "weight": steps("for the weights W", (0.25, 0.5, 0.75, 1), 1, FRACTIONS.__getitem__),
     }
     return Explorer("explore_bubble_prices", controls, lambda **v: bubble_prices(kept, first=first, p=p, m=m, **v))

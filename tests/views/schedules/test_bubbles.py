@@ -60,13 +60,18 @@ def curve_of(figure, v):
 @pytest.mark.parametrize(("v", "makespan"), [(1, 49), (2, 46), (4, 69)])
 def test_p4_m8_with_transfers_as_long_as_a_forward_takes_49_46_69(v, makespan):
     points = curve_of(views.interleaving(p=4, m=8), v)
-    assert points[points[:, 0] == 1][0, 1] == pytest.approx(100 * (makespan - 24) / makespan)
+    assert points[points[:, 0] == 1][0, 1] == pytest.approx(100 * makespan / 49)
 
 
 @pytest.mark.parametrize("v", [1, 2, 4])
 def test_without_transfers_the_idle_time_is_p_minus_1_stages_over_v(v):
-    idle = 3 * 3 / v
-    assert curve_of(views.interleaving(p=4, m=8), v)[0, 1] == pytest.approx(100 * idle / (24 + idle))
+    assert curve_of(views.interleaving(p=4, m=8), v)[0, 1] == pytest.approx(100 * (24 + 3 * 3 / v) / (24 + 3 * 3))
+
+
+def test_no_curve_of_the_widget_goes_below_the_picture():
+    for p, k, backward in ((8, 1, 1), (8, 1, 3), (2, 4, 1)):
+        axes = views.interleaving(p, k * p, backward).axes[0]
+        assert min(line.get_ydata().min() for line in axes.lines if line.get_gid()) >= axes.get_ylim()[0]
 
 
 def test_the_border_between_1_and_2_chunks_lies_where_both_take_the_same_time():

@@ -144,6 +144,8 @@ def test_without_memory_there_are_bars_only():
     figure = views.schedule(one_f_one_b(4, 8), memory=False)
     assert len(figure.axes) == 1
     assert not artists(figure, "kept")
+    # nothing is written at their right, so they take the room
+    assert figure.axes[0].get_position().x1 > views.schedule(one_f_one_b(4, 8)).axes[0].get_position().x1 + 0.05
 
 
 def test_busy_and_idle_are_each_ranks_own_where_stages_differ():
