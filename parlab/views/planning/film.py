@@ -13,11 +13,11 @@ from parlab.views.planning.bills import MEMORY, TIME
 from parlab.world.units import format_bytes
 
 BAR, LEFT, RIGHT, HALF = 30, 78, 632, 15  # of the bills
-TOP = {"time": 42, "memory": 112}
+TOP = {"time": 42, "memory": 118}
 GONE = 158  # beside the sums
-MAP = (78, 176, 400, 150)  # left, top, width and height
+MAP = (78, 180, 400, 146)  # left, top, width and height
 WORDS = 500  # the fields of the layout, beside the map
-BEFORE = 1e-6  # of a stop before the next: then all of the next layout stands there at once
+BEFORE = 1e-6  # of a stop, after which its fields and caption give way to those of the next move
 GIB = 2**30
 MOST = 12
 LETTER = 7.4  # units, of a small word: at most
@@ -57,7 +57,7 @@ def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film
         x, y = place.at(found)
         film.draw(_dot(x, y, source.fits(found)), start, end)
     film.draw(f'<path class="trail" stroke-dasharray="5 3" d="M{_limit(source):.1f} {TOP["memory"] - 22}v44"/>')
-    film.narrate([(number - BEFORE * (number == last), _line(source, number)) for number in range(last + 1)])
+    film.narrate([(number and number - 1 + BEFORE, _line(source, number)) for number in range(last + 1)])
     for number, (one, two) in enumerate(pairwise(source)):
         (x, y), (to_x, to_y) = place.at(one), place.at(two)
         film.move(_dot(x, y, source.fits(one)), number, number + 1, (to_x - x, to_y - y))
@@ -66,7 +66,7 @@ def walk_film(source: Walk, marks: Mapping[str, Estimate] | None = None) -> Film
 
 
 def _stop(number: float) -> str:
-    return f"{number:.0f}" if number > 0 else "start"
+    return f"{math.ceil(number)}" if number > 0 else "start"
 
 
 def _line(walk: Walk, number: int) -> str:
@@ -93,7 +93,7 @@ def _scales(walk: Walk) -> dict[str, float]:
 def _bill_frames(walk: Walk) -> str:
     names = "".join(word(4, top, name, "left") for name, top in TOP.items())
     device = f"usable: {format_bytes(walk.plans.memory)}"
-    return names + word(min(_limit(walk), RIGHT - 90), TOP["memory"] - 30, device, "small") + _keys(walk)
+    return names + word(min(_limit(walk), RIGHT - 90), TOP["memory"] - 28, device, "small") + _keys(walk)
 
 
 def _keys(walk: Walk) -> str:
@@ -215,7 +215,7 @@ class _Map:
         front = [found for found in walk.plans.front() if found.total_seconds <= slow]
         held = [found.total_bytes for found in (*points, *front)] + [walk.plans.memory]
         self._bytes = math.log(min(held) / 1.2), math.log(1.15 * max(held))
-        self._seconds = math.log(min(found.total_seconds for found in (*points, *front)) / 1.08), math.log(slow)
+        self._seconds = math.log(min(found.total_seconds for found in (*points, *front)) / 1.16), math.log(slow)
         left, top, width, height = MAP
         way = "L".join("{:.1f} {:.1f}".format(*self.at(found)) for found in front)
         limit = self._x(walk.plans.memory)
@@ -228,7 +228,7 @@ class _Map:
         for name, found in marks.items():
             x, y = self.at(found)
             self.drawn += f'<path d="M{x:.1f} {y - 8:.1f}l8 8l-8 8l-8-8z" fill="currentColor"/>'
-            self.drawn += word(x - 14 - 3.6 * len(name), y - 8, name, "small strong")
+            self.drawn += word(x - 3.2 * len(name), y + 18, name, "small strong")
         self.drawn += word(left + width / 2, top + height + 27, "GiB of the fullest rank →", "small")
         self.drawn += word(4, top - 12, "seconds ↑", "small left")
         for seconds in (4, 5, 6, 8, 10, 14, 20, 30, 50):

@@ -63,15 +63,17 @@ def limit_film(
     for name, found in (marks or {}).items():
         x, y = place.of(found)
         film.draw(f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6-6z" fill="currentColor"/>')
-        film.draw(word(x - 16 - 3.6 * len(name), y, name, "small strong"))
+        film.draw(word(x - 4 - 3.6 * len(name), y + 18, name, "small strong"))
     each = (RIGHT - LEFT) / best[0].total_seconds
+    told = []
     for number, found in enumerate(best):
         start = stops[number] if number else None
         end = stops[number + 1] if number + 1 < len(best) else None
         before = best[number - 1] if number else found
         film.draw(_bill(found, before, each), start, None if end is None else end - BEFORE)
         film.draw(_ring(*place.of(found)), start, end, between=True)
-        film.tell(stops[number], _line(found, before))
+        told.append((stops[number] - BEFORE * (0 < number == len(best) - 1), _line(found, before)))
+    film.narrate(told)
     for stop, (one, two) in zip(stops[1:], pairwise(best), strict=False):
         (x, y), (to_x, to_y) = place.of(one), place.of(two)
         film.move(_ring(x, y), stop, stop, (round(to_x - x, 1), round(to_y - y, 1)))
