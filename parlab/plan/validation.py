@@ -8,7 +8,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked, instance, optional
+from parlab.arguments import checked, instance, one_of, optional
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.estimate import estimate, kept_of_layer
@@ -19,6 +19,8 @@ from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
 
 KINDS = ("fitted", "formula", "unseen")
+WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
+TERMS = (*WORK, "tp", "cp", "pp", "dp", "imbalance", "bubble")  # of the seconds of a step
 
 
 class Row(NamedTuple):
@@ -78,15 +80,16 @@ class Validation(list[Row]):
         return "\n".join(lines)
 
 
-@checked({"hardware": optional(partial(instance, kind=Hardware))})
-def validation(hardware: Hardware | None = None) -> Validation:
+@checked({"hardware": optional(partial(instance, kind=Hardware)), "without": optional(partial(one_of, choices=TERMS))})
+def validation(hardware: Hardware | None = None, without: str | None = None) -> Validation:
     """Predict every published row of `published.toml`, which names their sources.
 
     Args:
         hardware: instead of the A100's fractions, to see the predictions of others.
+        without: a kind of seconds of a step that is forgotten, such as "dp". The rows of one layer and of memory stay.
 
     Raises:
-        ValueError: no Hardware.
+        ValueError: no Hardware, or no kind of seconds.
 
     >>> mean, worst = validation().errors["Korthikanti 2022, table 5"]
     >>> f"{mean:.1%}, {worst:.1%}"
@@ -96,7 +99,7 @@ def validation(hardware: Hardware | None = None) -> Validation:
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
         for values in family["rows"]:
             of = family["every"] | dict(zip(family["columns"], values, strict=True))
-            predicted = _predicted(family["unit"], of, hardware if of["cluster"] == "dgx_a100" else None)
+            predicted = _predicted(family["unit"], of, hardware if of["cluster"] == "dgx_a100" else None, without)
             row = Row(family["name"], family["kind"], of["name"], family["unit"], predicted, of["published"])
             found.append(row)
         found.habits[family["name"]] = _habits(family["every"])
@@ -111,7 +114,7 @@ def _habits(every: dict[str, Any]) -> str:
     return ", ".join([every["software"], *said])
 
 
-def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> float:
+def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without: str | None) -> float:
     """One row's prediction, by its unit.
 
     s: seconds of a step; ms: one pass of one layer; MB: bytes that one layer keeps; GB: the model's state; GiB: all
@@ -129,8 +132,9 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> floa
     if unit == "ms":
         return 1e3 * getattr(total(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
     found = estimate(config, cluster, layout, batch=batch, sequence=sequence, hardware=hardware, software=software)
+    seconds = found.total_seconds - (found.seconds[without] if without else 0.0)
     if unit == "s":
-        return found.total_seconds
+        return seconds
     if unit == "GiB":
         return found.total_bytes / 2**30
     if unit == "GB":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
@@ -138,4 +142,4 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None) -> floa
         return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
     again = found.flops / 3 - 2 * batch * sequence * case.E * case.V  # the head is not made again
     flops = found.flops + (again if layout.recompute == "full" else 0)
-    return flops / found.total_seconds / layout.ranks / 1e12
+    return flops / seconds / layout.ranks / 1e12

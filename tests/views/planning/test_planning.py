@@ -387,6 +387,16 @@ def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_
     assert [f"{e.total_seconds:.2f}" for e in chosen.values()] == ["10.19", "7.23", "8.61"]
     assert round(plans.best.seconds["dp"], 2) == 0.08
     check_text(figure)
+    errors = {kind: validation(without=kind).errors["Narayanan 2021, table 1"][0] for kind in chosen}
+    figure = views.forgotten(chosen, best=plans.best, errors=errors)
+    (line,) = artists(figure, "best")
+    assert line.get_xdata()[0] == plans.best.total_seconds
+    assert [text.get_text() for text in figure.texts if re.fullmatch(r"\d\.\d%", text.get_text())] == [
+        "4.5%",
+        "7.7%",
+        "7.1%",
+    ]
+    check_text(figure)
 
 
 def test_the_longest_wait_of_a_bill_and_each_frame_of_a_neighbour_have_their_names():
@@ -512,7 +522,7 @@ def test_beside_a_sum_stands_the_part_that_the_move_took_away_as_long_as_it_was(
     assert f"{less * each:.1f}" in gone
 
 
-def test_a_field_changes_before_the_bills_move():
+def test_a_field_and_the_caption_change_before_the_bills_move():
     film = views.film(a_walk())
     leaves = film.second(0, leaves=True)
     seen = [
@@ -523,6 +533,7 @@ def test_a_field_changes_before_the_bills_move():
     ]
     assert "pp 2" in seen
     assert "pp 1" not in seen
+    assert [word for word in seen if "fit" in word] == [film.lines[1].removeprefix("1: ")]
 
 
 @pytest.mark.parametrize("number", [1, 13])
@@ -614,6 +625,8 @@ def test_every_slider_changes_the_picture_and_memory_needs_no_new_search():
         (lambda: views.bills(PLANS.best, longest=0), "longest=0"),
         (lambda: views.forgotten({}), "must be estimates by the forgotten kind"),
         (lambda: views.forgotten({"rest": PLANS.best}), "'rest' is no kind of seconds"),
+        (lambda: views.forgotten({"dp": PLANS.best}, best=6.6), "best=6.6"),
+        (lambda: views.forgotten({"dp": PLANS.best}, errors={"tp": 0.1}), "must have the kinds of chosen, dp"),
         (lambda: views.layout(tp=0), "tp=0"),
         (lambda: views.layout(schedule="gpipe"), "schedule='gpipe'"),
         (lambda: views.neighbours([]), "must be what why"),
