@@ -1,4 +1,4 @@
-"""Why tensor parallelism of 8: what Llama 3's step waits for at other sizes, on nodes of 8 and in a rack of 72."""
+"""Why tensor parallelism of 8: what Llama 3's step waits for at other sizes, on nodes of 8 and in a rack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parlab.views.planning.verdict import META, RANKS, STEP
 from parlab.world import DGX_H100
 
 NODE, RACK = (4, 8, 16, 32), (8, 16, 32, 64)
-GPUS = 72  # of the rack
+GPUS = 64  # of the 72 of a rack: groups of 16, 32 and 64 divide them
 HIGH, TOP, HALF = 2.2, 1.0, 0.36  # inches, inches, and of a bar's place
 STYLE: dict[str, Any] = {"color": theme.RANKS[5], "marker": "s", "linestyle": "solid"}
 
@@ -28,8 +28,8 @@ def tensor_sizes(headline: str = "") -> Picture:
     which a rank is idle, and those in which it waits for turns of tensor parallelism. The planner refuses tp 4, which
     has 8 microbatches for 16 stages; its seconds are those of the simulated schedule.
 
-    Right: 72 GPUs share an NVLink network. The shortest step with tp 8 to 64, by the best layout of whole sequences
-    that fits, with ZeRO-2 at most.
+    Right: 64 of the 72 GPUs that share an NVLink network. The shortest step with tp 8 to 64, by the best layout of
+    whole sequences that fits, with ZeRO-2 at most.
 
     Args:
         headline: above the figure. Empty: the sizes with the least waiting and the shortest steps.
@@ -42,7 +42,7 @@ def tensor_sizes(headline: str = "") -> Picture:
     said = headline or f"tp {least} waits least; in a rack tp {first} is the best"
     lines = [f"node of 8, tp {tp:2}: idle {idle:.2f} s, turns {turns:.2f} s" for tp, (idle, turns) in waits.items()]
     steps = ", ".join(f"tp {e.layout.tp} {e.total_seconds:.2f} s" for e in best)
-    lines.append(f"rack of {GPUS}: {steps}")
+    lines.append(f"{GPUS} GPUs of a rack: {steps}")
     figure = sheet([said, *lines], TOP + HIGH + 0.55, said)
     _draw_waits(figure, panel(figure, 0.9, TOP, 3.9, HIGH), waits)
     _draw_rack(figure, panel(figure, 5.75, TOP, 3.6, HIGH), best)
@@ -99,4 +99,4 @@ def _draw_rack(figure: Picture, axes: Axes, best: list[Estimate]) -> None:
         )
     at = min(range(len(RACK)), key=seconds.__getitem__)
     axes.plot([at], [seconds[at]], gid="best", **STYLE | {"markersize": 13, "linestyle": "none"})
-    write(figure, 5.75, TOP - 0.4, f"Nodes of {GPUS}: the best step, ZeRO-2 at most", weight="bold")
+    write(figure, 5.75, TOP - 0.4, f"{GPUS} GPUs of a rack: the best step, ZeRO-2 at most", weight="bold")
