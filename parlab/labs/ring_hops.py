@@ -118,7 +118,9 @@ def _try_ring(trial: Trial, case: HopCase) -> list[str]:
 
 def _about_requests(wrong: Wrong) -> Wrong:
     said = "\n".join(wrong.args)
-    if "without waiting for irecv" in said:
+    if "without waiting for isend" in said:
+        cause = "keep what isend returns, and wait() for it after attend_to"
+    elif "without waiting for irecv" in said:
         cause = "in the last round nothing is left to come: post no hop there; in the others wait() for both"
     elif "Request" in said:
         cause = "isend and irecv return a request; the K/V are what wait() of irecv's returns"

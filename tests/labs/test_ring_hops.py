@@ -183,6 +183,18 @@ def posts_in_the_last_round(comm, kv, attend_to, merge):
     return found
 
 
+def never_waits_for_its_sends(comm, kv, attend_to, merge):
+    found = None
+    for hop in range(comm.size):
+        if hop < comm.size - 1:
+            comm.isend(kv, comm.right)
+            coming = comm.irecv(comm.left, kv)
+        part = attend_to((comm.rank - hop) % comm.size, kv)
+        found = part if hop == 0 else merge(*found, *part)
+        kv = coming.wait() if hop < comm.size - 1 else kv
+    return found
+
+
 def merges_pairs(comm, kv, attend_to, merge):
     part = attend_to(comm.rank, kv)
     return merge(part, part)
@@ -268,6 +280,7 @@ WRONG = [
     (sends_first, "no rank can move"),
     (keys_and_values_apart, "keys and values travel in two messages"),
     (posts_in_the_last_round, "in the last round nothing is left to come: post no hop there"),
+    (never_waits_for_its_sends, "keep what isend returns, and wait() for it after attend_to"),
     (merges_pairs, "missing 2 required positional arguments: 'out_b' and 'lse_b'"),
     (merges_pairs, "merge takes four arrays: merge(*found, *part)"),
     (attends_a_request, "isend and irecv return a request"),

@@ -17,6 +17,7 @@ from parlab.sequence.ring_schedule import journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
+from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 
@@ -38,6 +39,7 @@ DRAWN = RULES | {
 }
 SKIPPED, MASKED = "#FFFFFF", "#E4E4E4"
 BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the tiles
+HALVES = "early", "late"  # of a zigzag shard
 LEFT = 0.9  # inches: of the ranks' names
 INSET = 2  # points: half of the gap between tiles
 SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches: the square of packed documents; of work loads, a name and a rank
@@ -77,7 +79,7 @@ def ring_masks(
     words = [", ".join(_in_words(tile) for _, tile in row) for row in _tiles(size, 2, layout, causal, rule)]
     rows = [f"rank {rank}: {pairs[rank]} pairs; {words[rank]}" for rank in range(size)]
     figure = sheet([headline, *rows], _height(size), headline)
-    _draw_ring(figure, S, tiles, pairs)
+    _draw_ring(figure, S, tiles, pairs, halves=layout == "zigzag")
     return figure
 
 
@@ -158,8 +160,10 @@ def _square(axes: Axes, image: np.ndarray, size: int, first: float, **edges: Any
         axes.axvline(edge + first, **edges)
 
 
-def _draw_ring(figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]]], pairs: list[int]) -> None:
-    """Draw a row of tiles for each rank, a column for each step, and beside them the work."""
+def _draw_ring(
+    figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]]], pairs: list[int], *, halves: bool
+) -> None:
+    """Draw a row of tiles for each rank, a column for each step, and beside them the work; `halves`: named."""
     size = len(tiles)
     c, side = S // size, _side(size)
     image = np.full((S, S, 3), to_rgb(SKIPPED))  # a row of tiles for each rank, a column for each step
@@ -180,6 +184,8 @@ def _draw_ring(figure: Picture, S: int, tiles: list[list[tuple[int, Tile | None]
         grid.axhline(end - 0.5, **gap)
         grid.axvline(end, **gap)
     _edges(grid, size, width, side)
+    if halves:
+        _name_halves(figure, size, width, side)
     name_lanes(grid, list(range(size)))
     hops, places = ["own", *map(str, range(1, size))], [step + 0.5 for step in range(size)]
     scale(grid.xaxis, "K/V after this many hops", ticks=places, says=hops, line=False, dashes=False)
@@ -194,6 +200,20 @@ def _edges(axes: Axes, size: int, width: float, height: float) -> None:
     ranks, hops = zip(*np.ndindex(size, size), strict=True)
     tiles = [marks.Interval(hop + x, hop + 1 - x) for hop in hops]
     marks.frames(axes, "tiles", tiles, ranks, (y - 0.5, 0.5 - y), "#999999", linewidths=0.6, zorder=3)
+
+
+def _name_halves(figure: Picture, size: int, width: float, height: float) -> None:
+    """The early and the late keys above the tiles, the early and the late queries beside them, where there is room."""
+    wide, tall = width / size, height / size
+    if wide / 2 < text_width(f" {HALVES[0]} ") / 72:
+        return
+    write(figure, LEFT - 0.1, TOP - 0.05, "keys", ha="right", va="baseline")
+    write(figure, LEFT + width + 0.06, TOP - 0.05, "queries", va="baseline")
+    for tile in range(size):
+        for half, name in enumerate(HALVES):
+            write(figure, LEFT + wide * (tile + 0.25 + half / 2), TOP - 0.05, name, ha="center", va="baseline")
+            middle = TOP + tall * (tile + 0.25 + half / 2)
+            write(figure, LEFT + width + 0.06, middle, name, va="center_baseline")
 
 
 def _draw_load(axes: Axes, load: list[int]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from parlab.arguments import Rule, checked, flag, optional, positive, whole
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, overlap_tokens, pair_flops, ring_time
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, hidden_from, overlap_tokens, pair_flops, ring_time
 from parlab.views.arguments import RULES
 from parlab.views.attention.overlap import bound_function
 from parlab.views.drawing import marks, theme
@@ -16,17 +16,21 @@ from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_H100, Cluster, Link
 
 S, H, D, LAYERS, ITEMSIZE = 2**20, 32, 128, 32, 2  # the model of lesson 02's first screen, in bf16
+SECONDS = f"seconds, {LAYERS} layers"
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 ENDS, LOW = (5.5, 1500), 0.2  # of the axes: ranks, and the fewest seconds
 KV_HEADS = (32, 8, 4, 1)
 LINKS = {"NVLink": DGX_H100.intra, "InfiniBand": DGX_H100.inter}
-DOMAIN = 72  # GPUs that NVLink joins at most: a rack, GB200 NVL72
+DOMAIN = 72  # GPUs that NVLink joins in a rack: GB200 NVL72
 REACH = {"NVLink": DOMAIN, "InfiniBand": RANKS[-1]}  # where a link's lines end
 LINES = {  # the wider one below: where both take the same time, both are seen
     "InfiniBand": curve("#D55E00", "solid") | {"linewidth": 6, "markersize": 10},
     "NVLink": curve("#0072B2", "solid") | {"markersize": 5},
 }
-FLOOR = curve(theme.INK, "dotted") | {"linewidth": 1.4, "zorder": 4}  # seen on the widest line too
+FLOORS = {  # darker than the links' lines, on which they are seen
+    "InfiniBand": curve("#6B2A00", "dotted") | {"linewidth": 2, "zorder": 4},
+    "NVLink": curve("#003F66", "dotted") | {"linewidth": 2, "zorder": 4},
+}
 EDGE = {"color": theme.INK, "linewidth": 1.2}  # the bound
 FREE = Link(0.0, 1e30)
 
@@ -57,8 +61,8 @@ def ring_seconds(
     All hops go over the one link or the other, as a DGX H100 has them. The dashed line is the work alone, the dotted
     ones are the messages alone: all K/V (and backward their gradients) through one port. An upright line for each link
     stands where the ranks have as many tokens as hide the messages: on its left they wait for nothing (backward for the
-    last hop home). There a ring's line bends: it has a point there too, which has no dot. NVLink's lines end at 72
-    ranks, the largest number that it joins, and so before its upright line.
+    last hop home). There a ring's line bends: it has a point there too, which has no dot. NVLink's lines end at the
+    72 ranks of a rack, and so before its upright line.
 
     Args:
         ranks: marked; a power of two from 8 to 1024.
@@ -78,15 +82,23 @@ def ring_seconds(
     }
     waits = {name: f"{100 * (1 - work[ranks] / of[ranks]):.0f} %" for name, of in takes.items() if ranks in of}
     headline = f"{ranks} ranks wait {waits['InfiniBand']} of the time over InfiniBand"
-    headline += f", {waits['NVLink']} over NVLink" if "NVLink" in waits else f"; NVLink joins at most {DOMAIN}"
+    headline += f", {waits['NVLink']} over NVLink" if "NVLink" in waits else f"; NVLink joins {DOMAIN} in a rack"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
     scale(axes.xaxis, "ranks", ends=ENDS, log=2, ticks=RANKS, says="{:g}".format)
-    scale(axes.yaxis, "seconds", ends=(LOW, 300), log=10, ticks=(1, 10, 100), says="{:g}".format, grid=True)
+    scale(
+        axes.yaxis,
+        f"seconds, {LAYERS} layers",
+        ends=(LOW, 300),
+        log=10,
+        ticks=(1, 10, 100),
+        says="{:g}".format,
+        grid=True,
+    )
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
     for name, look in LINES.items():
         link, stops = LINKS[name], reached[name]
         ends = sorted({*stops, REACH[name]})
-        axes.plot(ends, [_messages(P, kv_heads, link, backward) for P in ends], gid=f"messages {name}", **FLOOR)
+        axes.plot(ends, [_messages(P, kv_heads, link, backward) for P in ends], gid=f"messages {name}", **FLOORS[name])
         points = takes[name] | _bend(name, work[RANKS[0]], kv_heads, kernel, backward)
         points[ends[-1]] = _seconds(ends[-1], kv_heads, link, kernel, backward)
         along = sorted(points)
@@ -109,11 +121,12 @@ def ring_seconds(
             paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # the dotted lines do not cross the words
             marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom", bbox=paper, zorder=5)
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
-    names = {"NVLink": f"NVLink, to {DOMAIN} ranks", "InfiniBand": "InfiniBand"}
-    rings = [(names[name], look | {"markersize": 0}) for name, look in reversed(LINES.items())]
-    port = "K/V and dK/dV through one port" if backward else "all K/V through one port"
-    name = "the bound" if bound is None else "your bound"
-    line_legend(figure, [*rings, ("work alone", BOUND), (port, FLOOR), (name, EDGE)])
+    names = {"NVLink": f"NVLink, to {DOMAIN}", "InfiniBand": "InfiniBand"}
+    rings = [(names[name], look | {"markersize": 0}) for name, look in LINES.items()]
+    floors = [("its messages", look) for look in FLOORS.values()]
+    beside = [entry for both in zip(rings, floors, strict=True) for entry in both]
+    name = "the bound" if bound in (None, hidden_from) else "your bound"
+    line_legend(figure, [*beside, ("work alone", BOUND), (name, EDGE)])
     return figure
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from parlab.views.drawing.lanes import lanes_at, legend, legend_of, name_rows, t
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
 from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, fused, time_spent
-from parlab.world import Run, Timeline, Transfer
+from parlab.world import Run, Span, Timeline, Transfer
 from parlab.world.units import format_bytes
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
@@ -42,7 +42,15 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
     Raises:
         ValueError: nothing to compare, something else than runs, or clocks of different units.
     """
-    shown = timelines_of(runs, one_clock=True)
+    figure, kinds = below_each_other(timelines_of(runs, one_clock=True), headline)
+    legend(figure, kinds)
+    return figure
+
+
+def below_each_other(
+    shown: Mapping[str, Timeline], headline: str | None, color: Callable[[Span], str] | None = None
+) -> tuple[Picture, list[str]]:
+    """What `compare_timelines` draws, without a legend, and the kinds in it; `color` finds a work's colour."""
     texts = {name: f"{name}: {time_spent(one)}" for name, one in shown.items()}
     words = [f"{texts[name]}\n{one!r}" for name, one in shown.items()]
     height = TOP + sum(LINE + _height(one) for one in shown.values()) + BOTTOM
@@ -54,10 +62,9 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
         write(figure, 0.15, top - 0.1, texts[name], theme.TEXT, va="baseline")
         axes = lanes_at(figure, one, end, top, _height(one), clock=name == list(shown)[-1])
         lane_of = {rank: rank for rank in range(one.size)}
-        kinds += draw_computes(axes, one, lane_of, WHOLE) + draw_waits(axes, one, lane_of, WHOLE)
+        kinds += draw_computes(axes, one, lane_of, WHOLE, color) + draw_waits(axes, one, lane_of, WHOLE)
         top += _height(one)
-    legend(figure, kinds)
-    return figure
+    return figure, kinds
 
 
 def _height(shown: Timeline) -> float:

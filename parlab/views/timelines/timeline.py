@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
 from parlab.views.drawing.picture import Picture, decimal_bytes, note, percents
-from parlab.world import Run, Timeline, Wait
+from parlab.world import Run, Span, Timeline, Wait
 
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
@@ -81,8 +81,15 @@ def kind_of(name: str) -> str:
     return ACTION_KINDS[action[1]] if action else "compute"
 
 
-def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float]) -> list[str]:
+def draw_computes(
+    axes: Axes,
+    shown: Timeline,
+    lane_of: dict[int, int],
+    where: tuple[float, float],
+    color: Callable[[Span], str] | None = None,
+) -> list[str]:
     """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn.
+    `color` finds a work's colour in place of its kind's.
 
     A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name, or, where
     that has no room, a gradient of weights by dW and one of an input by dx.
@@ -91,7 +98,7 @@ def draw_computes(axes: Axes, shown: Timeline, lane_of: dict[int, int], where: t
     actions = [ACTION.fullmatch(span.name) for span in spans]
     kinds = [kind_of(span.name) for span in spans]
     texts = [[action[2]] if action else _named(span.name) for span, action in zip(spans, actions, strict=True)]
-    colors = [theme.KINDS[kind].color for kind in kinds]
+    colors = [color(span) if color else theme.KINDS[kind].color for span, kind in zip(spans, kinds, strict=True)]
     marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
     return kinds
 

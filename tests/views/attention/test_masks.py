@@ -11,7 +11,7 @@ from parlab.sequence import LAYOUTS, unmasked_pairs
 from parlab.views.attention.masks import MASKED, SKIPPED
 from parlab.views.drawing import theme
 from tests.views.attention.ring_runs import SIZES
-from tests.views.drawn import artists, boxes, texts, title
+from tests.views.drawn import artists, boxes, check_text, texts, title
 
 
 def causal_mask(S):
@@ -173,3 +173,11 @@ def test_a_rule_that_gives_rank_1_no_work_has_a_slowest_rank_of_twice_the_mean()
 def test_what_is_no_rule_of_zigzag_is_refused(given, text):
     with pytest.raises(ValueError, match=text):
         views.ring_masks(**{"S": 16, "size": 2, "layout": "zigzag"} | given)
+
+
+def test_the_halves_of_zigzag_shards_are_named_where_there_is_room_and_those_of_others_are_not():
+    for size, layout, count in ((4, "zigzag", 8), (6, "zigzag", 12), (16, "zigzag", 0), (4, "contiguous", 0)):
+        figure = views.ring_masks(2 * size, size, layout)
+        check_text(figure)
+        said = [text for text, _ in texts(figure)]
+        assert (said.count("early"), said.count("late")) == (count, count)

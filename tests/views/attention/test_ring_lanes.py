@@ -2,18 +2,24 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from parlab import run, views
+from parlab.views.attention.ring_lanes import _named
+from parlab.views.drawing import theme
 from tests.views.attention.test_ring_film import ran
+from tests.views.drawn import artists, boxes
 
 
-def test_each_work_of_8_ranks_is_named_by_its_k_and_v_in_their_order(monkeypatch):
-    drawn = {}
-    monkeypatch.setattr("parlab.views.attention.ring_lanes.compare_timelines", lambda runs, **_: drawn.update(runs))
+def test_each_work_of_8_ranks_has_the_number_and_the_colour_of_its_k_and_v_in_their_order():
     done = ran(8, "contiguous", c=8)
-    views.compare_rings({"contiguous": done})
+    figure = views.compare_rings({"contiguous": done})
+    (works,) = artists(figure, "computes")
+    drawn = sorted(zip(boxes(figure, "computes"), map(to_hex, works.get_facecolors()), strict=True))
     for rank in range(8):
-        names = [span.name for span in drawn["contiguous"].computes if span.rank == rank]
+        colors = [color.upper() for (_, _, low, high), color in drawn if low < rank < high]
+        assert colors == [theme.RANKS[source] for source in range(rank, -1, -1)]
+        names = [span.name for span in _named("contiguous", done.timeline).computes if span.rank == rank]
         assert names == [f"K/V {source}" for source in range(rank, -1, -1)]
     assert {span.name for span in done.timeline.computes} == {"attend"}  # the run's own keep their names
 

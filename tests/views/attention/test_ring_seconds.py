@@ -56,7 +56,7 @@ def test_64_ranks_take_10_95_s_over_infiniband_and_256_no_less():
 
 def test_with_4_kv_heads_256_ranks_take_1_75_s_over_infiniband():
     assert (
-        title(views.ring_seconds(256, 4)) == "256 ranks wait 0 % of the time over InfiniBand; NVLink joins at most 72"
+        title(views.ring_seconds(256, 4)) == "256 ranks wait 0 % of the time over InfiniBand; NVLink joins 72 in a rack"
     )
 
 
@@ -161,6 +161,7 @@ def test_a_learners_bound_draws_the_upright_lines_from_the_pictures_operations_b
     assert {four[3] for four in given} == {450e9, 50e9}
     assert edge(figure, "InfiniBand") == pytest.approx(2**20 / 25_714, rel=1e-4)
     assert "your bound" in [text.get_text() for text in figure.findobj(Text)]
+    assert "the bound" in [text.get_text() for text in views.ring_seconds(bound=hidden_from).findobj(Text)]
 
 
 @pytest.mark.parametrize("G", KV_HEADS)
