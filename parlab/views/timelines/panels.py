@@ -50,7 +50,7 @@ def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | Non
 def below_each_other(
     shown: Mapping[str, Timeline], headline: str | None, color: Callable[[Span], str] | None = None
 ) -> tuple[Picture, list[str]]:
-    """What `compare_timelines` draws, without a legend, and the kinds in it; `color` finds a work's colour."""
+    """The picture of `compare_timelines` without a legend, and the kinds in it; `color` finds a work's colour."""
     texts = {name: f"{name}: {time_spent(one)}" for name, one in shown.items()}
     words = [f"{texts[name]}\n{one!r}" for name, one in shown.items()]
     height = TOP + sum(LINE + _height(one) for one in shown.values()) + BOTTOM
