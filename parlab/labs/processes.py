@@ -161,6 +161,17 @@ def _through_the_ends(case: TimesCase) -> list[tuple[float, float]]:
     return [(float(small), float(n / (large - small))) for small, large in pairs]
 
 
+def _by_logarithms(case: TimesCase) -> list[tuple[float, float]]:
+    """exp(height) and 1/slope of lines through logarithms: of n or n/P, and of the time of all messages or of one."""
+    nbytes, seconds = case.times()
+    lines = [
+        np.polyfit(np.log(n), np.log(time), 1)
+        for n in (nbytes, nbytes / case.size)
+        for time in (seconds, seconds / (2 * (case.size - 1)))
+    ]
+    return [(math.exp(height), 1 / float(slope)) for slope, height in lines]
+
+
 def _likely_link(case: TimesCase, latency: float, bandwidth: float) -> list[str]:
     right, steps = case.link, 2 * (case.size - 1)
     off, share = latency / right[0], bandwidth / right[1]
@@ -183,6 +194,10 @@ def _likely_link(case: TimesCase, latency: float, bandwidth: float) -> list[str]
         "error": is_line(0.5),
         "this is the line through the smallest and the largest size alone, and their times are noisy: use all times": (
             any(_near(latency, a, 0.002) and _near(bandwidth, b, 0.002) for a, b in _through_the_ends(case))
+        ),
+        "a straight line through logarithms is a power of n, and α + n/P/bandwidth is none: fit the times themselves, "
+        "by their relative error": any(
+            _near(latency, a, 0.002) or _near(bandwidth, b, 0.002) for a, b in _by_logarithms(case)
         ),
         "a ring takes 2(P − 1) messages one after the other, and this is the time of all: divide by 2(P − 1)": (
             not_divided

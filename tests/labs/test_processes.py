@@ -272,6 +272,21 @@ def receives_first(comm, x):
     return np.concatenate([above, x])
 
 
+def a_line_of_logarithms(size, nbytes, seconds):
+    slope, height = np.polyfit(np.log(nbytes / size), np.log(seconds / (2 * (size - 1))), 1)
+    return np.exp(height), 1 / slope
+
+
+def a_line_of_logarithms_to_base_10(size, nbytes, seconds):
+    slope, height = np.polyfit(np.log10(nbytes), np.log10(seconds), 1)
+    return 10**height, 10**-slope
+
+
+def logarithms_and_the_bandwidth_of_the_largest(size, nbytes, seconds):
+    slope, height = np.polyfit(np.log2(nbytes / size), np.log2(seconds), 1)
+    return 2**height, nbytes[-1] / seconds[-1]
+
+
 WRONG = [
     ("09.all_reduce", added_as_they_come, "other bits than rank 0's"),
     ("09.all_reduce", to_rank_0_and_back, "ranks send whole arrays"),
@@ -305,6 +320,9 @@ WRONG = [
     ("09.fit", no_latency, "latency: 0, expected"),
     ("09.fit", in_microseconds, "expected"),
     ("09.fit", the_mean_time, "latency: "),
+    ("09.fit", a_line_of_logarithms, "a straight line through logarithms is a power of n"),
+    ("09.fit", a_line_of_logarithms_to_base_10, "a straight line through logarithms is a power of n"),
+    ("09.fit", logarithms_and_the_bandwidth_of_the_largest, "a straight line through logarithms is a power of n"),
     ("09.buffering", relies_on_buffering, "rank 0 waits"),
     ("09.buffering", one_after_the_other, "but a chain"),
     ("09.buffering", around_the_ring, "rank 0"),
