@@ -54,6 +54,7 @@ class BoundCase:
 BOUNDS = [
     BoundCase(2, 2, 2, (1, 1, 1, 0)),
     BoundCase(2, 3, 1, (1, 1, 1, 0)),
+    BoundCase(2, 3, 2, (1, 1, 1, 6)),  # even one turn and a half are longer than the last rank
     BoundCase(2, 4, 2, (2, 1, 3, 1)),
     BoundCase(3, 4, 3, (1, 2, 1, 0)),
     BoundCase(3, 4, 1, (1, 1, 2, 2)),
@@ -92,11 +93,15 @@ def _try_bound(trial: Trial, case: BoundCase) -> list[str]:
     of_a_place = p * (f + i) + 2 * (p - 1) * c + w
     places = -(-m // limit) * of_a_place
     if said < max(last_rank, places) - 1e-9:
-        cause = (
-            "the last rank alone needs longer: when does its first input come, and what has it to do then?"
-            if last_rank >= places
-            else "rank 0 alone needs longer: how long does it keep one microbatch, and how many must share a place?"
-        )
+        turns = -(-m // limit)
+        if last_rank >= places:
+            cause = "the last rank alone needs longer: when does its first input come, and what has it to do then?"
+        elif said > last_rank and np.isclose(said, turns * (of_a_place - w)):
+            cause = "likely cause: rank 0 keeps a microbatch from its F to the end of its W; here its W is left out"
+        elif said > last_rank and np.isclose(said, [m / limit * of_a_place, m // limit * of_a_place]).any():
+            cause = f"likely cause: {m} / {limit} is not rounded up: some place serves {turns} microbatches"
+        else:
+            cause = "rank 0 alone needs longer: how long does it keep one microbatch, and how many must share a place?"
         raise Wrong(f"{said:g} is true, but no schedule takes less than {max(last_rank, places):g}", cause)
     best = "the best possible" if small else "found by search"
     return [f"no schedule takes less than {said:g}; {best}: {found:g}"]

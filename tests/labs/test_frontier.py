@@ -118,6 +118,14 @@ def with_rounded_down_turns(p, m, limit, f, i, w, c):
     return max(the_last_rank_alone(p, m, limit, f, i, w, c), m // limit * (p * (f + i) + 2 * (p - 1) * c + w))
 
 
+def with_turns_not_rounded(p, m, limit, f, i, w, c):
+    return max(the_last_rank_alone(p, m, limit, f, i, w, c), m / limit * (p * (f + i) + 2 * (p - 1) * c + w))
+
+
+def without_the_w(p, m, limit, f, i, w, c):
+    return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i) + 2 * (p - 1) * c))
+
+
 def with_a_transfer_too_many(p, m, limit, f, i, w, c):
     return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i) + 2 * p * c + w))
 
@@ -145,8 +153,10 @@ def nothing_at_all(p, m, limit, f, i, w, c):
         (the_last_rank_alone, "10 is true, but no schedule takes less than 15\n  rank 0 alone needs longer"),
         (the_places_alone, "5 is true, but no schedule takes less than 7\n  the last rank alone needs longer"),
         (with_all_ws_on_the_way, "it says that no schedule takes less than 18, but this one takes 15:"),
-        (with_rounded_down_turns, "18 is true, but no schedule takes less than 20\n  rank 0 alone needs longer"),
-        (with_a_transfer_too_many, "it says that no schedule takes less than 80, but this one takes 64:"),
+        (with_rounded_down_turns, "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
+        (with_turns_not_rounded, "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
+        (without_the_w, "likely cause: rank 0 keeps a microbatch from its F to the end of its W; here"),
+        (with_a_transfer_too_many, "it says that no schedule takes less than 58, but this one takes 34:"),
         (a_bound_as_text, "returned str '7', expected a number of units"),
         (infinity, "expected a number of units"),
         (nothing_at_all, "0 is true, but no schedule takes less than 7"),
