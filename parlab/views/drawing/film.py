@@ -146,15 +146,18 @@ class Film:
         stops = (bisect_right if leaves else bisect_left)(self.times, time)
         return round(self._moving * self.share(time) + self._resting * stops, 2)
 
-    def draw(self, mark: str, start: Any = None, end: Any = None, *, between: bool = False) -> None:
+    def draw(
+        self, mark: str, start: Any = None, end: Any = None, *, between: bool = False, after: bool = False
+    ) -> None:
         """Add SVG, seen from when the clock comes to `start` until it goes on from `end`; None: always.
 
-        With `between`, it is seen from when the clock goes on from `start` until it comes to `end`.
+        With `between`, it is seen from when the clock goes on from `start` until it comes to `end`; with `after`, from
+        when the clock goes on from `start` until it goes on from `end`.
         """
         if start is end is None:
             self._marks.append(mark)
             return
-        span = {"a": start if start is None else self.second(start, leaves=between)}
+        span = {"a": start if start is None else self.second(start, leaves=between or after)}
         span["b"] = end if end is None else self.second(end, leaves=not between)
         self._add("see", span, mark, hidden=end is not None)
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
-from parlab.arguments import flag, text
+from parlab.arguments import flag, text, whole
 from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline
 from parlab.views.drawing.film import LETTERS, WIDTH, Film, box, outline, word
 from parlab.views.schedules.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
@@ -21,7 +21,12 @@ CHIP = 20  # a message
 
 
 def schedule_film(
-    source: Schedule | ScheduleTimeline, costs: Costs | None = None, *, phases: bool = False, unit: str = ""
+    source: Schedule | ScheduleTimeline,
+    costs: Costs | None = None,
+    *,
+    phases: bool = False,
+    stops: int = MOST_STOPS,
+    unit: str = "",
 ) -> Film:
     """The film of a pipeline schedule.
 
@@ -36,17 +41,19 @@ def schedule_film(
         phases: stop only where rank 0 goes from one phase to the next: it fills its memory, waits for the first
             gradient, does forwards and backwards in turn, and empties its memory. Where backwards are cut in two: where
             the last rank, whose W's wait most, goes to its first forward, its first W, and from its last I on.
+        stops: without phases, the most stops: of more, those that are nearest to the next share its stop.
         unit: of the costs, such as "ms", if they have one.
 
     Raises:
-        ValueError: a schedule that cannot run, costs for one that is simulated already, or phases of one in which
-            rank 0 has no forward or no backward.
+        ValueError: a schedule that cannot run, costs for one that is simulated already, phases of one in which rank 0
+            has no forward or no backward, or fewer than 2 stops.
     """
     shown = simulated("source", source, costs)
     flag("phases", phases)
+    whole("stops", stops, 2)
     text("unit", unit)
     told = _phases(shown) if phases else {}
-    stops = [*told, shown.makespan] if phases else _stops(shown)
+    times = [*told, shown.makespan] if phases else _stops(shown, stops)
     legend, top = _legend(shown)
     height = top + LANE * shown.size
     resting = 1.5 if phases else 0.35
@@ -55,21 +62,21 @@ def schedule_film(
     def says(time: float) -> str:
         return f"{time:g} {unit}".rstrip()
 
-    film = Film(headline, stops, height, moving=12, resting=resting, says=says, ends=ENDS)
+    film = Film(headline, times, height, moving=12, resting=resting, says=says, ends=ENDS)
     middles = [top + LANE * (rank + 0.5) for rank in range(shown.size)]
     film.draw(legend + word(sum(SLOTS) / 2, top - 12, "keeps", "strong"))
     film.draw("".join(word(34, y, f"rank {rank}") for rank, y in enumerate(middles)))
     paler = chunks_of(shown.schedule)
     film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
-    before = _kept(film, shown, middles, _events(shown) if phases else stops)
+    before = _kept(film, shown, middles, _events(shown) if phases else times, arrived=not phases)
     for t in shown.transfers:
         action = ACTION.fullmatch(t.label)
         assert action is not None, "a simulated message is labelled by the action that sends it"
         x, y = film.x(t.start) + 3, middles[t.src] - CHIP / 2
         mark = box(x, y, CHIP, CHIP, color_of(action[1]), action[2], "small")
         film.move(mark, t.start, t.end, (film.x(t.end) - film.x(t.start), middles[t.dst] - middles[t.src]))
-    for start, end in pairwise(stops):
+    for start, end in pairwise(times):
         film.tell(start, told[start] if phases else _line(shown, start, end, before))
     return film
 
@@ -135,10 +142,10 @@ def _events(shown: ScheduleTimeline) -> list[Any]:
     return sorted({0, shown.makespan, *(time for bar in bars_of_all(shown) for time in (bar.start, bar.end))})
 
 
-def _stops(shown: ScheduleTimeline) -> list[Any]:
-    """The times at which an action starts or ends, at most 34: those that are nearest to the next share its stop."""
+def _stops(shown: ScheduleTimeline, most: int) -> list[Any]:
+    """The times at which an action starts or ends, at most so many: those that are nearest to the next share its stop."""
     found = _events(shown)
-    while len(found) > MOST_STOPS:
+    while len(found) > most:
         gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
         del found[gaps.index(min(gaps)) + 1]
     return found
@@ -165,9 +172,12 @@ def _bar(film: Film, bar: Bar, paler: dict[tuple[int, int], float], middles: lis
     return box(x, middles[bar.rank] + low, width, high - low, color, text if width > 8 * len(text) else "", "small")
 
 
-def _kept(film: Film, shown: ScheduleTimeline, middles: list[float], until: list[Any]) -> dict[Action, int]:
+def _kept(
+    film: Film, shown: ScheduleTimeline, middles: list[float], until: list[Any], *, arrived: bool
+) -> dict[Action, int]:
     """The slots of each rank, from the F of a chunk to its B or W; for each F that starts when its slot was freed, the
-    microbatch that was there before. An arrow stays to the next of the times `until`."""
+    microbatch that was there before. An arrow stays to the next of the times `until`. With `arrived`, a slot is filled
+    when the clock goes on from the F's start: its input has come, and what was there has gone."""
     before: dict[Action, int] = {}
     paler = chunks_of(shown.schedule)
     width = round(min((SLOTS[1] - SLOTS[0]) / max(shown.peak_activations), 22), 1)
@@ -196,7 +206,7 @@ def _kept(film: Film, shown: ScheduleTimeline, middles: list[float], until: list
                 text = str(action.microbatch) if width > 9 * len(str(action.microbatch)) else ""
                 color = color_of("I" if action.kind == "W" else "F", paler[rank, action.stage])
                 filled = box(x, y - BAR / 2, width - 2, BAR, color, text, "small")
-                film.draw(filled, begun[chunk], step.end)
+                film.draw(filled, begun[chunk], step.end, after=arrived and action.kind != "W")
                 begun[chunk] = step.end
                 if action.kind != "I":
                     slots[slot], freed[slot] = None, (step.end, action.microbatch)

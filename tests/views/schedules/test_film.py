@@ -47,8 +47,26 @@ def kept(film):
 def test_a_slot_is_filled_from_the_forward_until_the_backward_has_ended():
     film = views.film(gpipe(2, 3))  # rank 0: F at 0, 1, 2; B from 7 on, 2 each; rank 1: B of microbatch 0 from 4 to 6
     first, second = (mark[0] for mark in kept(film) if mark[1] == ["0"])
-    assert (first["a"], first["b"]) == (film.second(0), film.second(8, leaves=True))
-    assert (second["a"], second["b"]) == (film.second(1), film.second(6, leaves=True))
+    assert (first["a"], first["b"]) == (film.second(0, leaves=True), film.second(8, leaves=True))
+    assert (second["a"], second["b"]) == (film.second(1, leaves=True), film.second(6, leaves=True))
+
+
+def test_a_slot_is_filled_when_the_input_has_come_and_the_one_before_has_gone():
+    film = views.film(one_f_one_b(4, 8))
+    flies = [numbers for numbers, words in marks(film, "go") if words == ["0"]]
+    comes = [numbers["a"] for numbers, _ in kept(film)]
+    assert min(one["b"] for one in flies) == film.second(1, leaves=True)  # F0's output, from rank 0 to 1
+    assert film.second(1) not in comes
+    gone, come = (next(numbers for numbers, words in kept(film) if words == [name]) for name in "04")  # on rank 0
+    assert gone["b"] == come["a"] == film.second(12, leaves=True)
+
+
+def test_of_more_times_than_stops_are_asked_for_those_nearest_to_the_next_share_one():
+    film = views.film(zb_v(4, 1), costs=Costs(0.5, 0.5, 0.5), stops=10)
+    check_film(film)
+    assert film.times == [*range(10)]
+    assert film.lines[1] == "1: rank 2 2F0, rank 3 3F0 start; kept 1, 1, 1, 0"
+    check_refused(lambda: views.film(gpipe(2, 2), stops=1), "stops=1", "2")
 
 
 def test_a_rank_has_as_many_outlines_as_its_peak():
