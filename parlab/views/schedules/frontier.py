@@ -84,7 +84,7 @@ def frontier(
     """Draw schedules as points, the best that is known within each memory limit as steps, and the lower bounds below.
 
     Where all stages are placed in one way, what the bound excludes is grey, and the gap from there to the best known is
-    yellow: whether a schedule is there, nobody here knows. The best that is known is one of the points or, for straight
+    yellow: whether a schedule is there, neither says. The best that is known is one of the points or, for straight
     stages and for a V, that of a search.
 
     Args:
@@ -304,7 +304,7 @@ def draw(
     entries += [("best known", {"color": theme.INK, "linewidth": 2})] if best else []
     if alone:
         proved = ("proved: no schedule is here", {**SQUARE, "color": theme.GRID})
-        entries += [("nobody knows", {**SQUARE, "color": UNKNOWN}), proved]
+        entries += [("between bound and best known", {**SQUARE, "color": UNKNOWN}), proved]
     else:
         entries.append(("none is below", {"color": theme.INK, "linestyle": "dashed"}))
     entries += [("your bound", YOUR_BOUND)] * bounded
@@ -379,7 +379,7 @@ def explore_frontier() -> Explorer:
         "p": steps("ranks p", (2, 4, 6, 8), 4),
         "m": steps("microbatches m", (4, 8, 16, 24), 8),
         "ratio": steps("F : I : W", RATIOS, "1 : 1 : 1"),
-        "transfer": steps("transfer", (0, 0.125, 0.25, 0.5), 0),
+        "transfer": steps("transfer", (0, 0.125, 0.25, 0.5, 0.75, 1), 0),
         "memory": steps("memory of a rank", MEMORY, "p"),
     }
     return Explorer("explore_frontier", controls, chosen_on_the_frontier)
