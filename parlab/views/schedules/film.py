@@ -143,7 +143,7 @@ def _events(shown: ScheduleTimeline) -> list[Any]:
 
 
 def _stops(shown: ScheduleTimeline, most: int) -> list[Any]:
-    """The times at which an action starts or ends, at most so many: those that are nearest to the next share its stop."""
+    """The times at which an action starts or ends, at most so many: those nearest to the next share its stop."""
     found = _events(shown)
     while len(found) > most:
         gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
