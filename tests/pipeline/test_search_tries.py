@@ -106,6 +106,13 @@ def test_at_a_transfer_of_1_four_microbatches_more_cost_zb_v_12_units_and_straig
     assert [after - straight[0] for after in straight[1:]] == [15, 30, 90]
 
 
+def test_at_a_transfer_of_1_four_microbatches_more_cost_v_min_28_units_and_straight_stages_30():
+    folded = [simulate(v_min(4, m), Costs(0.5, 0.5, 0.5, 1)).makespan for m in (8, 12, 16, 32)]
+    straight = [lower_bound(4, m, Costs(transfer=1), memory_limit=2) for m in (8, 12, 16, 32)]
+    assert [after - folded[0] for after in folded[1:]] == [28, 56, 168]
+    assert [after - straight[0] for after in straight[1:]] == [30, 60, 180]
+
+
 @pytest.mark.parametrize(("transfer", "units_of_all"), [(0, 41), (1, 63)])
 def test_six_seeds_of_the_search_end_at_the_same_makespan(monkeypatch, transfer, units_of_all):
     numbers = random.Random
@@ -142,6 +149,28 @@ def test_and_nothing_where_i_takes_no_longer_than_both(times):
     f, i, w = times
     for limit in (4, 8):
         assert units(limit, Costs(*times)) == 3 * f + 8 * (f + i + w)  # the last rank's own
+
+
+@pytest.mark.parametrize(
+    ("stages", "spans"),
+    [
+        ([9, 9, 8, 8.4], (239.8, 230.8, 227.6, 227.6)),
+        ([9, 8, 8, 8], (237, 228, 219, 217)),
+        ([5, 5, 4, 4], (131, 126, 125, 125)),
+    ],
+)
+def test_on_uneven_stages_room_above_p_buys_time_where_an_early_one_is_slower_than_the_last(stages, spans):
+    costs = Costs(stages, stages, stages)
+    assert [units(limit, costs) for limit in (4, 5, 6, 7)] == pytest.approx(spans)
+    assert [lower_bound(4, 8, costs, memory_limit=limit) for limit in (4, 5)] == pytest.approx(spans[:2])
+    assert lower_bound(4, 8, costs, memory_limit=7) == pytest.approx(spans[3])
+
+
+@pytest.mark.parametrize("stages", [[8, 8, 8, 10.4], [9, 9, 8, 9], [8, 8.8, 8, 8.9], [7, 8, 8, 9], [1, 1, 1, 2]])
+def test_and_nothing_where_the_last_is_the_slowest(stages):
+    costs = Costs(stages, stages, stages)
+    last = sum(stages[:3]) + 8 * 3 * stages[3]
+    assert units(4, costs) == pytest.approx(last) == lower_bound(4, 8, costs, memory_limit=8)
 
 
 def test_with_i_of_2_each_place_from_4_to_7_is_a_forward_in_the_first_wait_of_rank_0():

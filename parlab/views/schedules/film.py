@@ -220,7 +220,7 @@ def _arrow(x: float, to: float, y: float) -> str:
 
 
 def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, int]) -> str:
-    """The actions that start from `start` on and before `end`, in whose place, and the chunks that are then kept."""
+    """The actions that start from `start` on and before `end`, in whose place, and the chunks that are kept at last."""
     starting: dict[str, list[str]] = {}
     several = shown.schedule.num_stages > shown.size  # a microbatch passes a rank more than once
     for bar in bars_of_all(shown):
@@ -229,6 +229,6 @@ def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, in
             place = f" in the place of {before[bar.action]}" if bar.action in before else ""
             starting.setdefault(f"rank {bar.rank}", []).append(name + place)
     said = ", ".join(f"{rank} {' '.join(actions)}" for rank, actions in starting.items()) or "nothing"
-    kept = [[0, *(chunks for time, chunks in shown.kept(rank) if time <= start)][-1] for rank in range(shown.size)]
+    kept = [[0, *(chunks for time, chunks in shown.kept(rank) if time < end)][-1] for rank in range(shown.size)]
     told = f"{said} start{'s' * (len(starting) < 2)}; kept {', '.join(map(str, kept))}"
     return told if len(told) < LETTERS - 20 else f"kept {', '.join(map(str, kept))}"

@@ -65,7 +65,8 @@ def test_of_more_times_than_stops_are_asked_for_those_nearest_to_the_next_share_
     film = views.film(zb_v(4, 1), costs=Costs(0.5, 0.5, 0.5), stops=10)
     check_film(film)
     assert film.times == [*range(10)]
-    assert film.lines[1] == "1: rank 2 2F0, rank 3 3F0 start; kept 1, 1, 1, 0"
+    assert film.lines[0] == "0: rank 0 0F0, rank 1 1F0 start; kept 1, 1, 0, 0"
+    assert film.lines[-1] == "8: rank 0 0I0 0W0, rank 1 1W0 start; kept 1, 0, 0, 0"  # as the picture shows at its end
     check_refused(lambda: views.film(gpipe(2, 2), stops=1), "stops=1", "2")
 
 
