@@ -41,7 +41,7 @@ from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_c
 from parlab.sequence.ring_schedule import RingSchedule, RingStep, Tile
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends
-from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, usp_time
+from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, step_time, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.usp import ulysses_cost, usp_attention, usp_attention_backward, usp_cost

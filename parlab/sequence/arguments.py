@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, flag, instance, one_of, optional, positive, text, whole
+from parlab.arguments import Rule, amount, flag, instance, one_of, optional, positive, text, whole
 from parlab.arrays import is_array
 from parlab.world import Cluster, Run, Timeline
 
@@ -83,6 +83,7 @@ RULES: dict[str, Rule] = {
     "cluster": partial(instance, kind=Cluster),
     "run": recorded,
     "kernel": positive,
+    "step": amount,
     "flops_per_second": positive,
     "bytes_per_second": positive,
     "kv_heads_per_query_head": positive,

@@ -9,6 +9,9 @@ exchanges:
     two levels    between the nodes once for all ranks of a node, and inside the nodes
     early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
+What a step of attention costs beside its hop and its pairs, the call of a kernel and the merge of its output, is not on
+the clock: `step` charges it, as a multiple of the least that it can cost (`step_time`).
+
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
 """
@@ -29,6 +32,8 @@ from parlab.world.cluster import picoseconds
 METHODS = ("ring", "double ring", "Ulysses", "USP", "all-gather")
 FLAT, GRID, TWO_LEVELS = WAYS = ("flat", "grid", "two levels")
 FLASH_ATTENTION_3 = 0.65  # of an H100's peak: 648 of 989 TFLOP/s forward, 16-bit, D 128, 16k tokens, no mask (figure 5)
+CALL = 8e-6  # seconds: of a call beyond the latency of its message, as NCCL counts it (8.4 µs, src/graph/tuning.cc)
+MERGED = 10  # bytes of memory traffic for a number of out: reads the old one (4) and the new one (2), writes one (4)
 
 
 class MethodTime(NamedTuple):
@@ -40,11 +45,14 @@ class MethodTime(NamedTuple):
 
 
 @checked(RULES)
-def method_times(shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0) -> dict[str, MethodTime]:
+def method_times(
+    shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0, *, step: float = 0.0
+) -> dict[str, MethodTime]:
     """The time of each of `METHODS` that gives all ranks equally many heads, with the fastest of its
     exchanges; of USP with its best U (1 < U < P). Several nodes are needed for the double ring: in one it is the ring.
 
-    `kernel` is the fraction of the device's peak that attention reaches (`Cluster.reaching`).
+    `kernel` is the fraction of the device's peak that attention reaches (`Cluster.reaching`). Each step of attention
+    after the first costs `step` times `step_time`: rings have P steps, USP P/U, Ulysses and all-gather one.
 
     >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
@@ -56,7 +64,7 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster, kernel: flo
     groups = {"ring": [1], "Ulysses": [size], "USP": between}
     found = {
         name: [
-            MethodTime(usp_time(shape, size, cluster, ulysses=u, way=way), way, u)
+            MethodTime(usp_time(shape, size, cluster, ulysses=u, way=way, step=step), way, u)
             for u in of_method
             if _even(shape, u)
             for way in _ways(shape, u, size, cluster)
@@ -64,21 +72,38 @@ def method_times(shape: AttentionShape, size: int, cluster: Cluster, kernel: flo
         for name, of_method in groups.items()
     }
     several = _several_nodes(size, cluster)
-    found["double ring"] = [_double_ring_time(shape, size, cluster)] if several else []
+    found["double ring"] = [_double_ring_time(shape, size, cluster, step)] if several else []
     ways = (FLAT, TWO_LEVELS) if several else (FLAT,)
     found["all-gather"] = [MethodTime(_allgather_time(shape, size, cluster, way), way) for way in ways]
     return {name: min(found[name]) for name in METHODS if found[name]}
 
 
+@checked(RULES)
+def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """The least that a step of attention costs beside its hop and its pairs: 8 µs for its call, and the merge of its
+    output, 10 bytes for each number of S/P rows, at the speed of the memory. Computed traffic, not a measurement: what
+    a merge reads is there already, it is one kernel, and no number passes twice. With zigzag shards the last rank
+    merges all its rows in each step, and the first one half of them; groups of USP have U times the rows of H/U heads.
+
+    >>> prompt = AttentionShape(S=131072, H=32, G=8, D=128, itemsize=2)
+    >>> step_time(prompt, 16, Cluster.uniform(0, 1e9, memory_bandwidth=3.35e12)) / 1e6  # µs
+    108.162484
+    """
+    merged = shape.B * shape.H * shape.shard(size) * shape.D * MERGED
+    return picoseconds(CALL) + picoseconds(cluster.device_of(0).seconds(0, merged))
+
+
 @checked(RULES | {"way": partial(one_of, choices=WAYS)})
-def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int, way: str = FLAT) -> int:
+def usp_time(
+    shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int, way: str = FLAT, step: float = 0.0
+) -> int:
     """The time of `usp_attention`, whose groups of U ranks exchange flat, in a grid or in two levels.
 
         there + back + max(own, hop) + (P/U − 2) max(half, hop) + half
 
     `there` is the all-to-all with q, k and v of a rank's heads, `back` the one with out and lse. A hop brings the K/V
     of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's own, C(C + 1)/2
-    pairs, then those of each other group, C²/2 pairs.
+    pairs, then those of each other group, C²/2 pairs, to which `step` adds the call and the merge.
 
     Raises:
         ValueError: a rank would get other heads than its neighbours: U must divide H, and U and G one the other.
@@ -91,7 +116,8 @@ def usp_time(shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int
     mine = _heads_of(shape, ulysses)
     C, ring = shape.shard(size) * ulysses, size // ulysses
     hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
-    own, half = _attend(mine, C * (C + 1) // 2, cluster), _attend(mine, C * C // 2, cluster)
+    own = _attend(mine, C * (C + 1) // 2, cluster)
+    half = _attend(mine, C * C // 2, cluster) + _charged(step, shape, size, cluster)
     turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
     return _exchanges(shape, size, cluster, ulysses, way) + turn
 
@@ -135,7 +161,12 @@ def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int,
     return inside + (nodes - 1) * sum(map(inter.picoseconds, (c * (node.rows + node.kv), c * node.result)))
 
 
-def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster) -> MethodTime:
+def _charged(step: float, shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """What a step after the first costs beside its hop and its pairs."""
+    return round(step * step_time(shape, size, cluster)) if step else 0
+
+
+def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step: float) -> MethodTime:
     """The time of `double_ring_attention`: a turn of the inner ring for each node, while the K/V of the next turn come.
 
     With a port for each level these leave early, and the whole turn hides them. With one port for both they leave late:
@@ -144,7 +175,8 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster) -> Met
     c, places, one_port = shape.shard(size), cluster.ranks_per_node, cluster.ports == 1
     kv = c * shape.token(backward=False).kv
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
-    own, half = _attend(shape, c * (c + 1) // 2, cluster), _attend(shape, c * c // 2, cluster)
+    own = _attend(shape, c * (c + 1) // 2, cluster)
+    half = _attend(shape, c * c // 2, cluster) + _charged(step, shape, size, cluster)
     time = 0
     for turns_left in reversed(range(size // places)):
         hops = [max(half if time else own, hop)] + [max(half, hop)] * (places - 2)  # each beside a tile

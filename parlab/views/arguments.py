@@ -56,6 +56,7 @@ RULES: dict[str, Rule] = {
     "sequence_parallel": flag,
     "asked": flag,
     "kernel": positive,
+    "step": amount,
     "latency": amount,
     "bandwidth": positive,
     "memory": optional(positive),

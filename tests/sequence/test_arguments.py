@@ -111,6 +111,8 @@ ROWS = [
     (lambda: method_times(SHAPE, 0, DGX_H100), "size=0: must be a whole number, at least 1"),
     (lambda: method_times(SHAPE, 2, None), "cluster=None: must be a Cluster"),
     (lambda: method_times(SHAPE, 2, DGX_H100, kernel=0), "kernel=0: must be a number greater than 0"),
+    (lambda: method_times(SHAPE, 2, DGX_H100, step=-0.5), "step=-0.5: must be a number, at least 0 and finite"),
+    (lambda: usp_time(SHAPE, 2, DGX_H100, ulysses=1, step=float("nan")), "step=nan: must be a number, at least 0"),
     (lambda: method_times(SHAPE, 2, DGX_H100, 1.1), "kernel=1.1: must be at most 1, the peak"),
     (lambda: usp_time(SHAPE, 2, DGX_H100, ulysses=1, way="ring"), "way='ring': use one of flat, grid, two levels"),
     (lambda: usp_time(SHAPE, 2, DGX_H100, ulysses=2, way="grid"), "way='grid': groups of 2 ranks fill no nodes of 8"),

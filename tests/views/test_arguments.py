@@ -38,6 +38,8 @@ ROWS = [
     (lambda: views.attention_map(G=1.0), "G=1.0: must be a whole number, at least 1"),
     (lambda: views.attention_map(D=True), "D=True: must be a whole number, at least 1"),
     (lambda: views.attention_map(D=10**19), "D=10000000000000000000: must be at most 2147483648"),
+    (lambda: views.attention_map(step=-1), "step=-1: must be a number, at least 0 and finite"),
+    (lambda: views.attention_map(step="1"), "step='1': must be a number, at least 0 and finite"),
     (lambda: views.attention_map(cluster=[]), "cluster=[]: must be a Cluster"),
     (lambda: views.attention_map(method=np.array([])), "method=array([], dtype=float64): use one of fastest, ring"),
     (lambda: views.memory_levels(LLAMA_8B, "8", 2), "S='8': must be a whole number, at least 1"),
@@ -93,7 +95,7 @@ def test_the_bill_of_a_step_that_takes_no_time_says_nothing_of_its_time():
 
 
 def test_where_nothing_takes_time_all_methods_take_as_long():
-    figure = views.attention_map(S=4096, size=8, cluster=FREE, method="ring")
+    figure = views.attention_map(S=4096, size=8, cluster=FREE, step=0, method="ring")
     assert title(figure) == "Ring, Ulysses, USP 2 and all-gather tie: 4096 tokens on 8 ranks, at 65 % of the peak"
     assert repr(figure).count("1.0 ×") == 7 * 11
     figure._repr_png_()

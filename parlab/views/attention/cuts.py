@@ -55,8 +55,17 @@ def attention_cuts(lab: LabAttention, splits: Mapping[str, Sequence[Chunk]], cut
     grays = np.round(15 * (1 - 0.75 * np.sqrt(shown))) / 15  # few: of the 128 colours of a stored picture, each is gray
     below.imshow(grays, cmap="gray", vmin=0, vmax=1, extent=(low, high, high, low), aspect="auto")
     words = [word.strip() for word in lab.words[low:high]]
-    scale(below.xaxis, "key: the word looked at", ticks=[low, middle, high], dashes=False)
-    scale(below.yaxis, ticks=np.arange(low, high) + 0.5, says=words, size=theme.SMALL, dashes=False)
+    columns = [low, middle, high - 1]
+    named = [f"{at} {lab.words[at].strip()}" for at in columns]
+    scale(below.xaxis, "key: the word looked at", ticks=[at + 0.5 for at in columns], says=named, dashes=False)
+    scale(
+        below.yaxis,
+        "query: the word that looks",
+        ticks=np.arange(low, high) + 0.5,
+        says=words,
+        size=theme.SMALL,
+        dashes=False,
+    )
     for (name, places), color, dashes in zip(stops.items(), CUT_COLORS, ("dashed", "solid"), strict=True):
         for at in places:
             above.axvline(at, color=color, linewidth=1.6, linestyle=dashes, gid=f"cut {name}")

@@ -109,7 +109,8 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
     plan, messages = plan_of(shown), _carried(shown)
     assert plan is not None
     composed = _composed(shown)
-    name = f"{composed}, composed" if composed else str(shown.transfers[0].label).partition(",")[0]
+    said = next(str(t.label) for t in shown.transfers if t.name != "all_to_all" and t.label is not None)
+    name = f"{composed}, composed" if composed else said.partition(",")[0]
     begins = {t.start for t, _ in messages if t.src == 0} | {span.start for span in _attends(shown, 0)}
     begins -= {span.end for span in _attends(shown, 0)} - {t.start for t, _ in messages if t.src == 0}
     headline = f"{name[0].upper()}{name[1:]}, {size} ranks: {shown.format(shown.makespan)}"
@@ -123,7 +124,8 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
         moving = _letter(t.src, part.cells, size) + _cells(t.src, part, size)
         film.move(moving, t.start, t.end, (_left(t.dst, size) - _left(t.src, size), 0), (0, far))
     for time, later in zip(film.times, film.times[1:], strict=False):
-        film.tell(time, _told(shown, plan, messages, time, later))
+        alike = " (all alike)" if not time and "causal=False" in said else ""
+        film.tell(time, f"rank 0{alike} {_told(shown, plan, messages, time, later)}")
     return film
 
 
@@ -264,7 +266,6 @@ def _draw_places(film: Film, size: int, per_node: int) -> None:
         x = _left(rank, size)
         film.draw(word(x + ACROSS * size / 2, TOP - 72, f"rank {rank}", "strong"))
         film.draw(outline(x - 1, TOP - 1, ACROSS * size, DOWN * size, "empty"))
-    film.draw(word(_left(0, size), TOP - 50, "heads →, tokens ↓", "left"))
 
 
 def _draw_held(
@@ -312,7 +313,9 @@ def _draw_work(film: Film, shown: Timeline, rank: int) -> None:
     y = TOP + DOWN * shown.size + LANES + LANE * rank - 14
     film.draw(word(film.x(0) - 14, y + LANE / 2 - 2, rank))
     if rank == 0:
-        film.draw(word(film.x(0), y - 12, "bar: this rank attends; line below it: a message arrives", "left"))
+        film.draw(
+            word(film.x(0), y - 12, "Above: heads →, tokens ↓. Bar: this rank attends; line: a message arrives", "left")
+        )
     arrives = [t for t in shown.transfers if t.dst == rank and t.end > t.start]
     marks = "".join(_bar(film, span, y, LANE - 8, WORK) for span in _attends(shown, rank))
     film.bare(marks + "".join(_bar(film, t, y + LANE - 7, 4, ARRIVES) for t in arrives))
@@ -362,7 +365,7 @@ def _frame(rank: int, cells: Cells, size: int) -> str:
 
 
 def _told(shown: Timeline, plan: MethodPlan, messages: list[tuple[Transfer, Carried]], time: int, later: int) -> str:
-    """In words: rank 0 begins this between two stops."""
+    """In words what rank 0 begins between two stops."""
     size = shown.size
     goes = [(_said(part, size), t.dst) for t, part in messages if t.src == 0 and time <= t.start < later]
     told = [f"sends {part} to rank {dst}" for part, dst in goes]
@@ -371,7 +374,7 @@ def _told(shown: Timeline, plan: MethodPlan, messages: list[tuple[Transfer, Carr
     if seen:
         attended = _said(Carried(KV, seen), size)
         told.append("attends " + ("them" if [part for part, _ in goes] == [attended] else attended))
-    return f"rank 0 {', '.join(told)}"
+    return ", ".join(told)
 
 
 def _said(part: Carried, size: int) -> str:

@@ -17,6 +17,7 @@ from parlab.sequence import (
     MethodTime,
     double_ring_cost,
     method_times,
+    step_time,
     usp_cost,
 )
 from parlab.sequence.times import TWO_LEVELS
@@ -35,7 +36,7 @@ COLORS = {"ring": "#E0D8C3", "double ring": "#BFD3EA", "Ulysses": "#FBD9A0", "US
 SLOWER = ((1.1, "#FFFFFF"), (1.5, "#F3E3E3"), (3, "#E3BDBD"), (float("inf"), "#CF9090"))  # than the fastest, up to
 NONE = "#EEEEEE"
 TIE = 5  # percent
-STEP = 20  # µs: of kernel calls and merges, which the formulas do not charge, methods have 1 to P
+STEPS = (0, 1, 2, 5, 10, 20)  # times the least that a step costs
 HATCHED: dict[str, Any] = {
     "color": "#00000038",
     "hatch": "//",
@@ -43,6 +44,7 @@ HATCHED: dict[str, Any] = {
     "hatch_linewidth": 0.7,
 }  # where methods tie
 LOST = "#B388FF"  # the colour of a transfer: no work hides it
+BESIDE = "#8C8C8C"  # calls and merges
 ITEMSIZE = 2  # bf16
 At = tuple[int, int]  # tokens and ranks
 Times = dict[str, MethodTime]  # of each method
@@ -60,12 +62,13 @@ def attention_map(
     D: int = 128,
     cluster: Cluster = DGX_H100,
     kernel: float = FLASH_ATTENTION_3,
+    step: float = 1.0,
     method: str = FASTEST,
 ) -> Picture:
     """Draw the fastest method for every length and number of ranks, and every method at the reader's point. A cell is
-    hatched where another method takes at most 5 % longer, or no longer if each step of attention costs 20 µs more, and
-    so are the bars of the methods that tie: the formulas charge no kernel call and no merge, so they do not tell such
-    methods apart. Rings attend in P steps, USP in P/U, Ulysses and all-gather in one.
+    hatched where another method takes at most 5 % longer, and so are the bars of the methods that tie. Rings attend in
+    P steps, USP in P/U, Ulysses and all-gather in one; each step after the first has a call and a merge, which the
+    simulated clock leaves out. They are charged here `step` times the least that they can cost (`step_time`).
 
     `method_times` computes each cell, for the causal forward in bf16 with batch 1, each method with the fastest of its
     exchanges on this cluster. The number after USP is the number of ranks in a Ulysses group.
@@ -75,6 +78,7 @@ def attention_map(
         H, G, D: query heads, key/value heads, head size.
         cluster: the hardware of the formulas.
         kernel: the fraction of the device's peak that attention reaches, at most 1.
+        step: what a call and a merge cost, times the least; at 0 the clock alone.
         method: "fastest", or one of `METHODS`: each cell then says how much longer this method takes than the fastest.
 
     Raises:
@@ -85,11 +89,11 @@ def attention_map(
             raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(str, known))}")
     if H % G:
         raise ValueError(f"H={H}, G={G}: G must divide H")
-    found = _times(H, G, D, cluster, kernel)
+    found = _times(H, G, D, cluster, kernel, step)
     here = found[S, size]
     order = sorted(here, key=lambda name: here[name].picoseconds)
     shape = AttentionShape(S, H, G, D, ITEMSIZE)
-    headline = f"{_verdict(here, size, order)}: {S} tokens on {size} ranks, at {100 * kernel:g} % of the peak"
+    headline = f"{_verdict(here, order)}: {S} tokens on {size} ranks, at {100 * kernel:g} % of the peak"
     sent = {name: _sent(name, time, shape, size, cluster) for name, time in here.items()}
     rows = [
         f"{_named(name, here):<11} {format_time(here[name].picoseconds):>10}, {here[name].exchange}, sends "
@@ -97,17 +101,22 @@ def attention_map(
         for name in order
     ]
     grid = {at: _cell_of(times, method) for at, times in found.items()}
-    ties = {at for at, times in found.items() if len(_tied(times, at[1])) > 1} if method == FASTEST else set()
+    ties = {at for at, times in found.items() if len(_tied(times)) > 1} if method == FASTEST else set()
     lines = [f"{'tokens':>8} | " + " ".join(f"{f'{p} ranks':>12}" for p in RANKS)]
     for s in reversed(LENGTHS):
         cells = [grid[s, p][0] + ("=" if (s, p) in ties else " ") for p in RANKS]
         lines.append(f"{s:>8} | " + " ".join(f"{cell:>12}" for cell in cells).rstrip())
     if ties:
-        lines.append(f"=: another method is within {TIE} %, or as fast if a step costs {STEP} µs more")
+        lines.append(f"=: another method is within {TIE} %")
+    beside = round(step * step_time(shape, size, cluster))
+    if step:
+        lines.append(f"a call and a merge in each step after the first: {format_time(beside)} at the framed point")
     figure = sheet([headline, *rows, *lines], HEIGHT, headline)
     _draw_map(figure, grid, ties, method, S, size, f"ranks, with {H} query heads and {G} K/V heads")
     compute = method_times(shape, size, replace(cluster, intra=FREE, inter=FREE), kernel)["ring"]
-    _draw_bars(figure, here, _tied(here, size), sent, compute.picoseconds)
+    steps = {name: 1 if name == "all-gather" else size // time.ulysses for name, time in here.items()}
+    works = {name: compute.picoseconds + (steps[name] - 1) * beside for name in here}
+    _draw_bars(figure, here, sent, compute.picoseconds, works)
     return figure
 
 
@@ -115,9 +124,11 @@ FREE = Cluster.uniform(0, float("inf")).intra
 
 
 @lru_cache(maxsize=32)
-def _times(H: int, G: int, D: int, cluster: Cluster, kernel: float) -> Found:
+def _times(H: int, G: int, D: int, cluster: Cluster, kernel: float, step: float) -> Found:
     return {
-        (s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster, kernel) for s in LENGTHS for p in RANKS
+        (s, p): method_times(AttentionShape(s, H, G, D, ITEMSIZE), p, cluster, kernel, step=step)
+        for s in LENGTHS
+        for p in RANKS
     }
 
 
@@ -126,21 +137,16 @@ def _named(name: str, times: Times) -> str:
     return f"USP {times[name].ulysses}" if name == "USP" else name
 
 
-def _tied(times: Times, size: int) -> list[str]:
-    """The methods that take at most 5 % longer than the fastest, or no longer if a step costs 20 µs more; the fastest
-    first.
-    """
-    plain = {name: time.picoseconds for name, time in times.items()}
-    steps = {name: 1 if name == "all-gather" else size // time.ulysses for name, time in times.items()}
-    costly = {name: plain[name] + STEP * 10**6 * steps[name] for name in times}
-    first, *others = sorted(times, key=plain.__getitem__)
-    near = [n for n in others if 100 * plain[n] <= (100 + TIE) * plain[first] or costly[n] <= costly[first]]
-    return [first, *near]
+def _tied(times: Times) -> list[str]:
+    """The methods that take at most 5 % longer than the fastest, which is the first."""
+    first, *others = sorted(times, key=lambda name: times[name].picoseconds)
+    most = (100 + TIE) * times[first].picoseconds
+    return [first, *(name for name in others if 100 * times[name].picoseconds <= most)]
 
 
-def _verdict(times: Times, size: int, order: list[str]) -> str:
+def _verdict(times: Times, order: list[str]) -> str:
     """The fastest method, and how much longer the next one takes; or those that tie with it."""
-    first, *others = [_named(name, times) for name in _tied(times, size)]
+    first, *others = [_named(name, times) for name in _tied(times)]
     if others:
         said = f"{', '.join([first, *others[:-1]])} and {others[-1]} tie"
     else:
@@ -196,7 +202,7 @@ def _draw_map(
         limits = [f"up to {most:g} ×" for most, _ in SLOWER[:-1]]
         said = [f"{method} against the fastest: {limits[0]}", *limits[1:], "longer", "heads do not share evenly"]
         names = dict(zip(said, [*(color for _, color in SLOWER), NONE], strict=True))
-    said_of_ties = [(theme.PAPER, f"a tie: within {TIE} %, or {STEP} µs a step", "//")] if ties else []
+    said_of_ties = [(theme.PAPER, f"a tie: within {TIE} %", "//")] if ties else []
     legend_of(figure, [*((color, name, "") for name, color in names.items()), *said_of_ties])
 
 
@@ -204,9 +210,10 @@ def _around(ranks: int) -> marks.Interval:
     return marks.Interval(log2(ranks) - 0.5, log2(ranks) + 0.5)
 
 
-def _draw_bars(figure: Picture, here: Times, tied: list[str], sent: dict[str, int], compute: int) -> None:
-    """The times at the framed point, the fastest method first: of its work, and of its waiting for messages. Where
-    several tie, their bars are hatched."""
+def _draw_bars(figure: Picture, here: Times, sent: dict[str, int], compute: int, works: dict[str, int]) -> None:
+    """The times at the framed point, the fastest method first: to attend, for calls and merges, and waiting for
+    messages. Where several tie, their bars are hatched.
+    """
     spans = {name: time.picoseconds for name, time in sorted(here.items(), key=lambda item: item[1].picoseconds)}
     most = max(spans.values())
     left = LEFT + MAP + 0.4
@@ -214,25 +221,34 @@ def _draw_bars(figure: Picture, here: Times, tied: list[str], sent: dict[str, in
     scale(axes.xaxis, ends=(0, most or 1), ticks=(), line=False)
     scale(axes.yaxis, ends=(len(METHODS) - 0.5, -0.75), ticks=())
     lanes, work = np.arange(len(spans)), theme.KINDS["compute"].color
+    ends = [works[name] for name in spans]
     marks.rectangles(axes, "work", 0, compute, lanes - 0.12, lanes + 0.25, work)
-    marks.rectangles(axes, "lost", compute, list(spans.values()), lanes - 0.12, lanes + 0.25, LOST)
+    marks.rectangles(axes, "beside", compute, ends, lanes - 0.12, lanes + 0.25, BESIDE)
+    marks.rectangles(axes, "lost", ends, list(spans.values()), lanes - 0.12, lanes + 0.25, LOST)
+    tied = _tied(here)
     if len(tied) > 1:
         bars, rows = [marks.Interval(0, spans[name]) for name in tied], [list(spans).index(name) for name in tied]
         marks.frames(axes, "tied", bars, rows, (-0.12, 0.25), **HATCHED)
     for lane, name in enumerate(spans):
         text = f"{_named(name, here)}: {format_time(spans[name])}, {format_bytes(sent[name])}"
         marks.word(axes, 0.01 * most, lane - 0.2, text, va="bottom")
-    legend_of(figure, [(work, "attend", ""), (LOST, "wait for messages", "")], left=left, below=HEIGHT - 0.35)
+    said = [(work, "attend", ""), (BESIDE, "calls, merges", ""), (LOST, "wait", "")]
+    legend_of(figure, said, left=left, below=HEIGHT - 0.35)
 
 
 def explore_long_sequences() -> Explorer:
-    """Sliders for `attention_map`: the method, the reader's point, the heads, the node, the cluster, the kernel."""
+    """Sliders for `attention_map`: the step, the method, the reader's point, the heads, the node, the cluster, the
+    kernel.
+    """
 
-    def draw(method: str, S: int, size: int, H: int, G: int, node: int, cluster: Cluster, kernel: float) -> Picture:
+    def draw(
+        step: int, method: str, S: int, size: int, H: int, G: int, node: int, cluster: Cluster, kernel: float
+    ) -> Picture:
         where = replace(cluster, ranks_per_node=node)
-        return attention_map(S, size, H=H, G=min(G, H), cluster=where, kernel=kernel, method=method)
+        return attention_map(S, size, H=H, G=min(G, H), cluster=where, kernel=kernel, step=step, method=method)
 
     controls = {
+        "step": steps("a step costs, × least", STEPS, 1),
         "method": choice("method", (FASTEST, *METHODS), FASTEST),
         "S": steps("tokens S", LENGTHS, 131072),
         "size": steps("ranks P", RANKS, 16),
@@ -240,6 +256,8 @@ def explore_long_sequences() -> Explorer:
         "G": steps("K/V heads G", (1, 2, 4, 8, 16, 32), 8),
         "node": steps("ranks a node", (4, 8, 16, 64), 8),
         "cluster": choice("cluster", (DGX_H100, DGX_A100, CLASSROOM), DGX_H100, lambda one: one.name),
-        "kernel": steps("kernel, of the peak", (0.3, 0.4, 0.5, FLASH_ATTENTION_3, 0.8, 0.9, 1.0), FLASH_ATTENTION_3),
+        "kernel": steps(
+            "kernel, of the peak", (0.3, 0.4, 0.5, FLASH_ATTENTION_3, 0.8, 0.85, 0.9, 1.0), FLASH_ATTENTION_3
+        ),
     }
     return Explorer("explore_long_sequences", controls, draw)

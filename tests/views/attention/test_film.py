@@ -125,7 +125,7 @@ def test_all_output_is_at_home_in_the_end(name):
 def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
     assert repr(views.film(ran("double_ring"), ranks_per_node=2)).splitlines() == [
         "Double ring, 4 ranks: 105 µs",
-        "0 s: rank 0 sends K/V 0 to rank 1, attends them",
+        "0 s: rank 0 (all alike) sends K/V 0 to rank 1, attends them",
         "14.1 µs: rank 0 sends K/V 0 to rank 2, attends K/V 1",
         "71.5 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
     ]
@@ -135,7 +135,7 @@ def test_a_double_ring_composed_of_two_rings_and_a_crossing_is_filmed_as_one():
     """The crossing leaves first, so the hop inside waits at the port: 57.4 + 14.1 µs."""
     assert repr(views.film(ran("crossing first"), ranks_per_node=2)).splitlines() == [
         "Double ring, composed, 4 ranks: 122 µs",
-        "0 s: rank 0 sends K/V 0 to rank 2, attends them",
+        "0 s: rank 0 (all alike) sends K/V 0 to rank 2, attends them",
         "57.4 µs: rank 0 sends K/V 0 to rank 1",
         "71.5 µs: rank 0 attends K/V 1",
         "88.3 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
@@ -175,7 +175,7 @@ def test_a_caption_has_at_most_60_letters(name):
 def test_usp_turns_in_the_node_and_rings_between_nodes():
     story = repr(views.film(ran("usp"), ranks_per_node=2))
     assert "10.8 µs: rank 0 sends K/V 0, 1 (heads 0, 1) to rank 2, attends them" in story
-    assert "rank 0 sends q, k, v 0 (heads 2, 3) to rank 1" in story
+    assert "rank 0 (all alike) sends q, k, v 0 (heads 2, 3) to rank 1" in story
 
 
 def test_two_ranks_and_other_runs():
