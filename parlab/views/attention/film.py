@@ -313,9 +313,7 @@ def _draw_work(film: Film, shown: Timeline, rank: int) -> None:
     y = TOP + DOWN * shown.size + LANES + LANE * rank - 14
     film.draw(word(film.x(0) - 14, y + LANE / 2 - 2, rank))
     if rank == 0:
-        film.draw(
-            word(film.x(0), y - 12, "Above: heads →, tokens ↓. Bar: this rank attends; line: a message arrives", "left")
-        )
+        film.draw(word(film.x(0), y - 12, "heads →, tokens ↓; bar: this rank attends, line: a message arrives", "left"))
     arrives = [t for t in shown.transfers if t.dst == rank and t.end > t.start]
     marks = "".join(_bar(film, span, y, LANE - 8, WORK) for span in _attends(shown, rank))
     film.bare(marks + "".join(_bar(film, t, y + LANE - 7, 4, ARRIVES) for t in arrives))
