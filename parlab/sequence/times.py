@@ -162,7 +162,7 @@ def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int,
 
 
 def _charged(step: float, shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """What a step after the first costs beside its hop and its pairs."""
+    """The charge for a step after the first: `step` times the least."""
     return round(step * step_time(shape, size, cluster)) if step else 0
 
 
