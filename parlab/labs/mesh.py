@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -91,7 +92,7 @@ def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
         asked = place in drawn[kind]
         return trial.answer(mesh, ends, kind, drawn[kind][place].copy()) if asked else None
 
-    runs = {kind: trial.ran(program, case.size, kind) for kind in SUMMED}
+    runs = {kind: _ran_kind(trial, program, case, kind) for kind in SUMMED}
     for kind, over in SUMMED.items():
         right = _sums(drawn[kind], over)
         for rank, place in enumerate(case.places):
@@ -99,11 +100,31 @@ def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
                 continue
             found = runs[kind].results[rank]
             if said := difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE):
-                causes = _likely_sum(kind, drawn[kind], place, found, _met(runs[kind], case, rank))
+                causes = (
+                    [NO_RETURN if all(other is None for other in runs[kind].results) else RETURNS_NONE]
+                    if found is None
+                    else _likely_sum(kind, drawn[kind], place, found, _met(runs[kind], case, rank))
+                )
                 raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
     if not any(done.timeline.transfers for done in runs.values()):
         need_messages(runs[CUT])
     return ["cut: dp and cp sum; norm and K/V: tp, too; tied: the two ends of the pipeline, too"]
+
+
+NO_RETURN = "likely cause: no `return` is reached for this kind: the sum was made, and not handed back"
+RETURNS_NONE = "likely cause: no `return` is reached here; or it is `reduce`'s result, None on all ranks but one"
+ALL_OF_PP = "likely cause: only the two ends have the tied table and call the function: sum over `ends`, not over pp"
+
+
+def _ran_kind(trial: Trial, program: Any, case: MeshCase, kind: str) -> Run:
+    """The run for one kind of weight. Ranks that wait for the middle of the pipeline are told that it has no table."""
+    try:
+        return trial.ran(program, case.size, kind)
+    except Wrong as wrong:
+        said, cause, _ = str(wrong).partition("likely cause: ")
+        if kind == TIED and cause and re.search(r"of group (pp|model|comm)\b", said):
+            wrong.args = (f"kind {kind!r}: {said.rstrip()}", ALL_OF_PP)
+        raise
 
 
 def _met(done: Run, case: MeshCase, rank: int) -> str:

@@ -89,6 +89,7 @@ PRICES = {"copies": 1, "loss": 2, "norm": 2, "gradients": 5, "ten losses": 20}
 MOST = 5  # the price of a diagnosis
 MODELS = 3  # seeds of the model and the batch
 ALIKE = 11  # the seed of a batch of long prompts on which a mean of means makes the norm as large as counted copies do
+OVERLAP = {"K/V heads not summed": 22, "ends not summed": 17}  # seeds of long prompts: norms of one as of the other bug
 
 
 class Steps(NamedTuple):
@@ -455,6 +456,7 @@ FIND_BUG = Exercise(
             for bug in ("ends not summed", NONE, "norms not summed", HEADS, *list(BUGS)[:2], "copies counted")
         ),
         BugCase("mean of means", seed=ALIKE, long_prompts=True),
+        *(BugCase(bug, seed, long_prompts=True) for bug, seed in OVERLAP.items()),
     ],
     _try_find_bug,
     _draw,

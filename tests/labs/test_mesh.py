@@ -126,6 +126,10 @@ def pipeline_for_tied(mesh, ends, kind, gradient):
     return sum_gradient(mesh, mesh.pp, kind, gradient)
 
 
+def nothing_returned(mesh, ends, kind, gradient):
+    sum_gradient(mesh, ends, kind, gradient)
+
+
 def own_and_no_message(mesh, ends, kind, gradient):
     return gradient
 
@@ -387,19 +391,20 @@ WRONG = [
     ("07.who_sums", tp_for_tied_too, "kind 'tied': "),
     ("07.who_sums", mean_over_all_ranks, "tp is in it, whose ranks have other parts"),
     ("07.who_sums", model_for_norms, "all of pp is in it, whose ranks have other layers"),
-    ("07.who_sums", pipeline_for_tied, "6 ranks, dp=1, pp=3, cp=1, tp=2"),
+    ("07.who_sums", pipeline_for_tied, "only the two ends have the tied table and call the function: sum over `ends`"),
+    ("07.who_sums", nothing_returned, "no `return` is reached for this kind: the sum was made, and not handed back"),
     ("07.who_sums", own_and_no_message, "the ranks of dp are not in it"),
     ("07.who_sums", of_the_last, "it is the gradient of (dp 1, pp 0, cp 0, tp 0) alone"),
     ("07.who_sums", largest, "rank 0 (dp 0, pp 0, cp 0, tp 0), kind 'cut': returned ["),
     (
         "07.who_sums",
         on_the_first_alone,
-        "rank 1 (dp 1, pp 0, cp 0, tp 0), kind 'cut': returned None, expected float64[5]",
+        "returned None, expected float64[5]\n  likely cause: no `return` is reached here; or it is `reduce`'s result",
     ),
     ("07.who_sums", first_rank_enters, "all_reduce"),
     ("07.who_sums", in_single_precision, "returned float32[5], expected float64[5]"),
     ("07.who_sums", as_a_list, "returned list, expected float64[5]"),
-    ("07.who_sums", a_kind_forgotten, "kind 'tied': returned None"),
+    ("07.who_sums", a_kind_forgotten, "no `return` is reached for this kind"),
     ("07.who_sums", through_a_global, "no message was sent"),
     ("07.norm", copies_counted, "take each square by 1 / copies"),
     ("07.norm", over_all_ranks, "those of dp and cp have the same gradients, so sum over mesh.model"),

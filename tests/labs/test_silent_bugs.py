@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
-from parlab.labs.silent_bugs import ALIKE, BUGS, MOST, NONE, PRICES, SEES, _tells
+from parlab.labs.silent_bugs import ALIKE, BUGS, HEADS, MOST, NONE, OVERLAP, PRICES, SEES, _tells
 
 EXERCISE = EXERCISES["07.find_bug"]
 
@@ -261,3 +261,21 @@ def test_a_threshold_on_the_norm_instead_of_the_loss_is_refused(limit):
     text = said(by_the_size)
     assert "a trainer whose bug is 'mean of means', on long prompts" in text or limit == 1.0
     assert "so far 'copies counted' fits as well (the size of a wrong norm depends on the model): ask" in text
+
+
+def test_on_two_batches_of_long_prompts_the_norm_tells_shared_heads_and_ends_the_wrong_way_round():
+    heads, ends = (Suspect(bug, seed, long_prompts=True).ask("norm") for bug, seed in OVERLAP.items())
+    usual = [Suspect(bug).ask("norm") for bug in OVERLAP]
+    assert heads < usual[1] < usual[0] < ends
+
+
+@pytest.mark.parametrize("limit", [0.9, 0.91, 0.95])
+def test_loss_and_thresholds_on_the_norm_are_refused_on_every_draw(limit):
+    def by_thresholds(ask):
+        if ask("loss") != 1:
+            return "mean of means"
+        norm = ask("norm")
+        small = "norms not summed" if norm > 0.98 else HEADS if norm > limit else "ends not summed"
+        return {1: NONE, 0.5: "extra mean"}.get(norm, "copies counted" if norm > 1 else small)
+
+    assert "on long prompts" in said(by_thresholds) or limit == 0.95

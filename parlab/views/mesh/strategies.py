@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from matplotlib.axes import Axes
+
 from parlab.arguments import checked_rank
 from parlab.train import bytes_by_strategy, strategy_of
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows, time_axis, timeline_of
-from parlab.views.drawing.picture import Picture, panel, sheet, write
+from parlab.views.drawing.picture import Picture, inches, panel, sheet, write
 from parlab.views.timelines.timeline import fused
 from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Run, Timeline
@@ -30,7 +32,8 @@ def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None
     """Draw one rank's work in a step on a mesh: a row of what it computes, and a row of messages for each strategy.
 
     A box in a strategy's row is a message that the rank sends or receives, or several without a pause between them. In
-    the first row a gap is time in which the rank waits; a long one for another rank says for which.
+    the first row a gap is time in which the rank waits; a long one for another rank says for which. Words stand beside
+    a pipeline's sums, of a tied table's gradients and of the loss.
 
     Args:
         run: of a program that called `Trainer.step`.
@@ -68,11 +71,32 @@ def step_by_strategy(run: Run | Timeline, *, rank: int = 0, headline: str | None
     marks.labels(axes, waits, [0] * len(waits), where, texts, theme.FAINT)
     for row, (name, own) in enumerate(rows.items(), 1):
         marks.boxes(axes, name, own, [row] * len(own), where, kinds[name].color)
+    if "pp" in rows:
+        _name_sums(axes, [*rows].index("pp") + 1, [t for t in messages if strategy_of(t) == "pp"], works)
     write(figure, theme.WIDTH - 0.15, TOP - 0.1, "sent by all", color=theme.FAINT, ha="right", va="baseline")
     for row, name in enumerate(rows, 1):
         write(figure, theme.WIDTH - 0.15, TOP + ROW * (row + 0.5), format_bytes(counted[name]), ha="right", va="center")
     legend_of(figure, [kind for kind in (FORWARD, BACKWARD, STEP) if kind in phases])
     return figure
+
+
+def _name_sums(axes: Axes, row: int, messages: list[Transfer], works: list[Span]) -> None:
+    """Words beside a pipeline's sums, if there is room: the tied table's before AdamW, the loss's after it."""
+    updates = [span for span in works if span.name == "AdamW"]
+    if not updates:
+        return
+    sums = [t for t in messages if t.name.endswith("all_reduce")]
+    table = [t.end for t in sums if t.end <= updates[0].start]
+    loss = [t.start for t in sums if t.start >= updates[-1].end]
+    words = " table " if table else "", "loss " if loss else ""
+    first, last = axes.get_xlim()
+    before = min(loss, default=last)
+    room = before - max((t.end for t in messages if t.end <= before), default=first)
+    if room * 72 * inches(axes)[0] / (last - first) < sum(map(marks.text_width, words)):
+        return
+    for x, word, side in ((max(table, default=first), words[0], "left"), (before, words[1], "right")):
+        if word:
+            marks.word(axes, x, row, word, color=theme.FAINT, va="center", ha=side)
 
 
 def _without_pauses(messages: list[Transfer]) -> list[Span]:

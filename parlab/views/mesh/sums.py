@@ -147,7 +147,7 @@ def film_of_sums(program: Program | None = None) -> Film:
     for row, kind in enumerate(KINDS):
         _draw_chips(film, row, [(at, done.found) for at, done in enumerate(sums, 1) if done.kind == kind])
     for step, done in enumerate(sums):
-        film.tell(step, _line(done))
+        film.tell(step, _line(done, done.kind in wrong))
         _frame_groups(film, step, [*KINDS].index(done.kind), done.group)
     below = LEFT + 2 * ACROSS - 5, TOP + 2 * DOWN - 12
     if written:
@@ -168,12 +168,13 @@ def _headline(wrong: Sequence[str], last: dict[str, Any]) -> str:
         cut, norm, table = (int(_copies(kind)[0].sum()) for kind in KINDS)
         needs = f"a cut weight needs the gradients of {cut} of {RANKS} ranks, a norm of {norm}, a tied table of {table}"
         return f"Who sums what: {needs}"
-    kind = wrong[0]
+    kind, names = wrong[0], [KINDS[kind] for kind in wrong]
+    every = f"{', '.join(names[:-1])} and {names[-1]} are wrong. " if len(wrong) > 1 else ""
     for rank, own, right in zip(range(RANKS), last[kind], _copies(kind), strict=True):
         has, needs = (", ".join(map(str, np.flatnonzero(x))) or "none" for x in (own, right))
         if has != needs:
-            return f"{KINDS[kind]}: rank {rank} has the gradients of {has}, and needs those of {needs}"
-    return f"{KINDS[kind]}: {_counts(last[kind])}"
+            return f"{every}{KINDS[kind]}: rank {rank} has the gradients of {has}, and needs those of {needs}"
+    return f"{every}{KINDS[kind]}: {_counts(last[kind])}"
 
 
 def _counts(found: Any) -> str:
@@ -183,16 +184,22 @@ def _counts(found: Any) -> str:
 def _verdict(wrong: Sequence[str], last: dict[str, Any]) -> str:
     if not wrong:
         return f"each copy has what it needs, times {SHARE:g}: the mean over data"
-    kind = wrong[0]
+    said = {kind: _fault(kind, last) for kind in wrong}
+    alike = [KINDS[kind] for kind in wrong if said[kind] == said[wrong[0]]]
+    return f"{', '.join(alike)}: {said[wrong[0]]}"
+
+
+def _fault(kind: str, last: dict[str, Any]) -> str:
     copies = [last[kind][np.flatnonzero(others)] for others in _copies(kind)]
     if not all(np.array_equal(own, of[0]) for of in copies for own in of):
-        return f"{KINDS[kind]}: its copies are not equal"
+        return "copies are not equal"
     too_many, too_few = (last[kind] != 0) > (_copies(kind) != 0), (last[kind] != 0) < (_copies(kind) != 0)
     but = "a gradient is missing" if too_few.any() else "one is too many" if too_many.any() else _counts(last[kind])
-    return f"{KINDS[kind]}: equal copies, but {but}"
+    return f"equal copies, but {but}"
 
 
-def _line(done: Sum) -> str:
+def _line(done: Sum, wrong: bool) -> str:
+    """What happens in a step; why those ranks add is said of a weight whose gradient is right at the end."""
     name = KINDS[done.kind].capitalize()
     said = {
         NOBODY: f"{name}: nobody adds. Each rank keeps its own gradient.",
@@ -200,7 +207,8 @@ def _line(done: Sum) -> str:
     }
     group = "data" if done.group == "dp" else done.group  # the same ranks here, where cp is 1
     group = "ends" if (done.kind, group) == ("tied", "pp") else group
-    return said.get(done.group) or REASONS.get((done.kind, group)) or f"{name}: the function adds over {done.group}."
+    reason = None if wrong else REASONS.get((done.kind, group))
+    return said.get(done.group) or reason or f"{name}: the function adds over {done.group}."
 
 
 def _draw_rank(film: Film, rank: int) -> None:

@@ -1,5 +1,6 @@
 """A step by strategy: the pictures' colours and numbers are those of the groups that sent."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -59,6 +60,24 @@ def test_each_strategy_has_a_row_with_the_messages_that_the_rank_sends_or_receiv
     written = {text.get_text() for text in figure.texts}
     assert {format_bytes(counted[strategy]) for strategy in ("dp", "tp")} <= written
     check_text(figure)
+
+
+def test_a_pipelines_sums_are_named_a_tied_table_before_adamw_and_the_loss_after_it(step):
+    def program(comm, config):
+        trainer = Trainer(Mesh(comm, dp=2, pp=2), Llama.random(config), AdamW())
+        trainer.step(TOKENS[:, :-1], TOKENS[:, 1:])
+
+    for tied, words in ((True, {" table ", "loss "}), (False, {"loss "})):
+        done = run(program, 4, replace(CONFIG, tie_word_embeddings=tied), cluster=CLUSTER)
+        figure = views.step_by_strategy(done)
+        (axes,) = figure.axes
+        named = {text.get_text(): text for text in axes.texts if text.get_text() in (" table ", "loss ")}
+        assert set(named) == words
+        sums = [t for t in done.timeline.transfers if t.name == "pp: all_reduce" and 0 in (t.src, t.dst)]
+        assert named["loss "].get_position()[0] in {t.start for t in sums}
+        assert all(text.get_position()[1] == 1 for text in named.values())  # the row of pp
+        check_text(figure)
+    assert not {" table ", "loss "} & {text.get_text() for text in views.step_by_strategy(step).axes[0].texts}
 
 
 def test_forward_backward_and_optimizer_have_colours_of_their_own(step):
