@@ -199,7 +199,7 @@ def _fault(kind: str, last: dict[str, Any]) -> str:
 
 
 def _line(done: Sum, wrong: bool) -> str:
-    """What happens in a step; why those ranks add is said of a weight whose gradient is right at the end."""
+    """The sentence about a step; it says why these ranks add only if the gradient is right at the end."""
     name = KINDS[done.kind].capitalize()
     said = {
         NOBODY: f"{name}: nobody adds. Each rank keeps its own gradient.",
