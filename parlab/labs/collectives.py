@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,19 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, explains
-from parlab.world import Run, per_rank
+from parlab.world import Comm, Run, per_rank
+
+VIEWS = "`x` is read-only, and the pieces of np.split are parts of it: write `a = a + b`, not `a += b`, or copy first"
+
+
+def _with_x_read_only(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer, where a rank cannot write into its x, as in the lesson, whose cells share one x among all ranks."""
+
+    def program(comm: Comm, x: np.ndarray) -> Any:
+        x.flags.writeable = False
+        return answer(comm, x)
+
+    return program
 
 
 def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
@@ -22,7 +36,8 @@ def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tu
 
 def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
     x, P = case.inputs(), case.size
-    done = trial.ran(trial.answer, P, per_rank(x))
+    with explains("read-only", VIEWS):
+        done = trial.ran(_with_x_read_only(trial.answer), P, per_rank(x))
     pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
     sums = [sum(of_rank) for of_rank in pieces]
     flat = "the numbers are right, but only one axis is left: cut x with np.split(x, P)"
@@ -32,6 +47,9 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
         mistakes[f"{nothing}: it left in the first step, as in an all-gather"] = [
             of_rank[rank] for rank, of_rank in enumerate(pieces)
         ]
+        own = "a rank sends pieces of its own x each time: send the sum so far, what came with your own piece added"
+        sent = [results for results in _own_pieces_sent(pieces) if not any(map(difference, done.results, results))]
+        mistakes |= {own: sent[0]} if sent else {}
     check_results(done, x, sums, pieces, mistakes=mistakes)
     counted = [
         bytes_sent(done).check(
@@ -43,6 +61,20 @@ def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
     ]
     _check_ring(done)
     return counted
+
+
+def _own_pieces_sent(pieces: list[list[np.ndarray]]) -> Iterator[list[np.ndarray]]:
+    """Each rank's result if no sum travels: another piece in each step, always its own, always the neighbour's, or one
+    whose sum stays behind. pieces[p][r] is rank r's piece p.
+    """
+    P = len(pieces)
+    for side in (1, -1):  # of the rank that sends here: left, right
+        came = [[pieces[p][(rank - side) % P] for p in range(P)] for rank in range(P)]  # [rank][piece]
+        own = [pieces[rank][rank] for rank in range(P)]
+        yield [own[r] + sum(piece for p, piece in enumerate(came[r]) if p != (r - side) % P) for r in range(P)]
+        yield [own[r] + (P - 1) * came[r][(r - side) % P] for r in range(P)]
+        yield [own[r] + (P - 1) * came[r][r] for r in range(P)]
+        yield [own[r] + came[r][r] for r in range(P)]
 
 
 def _check_ring(done: Run) -> None:
@@ -83,8 +115,11 @@ def _walked(x: list[np.ndarray], roll: int = -1, ahead: int = 1, first: bool = T
 def _try_circulant(trial: Trial, case: Case) -> list[str]:
     x, P = case.inputs(), case.size
     rounded = explains("broadcast", "of 3 pieces a rank keeps 2: it keeps the larger half")
-    with rounded if P & (P - 1) else nullcontext():  # of a power of two no half is rounded
-        done = trial.ran(trial.answer, P, per_rank(x))
+    with (
+        explains("read-only", VIEWS),
+        rounded if P & (P - 1) else nullcontext(),  # of a power of two no half is rounded
+    ):
+        done = trial.ran(_with_x_read_only(trial.answer), P, per_rank(x))
     pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
     mistakes = {
         "pieces are numbered from 0 on every rank: number them from the rank's own on": _walked(x, roll=0),
@@ -114,21 +149,26 @@ CIRCULANT = on_arrays("01.circulant", "circulant(comm, x)", _try_circulant, _div
 def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
     x, P, g = case.inputs(), case.size, case.ranks_per_node
     done = trial.ran(trial.answer, P, per_rank(x), g)
-    summed = {t.src // g == t.dst // g for t in done.timeline.transfers if t.name == "all_reduce"}
-    within_a_group = ("all_reduce",) * (len(summed) < 2)  # the built-in one goes both inside nodes and between them
-    check_results(done, x, [sum(x)] * P, [x] * P, calls=("reduce_scatter", "all_gather", *within_a_group))
-    between = [0] * P
+    between, to_cross = [0] * P, 2 * (P // g - 1) * case.nbytes // P
     for transfer in done.timeline.transfers:
         if transfer.src // g != transfer.dst // g:
             between[transfer.src] += transfer.nbytes
+    summed = [t for t in done.timeline.transfers if t.name == "all_reduce"]
+    inside_and_between = len({t.src // g == t.dst // g for t in summed}) == 2
+    in_groups = all(t.src // g == t.dst // g or t.src % g == t.dst % g for t in summed)
+    whole = inside_and_between and in_groups and min(between) > to_cross  # the built-in one sends less
+    within_a_group = ("all_reduce",) * (whole or not inside_and_between)
+    check_results(done, x, [sum(x)] * P, [x] * P, calls=("reduce_scatter", "all_gather", *within_a_group))
     inside = [sent - out for sent, out in zip(bytes_sent(done).numbers, between, strict=True)]
     exchanged = set(inside) == {2 * (g - 1) * case.nbytes // P} and g < P
     return [
         Count("bytes a rank sends to other nodes", between).check(
             "2(k − 1)/k · n/g",
-            2 * (P // g - 1) * case.nbytes // P,
+            to_cross,
             "the groups are exchanged: rank // g is the same on all ranks of a node, rank % g on all at one place"
             if exchanged
+            else "all_reduce is for the sum between the nodes; inside, reduce-scatter first, so that only n/g crosses"
+            if whole
             else "whole arrays go to other nodes; let each rank send its node's sum of one piece",
         ),
         Count("bytes a rank sends inside its node", inside).check(

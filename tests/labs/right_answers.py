@@ -277,7 +277,7 @@ def leftwards(comm, x):
 
 @of("01.reduce_scatter")
 def in_place_by_slices(comm, x):
-    n = len(x) // comm.size
+    x, n = x.copy(), len(x) // comm.size
     for step in range(comm.size - 1):
         out, back = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
         x[back * n : (back + 1) * n] += comm.sendrecv(x[out * n : (out + 1) * n], comm.right, comm.left)

@@ -41,6 +41,47 @@ def with_the_whole_array_travelling(comm, x):
     return np.split(total, comm.size)[comm.rank]
 
 
+def that_writes_into_x(comm, x):
+    blocks = np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        outgoing, incoming = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        blocks[incoming] += comm.sendrecv(blocks[outgoing], comm.right, comm.left)
+    return blocks[comm.rank]
+
+
+def with_a_list_of_parts_of_x(comm, x):
+    window = [np.split(x, comm.size)[(comm.rank + number) % comm.size] for number in range(comm.size)]
+    while len(window) > 1:
+        half = -(-len(window) // 2)
+        to, source = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
+        for kept, came in zip(window, comm.sendrecv(np.stack(window[half:]), to, source), strict=False):
+            kept += came
+        window = window[:half]
+    return window[0]
+
+
+def sent_each_time(which, to_the_left=False):
+    """A rank adds what comes to its own piece, and sends a piece of its own x each time."""
+
+    def answer(comm, x):
+        to, source = (comm.left, comm.right) if to_the_left else (comm.right, comm.left)
+        total, pieces = 0, np.split(x, comm.size)
+        for step in range(comm.size - 1):
+            outgoing = {"own": comm.rank, "theirs": to, "the next": comm.rank - (step + 1) * (-1) ** to_the_left}
+            total = total + comm.sendrecv(pieces[outgoing[which] % comm.size], to, source)
+        return total + pieces[comm.rank]
+
+    return answer
+
+
+def whose_sums_stay_behind(comm, x):
+    before, pieces = np.split(x, comm.size), np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        outgoing, incoming = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
+        pieces[incoming] = pieces[incoming] + comm.sendrecv(before[outgoing], comm.right, comm.left)
+    return pieces[comm.rank]
+
+
 def in_two_halves(comm, x):
     blocks = np.split(x, comm.size)
     for step in range(comm.size - 1):
@@ -259,6 +300,15 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
     return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
 
 
+def with_an_all_reduce_inside_and_one_between(comm, x, ranks_per_node):
+    inside = comm.split(comm.rank // ranks_per_node)
+    return comm.split(comm.rank % ranks_per_node).all_reduce(inside.all_reduce(x))
+
+
+def with_the_built_in_ring(comm, x, ranks_per_node):
+    return comm.all_reduce(x, algorithm="ring")
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "reason"),
     [
@@ -288,6 +338,14 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.reduce_scatter", with_the_indices_of_the_all_gather, "it left in the first step, as in an all-gather"),
         ("01.reduce_scatter", that_sends_nothing, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", flattened, "the numbers are right, but only one axis is left"),
+        ("01.reduce_scatter", that_writes_into_x, "rank 0 raised ValueError: output array is read-only, at line"),
+        ("01.reduce_scatter", that_writes_into_x, "write `a = a + b`, not `a += b`"),
+        ("01.reduce_scatter", sent_each_time("own"), "send the sum so far"),
+        ("01.reduce_scatter", sent_each_time("theirs"), "send the sum so far"),
+        ("01.reduce_scatter", sent_each_time("the next"), "send the sum so far"),
+        ("01.reduce_scatter", sent_each_time("own", to_the_left=True), "send the sum so far"),
+        ("01.reduce_scatter", sent_each_time("the next", to_the_left=True), "send the sum so far"),
+        ("01.reduce_scatter", whose_sums_stay_behind, "send the sum so far"),
         ("01.reduce_scatter", as_a_list, "returned list, expected float"),
         ("01.circulant", the_ring, "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
         ("01.circulant", with_pieces_numbered_from_0, "pieces are numbered from 0 on every rank"),
@@ -303,6 +361,7 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
         ("01.circulant", with_everything_kept_by_rank_0, "right on ranks: 0; wrong on: 1"),
         ("01.circulant", of_the_circulant_the_mean, "2 times too little"),
         ("01.circulant", by_the_library, "comm.reduce_scatter did the work: build it from"),
+        ("01.circulant", with_a_list_of_parts_of_x, "write `a = a + b`, not `a += b`"),
         ("01.circulant", with_its_axis_left, "expected float"),
         ("01.circulant", where_rank_1_stops_a_step_early, "rank 1 has already returned from the program"),
         ("01.hierarchical_all_reduce", flat, "bytes a rank sends to other nodes"),
@@ -314,6 +373,12 @@ def with_a_whole_sum_inside(comm, x, ranks_per_node):
             "this is the rank's own contribution; nothing was added to it",
         ),
         ("01.hierarchical_all_reduce", by_the_built_in, "comm.all_reduce did the work"),
+        ("01.hierarchical_all_reduce", with_the_built_in_ring, "comm.all_reduce did the work"),
+        (
+            "01.hierarchical_all_reduce",
+            with_an_all_reduce_inside_and_one_between,
+            "inside, reduce-scatter first, so that only n/g crosses",
+        ),
         ("01.hierarchical_all_reduce", with_a_whole_sum_inside, "a reduce-scatter is enough"),
         ("01.hierarchical_all_reduce", with_an_all_reduce_inside, "a reduce-scatter is enough"),
     ],
