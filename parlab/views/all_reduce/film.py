@@ -17,8 +17,8 @@ MOST_PANELS = 3  # of a race
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
 SIDE = 34  # the middle of the names beside a ring, where no message passes
 BETWEEN = 12  # two ranks of a line
-LANE = 0.4  # of a row's height: one of the two ways in which messages pass each other
-SWAPPED = (42, 36)  # from one bar to the next, and of a bar, where all pieces pass each other
+NAMED, SMALL = (20, 13), (8, 5)  # in a line of ranks: the heights of a bar, and of a message above or below it
+APART = 3  # from a bar to a message
 
 
 class Grid(NamedTuple):
@@ -31,6 +31,7 @@ class Grid(NamedTuple):
     height: float  # of a bar
     gap: float  # between two ranks of a column, for their names
     named: bool  # chips have the number of their rank
+    lane: float = 0  # height of a message that passes above or below the bars; 0: it passes over them
 
 
 RING = Grid((70, 454), 40, 116, 30, 24, 46, named=True)
@@ -103,7 +104,8 @@ def pieces_film(shown: Timeline) -> Film:
 
     Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A row is pale from when its
     numbers are sent away, to be added elsewhere, until the sum comes back. A ring turns with the clock. In the other
-    algorithms the ranks stand in a line, so that every piece travels in its own row; two levels show their nodes.
+    algorithms the ranks stand in a line: a piece that goes right travels above its row, one that goes left below it, so
+    that no box is covered; two levels show their nodes.
     """
     moves, size, g = moves_of(shown), shown.size, _ranks_a_node(shown)
     times = sorted({0, *(move.end for move in moves)})
@@ -111,8 +113,7 @@ def pieces_film(shown: Timeline) -> Film:
     headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
     swapped = any(len(move.pieces) == size for move in moves)
     turns = _ring(moves, size) and not swapped
-    row, height = SWAPPED if swapped else (RING.row, RING.height)
-    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), row, height, named=True, ranks_a_node=g)
+    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), named=True, ranks_a_node=g)
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
     for first in range(0, size, g) if g else ():
@@ -162,10 +163,10 @@ def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
     times = sorted({0, *min(ends.values(), key=len), *(found[-1] for found in ends.values())})
     says = next(iter(shown.values())).format
     headline = "; ".join(f"{name} {says(found[-1])}" for name, found in ends.items())
-    panel = 18 * size + 34
+    panel = round(_row(*SMALL)) * size + 34
     film = Film(headline, times, panel * len(shown))
     for number, (name, one) in enumerate(shown.items()):
-        grid, steps = _line_of(size, panel * number + 24, 18, 15, named=False), ends[name]
+        grid, steps = _line_of(size, panel * number + 24, named=False), ends[name]
         film.draw(word(NAMES / 2, grid.top + 18, name, "strong"))
         for done, (since, until) in enumerate(pairwise([0, *steps])):
             count = word(NAMES / 2, grid.top + 40, f"{done} of {len(steps)} steps", "small")
@@ -192,7 +193,7 @@ def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tu
     places = _places(grid, size)
     for rank, (x, y) in enumerate(places):
         middle = _beside(grid, x) if grid is RING else x + grid.bar / 2
-        film.draw(word(middle, y - 0.35 * grid.gap, f"rank {rank}", "strong" if grid.named else "small"))
+        film.draw(word(middle, y - 0.35 * grid.gap - _aside(grid), f"rank {rank}", "strong" if grid.named else "small"))
         own = "".join(_bar(grid, x, y, [piece], "empty") for piece in range(size))
         film.draw(own + "".join(_chips(grid, x, y, size, piece, held[rank][piece]) for piece in range(size)))
     for at in sorted({move.start for move in moves}):
@@ -233,12 +234,24 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     return f"{algorithm} {shown.transfers[0].name.replace('_', '-')}"
 
 
-def _line_of(size: int, top: float, row: float, height: float, *, named: bool, ranks_a_node: int = 0) -> Grid:
-    """All ranks beside each other, with more room between nodes."""
+def _line_of(size: int, top: float, *, named: bool, ranks_a_node: int = 0) -> Grid:
+    """All ranks beside each other, with more room between nodes; messages pass above and below each row."""
+    height, lane = NAMED if named else SMALL
     gaps = [BETWEEN * (1 + bool(ranks_a_node and rank % ranks_a_node == 0 and rank)) for rank in range(size)]
     bar = (WIDTH - NAMES - sum(gaps)) / size
     columns = tuple(NAMES + bar * rank + sum(gaps[1 : rank + 1]) for rank in range(size))
-    return Grid(columns, top, bar, row, height, 46, named)
+    grid = Grid(columns, top, bar, _row(height, lane), height, 46, named, lane)
+    return grid._replace(top=top + _aside(grid))
+
+
+def _row(height: float, lane: float) -> float:
+    """From one bar to the next: a message below the one, a message above the other."""
+    return height + 2 * (lane + APART + 1)
+
+
+def _aside(grid: Grid) -> float:
+    """How far above its bar a message begins that goes right."""
+    return grid.lane + APART if grid.lane else 0
 
 
 def _places(grid: Grid, size: int) -> list[tuple[float, float]]:
@@ -262,8 +275,9 @@ def _height(grid: Grid, size: int) -> float:
 def _bar(grid: Grid, x: float, y: float, pieces: Iterable[int], look: str, *, thin: bool = False) -> str:
     """A frame around the rows of neighbouring pieces."""
     first, *_, last = [*pieces] * 2
-    height = grid.row * (last - first) + grid.height + 4
-    return outline(x - 2, y + grid.row * first - 2, grid.bar + 2, height, look, thin=thin)
+    edge = 1 if thin else 2
+    height = grid.row * (last - first) + grid.height + 2 * edge
+    return outline(x - edge, y + grid.row * first - edge, grid.bar + 2 * edge - 2, height, look, thin=thin)
 
 
 def _pale(grid: Grid, x: float, y: float, piece: int) -> str:
@@ -291,19 +305,18 @@ def _arrow(grid: Grid, start: tuple[float, float], end: tuple[float, float]) -> 
 
 
 def _travels(film: Film, grid: Grid, move: Move, sums: list[frozenset[int]], places: list[tuple[float, float]]) -> None:
-    """Up and down, a message goes around the pieces that lie between. Where two ranks swap all their pieces, and in the
-    small rows of a race, what goes right passes above what goes left.
+    """Up and down, a message goes around the pieces that lie between. In a line, what goes right passes above its row,
+    and what goes left below it.
     """
     (x, y), (to_x, to_y) = places[move.src], places[move.dst]
     breaks = [0, *(n + 1 for n, (a, b) in enumerate(pairwise(move.pieces)) if b > a + 1), len(move.pieces)]
     size = len(places)
-    thin = not grid.named or len(move.pieces) == size
+    thin = grid.lane > 0
     if thin:
         breaks = list(range(len(move.pieces) + 1))
-        lane = LANE * grid.height
-        y += 0 if to_x > x else grid.height - lane
+        y += -_aside(grid) if to_x > x else grid.height + APART
         to_y = y
-        grid = grid._replace(height=lane)
+        grid = grid._replace(height=grid.lane)
     parts = [move.pieces[first:stop] for first, stop in pairwise(breaks)]
     rows = "".join(_bar(grid, x, y, part, "letter", thin=thin) for part in parts)
     chips = "".join(_chips(grid, x, y, size, piece, who) for piece, who in zip(move.pieces, sums, strict=True))

@@ -215,32 +215,43 @@ def test_beside_each_in_a_race_stands_one_number_of_steps_at_a_time_and_at_its_e
 
 
 def test_in_a_race_what_goes_right_passes_above_what_goes_left():
-    """Two that swap a piece never cross: the rows of one are full 2 above those of the other."""
+    """No box is covered: what goes right ends 3 above its row's bar of 8, what goes left begins 3 below it."""
     for film in (views.film(three(128)), views.film(three(8192))):
         flying = [part for part in tree_of(film).iter("g") if part.get("class") in ("go", "go flow")]
         for part in flying:
             right = "--x:-" not in part.get("style")
             boxes = [box for box in part.iter("rect") if box.get("class") is None]
-            assert {(float(box.get("y")) - 24) % 106 % 18 for box in boxes} == {0 if right else 9}
-            assert {float(box.get("height")) for box in boxes} == {6}
+            assert {(float(box.get("y")) - 24) % 138 % 26 for box in boxes} == {0 if right else 8 + 8 + 3}
+            assert {float(box.get("height")) for box in boxes} == {5}
             lines = {box.get("style") for box in part.iter("rect") if box.get("class") == "letter"}
             assert lines == {"stroke-width:1;stroke-dasharray:0"}, "many small frames beside each other: thin lines"
 
 
-def test_two_ranks_that_swap_the_whole_array_do_not_cover_each_other():
-    """What goes right keeps to the upper part of each row, what goes left to the lower one, on the whole way."""
-    for size in (2, 4):
-        film = views.film(collective("all_reduce", size, algorithm="recursive_doubling"))
-        flying = [part for part in tree_of(film).iter("g") if part.get("class") == "go"]
+def test_in_a_line_a_message_covers_no_box_and_no_message_that_goes_the_other_way():
+    """From one bar to the next are 54: what goes right passes in the 17 above a bar with its frame, left below."""
+    for size, algorithm in (
+        (2, "recursive_doubling"),
+        (4, "recursive_doubling"),
+        (5, "circulant"),
+        (4, "rabenseifner"),
+    ):
+        film = views.film(collective("all_reduce", size, 960, algorithm))
+        empty = [box for box in tree_of(film).iter("rect") if box.get("class") == "empty"]
+        tops = [float(box.get("y")) for box in empty if box.get("height") == "24"]
+        first, bars = min(tops), {(top - min(tops)) % 54 for top in tops}
+        assert bars == {0}, "a bar with its frame is the first 24"
         lanes = {True: set(), False: set()}  # for both ways: (top, bottom) of what travels, in its row
-        for part in flying:
+        for part in tree_of(film).iter("g"):
+            if part.get("class") != "go":
+                continue
             numbers = dict(one.split(":") for one in part.get("style").split(";"))
             assert float(numbers["--y"]) == 0
             for box in part.iter("rect"):
-                top = (float(box.get("y")) - 38) % 42
+                top = (float(box.get("y")) - first) % 54
                 lanes[float(numbers["--x"]) > 0].add((top, top + float(box.get("height"))))
-        assert len(flying) == size * (size - 1).bit_length()
-        assert max(bottom for _, bottom in lanes[True]) <= min(top for top, _ in lanes[False])
+        assert min(top for top, _ in lanes[False]) >= 24
+        assert max(bottom for _, bottom in lanes[False]) <= min(top for top, _ in lanes[True])
+        assert max(bottom for _, bottom in lanes[True]) <= 54
 
 
 def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
