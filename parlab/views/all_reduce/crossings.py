@@ -27,6 +27,7 @@ HEIGHT = 5.6  # inches
 ROUNDING = 1e-9  # relative: times that differ by less are equal
 POINTS = 81  # of a curve: four a doubling
 ALL = "all"
+DIAMOND: dict[str, Any] = {"marker": "D", "markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.5}
 RAN = 2**16  # bytes of the array that is really reduced
 Wins = list[tuple[float, str]]  # (bytes, algorithm): the fastest from these bytes on, ascending
 MOST_RANKS = 4096  # the time of a curve grows with the ranks
@@ -100,14 +101,18 @@ def all_reduce_times(
     for name, time in times.items():
         axes.plot(nbytes, time / best, gid=f"formula {name}", **looks[name])
     for name, points in dots.items():
-        dot = {"color": looks[name]["color"], "markersize": 8, "markeredgecolor": theme.PAPER}
+        below = name == "circulant"  # larger, below the others', as its curve
+        dot = {"color": looks[name]["color"], "markeredgecolor": theme.PAPER, "markersize": 13 if below else 8}
+        dot["zorder"] = 2.5 if below else 3
         at = np.array([n for n, _ in points])
         fastest = np.min([all_reduce_time(one, size, at, cluster) for one in chosen], axis=0)
         axes.plot(at, np.array([time for _, time in points]) / fastest, "o", gid=f"run {name}", **dot)
     _mark_crossings(axes, [*wins, (float(nbytes[-1]), "")])
     entries: list[tuple[str, dict[str, Any]]] = [(theme.ALGORITHMS[name].name, looks[name]) for name in chosen]
     entries += [("a run", {"color": theme.INK, "marker": "o"})] * bool(sizes)
-    line_legend(figure, entries + [("equally fast", {"color": theme.INK, "marker": "D"})] * (len(wins) > 1))
+    line_legend(
+        figure, entries + [("equally fast", {"color": theme.INK, **DIAMOND, "markersize": 7})] * (len(wins) > 1)
+    )
     return figure
 
 
@@ -190,7 +195,7 @@ def _mark_crossings(axes: Axes, wins: Wins) -> None:
     for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
         color, _, label = theme.ALGORITHMS[name]
         if number:
-            axes.plot([start], [1], "D", color=theme.INK, markersize=7, gid="crossing")
+            axes.plot([start], [1], color=theme.INK, gid="crossing", zorder=3.5, **DIAMOND)
             above_last = 8 + 16 * (number % 2 == 0)  # two crossings may be near to each other
             text = {"xytext": (8, above_last), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
             axes.annotate(format_bytes(round(start)), (start, 1), color=theme.INK, **text)
