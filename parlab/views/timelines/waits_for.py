@@ -27,8 +27,8 @@ Point = tuple[float, float]
 def deadlock(error: DeadlockError) -> Picture:
     """Draw who waits for whom: an arrow from each blocked rank to the ranks without which it cannot move on.
 
-    Red is what holds up all the others: the cycle of waits, or the chain that ends at a rank which has left the program
-    (a square).
+    Red is what holds up all the others: the waits that go around in a circle, or the chain that ends at a rank which
+    has left the program (a square).
 
     Args:
         error: what `run` raised.
@@ -38,8 +38,9 @@ def deadlock(error: DeadlockError) -> Picture:
     """
     if not isinstance(error, DeadlockError):
         raise ValueError(f"error={error!r}: must be the DeadlockError that run() raised")
-    knot = [*error.cycle, error.cycle[0]] if error.cycle else error.path
-    red = list(pairwise(knot))
+    knot = _circle(error) or error.path
+    around = [(rank, peer) for rank in knot if error.cycle for peer in error.waiting[rank].peers if peer in knot]
+    red = around or list(pairwise(knot))
     peers = {peer for wait in error.waiting.values() for peer in wait.peers}
     ranks = sorted({*error.waiting, *peers})
     height = 5.2 if len(ranks) > 2 else 3.0
@@ -58,12 +59,32 @@ def deadlock(error: DeadlockError) -> Picture:
     return figure
 
 
+def _circle(error: DeadlockError) -> list[int]:
+    """The ranks of the error's cycle, and of all other cycles through one of them; none if there is no cycle."""
+    ahead: dict[int, list[int]] = {rank: list(wait.peers) for rank, wait in error.waiting.items()}
+    behind: dict[int, list[int]] = {}
+    for rank, peers in ahead.items():
+        for peer in peers:
+            behind.setdefault(peer, []).append(rank)
+    return sorted(_reached(ahead, error.cycle[:1]) & _reached(behind, error.cycle[:1]))
+
+
+def _reached(ways: dict[int, list[int]], start: list[int]) -> set[int]:
+    found, new = set(start), start
+    while new:
+        new = list({peer for rank in new for peer in ways.get(rank, ())} - found)
+        found.update(new)
+    return found
+
+
 def _headline(error: DeadlockError) -> str:
-    cycle = error.cycle
+    cycle = _circle(error)
     if len(cycle) == 1:
         return f"Deadlock: rank {cycle[0]} waits for itself"
     if cycle:
-        return f"Deadlock: {len(cycle)} ranks wait for each other in a circle"
+        others = f", and {len(error.waiting) - len(cycle)} for them" if len(error.waiting) > len(cycle) else ""
+        circle = " in a circle" if len(cycle) == len(error.cycle) else ""
+        return f"Deadlock: {len(cycle)} ranks wait for each other{circle}{others}"
     return f"Deadlock: the waits end at rank {error.path[-1]}, which has returned"
 
 
@@ -107,14 +128,16 @@ def _draw_ranks(axes: Axes, place: dict[int, Point], radius: float, error: Deadl
 
 
 def _spell_out(figure: Picture, error: DeadlockError) -> None:
-    """Beside the circle: the waits on the chain, as the error says them."""
-    steps = [error.waiting[rank] for rank in dict.fromkeys(error.path) if rank in error.waiting]
+    """Beside the circle: the waits on the chain, as the error says them; and, if there is room, all others."""
+    chain = [rank for rank in dict.fromkeys(error.path) if rank in error.waiting]
+    others = sorted(set(error.waiting) - set(chain)) if len(error.waiting) <= MOST_STEPS else []
+    steps = [error.waiting[rank] for rank in [*chain, *others]]
     lines: list[str] = []
     for step in steps[:MOST_STEPS]:
         peers = ", ".join(map(str, step.peers[:4])) + (" ..." if len(step.peers) > 4 else "")
         text = f"rank {step.rank} waits for {peers} in {step.call}{step.where}"
         lines += textwrap.wrap(text, LINE, subsequent_indent="    ", max_lines=2, placeholder=" ...")
-    if len(steps) > MOST_STEPS:
+    if len(steps) > MOST_STEPS:  # all of them on the chain
         lines.append(f"... and {len(steps) - MOST_STEPS} more in the same chain")
     if error.path[-1] in error.left:
         lines.append(f"rank {error.path[-1]} has already returned (square)")

@@ -47,6 +47,22 @@ def test_a_wait_that_leads_into_a_cycle_is_not_red():
 
     figure = views.deadlock(stuck(rank_0_waits_for_a_pair_that_waits_for_each_other, 3))
     assert arrows(figure) == {("0", "1", False), ("1", "2", True), ("2", "1", True)}
+    (title,) = (text.get_text() for text in figure.texts if text.get_text().startswith("Deadlock"))
+    assert title == "Deadlock: 2 ranks wait for each other in a circle, and 1 for them"
+
+
+def test_two_circles_with_one_rank_in_both_are_red_and_ranks_off_the_chain_are_written_after_it():
+    def a_ring_where_rank_2_turns_the_other_way(comm, x):
+        to, source = (comm.left, comm.right) if comm.rank == 2 else (comm.right, comm.left)
+        for _ in range(comm.size - 1):
+            comm.sendrecv(x, to, source)
+
+    figure = views.deadlock(stuck(a_ring_where_rank_2_turns_the_other_way, 5))
+    (beside,) = (text.get_text() for text in figure.texts if "Likely cause" in text.get_text())
+    assert {(a, b) for a, b, red in arrows(figure) if red} == {("1", "2"), ("2", "1"), ("2", "3"), ("3", "2")}
+    (title,) = (text.get_text() for text in figure.texts if text.get_text().startswith("Deadlock"))
+    assert title == "Deadlock: 3 ranks wait for each other, and 2 for them"
+    assert [line[:6] for line in beside.splitlines() if line.startswith("rank")] == [f"rank {r}" for r in range(5)]
 
 
 def test_nodes_have_the_colours_of_their_ranks():
