@@ -42,6 +42,7 @@ KINDS = {
     "send": Kind("#4A2A7F", "send"),
     "receive": Kind("#B388FF", "receive"),
     "wait": Kind("#F4F4F4", "waits: other rank not there", "////"),
+    "port": Kind("#FFF6DC", "waits: port busy with another transfer", "----"),
     "transfer": Kind("#F1EAFF", "waits: transfer under way", "...."),
     "idle": Kind("#FFFFFF", "idle"),
 }

@@ -31,27 +31,34 @@ LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and 
 ROW = 0.4  # inches of a run's only lane
 
 
-def compare_timelines(runs: Mapping[str, Run | Timeline], *, headline: str | None = None) -> Picture:
+def compare_timelines(
+    runs: Mapping[str, Run | Timeline], *, headline: str | None = None, queues: bool = False
+) -> Picture:
     """Draw runs below each other on one clock, without their messages: a hatched bar says for whom a rank waits, or
     which transfer.
 
     Args:
         runs: what `run` or `simulate` returned, each under the name that stands above it.
         headline: what stands above all; None: how many.
+        queues: draw and count apart the waits for a transfer that has not started, because a port is busy.
 
     Raises:
         ValueError: nothing to compare, something else than runs, or clocks of different units.
     """
-    figure, kinds = below_each_other(timelines_of(runs, one_clock=True), headline)
+    figure, kinds = below_each_other(timelines_of(runs, one_clock=True), headline, queues=queues)
     legend(figure, kinds)
     return figure
 
 
 def below_each_other(
-    shown: Mapping[str, Timeline], headline: str | None, color: Callable[[Span], str] | None = None
+    shown: Mapping[str, Timeline],
+    headline: str | None,
+    color: Callable[[Span], str] | None = None,
+    *,
+    queues: bool = False,
 ) -> tuple[Picture, list[str]]:
     """The picture of `compare_timelines` without a legend, and the kinds in it; `color` finds a work's colour."""
-    texts = {name: f"{name}: {time_spent(one)}" for name, one in shown.items()}
+    texts = {name: f"{name}: {time_spent(one, queues=queues)}" for name, one in shown.items()}
     words = [f"{texts[name]}\n{one!r}" for name, one in shown.items()]
     height = TOP + sum(LINE + _height(one) for one in shown.values()) + BOTTOM
     figure = sheet(words, height, headline or f"{len(shown)} runs on one clock")
@@ -62,7 +69,8 @@ def below_each_other(
         write(figure, 0.15, top - 0.1, texts[name], theme.TEXT, va="baseline")
         axes = lanes_at(figure, one, end, top, _height(one), clock=name == list(shown)[-1])
         lane_of = {rank: rank for rank in range(one.size)}
-        kinds += draw_computes(axes, one, lane_of, WHOLE, color) + draw_waits(axes, one, lane_of, WHOLE)
+        kinds += draw_computes(axes, one, lane_of, WHOLE, color)
+        kinds += draw_waits(axes, one, lane_of, WHOLE, queues=queues)
         top += _height(one)
     return figure, kinds
 

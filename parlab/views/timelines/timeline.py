@@ -59,12 +59,16 @@ def timeline(
     return figure
 
 
-def time_spent(shown: Timeline) -> str:
-    """The makespan, and how much of the time of all ranks goes into what; the parts add up to 100 %."""
+def time_spent(shown: Timeline, *, queues: bool = False) -> str:
+    """The makespan, and how much of the time of all ranks goes into what; the parts add up to 100 %. With `queues`, a
+    wait for a transfer is one for a busy port until it starts.
+    """
+    queued = sum(start - wait.came for wait, start in zip(shown.waits, starts_of(shown), strict=True)) if queues else 0
     spent = {
         "computing": sum(map(shown.busy, range(shown.size))),
         "waiting for a rank": sum(wait.came - wait.start for wait in shown.waits),
-        "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits),
+        "waiting for a port": queued,
+        "waiting for a transfer": sum(wait.end - wait.came for wait in shown.waits) - queued,
     }
     last = [0] * shown.size
     for rank, end in chain(((s.rank, s.end) for s in shown.computes), ((w.rank, w.end) for w in shown.waits)):
@@ -73,6 +77,15 @@ def time_spent(shown: Timeline) -> str:
     spent["idle"] = max(0, shown.size * shown.makespan - sum(spent.values()))
     parts = percents({name: time for name, time in spent.items() if time})
     return ", ".join([shown.format(shown.makespan), *(f"{part} {name}" for name, part in parts.items())])
+
+
+def starts_of(shown: Timeline) -> list[int]:
+    """For each wait, when the transfer that ends it starts, and not before the other rank has come."""
+    start_of = {(t.src, t.dst, t.end): t.start for t in shown.transfers}
+    ends = (
+        (w.rank, w.peer, w.end) if w.name == "send" else (w.peer, w.rank, w.end) for w in shown.waits
+    )  # of the transfer: from, to, when
+    return [max(wait.came, start_of.get(end, wait.came)) for wait, end in zip(shown.waits, ends, strict=True)]
 
 
 def kind_of(name: str) -> str:
@@ -109,16 +122,24 @@ def _named(name: str) -> list[str]:
 
 
 def draw_waits(
-    axes: Axes, shown: Timeline, lane_of: dict[int, int], where: tuple[float, float], *, words: bool = True
+    axes: Axes,
+    shown: Timeline,
+    lane_of: dict[int, int],
+    where: tuple[float, float],
+    *,
+    words: bool = True,
+    queues: bool = False,
 ) -> list[str]:
     """The waits, as `draw_computes`: until the other rank has come, then until the transfer has passed. `words`: with
-    the rank or the transfer that each waits for.
+    the rank or the transfer that each waits for. `queues`: of the transfer, the time before it starts is drawn apart.
     """
-    waits = [wait for wait in shown.waits if wait.rank in lane_of]
+    starts = starts_of(shown) if queues else [wait.came for wait in shown.waits]
+    waits = [(wait, start) for wait, start in zip(shown.waits, starts, strict=True) if wait.rank in lane_of]
     drawn = []
-    absent = [wait._replace(end=wait.came) for wait in waits]
-    under_way = [wait._replace(start=wait.came) for wait in waits]
-    for kind, part in (("wait", absent), ("transfer", under_way)):
+    absent = [wait._replace(end=wait.came) for wait, _ in waits]
+    queued = [wait._replace(start=wait.came, end=start) for wait, start in waits]
+    under_way = [wait._replace(start=start) for wait, start in waits]
+    for kind, part in (("wait", absent), ("port", queued), ("transfer", under_way)):
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = (spans if len(spans) < marks.MANY else fused(spans, _goes_on)) if words else []
@@ -147,6 +168,8 @@ def awaited(kind: str, wait: Wait) -> list[str]:
     """The rank or transfer that a wait needs, in full and in short. A background collective names its own rank."""
     if wait.peer == wait.rank:
         return ["waits for its own collective", "its own"]
+    if kind == "port":
+        return ["waits for a port", "port"]
     if kind == "wait":
         return [f"waits for rank {wait.peer}", f"for {wait.peer}"]
     way = "to" if wait.name == "send" else "from"

@@ -1,6 +1,8 @@
 """Timelines below each other have one clock."""
 
-from parlab import views
+import numpy as np
+
+from parlab import Cluster, run, views
 from tests.views.attention.ring_runs import rings
 from tests.views.drawn import artists, boxes, texts
 
@@ -26,3 +28,19 @@ def test_contiguous_8_ranks_of_8_tokens_compute_for_65_121_of_the_time_and_zigza
     (causal,) = (text for text in words if text.startswith("causal: 62.0 ns, "))
     assert "54 % computing, " in causal  # (8·8 + 1)/(15·8 + 1) = 65/121
     assert "zigzag: 33.3 ns, 100 % computing" in words
+
+
+def test_of_three_sends_to_one_port_the_second_waits_1_transfer_and_the_third_2():
+    """9 µs each. Rank 0 receives all the time; the others: 0 + 1 + 2 transfers in the queue, and 3 under way."""
+    links = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
+    done = run(lambda comm, x: comm.gather(x[None]), 4, np.ones(1024), cluster=links)
+    figure = views.compare_timelines({"gather": done}, queues=True)
+    shown = {(round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, "ports")}
+    assert shown == {(2, 0, 9_000_000), (3, 0, 18_000_000)}
+    assert (
+        repr(figure).splitlines()[0]
+        == "gather: 27.0 µs, 25 % waiting for a port, 50 % waiting for a transfer, 25 % done"
+    )
+    together = views.compare_timelines({"gather": done})
+    assert repr(together).splitlines()[0] == "gather: 27.0 µs, 75 % waiting for a transfer, 25 % done"
+    assert not artists(together, "ports")
