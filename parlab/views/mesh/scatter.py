@@ -17,7 +17,7 @@ from parlab.world.units import format_bytes
 LEFT, RIGHT, TOP, BOTTOM, PLOT, ROW = 0.9, 0.3, 0.95, 0.7, 3.1, 0.27  # inches, around the plot, of it and of a row
 TABLE = TOP + PLOT + BOTTOM  # where the table begins
 COLUMNS = (0.15, 2.55, 6.0, 7.6, 9.2)  # inches from the left; of numbers their right ends
-MEMORY, TIMES = (1.6 * 2**30, 9 * 2**30), (14, 47)  # the same at all settings, so that dots move, not axes
+MEMORY, TIMES = (1.5 * 2**30, 9 * 2**30), (14, 47)  # the same at all settings, so that dots move, not axes
 TIE = 0.005  # a smaller difference of two times is none
 TITLES = {"one_f_one_b": "1F1B", "zb_h1": "ZB-H1", "zb_h2": "ZB-H2"}
 KINDS = {  # of meshes, by the axes that they have

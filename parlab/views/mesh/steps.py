@@ -95,6 +95,7 @@ def costs_at(
     def program(comm: Comm) -> dict[str, int]:
         mesh = Mesh(comm, *axes, ranks_per_node=min(comm.size, DGX_H100.ranks_per_node))
         how: Any = {"overlap_gather": zero in OVERLAPPED, "keep_last_block": zero == 3}
+        how["sequence_parallel"] = axes[3] > 1  # its usual partner
         trainer = Trainer(mesh, serial, AdamW(), schedule=built, zero=zero, **how)
         for _ in range(steps):
             trainer.step(tokens[:, :-1], tokens[:, 1:])

@@ -2,10 +2,16 @@
 
 import pytest
 
+from parlab import arrays
+from parlab.nn import AdamW, Llama
+from parlab.train import Mesh, Trainer, strategy_of
 from parlab.views.mesh.steps import (
+    CONFIG,
     KERNEL,
     SCALE,
     SHARES,
+    B,
+    S,
     choices,
     computed,
     costs_at,
@@ -16,7 +22,7 @@ from parlab.views.mesh.steps import (
     step_on,
     stored,
 )
-from parlab.world import DGX_H100
+from parlab.world import DGX_H100, run
 from parlab.zero import accounting
 
 CLUSTER = scaled(DGX_H100, KERNEL)
@@ -104,10 +110,11 @@ def test_a_gradient_goes_once_around_the_ring_of_dp_and_a_new_weight_too_in_bf16
 
 
 def test_microbatches_divide_the_activations_of_tp_8_as_those_of_pp_8():
-    one, sixteen = (detailed()[(1, 1, 1, 8), m] for m in (1, 16))
-    saved = (sum(one.held.values()) - sum(sixteen.held.values())) / 2**30
-    assert saved == pytest.approx(2 * (3.45 - 0.84), rel=1e-2)  # activations: 2 GiB for each MiB of the small model
-    assert sum(sixteen.held.values()) < sum(detailed()[(1, 8, 1, 1), 16].held.values())
+    one, two, four, sixteen = (detailed()[(1, 1, 1, 8), m] for m in (1, 2, 4, 16))
+    saved = [sum(a.held.values()) - sum(b.held.values()) for a, b in ((one, two), (two, four), (four, sixteen))]
+    assert saved[1:] == pytest.approx([saved[0] / 2, saved[0] * 3 / 8], rel=0.02)  # kept: 1, 1/2, 1/4 and 1/16
+    beside = sum(detailed()[(1, 8, 1, 1), 16].held.values())
+    assert sum(two.held.values()) < beside < sum(one.held.values())
     assert sixteen.seconds > 1.5 * one.seconds
 
 
@@ -124,3 +131,45 @@ def test_with_four_times_the_rows_zb_h2_is_a_tenth_behind_dp_16():
     replicas = costs_at((0.6, 0.8), (16, 1, 1, 1), 1, "one_f_one_b", 3, 64)
     behind = [one.seconds / other.seconds - 1 for one, other in zip(pipeline, replicas, strict=True)]
     assert behind == pytest.approx([0.104, 0.112], abs=1e-3)
+
+
+def together(spans):
+    """Times in which one of these spans, or more, go on."""
+    found = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([start, end])
+    return found
+
+
+def test_two_thirds_of_dps_messages_hide_behind_products():
+    tokens = arrays.generator(0).integers(CONFIG.vocab_size, size=(B, S + 1))
+    serial = Llama.random(CONFIG, dtype="float32")
+
+    def program(comm):
+        how = {"zero": 1, "overlap_gather": True, "sequence_parallel": True}
+        trainer = Trainer(Mesh(comm, dp=8, tp=2, ranks_per_node=8), serial, AdamW(), **how)
+        for _ in range(3):
+            trainer.step(tokens[:, :-1], tokens[:, 1:])
+        trainer.finish()
+
+    done, shares = run(program, 16), []
+    for share in (0.4, 0.6, 0.8):
+        timeline = done.on(scaled(DGX_H100, share))
+        updates = [
+            [span.end for span in timeline.spans if (span.rank, span.name) == (rank, "AdamW")] for rank in range(16)
+        ]
+        ends = [(own[len(own) // 3 - 1], own[len(own) * 2 // 3 - 1]) for own in updates]
+        first, last = map(max, zip(*ends, strict=True))  # of the second step
+
+        def within(spans, first=first, last=last):
+            return together((max(a, first), min(b, last)) for a, b in spans if b > first and a < last)
+
+        works = within((span.start, span.end) for span in timeline.computes if span.rank == 0)
+        of_dp = [t for t in timeline.transfers if strategy_of(t) == "dp" and 0 in (t.src, t.dst) and t.src != t.dst]
+        messages = within((t.start, t.end) for t in of_dp)
+        hidden = sum(max(0, min(b, d) - max(a, c)) for a, b in messages for c, d in works)
+        shares.append(hidden / sum(end - start for start, end in messages))
+    assert shares == pytest.approx([0.68, 0.65, 0.64], abs=0.01)
