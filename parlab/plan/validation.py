@@ -17,6 +17,7 @@ from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.seconds import layer_seconds, total
 from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
+from parlab.zero import MIXED, StateBytes
 
 KINDS = ("fitted", "formula", "unseen")
 WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
@@ -111,6 +112,8 @@ def _habits(every: dict[str, Any]) -> str:
     changed = {name: every[name] for name in vars(Software()) if name in every}
     words = {name: ", ".join(x) or "nothing" if isinstance(x, list) else x for name, x in changed.items()}
     said = [f"{name} {x}" for name, x in words.items()]
+    if "state" in every:
+        said.append("state " + ", ".join(map(str, every["state"])))
     return ", ".join([every["software"], *said])
 
 
@@ -131,7 +134,8 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without
         return kept_of_layer(case, case.recompute).item() / 1e6
     if unit == "ms":
         return 1e3 * getattr(total(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
-    found = estimate(config, cluster, layout, batch=batch, sequence=sequence, hardware=hardware, software=software)
+    asked = {"batch": batch, "sequence": sequence, "hardware": hardware, "software": software}
+    found = estimate(config, cluster, layout, state=StateBytes(*of.get("state", MIXED)), **asked)
     seconds = found.total_seconds - (found.seconds[without] if without else 0.0)
     if unit == "s":
         return seconds

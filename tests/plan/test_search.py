@@ -15,6 +15,7 @@ from parlab.pipeline import Costs, looped_bfs, simulate
 from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
 from parlab.plan.software import PROGRAMS
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
+from parlab.zero import StateBytes
 
 LLAMA_3 = {"batch": 2048, "sequence": 8192}
 SMALL = LlamaConfig(256, 512, 1408, 6, 8, 4), GPTConfig(256, 512, 6, 8)
@@ -178,6 +179,25 @@ def test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_76_2_and_
 def test_at_74_5_gib_llama_3s_mesh_is_the_best_where_layouts_hold_0_968_to_1_049_of_their_plans(held, mesh):
     plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, zero=[1, 2], **LLAMA_3)
     layout = replace(plans, memory=80e9 / held).best.layout
+    assert (layout.dp, layout.pp, layout.tp) == mesh
+
+
+@pytest.mark.parametrize(
+    ("held", "mesh"),
+    [
+        (0.958, (256, 8, 8)),
+        (0.959, (128, 16, 8)),
+        (1, (128, 16, 8)),
+        (1.037, (128, 16, 8)),
+        (1.038, (128, 8, 16)),
+        (1.29, (128, 8, 16)),
+    ],
+)
+def test_with_gradients_held_in_float32_llama_3s_mesh_is_the_best_from_0_96_to_1_04(held, mesh):
+    """Megatron holds 4 bytes of a gradient."""
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, zero=[1, 2], **LLAMA_3)
+    grid = estimate(LLAMA_405B, DGX_H100, plans.layouts, state=StateBytes(gradient=4), **LLAMA_3)
+    layout = replace(plans, grid=grid, memory=80e9 / held).best.layout
     assert (layout.dp, layout.pp, layout.tp) == mesh
 
 
