@@ -202,6 +202,10 @@ class StepTimeCase(NamedCase):
             (ring, self.seconds(traffic=turn / t)),
             ("tp ranks share the work", self.seconds(work=self.work)),
             ("a stage has 1/pp of the layers", self.seconds(p=1)),
+            (
+                "a stage waits for the turns of its own layers, 1/pp of them",
+                self.seconds(traffic=p * (t - 1) / t * turn),
+            ),
             ("a stage waits for its traffic in the bubble too", self.seconds(ends=0) + bubble),
             ("nothing hides the traffic here", self.seconds(max(0, self.work / t - (t - 1) / t * turn))),
             (shared, self.seconds(traffic=(t - 1) / t**2 * turn)),

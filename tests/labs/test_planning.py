@@ -49,9 +49,11 @@ def floored(params, kept, d, p, t, m, zero, state):
     return params * divided / (p * t) + min(p, m) * kept / (p * t)
 
 
-def timed(work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, share=None, stages=None, join=None):
+def timed(
+    work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, share=None, stages=None, join=None, late=None
+):
     """`step_time`, with one thing otherwise."""
-    traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed
+    traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed * (late(p) if late else 1)
     stage = (join or (lambda a, b: a + b))(work / (share(t) if share else t), traffic) / (stages(p) if stages else p)
     return stage * ((m(batch, d) if m else batch / d) + (ends(p, v) if ends else (p - 1) / v))
 
@@ -160,6 +162,7 @@ WRONG = [
     ("08.step_time", "bytes_cut_again", partial(timed, hop=lambda t: (t - 1) / t**2), "of one rank's turns"),
     ("08.step_time", "work_not_shared", partial(timed, share=lambda t: 1), "tp ranks share the work"),
     ("08.step_time", "one_stage", partial(timed, stages=lambda p: 1), "1/pp of the layers"),
+    ("08.step_time", "turns_of_all_layers", partial(timed, late=lambda p: p), "the turns of its own layers"),
     ("08.step_time", "overlapped", partial(timed, join=max), "nothing hides the traffic"),
     ("08.step_time", "minutes", lambda *args: timed(*args) / 60, "expected"),
     ("08.step_time", "nothing_back", lambda *args: print(timed(*args)), "returned None, expected a number"),
