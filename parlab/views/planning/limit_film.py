@@ -20,7 +20,7 @@ SLOWER = 1.12  # times the first best: slower layouts are not drawn
 DOTS = 140  # the most that are drawn
 STOPS = 12
 GAIN = 0.01  # of the time: a layout that gains less does not take over
-BEFORE = 1e-6  # GiB before a stop: then the bill there is not seen yet
+BEFORE = 1e-6  # GiB before a stop: the last line begins when the clock comes there
 GIB = 2**30
 
 
@@ -70,7 +70,7 @@ def limit_film(
         start = stops[number] if number else None
         end = stops[number + 1] if number + 1 < len(best) else None
         before = best[number - 1] if number else found
-        film.draw(_bill(found, before, each), start, None if end is None else end - BEFORE)
+        film.draw(_bill(found, before, each), start, end, after=True)
         film.draw(_ring(*place.of(found)), start, end, between=True)
         told.append((stops[number] - BEFORE * (0 < number == len(best) - 1), _line(found, before)))
     film.narrate(told)

@@ -23,7 +23,7 @@ RANKS = 16384
 META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
 FITS = {"color": theme.RANKS[0], "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
 OUT = {"color": "#808080", "marker": "o", "markersize": 4, "linestyle": "none", "markeredgewidth": 0}
-WINNER = {"color": theme.RANKS[5], "marker": "*", "markersize": 17, "linestyle": "none", "markeredgecolor": theme.INK}
+WINNER = {"color": theme.RANKS[5], "marker": "*", "markersize": 23, "linestyle": "none", "markeredgecolor": theme.INK}
 MARK = {"color": theme.INK, "marker": "D", "markersize": 7, "linestyle": "none", "markeredgecolor": theme.PAPER}
 GIB = 2**30
 NEAR = (44.0, 92.0)  # GiB that are drawn
@@ -114,7 +114,8 @@ def verdict(
     x, y = planned * plans.bytes / GIB, plans.seconds
     least = min(FASTEST * meta.total_seconds, 0.97 * best.total_seconds)  # the same wherever usable memory ends
     most = max(SLOWEST * meta.total_seconds, 1.1 * best.total_seconds)
-    scale(axes.xaxis, "GiB of the fullest rank", ends=NEAR, ticks=range(45, 95, 5))
+    bands = f"bands: {BAND[0]:g} to {BAND[1]:g}, what may be usable"
+    scale(axes.xaxis, f"GiB of the fullest rank; {bands}", ends=NEAR, ticks=range(45, 95, 5))
     scale(axes.yaxis, "seconds a step", ends=(least, most))
     near = (x >= NEAR[0]) & (x <= NEAR[1]) & (y <= most)
     for name, part, look in (("fits", x <= usable, FITS), ("too large", x > usable, OUT)):
@@ -124,7 +125,8 @@ def verdict(
             span.start, span.stop, color=pale(mesh_name(span.best.layout)), linewidth=0, zorder=0, gid=f"span {number}"
         )
     axes.axvline(usable, gid="device", **BOUND)
-    axes.plot([planned * meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **MARK)
+    mark = MARK | {"markersize": 5 if best.layout == META else 7}  # on the star it leaves the star to be seen
+    axes.plot([planned * meta.total_bytes / GIB], [meta.total_seconds], gid="Llama 3", zorder=7, **mark)
     at = planned * best.total_bytes / GIB
     axes.plot([max(at, NEAR[0])], [best.total_seconds], gid="winner", zorder=6, **WINNER)
     entries = [
@@ -264,7 +266,7 @@ def verdict_map(products: float = 0.54, least: float = 0.9, most: float = 1.1, c
         for family in MEASURED_MEMORY
     )
     dots = "measured over planned: " + ", ".join(f"{x:.2f}" for x in without)
-    above = f"{through[0]:.1f} to {through[-1]:.1f}"
+    above = f"{through[0]:.2f} to {through[-1]:.2f}"
     figure, axes = plot([said, *at, f"{dots}; with a pipeline {above}"], 4.6, said, left=1.0, right=1.9, top=0.85)
     label = f"usable GiB, {BAND[0]:g} to {BAND[1]:g}"
     scale(axes.xaxis, label, ends=BAND, ticks=range(73, 80), says="{:g}".format, dashes=False)
