@@ -15,18 +15,13 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import lanes_at, legend, legend_of, name_rows, time_axis, timelines_of
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
-from parlab.views.timelines.timeline import ENDS, WHOLE, draw_computes, draw_waits, fused, time_spent
+from parlab.views.timelines.timeline import ENDS, SHORT, WHOLE, draw_computes, draw_waits, fused, time_spent
 from parlab.world import Run, Span, Timeline, Transfer
 from parlab.world.units import format_bytes
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
 PORTS, MOST_BESIDE = 4.0, 3  # inches of a picture of bytes, and panels beside each other
-SHORT = {  # in a lane
-    "all_gather": ["all-gather", "gather"],
-    "reduce_scatter": ["reduce-scatter", "reduce"],
-    "all_reduce": ["all-reduce", "reduce"],
-}
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
 ROW = 0.4  # inches of a run's only lane
 

@@ -17,6 +17,11 @@ from parlab.world import Run, Span, Timeline, Wait
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
 ACTION = re.compile(r"\d+([FBIW])(\d+)")
 ACTION_KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+SHORT = {  # in a lane
+    "all_gather": ["all-gather", "gather"],
+    "reduce_scatter": ["reduce-scatter", "reduce"],
+    "all_reduce": ["all-reduce", "reduce"],
+}
 GRADIENTS = {"backward for the weights": "dW", "backward for the input": "dx"}  # in a narrow box
 
 
@@ -143,10 +148,18 @@ def draw_waits(
         spans = [wait for wait in part if wait.end > wait.start]
         marks.hatched_boxes(axes, f"{kind}s", spans, [lane_of[wait.rank] for wait in spans], where, theme.KINDS[kind])
         named = (spans if len(spans) < marks.MANY else fused(spans, _goes_on)) if words else []
-        texts = [awaited(kind, wait) for wait in named]
+        texts = [_with_its_collective(shown, wait, awaited(kind, wait)) for wait in named]
         marks.labels(axes, named, [lane_of[wait.rank] for wait in named], where, texts)
         drawn += [kind] * bool(spans)
     return drawn
+
+
+def _with_its_collective(shown: Timeline, wait: Wait, texts: list[str]) -> list[str]:
+    """The texts; where a rank waits for its own collective, the shorter ones are the name of what ended then."""
+    if wait.peer != wait.rank:
+        return texts
+    ended = [t.name for t in shown.transfers if t.end == wait.end and wait.rank in (t.src, t.dst)]
+    return [texts[0], *SHORT.get(ended[0], texts[1:])] if ended else texts
 
 
 def _goes_on(last: Wait, wait: Wait) -> bool:
