@@ -108,6 +108,7 @@ def zero(
     runs_params: int | None = None,
     formulas: bool = True,
     headline: str | None = None,
+    end: float = END,
 ) -> Picture:
     """Draw the model's state on a device at each stage, beside 80 GB. `explore_zero` shows this.
 
@@ -119,9 +120,11 @@ def zero(
         runs_params: parameters of the model that ran. Its bytes are drawn times `params` over this. None: Ψ.
         formulas: beside the bars, too. False: before they are asked for.
         headline: above the figure. None: the bytes of `stage`.
+        end: of the axis, in bytes, where longer bars are cut; 80 GB stand on it.
 
     Raises:
-        ValueError: an argument that `model_state_bytes` refuses, no parameters, or a run of no stage or on other ranks.
+        ValueError: an argument that `model_state_bytes` refuses, no parameters, a run of no stage or on other ranks, or
+            an axis that ends before 80 GB.
 
     Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", figure 1.
 
@@ -137,6 +140,8 @@ def zero(
     """
     if not model_state_bytes(params, P, stage, state=state) > 0:
         raise ValueError(f"num_params={params!r}, state={state!r}: a model has parameters, of a byte or more")
+    if not end >= DEVICE:
+        raise ValueError(f"end={end!r}: must be at least the {DEVICE:g} bytes of a device")
     on_device = [StateBytes(state.weight, state.gradient, 0) if offload and number else state for number in STAGES]
     whole, held = ([_parts(params, P, at, states[at]) for at in STAGES] for states in ([state] * 4, on_device))
     small = params if runs_params is None else runs_params
@@ -149,17 +154,16 @@ def zero(
     compared = [_compared(at, parts, _parts(small, P, at, on_device[at])) for at, parts in points.items()]
     text = [headline, *_table(whole, held, offload), *compared, limits, APART]
     figure, axes = plot(text, 4.6, headline, left=1.45, right=2.75, top=1.0, bottom=1.15)
-    ticks = MultipleLocator(40e9)
-    scale(axes.xaxis, "model state on a device", ends=(0, END), ticks=ticks, says=decimal_bytes)
+    scale(axes.xaxis, "model state on a device", ends=(0, end), ticks=MultipleLocator(end / 4), says=decimal_bytes)
     name_rows(axes, len(STAGES), NAMES)
-    marks.rectangles(axes, "chosen", 0, END, stage - 0.46, stage + 0.46, CHOSEN)
-    lengths = np.diff(np.minimum(np.cumsum(held, axis=1), END), axis=1, prepend=0)  # [stages, parts]
+    marks.rectangles(axes, "chosen", 0, end, stage - 0.46, stage + 0.46, CHOSEN)
+    lengths = np.diff(np.minimum(np.cumsum(held, axis=1), end), axis=1, prepend=0)  # [stages, parts]
     marks.stacked(axes, dict(zip(PARTS, lengths.T, strict=True)), COLORS, half=0.32)
     for number, parts in points.items():
         axes.plot([sum(parts) * params / small], [number], gid=f"runs {number}", zorder=3, **POINT)
     axes.axvline(DEVICE, color=theme.PAPER, linewidth=4)  # white under the dashes, for dark bars
     axes.axvline(DEVICE, gid="device", **BOUND)
-    _say_totals(axes, whole, held, stage, on_device if formulas else None)
+    _say_totals(axes, whole, held, stage, on_device if formulas else None, end)
     for top, words in ((4.24, limits), (4.46, APART)):
         write(figure, 0.15, top, words, va="baseline")
     entries = [(name, {"color": COLORS[part], **BAR}) for part, name in PARTS.items()] + [("80 GB", BOUND)]
@@ -194,7 +198,7 @@ def _table(whole: list[Parts], held: list[Parts], offload: bool) -> list[str]:
 
 
 def _say_totals(
-    axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, states: list[StateBytes] | None
+    axes: Axes, whole: list[Parts], held: list[Parts], chosen: int, states: list[StateBytes] | None, end: float
 ) -> None:
     """Beside each bar: its bytes, the formula, whether it fits, and the bytes on the host."""
     for stage, parts in enumerate(held):
@@ -204,11 +208,11 @@ def _say_totals(
         weight = "bold" if stage == chosen else "normal"
         formula = f" = {state_formula(stage, states[stage])}" if states else ""
         words = f"{decimal_bytes(total)}{formula}\n{fits}{host}"
-        if total > END and not (states or host):  # a bar that is cut does not show it
+        if total > end and not (states or host):  # a bar that is cut does not show it
             words = f"{decimal_bytes(total)}, {fits}\n{decimal_bytes(parts[2])} is {PARTS['optimizer']}"
         marks.word(axes, 1.02, stage, words, transform=axes.get_yaxis_transform(), weight=weight)
-        if total > END:
-            axes.plot([0.985 * END], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")
+        if total > end:
+            axes.plot([0.985 * end], [stage], ">", color=theme.PAPER, markersize=8, gid="longer")
 
 
 def explore_zero() -> Explorer:

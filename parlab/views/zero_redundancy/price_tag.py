@@ -202,7 +202,8 @@ def _draw_sent(axes: Axes, prices: Sequence[Price]) -> None:
             spans.append(Interval(start, start := start + nbytes))
         texts = [[name, name[0].upper()] if most <= MOST_LETTERS else [] for name in price.passes]
         marks.boxes(axes, f"sent {row}", spans, [row] * len(spans), BAR, [COLORS[name] for name in price.passes], texts)
-    _words(axes, [f"{len(price.sent)} passes, {decimal_bytes(sum(price.sent))}" for price in prices])
+    said = [f"{len(price.sent)} passes, {decimal_bytes(sum(price.sent))}" for price in prices]
+    _words(axes, [words if sum(price.sent) else "nothing to send" for words, price in zip(said, prices, strict=True)])
 
 
 def _draw_time(axes: Axes, prices: Sequence[Price]) -> None:

@@ -49,7 +49,8 @@ PLACES = {layer.name: place for place, layer in enumerate(LAYERS)}
 PLACES[SENT] = PLACES[RECEIVED]  # sent messages too, until they have passed
 ROW, HEAD, FOOT = 2.9, 0.35, 0.4  # inches: of a row of panels, of which above and below its axes
 ABOVE, BELOW, LEFT, RIGHT, BETWEEN = 0.95, 0.25, 0.95, 0.2, 0.3  # inches: margins
-FEW = 2  # panels that stand below each other, as wide as the page
+FEW = 3  # panels that stand below each other, as wide as the page; so many are lower
+LOW = 2.2  # inches: such a row
 HEADROOM = 1.16  # of the highest stack: the phases are named above it
 
 
@@ -80,11 +81,12 @@ def step_memory(
         most = f"most in {largest}, {format_bytes(peaks[largest])}, least in {fewest}, {format_bytes(peaks[fewest])}"
     headline = headline or f"A step on rank 0 of {next(iter(shown.values())).size}: {most}"
     columns = 1 if len(shown) <= FEW else 2
-    figure = sheet(_table(headline, rows, levels), ABOVE + ROW * -(-len(shown) // columns) + BELOW, headline)
+    high = LOW if len(shown) == FEW else ROW
+    figure = sheet(_table(headline, rows, levels), ABOVE + high * -(-len(shown) // columns) + BELOW, headline)
     wide = (theme.WIDTH - LEFT - RIGHT - BETWEEN * (columns - 1)) / columns
     for place, (name, timeline) in enumerate(shown.items()):
         row, column = divmod(place, columns)
-        axes = panel(figure, LEFT + column * (wide + BETWEEN), ABOVE + ROW * row + HEAD, wide, ROW - HEAD - FOOT)
+        axes = panel(figure, LEFT + column * (wide + BETWEEN), ABOVE + high * row + HEAD, wide, high - HEAD - FOOT)
         time_axis(axes, timeline, end)
         axes.xaxis.get_major_locator().set_params(nbins=6)
         if place < len(shown) - columns:

@@ -81,3 +81,17 @@ def test_formulas_of_18_and_of_8_bytes():
 @pytest.mark.parametrize("vision", VISIONS)
 def test_the_parts_differ_by_more_than_15(vision):
     assert closest(list(COLORS.values()), vision) > NOTICEABLE
+
+
+@pytest.mark.parametrize(("end", "cut"), [(160e9, 2), (320e9, 1), (1200e9, 0)])
+def test_bars_beyond_the_end_of_the_axis_are_cut_there(end, cut):
+    figure = views.zero(70e9, 64, end=end)
+    assert figure.axes[0].get_xlim() == (0, end)
+    assert len(artists(figure, "longer")) == cut
+    assert max(box[1] for box in boxes(figure, "optimizer")) == min(end, 16 * 70e9)
+
+
+@pytest.mark.parametrize("end", [79e9, 0, float("nan")])
+def test_an_axis_that_ends_before_80_gb_is_refused(end):
+    with pytest.raises(ValueError, match="end="):
+        views.zero(end=end)
