@@ -63,7 +63,8 @@ class Zero(Replica):
             way; `step()` ends them.
         keep_after_forward: stage 3 keeps a block gathered until its gradients have come.
         keep_last_block: stage 3 keeps the last block so, the first one that the backward pass needs (FSDP's
-            `reshard_after_forward=False` on the last layer). With `prefetch`, no gather is waited for at the turn.
+            `reshard_after_forward=False` on the last layer). At the turn, the block before is still waited for,
+            unless the last block's backward lasts as long as that gather.
         overlap_gather: stages 1 and 2 gather new weights beside the next forward pass: `step()` starts the all-gathers,
             and `weights(block)` waits for this block's. A program that ends after a step calls `finish()`.
         ranks_per_node: so many consecutive ranks of `comm` share a node: weights are gathered and gradients reduced in

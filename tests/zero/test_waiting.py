@@ -1,6 +1,6 @@
 """What each stage waits for in a step: the closed form, and the clock."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -86,3 +86,18 @@ def test_gradients_in_float32_take_twice_as_long_and_cost_stage_0_most():
 def test_stage_1_never_waits_longer_than_stage_0(forward, reduction):
     waits = [step_waiting(stage, forward, 2 * forward, 1.0, reduction) for stage in (0, 1)]
     assert waits[1] <= waits[0]
+
+
+def test_a_kept_last_block_leaves_the_wait_for_the_block_before_at_the_turn(monkeypatch):
+    def turn():
+        shown = train(3, 1, 3, rows=12)
+        spans = {span.name: span for span in shown.computes if span.rank == 0}
+        names = ("forward head", "backward head", "backward layers.2", "backward layers.1")
+        used = [spans[name] for name in names]
+        return [after.start - before.end for before, after in pairwise(used)]
+
+    for_head, for_layer, after = turn()
+    assert for_head > 0 < for_layer
+    assert after == 0
+    monkeypatch.setitem(BEST, 3, {"keep_last_block": True})
+    assert turn() == [0, for_layer, 0]
