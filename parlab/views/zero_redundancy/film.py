@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, box, chip, outline, word
-from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Timeline
 
 MOST_RANKS, MOST_BLOCKS = 4, 6
 LEFT, RIGHT = 70, 630  # of the blocks
 TOP, ROW, HIGH = 44, 74, 22  # of the first rank; between two ranks; of a block's weights, and of its gradients
 FORWARD, BACKWARD = "forward ", "backward "
-GRADIENT = COLORS["gradients"]
+GRADIENT = "#9A3F00"  # darker than in pictures of memory: their orange is hard to tell from the amber of rank 1
 UPDATE = "the optimizer updates, on each rank, its own shards; no new weights travel"
 
 
@@ -53,8 +52,8 @@ def step_of(shown: Timeline) -> ZeroStep | None:
         return None
     uses = [span for span in spans if span.name.startswith((FORWARD, BACKWARD))]
     order = [*range(len(blocks)), *reversed(range(len(blocks)))]
-    gathers, reductions = _trips(shown, "all_gather"), _trips(shown, "reduce_scatter")
-    if [span.name for span in uses] != there or len(gathers) != len(order) or len(reductions) != len(blocks):
+    gathers, reductions = _trips(shown, "all_gather", len(order)), _trips(shown, "reduce_scatter", len(blocks))
+    if [span.name for span in uses] != there or not gathers or not reductions:
         return None
     return ZeroStep(
         blocks,
@@ -67,11 +66,15 @@ def step_of(shown: Timeline) -> ZeroStep | None:
     )
 
 
-def _trips(shown: Timeline, name: str) -> list[tuple[int, int]]:
-    """Start and end of each ring of all ranks with this name: a rank sends P − 1 messages in each."""
-    hops = shown.size - 1
+def _trips(shown: Timeline, name: str, count: int) -> list[tuple[int, int]]:
+    """Start and end of each of `count` collectives of all ranks with this name. Empty where there are not so many.
+
+    A rank sends P − 1 messages in each, or, in two levels on k nodes of g ranks, k + g − 2.
+    """
     of_rank = [[t for t in shown.transfers if t.name == name and t.src == rank] for rank in range(shown.size)]
-    if not hops or len({len(sent) for sent in of_rank}) > 1 or len(of_rank[0]) % hops:
+    hops = len(of_rank[0]) // count
+    possible = {per_node + shown.size // per_node - 2 for per_node in (1, 2) if shown.size % per_node == 0}
+    if {len(sent) for sent in of_rank} != {hops * count} or hops not in possible:
         return []
     rings = range(0, len(of_rank[0]), hops)
     return [
@@ -177,7 +180,7 @@ def _draw_use(film: Film, step: ZeroStep, use: Use, size: int) -> None:
     x, wide = _x(step, use.block), _wide(step) - 8
     if use.end > use.start:
         frames = "".join(outline(x - 2, _y(rank) - 2, wide + 3, HIGH + 4, "frame") for rank in range(size))
-        film.draw(frames, use.start, use.end - 1)
+        film.draw(frames, use.start + 1, use.end)  # from when the clock goes on, as the caption
 
 
 def _draw_reduction(film: Film, step: ZeroStep, trip: Trip, made: int, size: int) -> None:

@@ -64,3 +64,11 @@ def test_a_step_of_another_stage_is_filmed_as_a_timeline(stage):
 
 def test_a_last_block_that_is_kept_is_gathered_11_times_in_all_and_filmed_as_a_timeline():
     assert step_of(step(3, size=3, keep_last_block=True).timeline) is None
+
+
+def test_the_frame_of_a_block_comes_with_its_caption():
+    film = views.film(step(3, size=3))
+    told = {numbers.get("a") for numbers, words in marks(film, "see") if any(" of 13: " in word for word in words)}
+    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
+    begins = [float(re.search(r"--a:([-\d.e]+)", part.get("style"))[1]) for part in framed]
+    assert set(begins[:-1]) <= told  # the last one is around the shards that the optimizer updates

@@ -2,13 +2,15 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from parlab import views
 from parlab.views.zero_redundancy.film import step_of
 from parlab.views.zero_redundancy.gather_film import gathers
+from parlab.world import Cluster, Device, Link
 from tests.views.filmed import check_film, tree_of
-from tests.views.zero_redundancy.zero_runs import step
+from tests.views.zero_redundancy.zero_runs import PSI, step
 
 FEW, MANY = step(3, rows=1), step(3, rows=20)  # 8 and 160 tokens a rank
 BOTH = {"few": FEW, "many": MANY}
@@ -69,3 +71,22 @@ def test_a_step_of_another_stage_is_no_film_of_gathers(stage):
 def test_three_steps_are_refused():
     with pytest.raises(ValueError, match=re.escape("with 1 to 2 of them")):
         views.film(BOTH | {"third": FEW})
+
+
+def test_two_levels_are_2_messages_a_rank_in_each_of_12_gathers_and_wait_less_than_a_flat_ring():
+    nodes = Cluster("two nodes", Device("device", 1e11, np.inf), 2, intra=Link(0, 12e9), inter=Link(0, 1e9))
+    ways = {"ring": step(3, rows=4, cluster=nodes), "levels": step(3, rows=4, cluster=nodes, ranks_per_node=2)}
+    check_film(views.film(ways))
+    levels = step_of(ways["levels"].timeline)
+    assert len(levels.gathers) == 12
+    assert all(trip.end <= use.start for use, trip in zip(levels.uses, levels.gathers, strict=True))
+    sent = {0: 0, 1: 0}  # of the gathers, inside and between nodes
+    for t in ways["levels"].timeline.transfers:
+        sent[t.src // 2 != t.dst // 2] += t.nbytes * (t.name == "all_gather")
+    assert sent == {0: 2 * 2 * PSI * 2, 1: 2 * 2 * PSI}  # twice 2 bytes a weight: half a block a rank, and a quarter
+    waits = [step_of(run.timeline).uses[3].start - step_of(run.timeline).uses[2].end for run in ways.values()]
+    assert waits[0] > 0 == waits[1]
+
+
+def test_shards_that_are_repeated_on_nodes_are_no_film_of_gathers():
+    assert not gathers({"hybrid": step(3, ranks_per_node=2, repeat_on_nodes=True)})

@@ -178,3 +178,11 @@ def test_a_headline_of_its_own_stands_above_and_in_the_text():
     figure = views.step_memory(stages(), headline="The peak hardly falls")
     assert title(figure) == "The peak hardly falls"
     assert repr(figure).startswith("The peak hardly falls; peaks in bytes\n")
+
+
+def test_at_the_peak_stage_2_saves_the_gradients_of_earlier_microbatches_and_with_one_microbatch_nothing():
+    for microbatches, saved in ((1, 0), (2, 2 * PSI * 3 / 4)):
+        peaks = [
+            step(stage, rows=4 * microbatches, microbatches=microbatches).timeline.peak_bytes(0) for stage in (1, 2)
+        ]
+        assert peaks[0] - peaks[1] == pytest.approx(saved, abs=2 * 528)  # but for the head's, on its way
