@@ -68,7 +68,7 @@ def all_gather_cost(size: int, tokens: int, k: int, hidden: int, itemsize: int) 
 def copies_to_experts(num_experts: int, k: int, size: int) -> Fraction:
     """Mean rows of a token that leave its rank, one for each expert: k(1 − 1/P), however many experts a rank has.
 
-    For nodes, give their number G as `size`, here and in the next two.
+    For nodes, give their number G as `size`, here and in `copies_to_limited_nodes`.
 
     Raises:
         ValueError: a size that does not divide the experts, or k above their number.
@@ -93,6 +93,15 @@ def copies_to_ranks(num_experts: int, k: int, size: int) -> Fraction:
     _checked_choice(num_experts, k, size)
     m = num_experts // size
     return (size - 1) * (1 - Fraction(math.comb(num_experts - m, k), math.comb(num_experts, k)))
+
+
+def copies_to_nodes(num_experts: int, k: int, nodes: int) -> Fraction:
+    """Mean nodes but its own that a token reaches, with one copy each: `copies_to_ranks`, where a node is one place.
+
+    >>> round(float(copies_to_nodes(256, 8, 8)), 2)
+    4.63
+    """
+    return copies_to_ranks(num_experts, k, nodes)
 
 
 def copies_to_limited_nodes(num_experts: int, k: int, size: int, limit: int) -> Fraction:

@@ -32,7 +32,7 @@ from parlab.labs import (
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.experts import mean_gradient
+from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.ring import zigzag_rule

@@ -140,6 +140,7 @@ class BalanceCase:
 def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
     given = (*case.arrays(), case.k, case.rate)
     found, right = trial.called(*given), balanced(*given)
+    left = trial.left[1]
     form = _form_of(found, case)
     loads = np.bincount(right[0].ravel(), minlength=case.num_experts)
     if form is not None:
@@ -156,6 +157,10 @@ def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
     if said := difference(found[2], right[2], rtol=TOLERANCE, atol=TOLERANCE):
         given_loads = f"; the loads are {loads.tolist()}, their mean is {loads.mean():g}" if loads.size <= 8 else ""
         raise Wrong(f"bias: {said}{given_loads}", *_why(2, found, given, trial))
+    if not np.array_equal(left, given[1]):
+        cause = "bias += ... changes it in place: leave `bias` as it is, and return a new array"
+        change = f": {given[1].tolist()} became {left.tolist()}" if left.size <= 8 else ""
+        raise Wrong(f"the argument bias has changed{change}", *likely([(cause, True)]))
     return [f"loads of {min(loads)} to {max(loads)} tokens an expert, {loads.mean():g} on average"]
 
 

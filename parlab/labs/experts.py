@@ -14,7 +14,7 @@ from parlab.labs.difference import apart, brief, difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
-from parlab.train import Mesh
+from parlab.train import Mesh, Trainer
 from parlab.world import Comm
 
 TOLERANCE = 1e-12
@@ -380,6 +380,31 @@ def mean_gradient(mesh: Mesh, of_expert: bool, gradient: Any) -> Any:
     """
     alike = mesh.edp if of_expert else mesh.data
     return alike.all_reduce(gradient) / mesh.data.size
+
+
+def ep_times_too_large(trainer: Trainer) -> None:
+    """Plant the bug: an expert's gradient is divided by the size of its own group, edp, and not by dp · cp.
+
+    Args:
+        trainer: of a Mixtral, with ZeRO stage 2 on ep of 2 or more, before its first step; all ranks call this.
+
+    >>> from parlab import run
+    >>> from parlab.nn import AdamW, Mixtral, MixtralConfig
+    >>> sizes = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    >>> config = MixtralConfig(vocab_size=5, num_local_experts=2, num_experts_per_tok=1, **sizes)
+    >>> def norm(comm, bug):
+    ...     model = Mixtral.random(config, seed=0, dtype="float64", xp=np)
+    ...     trainer = Trainer(Mesh(comm, dp=2, ep=2), model, AdamW(), zero=2)
+    ...     if bug:
+    ...         ep_times_too_large(trainer)
+    ...     return trainer.step(np.array([[1, 2], [3, 4]]), np.array([[2, 3], [4, 0]])).norm
+    >>> run(norm, 2, True).results[0] > run(norm, 2, False).results[0]
+    True
+    """
+    for block in trainer.replica._blocks.values():
+        if block.gradients.comm is trainer.mesh.edp:
+            summed, ep = block.gradients.shard, trainer.mesh.ep.size
+            block.gradients.shard = lambda summed=summed, ep=ep: ep * summed()
 
 
 def _try_mean_gradient(trial: Trial, case: ExpertMeshCase) -> list[str]:

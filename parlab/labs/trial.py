@@ -67,6 +67,7 @@ class Trial:
         self.seconds = seconds
         self.falsify = falsify
         self.printed = Printed()
+        self.left: tuple[Any, ...] = ()  # the arguments of the last call, as the answer left them
         self._ends = time.monotonic() + seconds
         self._function_call = ""  # the call that is under way; "": ranks run
         self._returned = False
@@ -134,7 +135,8 @@ class Trial:
             for given in arguments:
                 only_numbers = all(type(x) is int for x in given)
                 self._function_call = f"{self.call.partition('(')[0]}{given}" if only_numbers else "it"
-                results.append(plain(self.answer(*copy.deepcopy(given))))
+                self.left = copy.deepcopy(given)
+                results.append(plain(self.answer(*self.left)))
                 self._returned = True
 
         self.ran(alone, 1)

@@ -42,15 +42,18 @@ def test_with_five_seeds_the_bias_holds_the_fullest_rank_at_1_27_and_the_loss_wi
 
 
 def over_the_last_ten(comm, seed, bias_rate, steps=60):
-    """The load of the fullest rank over the mean on the last ten batches: untrained, and after each step; the loss."""
+    """The load of the fullest rank over the mean, as lesson 10 measures it: of the untrained weights on the last ten
+    batches; the last ten of those before each step and the one after the last; and the loss.
+    """
     model = Mixtral.random(CONFIG, seed=seed, dtype="float64", xp=np)
     trainer = Trainer(Mesh(comm, dp=4, ep=4), model, AdamW(lr=1e-2), bias_rate=bias_rate)
     batches = [SOURCE.batch(step, batch_size=8, length=32, xp=np) for step in range(steps)]
     untrained = [fullest(trainer, tokens) for tokens, _ in batches[-10:]]
     losses, loads = [], []
     for tokens, targets in batches:
-        losses.append(trainer.step(tokens, targets).loss)
         loads.append(fullest(trainer, tokens))
+        losses.append(trainer.step(tokens, targets).loss)
+    loads.append(fullest(trainer, tokens))
     return np.mean(untrained), np.mean(loads[-10:]), np.mean(losses[-10:])
 
 
@@ -58,12 +61,12 @@ def over_the_last_ten(comm, seed, bias_rate, steps=60):
 @pytest.mark.parametrize(
     ("seeds", "begin_and_end", "made_worse", "held_at", "loss_changed"),
     [
-        (range(1, 21), (12, 12), 12, 1.38, (-0.0044, 0.0255)),
-        (range(21, 41), (16, 15), 11, 1.23, (-0.0114, 0.0184)),
+        (range(1, 21), (12, 12), 12, 1.42, (-0.0044, 0.0255)),
+        (range(21, 41), (16, 15), 11, 1.21, (-0.0114, 0.0184)),
     ],
     ids=("1 to 20", "21 to 40"),
 )
-def test_of_40_seeds_28_begin_and_27_end_unfair_and_the_bias_holds_all_at_1_38(
+def test_of_40_seeds_28_begin_and_27_end_unfair_and_the_bias_holds_all_at_1_42(
     seeds, begin_and_end, made_worse, held_at, loss_changed
 ):
     plain = {seed: run(over_the_last_ten, 4, seed, 0.0).results[0] for seed in seeds}
@@ -77,11 +80,11 @@ def test_of_40_seeds_28_begin_and_27_end_unfair_and_the_bias_holds_all_at_1_38(
 
 
 @pytest.mark.slow
-def test_a_rate_of_001_is_slow_and_after_300_steps_holds_five_seeds_at_1_15_to_1_22():
+def test_a_rate_of_001_is_slow_and_after_300_steps_holds_five_seeds_at_1_14_to_1_24():
     """After 60 steps the two seeds that began unfair still are."""
     assert min(run(over_the_last_ten, 4, seed, 0.01).results[0][1] for seed in (2, 5)) > 1.6
     held = [run(over_the_last_ten, 4, seed, 0.01, 300).results[0][1] for seed in range(1, 6)]
-    assert (min(held), max(held)) == pytest.approx((1.152, 1.223), abs=0.002)
+    assert (min(held), max(held)) == pytest.approx((1.144, 1.237), abs=0.002)
 
 
 BATCHES = [SOURCE.batch(step, batch_size=8, length=32, xp=np) for step in range(60)]
@@ -120,7 +123,7 @@ def test_the_loads_of_experts_are_shares_of_their_mean_and_in_seed_2_the_fullest
 
 
 def test_after_10_steps_two_biases_are_at_most_1_apart_and_a_tokens_best_and_fifth_best_scores_2_3():
-    """So the third guess of lesson 10 finds the fullest rank no nearer to the mean."""
+    """So the table of lesson 10 finds the fullest rank no nearer to the mean."""
     seen = []
 
     def rule(scores, bias, k, rate):

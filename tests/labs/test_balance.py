@@ -81,6 +81,19 @@ def moved_first(scores, bias, k, gamma):
     return scores + bias + gamma * np.sign(load.mean() - load)
 
 
+def in_place(scores, bias, k, gamma):
+    """Right, but the bias that it was given is no longer the one of this step."""
+    chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
+    bias[:] = moved
+    return chosen, gates, bias
+
+
+def test_a_bias_that_is_changed_in_place_is_refused_with_its_numbers_before_and_after():
+    text = refused("10.balanced", in_place)
+    assert "the argument bias has changed: [0.0, 0.0] became [-0.1, 0.1]" in text
+    assert "leave `bias` as it is, and return a new array" in text
+
+
 def of_the_plain_choice(scores, bias, k, gamma):
     chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
     load = np.bincount(best(scores, k).ravel(), minlength=len(bias))

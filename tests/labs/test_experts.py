@@ -6,13 +6,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parlab import labs
+from parlab import labs, run
 from parlab.experts import exchange_rows
 from parlab.labs import EXERCISES
 from parlab.labs.exercise import PASSED
 from parlab.labs.recording import library_functions
+from parlab.nn import AdamW, Mixtral, MixtralConfig
+from parlab.train import Mesh, Trainer
+from parlab.train.mixture import is_expert
 from tests.labs import answers, lucky_answers
 from tests.labs.answers import refused
+
+SIZES = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+CONFIG = MixtralConfig(vocab_size=5, num_local_experts=4, num_experts_per_tok=2, **SIZES)
 
 
 def rank_alone(comm, *given):
@@ -393,3 +399,19 @@ def test_a_gradient_summed_over_ep_is_told_so_and_where_ep_is_all_ranks_either_m
 
     assert "summed over mesh.data or mesh.ep, with ranks of other" in refused("10.mean_gradient", of_ep)
     assert "summed over mesh.ep, whose ranks have other experts" in refused("10.mean_gradient", of_ep_unless_all)
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+def test_the_planted_bug_multiplies_the_gradients_of_experts_by_ep_and_no_other(ep):
+    def gradients(comm, bug):
+        model = Mixtral.random(CONFIG, seed=0, dtype="float64", xp=np)
+        trainer = Trainer(Mesh(comm, dp=4, ep=ep), model, AdamW(), zero=2)
+        if bug:
+            labs.ep_times_too_large(trainer)
+        tokens = np.arange(16).reshape(4, 4) % 5
+        trainer.step(tokens, tokens[::-1])
+        return trainer.full_gradients()
+
+    right, wrong = (run(gradients, 4, bug).results[0] for bug in (False, True))
+    for name, gradient in right.items():
+        np.testing.assert_allclose(wrong[name], (ep if is_expert(name) else 1) * gradient, rtol=1e-12)

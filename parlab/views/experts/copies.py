@@ -138,10 +138,13 @@ def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: in
     lines = [headline, *(f"factor {cf:g}: counted {share:.2%}" for cf, share in counted.items())]
     figure, axes = plot(lines, 4.0, headline, left=0.9, top=1.0)
     top = 1.1 * max(*counted.values(), *form, bound)
-    scale(axes.xaxis, "capacity factor", ends=(min(counted) - 0.03, max(counted) + 0.03))
+    left = lowest - 0.03
+    scale(axes.xaxis, "capacity factor", ends=(left, highest + 0.03))
     scale(axes.yaxis, "share of pairs dropped", ends=(0, top), grid=True, says="{:.0%}".format)
     style = curve("#0072B2", "solid")
-    axes.plot(edges, form, gid="formula", drawstyle="steps-post", **style)
+    before = [left] if capacity_of(tokens, k, num_experts, left) == capacity_of(tokens, k, num_experts, lowest) else []
+    shape = before + edges, form[: len(before)] + form  # so no step stands at the first factor itself
+    axes.plot(*shape, gid="formula", drawstyle="steps-post", **style)
     dot: Any = {"marker": "o", "linestyle": "none", "color": "#D55E00", "clip_on": False}
     axes.plot(list(counted), list(counted.values()), gid="counted", **dot)
     axes.axhline(bound, gid="bound", **BOUND)

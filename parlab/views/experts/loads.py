@@ -80,8 +80,9 @@ def load_over_steps(rate: float = 0.05) -> Picture:
     ends = {seed: float(np.mean(loads[-LAST:])) for seed, loads in with_bias.items()}
     before = float(np.mean([loads[-LAST:] for loads in without.values()]))
     after = float(np.mean(list(ends.values())))
-    instead = f", {before:.2f} without a bias" if rate else ": no bias"
-    headline = f"γ = {rate:g}: five fullest ranks end at {after:.2f} times the mean{instead}"
+    instead = f", {before:.2f} without" if rate else ", no bias"
+    over = f"({len(SEEDS)} seeds, {LAST} batches)"
+    headline = f"γ = {rate:g}: fullest rank ends at {after:.2f} × mean on average{instead} {over}"
     lines = [
         headline,
         *(f"seed {seed}: {load:.2f} times the mean in the last {LAST} steps" for seed, load in ends.items()),

@@ -55,9 +55,9 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
     most, highest = max(matrix.max() for matrix in matrices.values()), max(load.max() for load in loads.values())
     for number, (name, matrix) in enumerate(matrices.items()):
         P = len(matrix)
-        side = min(room - 0.3, 2.35)
+        side, wide = min(room - 0.3, 2.35), room - 0.4
         left = 0.75 + number * room
-        axes = panel(figure, left, 0.95, side, side)
+        axes = panel(figure, left, 0.95, wide, side)
         axes.set_xlim(0, P)
         axes.set_ylim(P, 0)
         source, rank = np.divmod(np.arange(P * P), P)
@@ -72,10 +72,10 @@ def rows_between(tables: Mapping[str, Table], *, headline: str | None = None) ->
             if number == 0:
                 marks.word(axes, -0.1, r + 0.5, f"from {r}", ha="right", va="center")
         marks.word(axes, P / 2, -0.5 * P / 4, f"{name}: rows to rank", ha="center", va="bottom")
-        _loads(panel(figure, left, 0.95 + side + 0.12, side, 0.62), name, loads[name], highest)
+        _loads(panel(figure, left, 0.95 + side + 0.12, wide, 0.62), name, loads[name], highest)
     write(
         figure,
-        left + side + 0.06,
+        left + wide + 0.06,
         0.95 + side + 0.12 + 0.62 * (1 - loads[name].mean() / highest),
         "mean",
         va="center",

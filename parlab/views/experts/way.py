@@ -13,7 +13,6 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, letter, outline, word
 
 TOP, EDGE, LETTER = 34, 6, 34
-FLIGHT = 0.25  # of a step, for each copy; those of one rank leave in turn in the rest
 COPIES = ("expert", "node")
 RULES = {
     "chosen": numbers,
@@ -89,10 +88,10 @@ def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tupl
     _count(film, wall, hops[0][0])
     for stop, (ways, line) in enumerate(hops):
         film.tell(stop, line)
-        for way, aside, leaves in _in_turn(wall, ways, stop):
+        for way, aside, leaves, lands in _in_turn(wall, ways, stop):
             by = wall.by(way.near, way.far)
-            film.move(wall.letter(way.near, way.copy), leaves, leaves + FLIGHT, (by[0] + aside, by[1]))
-            film.draw(wall.letter(way.far, way.copy, aside), leaves + FLIGHT, len(hops))
+            film.move(wall.letter(way.near, way.copy), leaves, lands, (by[0] + aside, by[1]))
+            film.draw(wall.letter(way.far, way.copy, aside), lands, len(hops))
             film.draw(wall.mark(way.far), stop + 1)
     answered = len(hops)
     for rank, experts in places.items():
@@ -103,28 +102,31 @@ def _send(film: Film, wall: _Wall, places: dict[int, list[int]], hops: list[tupl
         lines = ["each node adds up its ranks' answers, times their gates", "one sum a node travels back, and is added"]
         direct = "answers travel back; rank 0 adds them, times their gates"
         film.tell(stop, lines[number] if len(hops) == 2 else direct)
-        for way, aside, leaves in _in_turn(wall, ways, stop):
+        for way, aside, leaves, lands in _in_turn(wall, ways, stop):
             by = wall.by(way.far, way.near)
-            film.move(wall.answer(way.far, way.answer, aside), leaves, leaves + FLIGHT, (by[0] - aside, by[1]))
+            film.move(wall.answer(way.far, way.answer, aside), leaves, lands, (by[0] - aside, by[1]))
             film.draw(wall.mark(way.near), stop + 1)
     film.draw(wall.letter(0, "y"), film.times[-1])
 
 
-def _in_turn(wall: _Wall, ways: list[Way], stop: int) -> Iterator[tuple[Way, float, float]]:
-    """Each way, how far aside it ends (those to one rank lie side by side), and when it starts: a rank's go in turn."""
+def _in_turn(wall: _Wall, ways: list[Way], stop: int) -> Iterator[tuple[Way, float, float, float]]:
+    """Each way, how far aside it ends (those to one rank lie side by side), when it starts and when it ends: of a
+    rank's, each leaves when the one before it has come, so no two lie on each other.
+    """
     of_far, of_near = (Counter(way[end] for way in ways) for end in (1, 0))
     nth: Counter[tuple[str, int]] = Counter()
+    flight = 1 / max(2, *of_near.values(), 0)  # of a step
     for way in ways:
         aside = wall.aside(nth["far", way.far], of_far[way.far])
-        leaves = stop + (1 - FLIGHT) * nth["near", way.near] / max(1, of_near[way.near] - 1)
+        leaves = stop + flight * nth["near", way.near]
         nth["far", way.far] += 1
         nth["near", way.near] += 1
-        yield way, aside, leaves
+        yield way, aside, leaves, leaves + flight
 
 
 def _count(film: Film, wall: _Wall, ways: list[Way]) -> None:
     """The copies that have crossed from node 0 to other nodes, counted below the wall as each arrives."""
-    times = [leaves + FLIGHT for way, _, leaves in _in_turn(wall, ways, 0) if way.far >= wall.ranks_per_node]
+    times = [lands for way, _, _, lands in _in_turn(wall, ways, 0) if way.far >= wall.ranks_per_node]
     before = 1e-6  # of a step: at the stop at which the last one arrives, the number before it is gone
     for number, (start, end) in enumerate(zip([None, *times], [*times, None], strict=True)):
         said = f"{_copies(number)} {'has' if number == 1 else 'have'} crossed between nodes"

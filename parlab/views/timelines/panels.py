@@ -66,6 +66,8 @@ def below_each_other(
         lane_of = {rank: rank for rank in range(one.size)}
         kinds += draw_computes(axes, one, lane_of, WHOLE, color)
         kinds += draw_waits(axes, one, lane_of, WHOLE, queues=queues)
+        for artist in (*axes.artists, *axes.patches, *axes.collections):
+            artist.set_clip_on(False)  # a box that ends with the axis has its right edge
         top += _height(one)
     return figure, kinds
 
@@ -75,7 +77,11 @@ def _height(shown: Timeline) -> float:
 
 
 def lanes_of(
-    runs: Run | Timeline | Mapping[str, Run | Timeline], rank: int = 0, *, headline: str | None = None
+    runs: Run | Timeline | Mapping[str, Run | Timeline],
+    rank: int = 0,
+    *,
+    headline: str | None = None,
+    exchanges: Mapping[str, str] | None = None,
 ) -> Picture:
     """Draw one rank in three lanes: what it computes and waits for, what it sends, what it receives. The messages of a
     collective that follow each other at once are one box.
@@ -84,11 +90,14 @@ def lanes_of(
         runs: what `run` returned, or a timeline; or several, by the name that stands above each, on one clock.
         rank: whose lanes.
         headline: what stands above; None: how much of the communication is hidden behind computing.
+        exchanges: by the label of messages the short name of their exchange. Then a fourth lane shows these, each from
+            its first message to its last.
 
     Raises:
         ValueError: something else, clocks of different units, or a rank that is not there.
     """
     shown = timelines_of(runs if isinstance(runs, Mapping) and runs else {"": runs}, one_clock=True)
+    lanes = (4 if exchanges else 3) * LANE
     rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
     hidden = {name: _hidden(one, rank) for name, one in shown.items()}
     share = {name: percent(both / whole) if whole else "nothing" for name, (both, whole) in hidden.items()}
@@ -98,16 +107,16 @@ def lanes_of(
     for name, one in shown.items():
         takes, both, whole = (one.format(time) for time in (one.makespan, *hidden[name]))
         lines.append(f"{name}{': ' if name else ''}{takes}, communicates for {whole}, {both} of them behind computing")
-    figure = sheet(lines, TOP + (LINE + 3 * LANE) * len(shown) + BOTTOM, headline)
+    figure = sheet(lines, TOP + (LINE + lanes) * len(shown) + BOTTOM, headline)
     end = max(one.makespan for one in shown.values())
     top, kinds = TOP, []
     for name, one in shown.items():
-        axes = panel(figure, LEFT, top + LINE, theme.WIDTH - LEFT - RIGHT, 3 * LANE)
+        axes = panel(figure, LEFT, top + LINE, theme.WIDTH - LEFT - RIGHT, lanes)
         if name:
             axes.set_title(f"{name}: {one.format(one.makespan)}", size=theme.TEXT, color=theme.INK, loc="left", pad=5)
         time_axis(axes, one, end, words=name == list(shown)[-1])
-        kinds += _draw(axes, one, rank)
-        top += LINE + 3 * LANE
+        kinds += _draw(axes, one, rank, exchanges or {})
+        top += LINE + lanes
     legend(figure, kinds)
     return figure
 
@@ -147,16 +156,34 @@ def work_of(runs: Mapping[str, Run | Timeline], rank: int = 0, *, headline: str 
     return figure
 
 
-def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
-    """The three lanes, and the kinds that are drawn in them."""
-    name_rows(axes, 3, ["computes", "sends", "receives"])
+def _draw(axes: Axes, shown: Timeline, rank: int, exchanges: Mapping[str, str]) -> list[str]:
+    """The lanes, and the kinds that are drawn in them."""
+    rows = ["computes", *(["travels"] if exchanges else []), "sends", "receives"]
+    name_rows(axes, len(rows), rows)
+    if exchanges:
+        named = _exchanges(shown, rank, exchanges)
+        spans = [marks.Interval(span.start, span.end) for span in named]
+        pale = theme.paler(theme.KINDS["receive"].color, 0.7)
+        marks.boxes(axes, "exchanges", spans, [1] * len(spans), WHOLE, pale, [[exchanges[t.label]] for t in named])
     kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
-    for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=1):
+    for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=len(rows) - 2):
         busy = joined(t for t in shown.transfers if rank_of(t) == rank)
         texts = [SHORT.get(one.name, [one.name.replace("_", "-")]) for one in busy]
         marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(busy)
     return kinds
+
+
+def _exchanges(shown: Timeline, rank: int, labels: Iterable[str]) -> list[Transfer]:
+    """A rank's messages with these labels; those of one label that follow each other are one."""
+    own = sorted((t for t in shown.transfers if rank in (t.src, t.dst)), key=lambda t: (t.start, t.end))
+    found: list[Transfer] = []
+    for t in (t for t in own if t.label in set(labels)):
+        if found and found[-1].label == t.label:
+            found[-1] = found[-1]._replace(end=max(t.end, found[-1].end))
+        else:
+            found.append(t)
+    return found
 
 
 def joined(transfers: Iterable[Transfer]) -> list[Transfer]:

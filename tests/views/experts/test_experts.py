@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -70,6 +71,15 @@ def test_answers_start_where_copies_have_come_to_and_copies_are_seen_there_until
         assert stays[f"t{expert}"]["a"] == pytest.approx(there["b"], abs=0.02)
 
 
+@pytest.mark.parametrize("copy", ["expert", "node"])
+def test_of_the_copies_that_leave_a_rank_or_come_back_to_it_one_is_under_way_at_a_time(copy):
+    film = views.token_way(EIGHT, copy=copy)
+    of_home = [times for times, words in marks(film, "go") if copy == "expert" or abs(times["x"]) >= 70]
+    ways = sorted((times["a"], times["b"]) for times in of_home)
+    assert len(ways) == (16 if copy == "expert" else 10)
+    assert all(end <= start + 0.011 for (_, end), (start, _) in pairwise(ways))
+
+
 def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
     film = views.token_way(EIGHT)
     sums = [times for times, words in marks(film, "go") if words == ["Σ"]]
@@ -130,6 +140,15 @@ def test_dropped_says_the_least_factor_below_one_percent():
     least = float(re.search(r"from ([\d.]+), closed form", str(figure))[1])
     assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least)) < 0.01
     assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least - 0.05)) > 0.01
+
+
+@pytest.mark.parametrize("lowest", [1.0, 1.0625, 1.04])
+def test_no_step_of_the_share_that_is_dropped_stands_at_the_lowest_factor(lowest):
+    """1.0625 · 16 is 17: the capacity is one more right of it."""
+    figure = views.dropped({lowest: 0.09, 2.0: 0.001}, 64, 2, 8)
+    (line,) = [line for line in figure.axes[0].lines if line.get_gid() == "formula"]
+    assert line.get_xdata()[0] == lowest - 0.03 == figure.axes[0].get_xlim()[0]
+    assert line.get_ydata()[0] == dropped_share(64, 2, 8, capacity_of(64, 2, 8, lowest))
 
 
 @pytest.mark.parametrize("pairs", [(64, 2, 8), (50, 3, 7)])
@@ -400,7 +419,7 @@ def test_a_rate_that_is_not_stored_is_refused_and_the_slider_says_its_rate():
 
 
 def test_ten_steps_with_a_bias_leave_both_unfair_seeds_above_their_start_or_at_it_and_sixty_do_not():
-    """Two biases are apart by 2 · 10 · 0.05 = 1 then, and scores by more: the third guess of lesson 10 is 2.22."""
+    """Two biases are apart by 2 · 10 · 0.05 = 1 then, and scores by more: in lesson 10 it is 2.22."""
     guided, plain = stored()[0.05], stored()[0.0]
     assert [round(guided[2][step], 2) for step in (0, 10, 30, 60)] == [1.77, 2.22, 1.27, 1.16]
     assert [round(plain[2][step], 2) for step in (10, 30, 60)] == [2.42, 2.22, 2.12]
