@@ -321,6 +321,8 @@ class BoundCase:
     def mistakes(self, tokens: float) -> list[tuple[str, float]]:
         """Well-known mistakes, each with its result, where `tokens` are right."""
         seconds = "a tile takes operations / F seconds, a hop bytes / W"
+        sooner = "more operations a pair hide the messages sooner: divide by `flops`"
+        later = "more bytes a token hide the messages later: multiply by `nbytes`"
         upside = "upside down: more bytes need more tokens, a faster port fewer"
         return [
             ("a full tile: zigzag attends half of each, c²/2 pairs, but all of its K/V travel", tokens / 2),
@@ -330,6 +332,8 @@ class BoundCase:
             *((upside, factor / tokens) for factor in (1, 2, 4)),
             (seconds, 2 * self.nbytes * self.W / (self.flops * self.F)),
             (seconds, 2 * self.nbytes * self.F * self.W / self.flops),
+            *((sooner, factor * self.nbytes * self.flops * self.F / self.W) for factor in (0.5, 1, 2)),
+            *((later, factor * self.F / (self.nbytes * self.flops * self.W)) for factor in (0.5, 1, 2)),
             ("`flops` are of a pair, and there are c²/2; `nbytes` of a token, and there are c", _swapped(self)),
             ("rounded down: with so many tokens a hop still takes longer than half a tile", math.floor(tokens)),
         ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import checked, finite, optional
-from parlab.sequence import AttentionShape, overlap_tokens, pair_flops, ring_attention, ring_time, shard
+from parlab.sequence import AttentionShape, hidden_from, overlap_tokens, pair_flops, ring_attention, ring_time, shard
 from parlab.views.arguments import RULES, within
 from parlab.views.attention.masks import MOST_RANKS
 from parlab.views.drawing import theme
@@ -104,7 +104,7 @@ def ring_overlap(
         dots = {"marker": "o", "markersize": 6, "markevery": list(map(along.index, TOKENS))}
         axes.plot(along, [part[c] for c in along], gid=layout, **dots, **LINES[layout])
     axes.axvline(line, color=theme.INK, linewidth=1.2, gid="bound")
-    name = "the bound" if bound is None else "your bound"
+    name = "the bound" if bound in (None, hidden_from) else "your bound"
     line_legend(figure, [*LINES.items(), (name, {"color": theme.INK, "linewidth": 1.2})])
     return figure
 

@@ -225,7 +225,10 @@ def _chip(x: float, y: float, source: int) -> str:
 
 
 def _line(ring: Ring, start: int, end: int) -> str:
-    """The work and the hops that begin from `start` on and before `end`, and ranks that see nothing of what came."""
+    """The work and the hops that begin from `start` on and before `end`, and ranks that see nothing of what came.
+
+    Where hops alone begin: the ranks that still work.
+    """
     works = {
         rank: source for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles if start <= span.start < end
     }
@@ -237,6 +240,9 @@ def _line(ring: Ring, start: int, end: int) -> str:
         if gone:
             which = f"all {name}" if len(gone) == size else f"{name} {_listed(sorted(hop.source for hop in gone))}"
             said.append(f"{which} {'come home' if home else 'go to the next rank'}")
+    works_on = {rank for rank, tiles in enumerate(ring.tiles) for span, _, _ in tiles if span.start < start < span.end}
+    if said and not works and works_on:
+        said[-1] += f" while {_ranks(sorted(works_on), size)} still work{'s' * (len(works_on) == 1)}"
     seen = {(rank, source) for rank, tiles in enumerate(ring.tiles) for _, source, _ in tiles}
     came = {(hop.t.dst, hop.source) for hop in ring.hops if not hop.gradients and start <= hop.t.end < end}
     skips = sorted({rank for rank, _ in came - seen})

@@ -69,7 +69,8 @@ def ring_seconds(
         kv_heads: 32, 8, 4 or 1, for 32 query heads of size 128.
         kernel: the fraction of the peak that attention reaches, at most 1.
         backward: the backward pass, whose gradients travel in float32.
-        bound: finds the upright lines in place of the library, as `parlab.sequence.hidden_from` does, without latency.
+        bound: finds the upright lines in place of the library, without latency, from what `parlab.sequence.hidden_from`
+            gets. That function itself is the library's: the lines count latency too, and stand where the rings bend.
 
     Raises:
         ValueError: ranks or heads that are not among these, a kernel above the peak, or a bound that is no function or
@@ -95,6 +96,7 @@ def ring_seconds(
         grid=True,
     )
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
+    paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # no line crosses the words
     for name, look in LINES.items():
         link, stops = LINKS[name], reached[name]
         ends = sorted({*stops, REACH[name]})
@@ -110,22 +112,22 @@ def ring_seconds(
             continue
         here = 1.7 * look["markersize"]
         axes.plot([ranks], [takes[name][ranks]], "o", markersize=here, color=look["color"], gid=f"here {name}")
-        way, va = (1.5, "bottom") if name == "InfiniBand" else (1 / 1.4, "top")
+        # NVLink's word ends at its dot: a mark at 72 follows
+        way, va, ha = (1.5, "bottom", "center") if name == "InfiniBand" else (1 / 1.4, "top", "right")
         said = f"{takes[name][ranks]:.2f} s"
         if name == "InfiniBand" or said != f"{takes['InfiniBand'][ranks]:.2f} s":  # both as long: said once
-            marks.word(axes, ranks, takes[name][ranks] * way, said, ha="center", va=va)
+            marks.word(axes, ranks, takes[name][ranks] * way, said, ha=ha, va=va, bbox=paper, zorder=5)
     for name, link in LINKS.items():
         edge = _edge(link, kv_heads, kernel, backward, bound)
         if ENDS[0] < edge < REACH[name]:
             axes.plot([edge, edge], [LOW, work[8] * 8 / edge], gid=f"bound {name}", **EDGE)
-            paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # the dotted lines do not cross the words
             marks.word(axes, edge / 1.06, LOW * 1.2, f"{edge:.0f} ranks", ha="right", va="bottom", bbox=paper, zorder=5)
     axes.plot(RANKS, list(work.values()), gid="work", **BOUND)
     names = {"NVLink": f"NVLink, to {DOMAIN}", "InfiniBand": "InfiniBand"}
     rings = [(names[name], look | {"markersize": 0}) for name, look in LINES.items()]
-    floors = [("its messages", look) for look in FLOORS.values()]
+    floors = [(f"messages, {name}", FLOORS[name]) for name in LINES]
     beside = [entry for both in zip(rings, floors, strict=True) for entry in both]
-    name = "the bound" if bound in (None, hidden_from) else "your bound"
+    name = "the bound" if bound in (None, hidden_from) else "your bound, without latency"
     line_legend(figure, [*beside, ("work alone", BOUND), (name, EDGE)])
     return figure
 
@@ -202,8 +204,8 @@ def _bend(name: str, first: float, G: int, kernel: float, backward: bool) -> dic
 
 
 def _edge(link: Link, G: int, kernel: float, backward: bool, bound: Callable[..., float] | None) -> float:
-    """The ranks, not a whole number, that have as many tokens each as the bound says."""
-    if bound is None:
+    """The ranks, not a whole number, that have as many tokens each as the bound says; the library's counts latency."""
+    if bound in (None, hidden_from):
         return S / _hidden(link, G, kernel, backward)
     token = AttentionShape(S, H, G, D, ITEMSIZE).token(backward=backward)
     pair = pair_flops(1, 1, H, D, backward=backward)

@@ -126,6 +126,7 @@ def test_the_bound_of_the_exercise_is_the_librarys_line_without_latency_and_stan
 def test_with_1_us_of_latency_the_line_of_the_exercise_stays_at_80_and_the_headline_says_172():
     figure = views.ring_overlap(latency=1e-6, bound=hidden_from)
     assert bound(figure) == 80
+    assert "the bound" in [text.get_text() for text in figure.findobj(Text)]
     assert title(figure) == "4 ranks: zigzag hides every transfer from 172 tokens a rank on"
 
 

@@ -214,7 +214,7 @@ def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
 
 def test_the_story_of_a_backward_ends_when_all_gradients_come_home():
     assert repr(views.film(ran(4, backward=True))).splitlines()[-3:] == [
-        "1.65 µs: all K/V go to the next rank",
+        "1.65 µs: all K/V go to the next rank while all ranks still work",
         "1.98 µs: rank 0 attends K/V 1, rank 1 K/V 2, rank 2 K/V 3, rank 3 K/V 0; all dK/dV go to the next rank",
         "2.63 µs: all dK/dV come home",
     ]
