@@ -36,8 +36,9 @@ class RingCase:
 
     @property
     def tiles(self) -> list[tuple[int, int, int]]:
-        """The arguments of the rule for each tile: (rank, source, length)."""
-        return [(rank, source, self.length) for rank in range(self.size) for source in range(self.size)]
+        """The arguments of the rule for each tile: (rank, source, length); a rank's own, which is given, comes last."""
+        found = [(rank, source, self.length) for rank in range(self.size) for source in range(self.size)]
+        return sorted(found, key=lambda tile: tile[0] == tile[1])
 
 
 Rule = dict[tuple[int, int], tuple[slice, slice, bool]]  # of rank and source: queries, keys, whether causal

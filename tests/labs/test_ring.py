@@ -258,6 +258,15 @@ def _tile(own=None, lower=None, higher=None):
     return zigzag_tile
 
 
+def test_the_stub_of_the_zigzag_rule_which_has_a_ranks_own_tile_is_not_written_yet():
+    def zigzag_tile(rank, source, length):
+        if source == rank:
+            return slice(0, length), slice(0, length), True
+        raise NotImplementedError
+
+    assert reviewed("02.zigzag_tile", zigzag_tile).status == "not written yet"
+
+
 def test_the_rule_of_these_tests_is_right_unless_it_is_changed():
     assert "02.zigzag_tile: passed" in reviewed("02.zigzag_tile", _tile()).text
 

@@ -176,6 +176,16 @@ def test_the_messages_of_each_link_are_named_in_the_legend(link):
     assert f"messages, {link}" in [text.get_text() for text in views.ring_seconds().findobj(Text)]
 
 
+def test_backward_64_ranks_take_22_s_if_dk_and_dv_travel_in_bf16():
+    """Twice the bytes of each number over links of twice the bandwidth: every message takes as long."""
+    link = LINKS["InfiniBand"]
+    cluster = Cluster.uniform(link.latency, 2 * link.bandwidth, flops=FLOPS).reaching(0.65)
+    shape = AttentionShape(2**20, 32, 32, 128, 4)
+    assert 32 * ring_time(shape, 64, cluster, backward=True) / 1e12 == pytest.approx(22.06, abs=0.01)
+    messages = 32 * ((63 + 64) * (link.latency + 2**20 / 64 * 2 * 32 * 128 * 2 / link.bandwidth))
+    assert messages == pytest.approx(22, abs=0.25)
+
+
 @pytest.mark.parametrize("G", KV_HEADS)
 def test_an_upright_line_that_lies_outside_is_left_out(G):
     figure = views.ring_seconds(64, G)
