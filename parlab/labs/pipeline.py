@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +286,9 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
 
 
 def _miscounted(schedule: Schedule, m: int, refused: str) -> list[str]:
-    """Why an action stands twice in its row, or has no backward: from what else the row does."""
+    """Why an action stands twice in its row, or has no backward, or ranks wait: from what else the rows do."""
+    if refused.startswith("deadlock"):
+        return _upside_down(schedule)
     name = refused.split(" ", 1)[0]
     rows = ([one for one in row if str(one) == name] for row in schedule.actions)
     rank, (action, *others) = next(((rank, found) for rank, found in enumerate(rows) if found), (0, [None]))
@@ -306,6 +308,19 @@ def _miscounted(schedule: Schedule, m: int, refused: str) -> list[str]:
             return [f"likely cause: the backwards pass over microbatch {action.microbatch}"]
         left = several(len(every) - len(done), "backward")
         return [f"likely cause: rank {rank} ends with {left} still to do, which its warm-up put off"]
+    return []
+
+
+def _upside_down(schedule: Schedule) -> list[str]:
+    """Where a rank does more forwards before its first backward than the rank before it does: it waits for more."""
+    before = [sum(1 for _ in takewhile(lambda one: one.kind == "F", row)) for row in schedule.actions]
+    for rank, (of_one, of_next) in enumerate(pairwise(before)):
+        if of_one < of_next and all(one.kind in "FB" for one in schedule.actions[rank]):
+            forwards = several(of_next, "forward")
+            return [
+                f"likely cause: rank {rank + 1} does {forwards} before its first backward, and rank {rank} only "
+                f"{of_one}: the first rank needs the most forwards, not the last"
+            ]
     return []
 
 

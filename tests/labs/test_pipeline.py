@@ -249,6 +249,7 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.one_f_one_b", one_at_a_time, "makespan: 12, should be (m + p − 1)(F + B) = 9"),
         ("04.one_f_one_b", one_too_many, "likely cause: it does 1F1 at 2, when 1B0 could be done"),
         ("04.one_f_one_b", as_many_as_the_rank, "it cannot run: deadlock"),
+        ("04.one_f_one_b", as_many_as_the_rank, "the first rank needs the most forwards, not the last"),
         ("04.one_f_one_b", as_many_everywhere, "rank 1 keeps 2 microbatches"),
         ("04.one_f_one_b", only_rank_0_right, "rank 1 keeps 2 microbatches"),
         ("04.one_f_one_b", without_the_last_backwards, "it cannot run: 0F1 has no backward: 0B1"),
