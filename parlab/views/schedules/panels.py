@@ -25,6 +25,7 @@ STEEPNESS = 0.7  # below 1 the second chunk is soon pale: at medium brightness n
 RIGHT, TOP, BOTTOM = 0.95, 0.85, 0.6  # inches around the panels
 GAP, LINE = 0.32, 0.24  # inches between bars and memory, and of a line of text
 STRIP = 0.6  # of a lane of bars: a lane of memory
+BAND = 0.15  # of a lane: the dark band of a rank's last chunk
 FLOOR, HEIGHT = 0.44, 0.88  # of a lane: where the areas stand, and how high the highest is
 
 
@@ -73,24 +74,35 @@ def chunks_of(schedule: Schedule) -> dict[tuple[int, int], float]:
     return paler
 
 
-def draw_bars(axes: Axes, bars: list[Bar], schedule: Schedule) -> None:
-    """A box an action with the number of its microbatch."""
+def draw_bars(axes: Axes, bars: list[Bar], schedule: Schedule, *, banded: bool = False) -> None:
+    """A box an action with the number of its microbatch; those of later chunks are paler, or with `banded` have a dark
+    band below, the thicker the later.
+    """
     paler = chunks_of(schedule)
+    bands = paler if banded else {}
+    paler = dict.fromkeys(paler, 0.0) if banded else paler
     for where in (WHOLE, UPPER, LOWER):
         here = [bar for bar in bars if bar.where == where]
         colors = [color_of(bar.action.kind, paler[bar.rank, bar.action.stage]) for bar in here]
         texts = [[str(bar.action.microbatch)] for bar in here]
         marks.boxes(axes, "actions", here, [bar.rank for bar in here], where, colors, texts)
+    for white in sorted(set(bands.values()) - {0}):
+        later = [bar for bar in bars if bands[bar.rank, bar.action.stage] == white]
+        below = WHOLE[1] - BAND * white / PALEST, WHOLE[1]
+        marks.boxes(axes, "bands", later, [bar.rank for bar in later], below, theme.INK)
 
 
-def legend_entries(schedules: Iterable[Schedule]) -> list[tuple[str, str, str]]:
-    """The kinds that occur, and what the shades mean where a rank has several chunks: (colour, name, hatch) each."""
+def legend_entries(schedules: Iterable[Schedule], *, banded: bool = False) -> list[tuple[str, str, str]]:
+    """The kinds that occur, and what the shades or bands mean where a rank has several chunks: (colour, name, hatch)
+    each.
+    """
     rows = [row for schedule in schedules for row in schedule.actions]
     kinds = {action.kind for row in rows for action in row}
     most = max(len({action.stage for action in row}) for row in rows)
     entries = [(color_of(kind), theme.KINDS[name].name, "") for kind, name in ACTION_KINDS.items() if kind in kinds]
     if most > 1:
-        entries.append((color_of("F", PALEST), f"paler: a later one of the rank's {most} chunks", ""))
+        color, look = (theme.INK, "band") if banded else (color_of("F", PALEST), "paler")
+        entries.append((color, f"{look}: a later one of the rank's {most} chunks", ""))
     return entries
 
 

@@ -84,7 +84,7 @@ def bubble_prices(
     high = lanes_height(p, PART)
     bars_at = TOP + 2 * (LINE + high) + GAP + CLOCK + LINE
     figure = sheet([headline, *rows], bars_at + 3 * ROW + 0.15, headline)
-    legend_of(figure, legend_entries(list(made.values())[1:]))
+    legend_of(figure, legend_entries(list(made.values())[1:], banded=True))
     _draw_lanes(figure, names, shown, high)
     drawn: tuple[Sequence[float], ...] = (idle, most, sent)
     for column, (title, numbers, said) in enumerate(zip(COLUMNS, drawn, words, strict=True)):
@@ -106,7 +106,7 @@ def _draw_lanes(figure: Picture, names: list[str], shown: list[ScheduleTimeline]
         way = f"interleaved, {name}" if name != "ZB-H1" else name
         write(figure, 0.15, top - 0.02, f"{way}: {one.makespan:.4g} units", theme.TEXT, weight="bold")
         axes = lanes_at(figure, one, end, top + LINE, high, right=RIGHT, clock=one is shown[-1])
-        draw_bars(axes, bars_of_all(one), one.schedule)
+        draw_bars(axes, bars_of_all(one), one.schedule, banded=True)
         axes.axvline(shown[0].makespan, color=theme.INK, linestyle=(0, (4, 2)), linewidth=1.4, clip_on=False)
         top += LINE + high + GAP
     right = theme.WIDTH - RIGHT - (theme.WIDTH - RIGHT - LEFT) * (1 - shown[0].makespan / end)

@@ -1,11 +1,13 @@
 """Two ways to a smaller bubble beside each other: the numbers are those of the simulated schedules."""
 
 import pytest
+from matplotlib.colors import to_hex
 
 from parlab import views
 from parlab.pipeline import KeptBytes, gpipe
 from parlab.views.drawing.picture import png
-from tests.views.drawn import boxes, check_refused, check_text
+from parlab.views.schedules.panels import color_of
+from tests.views.drawn import artists, boxes, check_refused, check_text, texts
 
 KEPT = {
     4: KeptBytes([1024] * 4, [2048] * 4, 8),
@@ -52,6 +54,17 @@ def test_bytes_are_those_of_the_fullest_rank_and_a_bar_is_as_long_as_its_number(
 
 def test_4_chunks_idle_2_25_keep_4_75_and_send_240():
     assert rows(views.bubble_prices(chunks=4))[1] == ["26.25", "2.25", "4.75", "240"]
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_later_chunks_have_the_full_colour_and_a_band_that_is_the_thicker_the_later(chunks):
+    figure = views.bubble_prices(chunks=chunks)
+    colors = {to_hex(color) for artist in artists(figure, "actions") for color in artist.get_facecolor()}
+    assert colors == {color_of(kind).lower() for kind in "FBIW"}
+    heights = [high - low for _, _, low, high in boxes(figure, "bands")]
+    assert len(heights) == 4 * 8 * 2 * (chunks - 1)  # F and B of each microbatch in all chunks but a rank's first
+    assert len({round(height, 3) for height in heights}) == chunks - 1
+    assert f"band: a later one of the rank's {chunks} chunks" in [text for text, _ in texts(figure)]
 
 
 def test_the_first_schedule_is_the_one_that_is_given():
