@@ -18,6 +18,7 @@ LEFT, RIGHT, TOP, LANE, BAR = 70, 600, 76, 40, 28
 STRIP, GAP = 50, 10  # the highest level of a rank's bytes, and the room around a strip
 KEPT = (("F", "A: kept from F to I"), ("I", "A′: kept from I to W"))
 MOST = 12
+STAYS = 0.95  # of the way to the next stop: so long the bytes of a stop are seen
 EDGE = 0.4  # by which a whole B is larger than its halves, so that none shines through at its border
 
 
@@ -37,7 +38,8 @@ def moves_film(
 
     Where they keep different numbers of activations, each stop says how many places its fullest rank needs. With
     `kept`, the bytes that each rank keeps stand below its actions, on the same clock, a box for each microbatch: in the
-    colour of F until its backward for the input, then in that of I until its W.
+    colour of F until its backward for the input, then in that of I until its W. A W that is put off then travels above
+    the others.
 
     In the first schedule backwards may be whole, where the others have each of them cut in two: a B then lies over its
     halves until the film leaves that schedule.
@@ -100,18 +102,25 @@ def moves_film(
         for number, timed in enumerate(shown):
             for rank in range(ranks):
                 strip = _strip(timed, rank, kept, width, max(most), top + lane * rank + LANE + STRIP)
-                film.draw(strip, number or None, number if number < last else None)
+                film.draw(strip, number or None, number + STAYS if number < last else None)
     starts = [_starts(one) for one in shown]
     uncut = [(action, at) for action, at in starts[0].items() if cut and action.kind == "B"]
     if cut:
         starts[0] = _of_halves(starts[0], costs.per_stage("backward_weight", source[0].num_stages))
     together: dict[tuple[float, ...], str] = {}  # the actions that go the same way
+    put_off = [_put_off(one, two) if kept else [] for one, two in pairwise(source)]
+    hopping = sorted({action for moved in put_off for action in moved})
     for action, (rank, begin, takes) in starts[-1].items():
+        if action in hopping:
+            continue
         mark = _bar(action, begin, takes, width, top + lane * rank)
         way = tuple(width * (of[action][1] - begin) for of in starts)
         together[way] = together.get(way, "") + mark
     for places, marks in together.items():
         film.slide(marks, places)
+    for action in hopping:  # over the others, which stay on the lane
+        aside = [-LANE / 2 if action in moved else 0 for moved in put_off]
+        _hop(film, action, [of[action] for of in starts], aside, (width, top + lane * action.stage), cut)
     if cut:
         bars = (_bar(action, begin, takes, width, top + lane * rank, EDGE) for action, (rank, begin, takes) in uncut)
         film.draw("".join(bars), None, 0)
@@ -166,6 +175,32 @@ def _bar(action: Action, begin: float, takes: float, width: float, top: float, e
     return box(round(x, 1), y, round(length, 1), BAR + 2 * edge, color_of(action.kind), action.microbatch, "small")
 
 
+def _hop(
+    film: Film,
+    action: Action,
+    places: Sequence[tuple[int, float, float]],
+    aside: Sequence[float],
+    scale: tuple[float, float],
+    covered: bool,
+) -> None:
+    """An action that stands at each stop in its place, and leaves its lane by `aside` half-way to the next.
+
+    `scale`: the width of a unit, and the top of the lane. If it is `covered` at the first stop, it is not drawn there.
+    """
+    width, top = scale
+    last, first = len(places) - 1, 0
+    for number, (_, begin, takes) in enumerate(places):
+        by = width * (places[number + 1][1] - begin) if number < last else 0
+        if not by and number < last:
+            continue  # it stands there until a later stop
+        mark = _bar(action, begin, takes, width, top)
+        if number or not covered:
+            film.draw(mark, first or None, number if number < last else None)
+        if by:
+            film.move(mark, number, number + 1, (round(by, 1), 0), (0, aside[number]))
+        first = number + 1
+
+
 def _has_whole(schedule: Schedule) -> bool:
     """Whether it has a backward that is not cut."""
     return any(action.kind == "B" for row in schedule.actions for action in row)
@@ -215,15 +250,27 @@ def _strip(shown: ScheduleTimeline, rank: int, kept: KeptBytes, width: float, hi
     each = [STRIP * of_stage[rank] / highest for of_stage in (kept.activation, kept.pending)]
     before = dict(shown.kept_bytes(rank, activation=1, pending=0))  # of several changes at a time, the last
     both = dict(shown.kept_bytes(rank, activation=1, pending=1))
-    number, total, boxes = 0, 0, ["", ""]
+    number, total, last = 0, 0, (0, 0)
+    spans: dict[tuple[int, float], list[list[float]]] = {}  # which bytes and how high: the times from and until
     times = sorted({*before, *both, shown.makespan})
     for time, until in pairwise(times):
         number, total = before.get(time, number), both.get(time, total)
-        x, y = LEFT + width * time, floor
-        for which, chunks in enumerate((number, total - number)):
-            for _ in range(chunks):
+        counts, y = (number, total - number), floor
+        for which, (count, changes) in enumerate(zip(counts, (before, both), strict=True)):
+            another = time in changes and count == last[which]  # one goes and one comes
+            for place in range(count):
                 y -= each[which]
-                boxes[which] += f"M{x:.1f} {y:.1f}h{width * (until - time):.1f}v{each[which]:.1f}H{x:.1f}z"
+                here = spans.setdefault((which, round(y, 1)), [])
+                if here and here[-1][1] == time and not (another and place == count - 1):
+                    here[-1][1] = until
+                else:
+                    here.append([time, until])
+        last = counts
+    boxes = ["", ""]
+    for (which, y), slots in spans.items():
+        for time, until in slots:
+            x = LEFT + width * time
+            boxes[which] += f"M{x:.1f} {y:.1f}h{width * (until - time):.1f}v{each[which]:.1f}H{x:.1f}z"
     drawn = word(34, floor - STRIP / 2, short_bytes(peaks(shown, kept)[rank]), "small")
     for (kind, _), path in zip(KEPT, boxes, strict=True):
         drawn += f'<path d="{path}" fill="{color_of(kind)}" style="stroke:{PAGE}"/>' if path else ""
@@ -235,15 +282,22 @@ def _order(one: Schedule, two: Schedule) -> str:
     if _has_whole(one) and not _has_whole(two):
         return "each B is cut in two"
     said = []
-    for rank, rows in enumerate(zip(one.actions, two.actions, strict=True)):
-        later = [
-            f"W{action.microbatch}"
-            for action in rows[0]
-            if action.kind == "W" and _before(action, rows[1]) > _before(action, rows[0])
-        ]
-        if later:
+    for rank in range(one.num_ranks):
+        if later := [f"W{action.microbatch}" for action in _put_off(one, two) if action.stage == rank]:
             said.append(f"rank {rank} puts off {' '.join(later)}")
     return ", ".join(said) or _move(one, two)
+
+
+def _put_off(one: Schedule, two: Schedule) -> list[Action]:
+    """The W's that stand later than before, where no backward is cut."""
+    if _has_whole(one) and not _has_whole(two):
+        return []
+    return [
+        action
+        for old, new in zip(one.actions, two.actions, strict=True)
+        for action in old
+        if action.kind == "W" and _before(action, new) > _before(action, old)
+    ]
 
 
 def _move(one: Schedule, two: Schedule) -> str:

@@ -137,6 +137,18 @@ def test_the_bytes_of_each_microbatch_stand_below_the_actions_from_f_to_i_and_fr
     assert len(film.html) < 25_000
 
 
+def test_a_w_that_is_put_off_travels_above_its_lane_and_the_bytes_stay_until_the_next_are_there():
+    film = views.film([CUT, LATER], kept=KEPT)
+    going = r'<g class="go" style="[^"]*--x:([\d.]+);--y:0;--w:([-\d.]+)"[^>]*>(.*?)</g>'
+    ((by, aside, moved),) = re.findall(going, film.html)
+    unit = (RIGHT - LEFT) / 13
+    assert float(by) == pytest.approx(unit * 2, abs=0.1)  # W1, from 7 to 9
+    assert (float(aside), re.findall(r">(\d)<", moved)) == (-20, ["1"])
+    strips = re.findall(r'<g class="see" style="--b:([\d.]+)"[^>]*><text[^>]*>\d+ B<', film.html)
+    assert len(strips) == 3
+    assert all(film.second(0, leaves=True) < float(until) <= film.second(1) for until in strips)
+
+
 def test_w_s_that_are_put_off_are_named_and_where_none_is_the_first_move_is():
     film = views.film([CUT, swapped(CUT, 1, "F", 2), LATER], kept=KEPT)
     assert [line.split(": ")[1] for line in film.lines] == ["rank 1 puts off W0", "rank 2 puts off W1"]
