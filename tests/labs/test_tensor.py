@@ -149,6 +149,29 @@ def test_gradients_of_slices_that_are_summed_over_ranks_are_named():
     assert "it is summed over the ranks: a rank has all of the gradient of its own slices" in said
 
 
+def test_a_sum_behind_the_norms_backward_and_one_of_the_norms_gradient_are_named_as_two_for_one():
+    """All results are right: the norm's backward is linear in dm. But its own gradient takes a message more."""
+
+    def answer(comm, block, x, dy):
+        a, first_norm = block.attention_norm.forward(x)
+        a, attention = block.attention.forward(a)
+        h = x + comm.all_reduce(a)
+        m, second_norm = block.mlp_norm.forward(h)
+        m, mlp = block.mlp.forward(m)
+        y = h + comm.all_reduce(m)
+        dm, gradients = block.mlp.backward(dy, mlp)
+        back, of_second = block.mlp_norm.backward(dm, second_norm)
+        dh = dy + comm.all_reduce(back)
+        da, of_attention = block.attention.backward(dh, attention)
+        back, of_first = block.attention_norm.backward(comm.all_reduce(da), first_norm)
+        of_second = {name: comm.all_reduce(gradient) for name, gradient in of_second.items()}
+        return y, dh + back, gradients | of_second | of_attention | of_first
+
+    said = refused("05.block_step", answer)
+    assert "the results are right, but not what was counted" in said
+    assert "or sum twice what one earlier sum would settle (dm or da, before its norm)" in said
+
+
 def test_of_drawn_blocks_t_and_g_divide_h_and_one_the_other_and_g_is_less_than_t_or_t_or_more():
     draw = np.random.default_rng(0)
     cases = [BLOCK.draw(draw, size) for size in range(2, 14) for _ in range(9)]

@@ -89,6 +89,25 @@ def test_after_200_steps_a_model_that_forgets_copy_is_behind_with_six_seeds_and_
     assert least < run(forgetful, 4).results[0] / right < most
 
 
+def test_after_200_steps_right_runs_alone_differ_more_than_40_times():
+    """Seeds 6 and 7 of lesson 05; the mean of the last 20 losses."""
+    config = LlamaConfig(
+        vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=4, initializer_range=0.3,
+    )  # fmt: skip
+    ends = []
+    for seed in (6, 7):
+        trained, losses, draw = Llama.random(config, seed=seed, xp=np, dtype="float64"), [], np.random.default_rng(5)
+        optimizer = AdamW(lr=0.01)
+        for _ in range(200):
+            tokens = draw.integers(config.vocab_size, size=(16, 8))
+            loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
+            optimizer.step(trained.weights, gradients)
+            losses.append(loss)
+        ends.append(np.mean(losses[-20:]))
+    assert 40 < ends[0] / ends[1] < 50
+
+
 @both_ways
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_tied_head_adds_both_shares_of_its_table_within_1e_12(size, sequence_parallel):

@@ -13,12 +13,12 @@ from parlab.nn.llama import LlamaConfig
 from parlab.tensor import WeightSlice, block_collectives, weight_slices
 from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import BAR, Picture, line_legend, panel, sheet
+from parlab.views.drawing.picture import Picture, line_legend, panel, sheet
 
 LAYER = "model.layers.0"
 PARTS = {"attention": ("self_attn", ("q", "k", "v"), "o"), "mlp": ("mlp", ("gate", "up"), "down")}
 ENDS = {"attention": ("x", "h"), "mlp": ("h", "y")}  # the stream before and after a part
-OWN = "\non each rank"
+COLOR: dict[str, Any] = {"marker": "s", "markersize": 9, "linestyle": "none"}  # of a rank, in the legend
 KEY = "full colour: a weight; pale: an activation; gaps: cut; a stack of cards: a copy on each of these ranks; "
 WAYS, ASKED_WAYS = "→ forward, ← backward", "1 to 8: is anything added here?"
 TALLEST, WIDEST, LARGEST = 2.1, 4.6, 0.65  # inches of a matrix, of those of a row together, of the hidden size
@@ -64,7 +64,7 @@ def sharded_block(
     figure = sheet(text, height, headline or text.partition("\n")[0])
     axes = panel(figure, 0, 0, theme.WIDTH, height)  # in inches; one pair of axes for all, because each costs 20 ms
     axes.set(xlim=(0, theme.WIDTH), ylim=(0, height))
-    line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **BAR}) for rank in range(min(size, 8))])
+    line_legend(figure, [(f"rank {rank}", {"color": theme.rank_color(rank), **COLOR}) for rank in range(min(size, 8))])
     marks.word(axes, 0.15, height - 0.82, KEY + (ASKED_WAYS if asked else WAYS))
     high = height - TOP - WORDS - ABOVE
     for part in PARTS:
@@ -131,11 +131,14 @@ def _row(
             axes, f"{part} {name}", (shown, said), (left, middle - TOKENS / 2, across, TOKENS), cut, groups, pale=True
         )
     _sheet(axes, f"{part} norm", ("norm", ""), (norm, middle - TOKENS / 2, NORM, TOKENS), None, [range(size)])
+    stack = LEFT + across + (0 if cut_tokens else 0.3)
+    ways = (stack, norm), (begin, first), (first + columns + 0.15, second), (second + across, last - 0.3)
     if asked:
-        stack = LEFT + across + (0 if cut_tokens else 0.3)
-        ways = (stack, norm), (begin, first), (first + columns + 0.15, second), (second + across, last - 0.3)
         _slots(axes, part, ways, middle)
     else:
+        for number in (1, 3):  # where nothing is sent
+            place, at = number + 4 * list(PARTS).index(part), sum(ways[number - 1]) / 2
+            marks.word(axes, at, middle, str(place), ha="center", color=theme.FAINT)
         sides = (2, begin - 0.1), (4, second + across)
         for (number, left), (name, sent, back) in zip(sides, operators, strict=True):
             place = number + 4 * list(PARTS).index(part)
@@ -159,7 +162,13 @@ def _matrices(
     _, names, last = PARTS[part]
     owned, across = weight_slices(config, 0, size), config.hidden_size * unit
     wholes = {name: config.weight_shapes[_full(part, name)] for name in (*names, last)}
-    shapes = {name: _shape(_own(whole, owned[_full(part, name)])) for name, whole in wholes.items()}
+    shapes = {}
+    for name, whole in wholes.items():
+        columns = owned[_full(part, name)].axis == 1
+        what = " columns" if columns else " rows"
+        if size > 1:
+            what = " each" if name in "kv" else f"{what}\neach"  # k and v stand close behind q
+        shapes[name] = f"{_own(whole, owned[_full(part, name)])[int(columns)]}{what}"
     inner = wholes[last][0] * unit
     stacked = len(names) if part == "mlp" else 1
     left, top = first, middle + (stacked * (across + WORDS) + TOKENS) / 2
@@ -170,11 +179,11 @@ def _matrices(
         place = left, top - across, whole[1] * unit, across
         if name == last:
             place = second, middle - (inner + size * CUT) / 2, across, inner
-        _sheet(axes, f"matrix {name}", (f"W {name}", shapes[name] + OWN * (size > 1)), place, piece.axis, groups)
+        _sheet(axes, f"matrix {name}", (f"W {name}", shapes[name]), place, piece.axis, groups)
         if part == "mlp":
             top -= across + WORDS
         elif name == "q":
-            said = (marks.text_width(shapes["q"]) + marks.text_width(shapes["k"])) / 72
+            said = sum(marks.text_width(shapes[near].partition("\n")[0]) for near in "qk") / 72
             left += max(max(inner + size * CUT, 0.7) + 0.35, (inner - wholes["k"][1] * unit + said) / 2 + 0.06)
         else:
             left += APART

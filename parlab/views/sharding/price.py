@@ -28,6 +28,7 @@ ALGORITHMS = RING, HIERARCHICAL = "ring", "hierarchical"
 ITEMSIZE = 2  # bytes of an element: 16 bits
 PRODUCTS = 0.79  # 780 of an H100's 989 TFLOP/s, a large product of bf16. Source: He, "H100 peak matmul FLOPS", a gist
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
+LATENCY = theme.paler(MESSAGES, 0.6)
 Bar = tuple[int, str]  # t, and one of ALGORITHMS
 
 
@@ -53,7 +54,8 @@ def tensor(
     """Draw the time of one block of a Llama on t ranks, forward and backward. `explore_tensor` shows this.
 
     There is one sequence of 16-bit numbers without sequence parallelism. The times are those of the simulated clock,
-    from closed forms that tests compare with runs, computing and sending one after the other. For more ranks than a
+    from closed forms that tests compare with runs, computing and sending one after the other. Of the sending the part
+    that links without latency would take, the bytes, is dark; the latency of the hops is pale. For more ranks than a
     node has, one bar has all-reduces in one ring and the other hierarchical ones. The efficiency is the time of one
     rank over the time of t ranks together.
 
@@ -71,13 +73,13 @@ def tensor(
     >>> tensor("Llama 3 8B", S=1024, products=1)
     Llama 3 8B: t = 8 is fastest, with one ring or hierarchically
     1024 tokens, DGX H100
-      t   computing     sending        both  efficiency  hierarchical  efficiency
-      1     1.39 ms         0 s     1.39 ms        100%
-      2      693 µs      102 µs      794 µs         87%
-      4      346 µs      193 µs      540 µs         64%
-      8      173 µs      321 µs      494 µs         35%
-     16     89.8 µs     2.43 ms     2.52 ms          3%        590 µs         15%
-     32     48.2 µs     3.73 ms     3.78 ms          1%        773 µs          6%
+      t   computing     sending its latency        both  efficiency  hierarchical  efficiency
+      1     1.39 ms         0 s         0 s     1.39 ms        100%
+      2      693 µs      102 µs     27.2 µs      794 µs         87%
+      4      346 µs      193 µs     81.6 µs      540 µs         64%
+      8      173 µs      321 µs      190 µs      494 µs         35%
+     16     89.8 µs     2.43 ms     1.17 ms     2.52 ms          3%        590 µs         15%
+     32     48.2 µs     3.73 ms     2.42 ms     3.78 ms          1%        773 µs          6%
     """
     nodes = "" if ranks_per_node in (None, cluster.ranks_per_node) else f", nodes of {ranks_per_node}"
     if ranks_per_node is not None:
@@ -85,6 +87,9 @@ def tensor(
     whole_nodes("cluster.ranks_per_node", cluster.ranks_per_node)
     cluster = cluster.reaching(products)
     times = {(t, way): _both_ways(MODELS[model], S, t, cluster, way) for t in SIZES for way in ALGORITHMS}
+    intra, inter = (replace(link, latency=0) for link in (cluster.intra, cluster.inter))
+    at_once = replace(cluster, intra=intra, inter=inter)
+    nbytes = {(t, way): _both_ways(MODELS[model], S, t, at_once, way).messages for t, way in times}
     if not all(sum(time) for time in times.values()):
         raise ValueError(f"cluster={cluster.name}: a block of {S} tokens takes no time on it; give it a finite pace")
     efficiency = {(t, way): f"{sum(times[1, way]) / (t * sum(time)):.0%}" for (t, way), time in times.items()}
@@ -94,17 +99,19 @@ def tensor(
     headline = f"{model}: t = {rings} is fastest" + (f", with {either}" if rings == levels else f" with {each}")
     pace = "" if products == 1 else f" at {products:.0%} of its peak"
     setting = f"{S} tokens, {cluster.name}{pace}{nodes}"
-    lines = [headline, setting, f"{'t':>3}   computing     sending        both  efficiency  hierarchical  efficiency"]
+    columns = "computing     sending its latency        both  efficiency  hierarchical  efficiency"
+    lines = [headline, setting, f"{'t':>3}   {columns}"]
     for t in SIZES:
         compute, messages = ring = times[t, RING]
-        shown = "".join(f"{format_time(time):>12}" for time in (compute, messages, compute + messages))
+        parts = compute, messages, messages - nbytes[t, RING], compute + messages
+        shown = "".join(f"{format_time(time):>12}" for time in parts)
         lines.append(f"{t:>3}{shown}{efficiency[t, RING]:>12}")
         if times[t, HIERARCHICAL] != ring:
             lines[-1] += f"{format_time(sum(times[t, HIERARCHICAL])):>14}{efficiency[t, HIERARCHICAL]:>12}"
     figure, axes = plot(lines, 4.4, headline, left=0.5, right=0.3, top=0.85, bottom=0.65)
-    _draw(axes, times, efficiency, cluster.ranks_per_node)
-    legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending", "")])
-    write(figure, 2.75, 0.475, setting)
+    _draw(axes, times, nbytes, efficiency, cluster.ranks_per_node)
+    legend_of(figure, [(COMPUTE, "computing", ""), (MESSAGES, "sending: bytes", ""), (LATENCY, "sending: latency", "")])
+    write(figure, 4.85, 0.475, setting)
     return figure
 
 
@@ -117,16 +124,18 @@ def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster, algorit
     return Time(*map(sum, zip(*passes, strict=True)))
 
 
-def _draw(axes: Axes, times: dict[Bar, Time], efficiency: dict[Bar, str], node: int) -> None:
+def _draw(axes: Axes, times: dict[Bar, Time], nbytes: dict[Bar, int], efficiency: dict[Bar, str], node: int) -> None:
     """A bar for each t, and two for each t that is more than a node."""
     bars = [(t, algorithm) for t, algorithm in times if algorithm == RING or t > node]
     names = [f"t = {t}\n{algorithm}" if t > node else f"t = {t}" for t, algorithm in bars]
     places = np.arange(len(bars))
     compute, both = [times[bar].compute for bar in bars], [sum(times[bar]) for bar in bars]
+    sent = [times[bar].compute + nbytes[bar] for bar in bars]
     scale(axes.xaxis, ends=(-0.6, len(bars) - 0.4), ticks=places, says=names)
     scale(axes.yaxis, "time of a block", ends=(0, 1.15 * max(both)), ticks=())
     marks.rectangles(axes, "computing", places - 0.36, places + 0.36, 0, compute, COMPUTE)
-    marks.rectangles(axes, "sending", places - 0.36, places + 0.36, compute, both, MESSAGES)
+    marks.rectangles(axes, "bytes", places - 0.36, places + 0.36, compute, sent, MESSAGES)
+    marks.rectangles(axes, "latency", places - 0.36, places + 0.36, sent, both, LATENCY)
     for place, (bar, time) in enumerate(zip(bars, both, strict=True)):
         words = f"{format_time(time)}\n{efficiency[bar]} efficient"
         marks.word(axes, place, time + 0.02 * max(both), words, va="bottom", ha="center")
