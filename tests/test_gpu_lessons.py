@@ -16,7 +16,8 @@ LESSONS = sorted(path for path in (Path(__file__).parents[1] / "notebooks").glob
 
 def python(*arguments, standin=True):
     known = {**os.environ, "PARLAB_ARRAYS": "cupy"} | ({"PYTHONPATH": str(STANDIN)} if standin else {})
-    return subprocess.run([sys.executable, *arguments], env=known, capture_output=True, text=True, timeout=300)
+    alone = [sys.executable, "-P"]  # the folder of the script, in which the stand-in lies, is not looked into
+    return subprocess.run([*alone, *arguments], env=known, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow
@@ -24,6 +25,21 @@ def python(*arguments, standin=True):
 def test_a_lesson_prints_on_cupy_what_is_stored(path):
     done = python(str(STANDIN / "lesson.py"), str(path), standin=not GPU)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+WHOSE = """
+import importlib.util
+found = importlib.util.find_spec("cupy")
+print(found is not None and "standin" in found.origin)
+"""
+
+
+@pytest.mark.parametrize("standin", [True, False])
+def test_a_lesson_finds_the_stand_in_only_where_it_is_asked_for(standin, tmp_path):
+    cell = {"cell_type": "code", "source": WHOSE, "outputs": [{"name": "stdout", "text": f"{standin}\n"}]}
+    (tmp_path / "whose.ipynb").write_text(json.dumps({"cells": [cell]}))
+    done = python(str(STANDIN / "lesson.py"), str(tmp_path / "whose.ipynb"), standin=standin)
+    assert done.returncode == 0, done.stderr
 
 
 REFUSED = {
