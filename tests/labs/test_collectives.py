@@ -82,6 +82,23 @@ def whose_sums_stay_behind(comm, x):
     return pieces[comm.rank]
 
 
+def that_forgets_what_came(comm, x):
+    pieces = np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        total = pieces[(comm.rank - step - 2) % comm.size]
+        total = total + comm.sendrecv(pieces[(comm.rank - step - 1) % comm.size], comm.right, comm.left)
+    return pieces[comm.rank]
+
+
+def that_adds_at_the_end_only(comm, x):
+    """Right on two ranks; on one, the own piece twice."""
+    pieces = np.split(x, comm.size)
+    walking = pieces[comm.rank - 1]
+    for _ in range(comm.size - 1):
+        walking = comm.sendrecv(walking, comm.right, comm.left)
+    return pieces[comm.rank] + walking
+
+
 def in_two_halves(comm, x):
     blocks = np.split(x, comm.size)
     for step in range(comm.size - 1):
@@ -335,7 +352,10 @@ def with_the_built_in_ring(comm, x, ranks_per_node):
             "comm.reduce_scatter did the work: build it from comm.send, comm.recv, comm.sendrecv",
         ),
         ("01.reduce_scatter", in_float64, "expected float32["),
-        ("01.reduce_scatter", with_the_indices_of_the_all_gather, "it left in the first step, as in an all-gather"),
+        ("01.reduce_scatter", with_the_indices_of_the_all_gather, "did it leave before the others' numbers came"),
+        ("01.reduce_scatter", that_forgets_what_came, "or was what came not stored?"),
+        ("01.reduce_scatter", that_adds_at_the_end_only, "with 3 ranks"),
+        ("01.reduce_scatter", that_adds_at_the_end_only, "rank 2's contribution is missing"),
         ("01.reduce_scatter", that_sends_nothing, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", flattened, "the numbers are right, but only one axis is left"),
         ("01.reduce_scatter", that_writes_into_x, "rank 0 raised ValueError: output array is read-only, at line"),
@@ -387,5 +407,5 @@ def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
     assert reason in refused(name, answer)
 
 
-def test_that_a_piece_left_in_the_first_step_is_not_said_of_an_answer_that_sends_nothing():
-    assert "first step" not in refused("01.reduce_scatter", that_sends_nothing)
+def test_whether_a_piece_left_too_early_is_not_asked_of_an_answer_that_sends_nothing():
+    assert "did it leave" not in refused("01.reduce_scatter", that_sends_nothing)

@@ -108,7 +108,7 @@ def test_a_strip_too_narrow_for_the_sentence_has_the_name_alone():
 def test_the_headline_says_which_is_fastest_up_to_which_size():
     links = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
     headline = views.all_reduce_times(size=12, cluster=links).texts[0].get_text()
-    assert headline == "12 ranks on uniform: recursive doubling wins up to 970 B, then circulant"
+    assert headline == "12 ranks: recursive doubling wins up to 970 B, then circulant"
 
 
 def test_the_headline_names_both_where_two_are_equally_fast():
