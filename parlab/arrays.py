@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ import numpy as np
 Array = Any  # the standard defines no common type; every backend has its own
 
 is_array = array_api_compat.is_array_api_obj
+
+_ASKED = threading.Lock()
 
 
 def namespace(*arrays: Array) -> Any:
@@ -60,7 +63,8 @@ def _gpu_answers() -> bool:
     if importlib.util.find_spec("cupy") is None:
         return False
     cupy = importlib.import_module("cupy")
-    return bool(cupy.cuda.is_available())
+    with _ASKED:  # until its first answer is there, CuPy says False to the other ranks
+        return bool(cupy.cuda.is_available())
 
 
 def on_host(x: Array) -> bool:

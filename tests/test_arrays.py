@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 import types
 
 import array_api_compat.numpy
@@ -37,9 +38,9 @@ def test_is_array_knows_arrays_from_lists_and_numbers(xp):
     assert not any(map(arrays.is_array, ([1.0], 1.0, "x", None)))
 
 
-def gpu(monkeypatch, answers):
-    """Pretend that CuPy is installed, with or without a GPU that answers."""
-    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: answers))
+def gpu(monkeypatch, is_available):
+    """Pretend that CuPy is installed; whether a GPU answers, `is_available` says."""
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=is_available))
     real_find, real_import = importlib.util.find_spec, importlib.import_module
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "cupy" else real_find(name))
     known = {"cupy": cupy, "array_api_compat.cupy": "the library cupy"}
@@ -59,17 +60,39 @@ def gpu(monkeypatch, answers):
 def test_the_default_library_is_cupy_where_a_gpu_answers_unless_parlab_arrays_overrules(
     monkeypatch, wanted, answers, expected
 ):
-    gpu(monkeypatch, answers)
+    gpu(monkeypatch, lambda: answers)
     monkeypatch.setenv("PARLAB_ARRAYS", wanted)
     default = arrays.default_namespace()
     assert default == "the library cupy" if expected == "cupy" else default is array_api_compat.numpy
 
 
 def test_asking_for_cupy_without_a_gpu_is_a_clear_error(monkeypatch):
-    gpu(monkeypatch, False)
+    gpu(monkeypatch, lambda: False)
     monkeypatch.setenv("PARLAB_ARRAYS", "cupy")
     with pytest.raises(RuntimeError, match="PARLAB_ARRAYS=cupy, but no GPU answers: install the extra cuda12"):
         arrays.default_namespace()
+
+
+def test_4_ranks_that_ask_first_at_once_all_find_the_gpu(monkeypatch):
+    answer = None
+
+    def is_available():  # as CuPy's: while the first rank asks the driver, the others are told what is not known yet
+        nonlocal answer
+        if answer is None:
+            answer = False
+            time.sleep(0.05)
+            answer = True
+        return answer
+
+    gpu(monkeypatch, is_available)
+    monkeypatch.delenv("PARLAB_ARRAYS", raising=False)
+    found = []
+    ranks = [threading.Thread(target=lambda: found.append(arrays.default_namespace())) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert found == ["the library cupy"] * 4
 
 
 def test_cupy_that_is_not_installed_is_no_gpu(monkeypatch):
