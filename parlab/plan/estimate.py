@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,12 @@ class Estimate:
     @property
     def total_seconds(self) -> Any:
         """The seconds of a step."""
-        return sum(self.seconds.values())
+        return _added(self.seconds)
 
     @property
     def total_bytes(self) -> Any:
         """The bytes of the fullest rank."""
-        return sum(self.bytes.values())
+        return _added(self.bytes)
 
     @property
     def mfu(self) -> Any:
@@ -67,6 +68,11 @@ class Estimate:
     def __getitem__(self, chosen: Any) -> Estimate:
         seconds, nbytes, sent = (self.layout.taken(kinds, chosen) for kinds in (self.seconds, self.bytes, self.sent))
         return Estimate(self.layout[chosen], seconds, nbytes, sent, self.flops, self.peak)
+
+
+def _added(by_kind: dict[str, Any]) -> Any:
+    """All kinds, rounded alike for one layout and for columns: since Python 3.12 `sum` rounds floats otherwise."""
+    return reduce(add, by_kind.values())
 
 
 @checked(RULES | PACES | {"layout": layouts})
