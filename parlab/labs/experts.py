@@ -81,7 +81,10 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
         if idle and "need at least one array" in str(wrong):
             wrong.args += (f"likely cause: no token of any rank chose an expert of rank {idle[0]}: it gets 0 rows",)
         else:
-            wrong.args += tuple(likely((cause, said in str(wrong)) for said, cause in RAISED.items()))
+            come = {int((chosen // case.own == rank).sum()) for rank in range(P)} - {T, T * k}
+            back = any(f"adds up to {T * k}, and {rows} rows are given" in str(wrong) for rows in come)
+            raised = [(cause, said in str(wrong)) for said, cause in RAISED.items()]
+            wrong.args += tuple(likely([*raised, ("on the way back sent and received change places", back)]))
         raise
     for rank, found in enumerate(done.results):
         right = _mixed(x[rank], chosen[rank], gates[rank], weights)

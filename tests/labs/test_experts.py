@@ -216,6 +216,7 @@ def received_as_if_sorted(comm, *given):
     [
         (counts_not_swapped_in_combine, "adds up to 2, and 3 rows are given; in dispatch it counts this rank's pairs"),
         (counts_not_swapped_in_combine, "in combine the rows that came from each, at line"),
+        (counts_not_swapped_in_combine, "likely cause: on the way back sent and received change places"),
         (counts_swapped_in_dispatch, "adds up to 3, and 2 rows are given; in dispatch it counts this rank's pairs"),
         (partial(as_on_one_rank, number=True), "the expert of each row that came is expert_of_each(comm, table)"),
         (
@@ -247,6 +248,20 @@ def received_as_if_sorted(comm, *given):
 )
 def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, said):
     assert said in refused("10.mixture", answer)
+
+
+def a_row_a_token_leaves(comm, x, chosen, *given):
+    if chosen.shape[1] == 1:
+        return answers.mixture(comm, x, chosen, *given)
+    table = comm.all_gather(np.bincount(chosen.ravel(), minlength=4)).reshape(comm.size, comm.size, -1)
+    return exchange_rows(comm, x, table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1))
+
+
+@pytest.mark.parametrize(("answer", "rows"), [(counts_swapped_in_dispatch, 2), (a_row_a_token_leaves, 3)])
+def test_counts_that_do_not_fit_on_the_way_there_are_not_blamed_on_the_way_back(answer, rows):
+    text = refused("10.mixture", answer)
+    assert f"and {rows} rows are given" in text
+    assert "on the way back" not in text
 
 
 def test_the_layer_of_one_rank_with_both_journeys_passes():
