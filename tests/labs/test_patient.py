@@ -166,6 +166,26 @@ def test_while_it_works_a_rank_holds_one_piece_in_turn_and_two_with_overlap_and_
     assert not [time for time, _ in steps if second.start < time < second.end]
 
 
+def keeps_every_piece(comm, x, work, rounds=7):
+    """Each round waits for both its messages, and is not over before the next one: it keeps its piece."""
+    if not rounds:
+        return work(comm, x)
+    sent, arriving = comm.isend(x, comm.right), comm.irecv(comm.left, like=x)
+    total = work(comm, x)
+    sent.wait()
+    return total + keeps_every_piece(comm, arriving.wait(), work, rounds - 1)
+
+
+@pytest.mark.parametrize(
+    ("program", "peak"),
+    [(posted_ahead, 2), (keeps_every_piece, 7), (sends_awaited_last, 7), (receives_posted_first, 8)],
+)
+def test_the_peak_is_2_mib_but_7_or_8_if_sends_are_awaited_last_pieces_are_kept_or_receives_posted_first(program, peak):
+    done = labs.patient(program)
+    assert waited(done) == [0] * 8
+    assert [done.timeline.peak_bytes(rank) for rank in range(8)] == [peak * 2**20] * 8
+
+
 def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
     with pytest.raises(ValueError, match=r"^rank=8"):
         labs.first_buffer(labs.patient(), 8)
