@@ -175,6 +175,13 @@ def test_with_the_least_cost_of_a_step_usp_in_groups_of_8_has_the_prompt_by_8_pe
     assert took == {"ring": 15.3, "double ring": 15.3, "Ulysses": 15.8, "USP": 14.2, "all-gather": 15.5}
 
 
+def test_at_the_least_cost_the_ring_takes_3_percent_longer_at_the_peak_and_at_14_times_all_gather_is_first():
+    found = method_times(PROMPT, 16, DGX_H100, step=1)
+    assert round(100 * found["ring"].picoseconds / found["double ring"].picoseconds) == 103
+    first = {step: fastest(method_times(PROMPT, 16, DGX_H100, 0.65, step=step)) for step in (10, 13.6, 14, 20)}
+    assert first == {10: "USP", 13.6: "USP", 14: "all-gather", 20: "all-gather"}
+
+
 @pytest.mark.parametrize(("bandwidth", "hidden"), [(50e9, True), (40e9, True), (39e9, False), (25e9, False)])
 def test_at_65_percent_of_the_peak_the_ring_needs_40_of_the_networks_50_gb_a_second(bandwidth, hidden):
     where = replace(DGX_H100, inter=replace(DGX_H100.inter, bandwidth=bandwidth))

@@ -98,6 +98,16 @@ def test_beyond_a_node_usp_wins_or_ties_in_all_44_cells_from_half_to_twice_the_l
     assert not beyond(step=step, kernel=kernel)
 
 
+def test_at_ten_times_the_least_cost_of_a_step_ulysses_has_9_short_prompts_on_two_and_four_nodes():
+    lost = beyond(step=10)
+    assert [size for _, size in lost].count(16) == 4
+    assert [size for _, size in lost].count(32) == 5 == len(lost) - 4
+    assert max(S for S, _ in lost) == 16384
+    for at in lost:
+        found = times(*at, step=10)
+        assert min(found, key=lambda name: found[name].picoseconds) == "Ulysses"
+
+
 def test_without_the_cost_of_a_step_or_with_2_kv_heads_usp_does_not_win_everywhere_beyond_a_node():
     assert len(beyond(step=0)) == 10
     assert {at[1] for at in beyond(G=2)} == {16, 32, 64, 128}
