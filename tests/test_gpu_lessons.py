@@ -15,7 +15,9 @@ LESSONS = sorted(path for path in (Path(__file__).parents[1] / "notebooks").glob
 
 
 def python(*arguments, standin=True):
-    known = {**os.environ, "PARLAB_ARRAYS": "cupy"} | ({"PYTHONPATH": str(STANDIN)} if standin else {})
+    known = {**os.environ, "PARLAB_ARRAYS": "cupy"}
+    if standin:
+        known["PYTHONPATH"] = os.pathsep.join([str(STANDIN), known.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     alone = [sys.executable, "-P"]  # the folder of the script, in which the stand-in lies, is not looked into
     return subprocess.run([*alone, *arguments], env=known, capture_output=True, text=True, timeout=300)
 
