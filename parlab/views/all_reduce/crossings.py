@@ -195,7 +195,7 @@ def _mark_crossings(axes: Axes, wins: Wins) -> None:
     for number, ((start, name), (end, _)) in enumerate(pairwise(wins)):
         color, _, label = theme.ALGORITHMS[name]
         if number:
-            axes.plot([start], [1], color=theme.INK, gid="crossing", zorder=3.5, **DIAMOND)
+            axes.plot([start], [1], color=theme.INK, gid="crossing", zorder=3.5, clip_on=False, **DIAMOND)
             above_last = 8 + 16 * (number % 2 == 0)  # two crossings may be near to each other
             text = {"xytext": (8, above_last), "textcoords": "offset points", "size": theme.TEXT, "weight": "bold"}
             axes.annotate(format_bytes(round(start)), (start, 1), color=theme.INK, **text)
