@@ -7,6 +7,7 @@ import pytest
 
 from parlab import views
 from parlab.sequence import FLASH_ATTENTION_3, METHODS, AttentionShape, method_times, ring_cost, ulysses_cost
+from parlab.sequence.times import usp_time
 from parlab.views.attention.methods import COLORS, FASTEST, LENGTHS, NONE, RANKS
 from parlab.views.drawing.picture import png
 from parlab.world import CLASSROOM, DGX_H100
@@ -106,6 +107,17 @@ def test_at_ten_times_the_least_cost_of_a_step_ulysses_has_9_short_prompts_on_tw
     for at in lost:
         found = times(*at, step=10)
         assert min(found, key=lambda name: found[name].picoseconds) == "Ulysses"
+
+
+@pytest.mark.parametrize(("step", "won"), [(1, 36), (10, 12)])
+def test_groups_of_8_win_or_tie_in_36_of_the_44_cells_and_in_12_if_a_step_costs_ten_times_the_least(step, won):
+    def with_groups_of_8(S, size):
+        shape, cluster = AttentionShape(S=S, H=32, G=8, D=128, itemsize=2), DGX_H100.reaching(FLASH_ATTENTION_3)
+        return usp_time(shape, size, cluster, ulysses=8, step=step)
+
+    outside = [at for at in GRID if at[1] > 8]
+    fastest = {at: min(time.picoseconds for time in times(*at, step=step).values()) for at in outside}
+    assert sum(with_groups_of_8(*at) <= 1.05 * fastest[at] for at in outside) == won
 
 
 def test_without_the_cost_of_a_step_or_with_2_kv_heads_usp_does_not_win_everywhere_beyond_a_node():
