@@ -23,6 +23,18 @@ def _shares(weights: Any) -> Any:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
+def _of(scores: Any, chosen: Any) -> Any:
+    return np.take_along_axis(scores, chosen, axis=1)
+
+
+def _toward(load: Any, mean: Any = None) -> Any:
+    return np.sign((load.mean() if mean is None else mean) - load)
+
+
+def _missing(load: Any) -> Any:
+    return load.mean() - load
+
+
 def _right(scores: Any, bias: Any, k: int, rate: float) -> Step:
     return _choosing(lambda scores, bias, k, rate: scores + bias)(scores, bias, k, rate)
 
@@ -32,9 +44,9 @@ def _choosing(by: Callable[[Any, Any, int, float], Any]) -> Balance:
 
     def step(scores: Any, bias: Any, k: int, rate: float) -> Step:
         chosen = _best(by(scores, bias, k, rate), k)
-        gates = _shares(np.exp(np.take_along_axis(scores, chosen, axis=1)))
+        gates = _shares(np.exp(_of(scores, chosen)))
         load = _load(chosen, len(bias))
-        return chosen, gates, bias + rate * np.sign(load.mean() - load)
+        return chosen, gates, bias + rate * _toward(load)
 
     return step
 
@@ -67,8 +79,8 @@ def _token_by_token(so_far: bool) -> Balance:
         for of_token in scores:
             chosen.append(_best(of_token[None] + bias, k)[0])
             load = load * so_far + _load(chosen[-1], len(bias))
-            bias = bias + rate * np.sign(load.mean() - load)
-        return np.array(chosen), _shares(np.exp(np.take_along_axis(scores, np.array(chosen), axis=1))), bias
+            bias = bias + rate * _toward(load)
+        return np.array(chosen), _shares(np.exp(_of(scores, np.array(chosen)))), bias
 
     return step
 
@@ -76,19 +88,7 @@ def _token_by_token(so_far: bool) -> Balance:
 def _of_the_plain_choice(scores: Any, bias: Any, k: int, rate: float) -> Step:
     chosen, gates, _ = _right(scores, bias, k, rate)
     load = _load(_best(scores, k), len(bias))
-    return chosen, gates, bias + rate * np.sign(load.mean() - load)
-
-
-def _of(scores: Any, chosen: Any) -> Any:
-    return np.take_along_axis(scores, chosen, axis=1)
-
-
-def _toward(load: Any, mean: Any = None) -> Any:
-    return np.sign((load.mean() if mean is None else mean) - load)
-
-
-def _missing(load: Any) -> Any:
-    return load.mean() - load
+    return chosen, gates, bias + rate * _toward(load)
 
 
 def _once_a_token(b: Any, load: Any, g: float, chosen: Any, gates: Any) -> Any:
