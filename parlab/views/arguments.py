@@ -21,6 +21,12 @@ def within(name: str, value: Any, most: int, least: int = 1) -> None:
         raise ValueError(f"{name}={value!r:.60}: must be a whole number from {least} to {most}")
 
 
+def among(name: str, value: Any, choices: Sequence[int]) -> None:
+    """Refuse anything but one of these whole numbers."""
+    if whole(name, value) not in choices:
+        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(map(str, choices))}")
+
+
 def numbers(name: str, value: Any) -> None:
     """Refuse anything but a list of whole numbers, one or more."""
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str) or not len(value):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from parlab.arguments import Rule, checked, flag, optional, positive, whole
+from parlab.arguments import Rule, checked, flag, optional, positive
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, hidden_from, overlap_tokens, pair_flops, ring_time
-from parlab.views.arguments import RULES
+from parlab.views.arguments import RULES, among
 from parlab.views.attention.overlap import bound_function
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
@@ -35,14 +34,9 @@ EDGE = {"color": theme.INK, "linewidth": 1.2}  # the bound
 FREE = Link(0.0, 1e30)
 
 
-def _among(name: str, value: Any, choices: Sequence[int]) -> None:
-    if whole(name, value) not in choices:
-        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(map(str, choices))}")
-
-
 RING_RULES: dict[str, Rule] = {
-    "ranks": partial(_among, choices=RANKS),
-    "kv_heads": partial(_among, choices=KV_HEADS),
+    "ranks": partial(among, choices=RANKS),
+    "kv_heads": partial(among, choices=KV_HEADS),
     "backward": flag,
     "bound": optional(bound_function),
 }
@@ -86,15 +80,7 @@ def ring_seconds(
     headline += f", {waits['NVLink']} over NVLink" if "NVLink" in waits else f"; NVLink joins {DOMAIN} in a rack"
     figure, axes = plot([headline, *_table(work, takes), _bounds(kv_heads, kernel, backward)], 4.4, headline, top=0.85)
     scale(axes.xaxis, "ranks", ends=ENDS, log=2, ticks=RANKS, says="{:g}".format)
-    scale(
-        axes.yaxis,
-        f"seconds, {LAYERS} layers",
-        ends=(LOW, 300),
-        log=10,
-        ticks=(1, 10, 100),
-        says="{:g}".format,
-        grid=True,
-    )
+    scale(axes.yaxis, SECONDS, ends=(LOW, 300), log=10, ticks=(1, 10, 100), says="{:g}".format, grid=True)
     axes.axvline(ranks, color=theme.GRID, linewidth=6, zorder=0, gid="marked")
     paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # no line crosses the words
     for name, look in LINES.items():

@@ -6,12 +6,11 @@ The axes of bytes are the same at all settings of the sliders, so that pictures 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from matplotlib.ticker import MultipleLocator
 
-from parlab.arguments import checked, one_of, optional, whole
-from parlab.views.arguments import within
+from parlab.arguments import checked, one_of, optional
+from parlab.views.arguments import among, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
 from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet, short_bytes, write
@@ -34,16 +33,11 @@ BESIDE = (1, 8, 1, 1), 16  # the step whose held bytes are marked: pp 8, 16 micr
 BESIDE_SAID = "pp 8, 16 microbatches"
 
 
-def _microbatches(name: str, value: Any) -> None:
-    if whole(name, value) not in MICROBATCHES:
-        raise ValueError(f"{name}={value!r:.60}: use one of {', '.join(map(str, MICROBATCHES))}")
-
-
 @checked(
     {
         "schedule": partial(one_of, choices=SCHEDULES),
         "zero": partial(within, least=0, most=3),
-        "asked": optional(_microbatches),
+        "asked": optional(partial(among, choices=MICROBATCHES)),
     }
 )
 def mesh(

@@ -42,10 +42,7 @@ MESHES = {  # the best ones, with the number of their colours, from 8 on darker;
     "dp 512 pp 4 tp 8": 10,
     "dp 256 pp 4 cp 4 tp 4": 13,
 }
-MEASURED_MEMORY = (
-    "torchtitan, memory",
-    "torchtitan, table 6 (pp 8)",
-)  # families of published rows, the second by a pipeline
+MEASURED_MEMORY = ("torchtitan, memory", "torchtitan, table 6 (pp 8)")  # published rows, the second by a pipeline
 ROWS = 201  # of the map
 SMALL = 0.08  # of the map: smaller areas have no words
 WAITS = {  # names of what nothing hides, and its kinds of traffic

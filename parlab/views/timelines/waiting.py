@@ -10,9 +10,7 @@ from parlab.views.drawing.film import box, word
 
 EDGE, LINES = "#888", "#AAA"  # around the bar, and of its pattern
 APART, DOT = 6, 1.6  # from line to line and from dot to dot, and of a dot
-TILTED = cmath.rect(
-    1, math.pi / 4
-)  # a line that is upright, turned so that it leads from the lower left to the upper right
+TILTED = cmath.rect(1, math.pi / 4)  # turns an upright line: from the lower left to the upper right
 
 
 def waiting(kind: str, x: float, y: float, width: float, height: float, text: object = "") -> str:
