@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.arguments import instance
 from parlab.experts.costs import dropped_share
 from parlab.labs.counts import ITEMSIZE, bytes_sent, messages, ranks_in_words
 from parlab.labs.difference import apart, brief, difference, likely
@@ -391,6 +392,9 @@ def ep_times_too_large(trainer: Trainer) -> None:
     Args:
         trainer: of a Mixtral, with ZeRO stage 2 on ep of 2 or more, before its first step; all ranks call this.
 
+    Raises:
+        ValueError: no trainer.
+
     >>> from parlab import run
     >>> from parlab.nn import AdamW, Mixtral, MixtralConfig
     >>> sizes = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
@@ -404,6 +408,7 @@ def ep_times_too_large(trainer: Trainer) -> None:
     >>> run(norm, 2, True).results[0] > run(norm, 2, False).results[0]
     True
     """
+    instance("trainer", trainer, Trainer)
     for block in trainer.replica._blocks.values():
         if block.gradients.comm is trainer.mesh.edp:
             summed, ep = block.gradients.shard, trainer.mesh.ep.size

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import amount, checked_rank, positive, whole
+from parlab.arguments import amount, checked_rank, instance, positive, whole
 from parlab.world import Cluster, Comm, Run, per_rank, run
 
 RANKS = 8
@@ -93,11 +93,12 @@ def first_buffer(run: Run, rank: int) -> tuple[float, float]:
         rank: of that run.
 
     Raises:
-        ValueError: a rank that is not there, or that receives nothing.
+        ValueError: no run, a rank that is not there, or one that receives nothing.
 
     >>> first_buffer(patient(in_turn), 0)
     (0.008, 0.02)
     """
+    instance("run", run, Run)
     steps = run.timeline.held_by_name(checked_rank(rank, "rank", run.timeline.size)).get("received", [])
     if not steps:
         raise ValueError(f"rank={rank}: it receives nothing, so it holds no receive buffer")

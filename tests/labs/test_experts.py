@@ -416,6 +416,11 @@ def test_a_gradient_summed_over_ep_is_told_so_and_where_ep_is_all_ranks_either_m
     assert "summed over mesh.ep, whose ranks have other experts" in refused("10.mean_gradient", of_ep_unless_all)
 
 
+def test_what_is_no_trainer_has_no_place_for_the_bug():
+    with pytest.raises(ValueError, match="trainer=None: must be a Trainer"):
+        labs.ep_times_too_large(None)
+
+
 @pytest.mark.parametrize("ep", [2, 4])
 def test_the_planted_bug_multiplies_the_gradients_of_experts_by_ep_and_no_other(ep):
     def gradients(comm, bug):

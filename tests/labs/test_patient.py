@@ -192,6 +192,8 @@ def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
     alone = labs.patient(lambda comm, x, work: work(comm, x))
     with pytest.raises(ValueError, match=r"^rank=3: it receives nothing"):
         labs.first_buffer(alone, 3)
+    with pytest.raises(ValueError, match=r"^run=None: must be a Run"):
+        labs.first_buffer(None, 0)
 
 
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():

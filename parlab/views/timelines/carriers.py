@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from matplotlib.ticker import LogLocator
 
-from parlab.arguments import positive, whole
+from parlab.arguments import instance, positive, whole
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, line_legend, plot, scale, short_bytes, short_time, write
 
@@ -31,6 +31,8 @@ def carried_times(seconds: Mapping[str, Mapping[int, float]]) -> Picture:
     """
     if not isinstance(seconds, Mapping) or not 2 <= len(seconds) <= len(LOOKS):
         raise ValueError(f"seconds={seconds!r:.60}: must have the times of 2 or 3 ways by name")
+    for way, of_way in seconds.items():
+        instance(f"seconds[{way!r}]", of_way, Mapping)
     first, *others = seconds
     sizes = sorted(seconds[first])
     if not sizes or any(sorted(of_way) != sizes for of_way in seconds.values()):

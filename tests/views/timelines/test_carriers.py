@@ -40,6 +40,7 @@ def test_of_one_size_the_headline_has_it_once():
         (None, "seconds=None: must have the times of 2 or 3 ways by name"),
         ({"a": {8: 1.0}}, "must have the times of 2 or 3 ways by name"),
         ({way: {8: 1.0} for way in "abcd"}, "must have the times of 2 or 3 ways by name"),
+        ({"a": {8: 1.0}, "b": 3}, r"seconds\['b'\]=3: must be a Mapping"),
         ({"a": {}, "b": {}}, "must have the same sizes for each way, one or more"),
         ({"a": {8: 1.0}, "b": {16: 1.0}}, "must have the same sizes for each way, one or more"),
         ({"a": {8: 1.0}, "b": {8: 0.0}}, "seconds=0.0: must be a number greater than 0"),
