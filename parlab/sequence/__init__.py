@@ -37,7 +37,8 @@ from parlab.sequence.double_ring import (
 from parlab.sequence.lab import LabAttention, lab_attention, lab_loss, words_of
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
-from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
+from parlab.sequence.ring import ring_attention, ring_attention_backward
+from parlab.sequence.ring_costs import ring_cost
 from parlab.sequence.ring_schedule import RingSchedule, RingStep, Tile
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.text_split import split_by_text, unit_ends

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked, whole
+from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.sums import wide_zeros
-from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -29,13 +28,12 @@ from parlab.sequence.attend import (
 )
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.layouts import Documents
-from parlab.sequence.ring_schedule import RingSchedule, readers
+from parlab.sequence.ring_schedule import Dealt, dealt, readers, tiles
 from parlab.sequence.travel import exchange
 from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
 
 
-@checked(RULES)
 def allgather_attention(
     comm: Comm,
     q: Array,
@@ -55,24 +53,23 @@ def allgather_attention(
     K/V go straight to each rank that needs them: without documents, to all. With `ranks_per_node`, how many consecutive
     ranks share a node, they go to all, in two levels (`TwoLevelGather`).
     """
-    dealt: Any = {"causal": causal, "layout": layout, "documents": documents}
-    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale, **dealt}
-    label = begin(comm, "all-gather", q, k, v, **told)
+    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale}
+    told |= {"causal": causal, "layout": layout, "documents": documents}
+    label, deal = begin(comm, "all-gather", q, k, v, **told)
     out, lse = no_keys_yet(comm, q)
-    schedule, kv_exchange = RingSchedule(comm.rank, comm.size), gather_exchange(comm, k, label, ranks_per_node, **dealt)
+    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, deal)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         gathered = kv_exchange.gather(few)  # of every source
         for source, kv in gathered.items():
-            tiles = schedule.tiles(source, k.shape[2], **dealt)
-            attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
+            work = tiles(comm.rank, source, comm.size, k.shape[2], deal)
+            attend(comm, work, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
         del gathered, kv  # no longer held when the next heads come
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     return out, lse
 
 
-@checked(RULES)
 def allgather_attention_backward(
     comm: Comm,
     dout: Array,
@@ -94,20 +91,20 @@ def allgather_attention_backward(
     K/V are gathered again. Their gradients, on each rank those of all tokens, are reduce-scattered: they go straight
     home and are summed there.
     """
-    dealt: Any = {"causal": causal, "layout": layout, "documents": documents}
-    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale, **dealt}
-    label, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
+    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale}
+    told |= {"causal": causal, "layout": layout, "documents": documents}
+    label, deal, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
-    schedule, kv_exchange = RingSchedule(comm.rank, comm.size), gather_exchange(comm, k, label, ranks_per_node, **dealt)
+    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, deal)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
         gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
-            tiles = schedule.tiles(source, k.shape[2], **dealt)
-            shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
+            work = tiles(comm.rank, source, comm.size, k.shape[2], deal)
+            shares[source] = attend_backward(comm, work, few_dout, few_q, kv, *few_rows, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
         kv_exchange.scatter_sum(shares, (dk[:, g, ...], dv[:, g, ...]))
@@ -139,11 +136,11 @@ class GatherExchange:
 
 
 def gather_exchange(
-    comm: Comm, k: Array, label: str, ranks_per_node: int | None, **dealt: Any
+    comm: Comm, k: Array, label: str, ranks_per_node: int | None, deal: Dealt
 ) -> GatherExchange | TwoLevelGather:
-    """The exchange of K/V in one level, or told the ranks of a node in two. `dealt`: causal, layout and documents."""
+    """The exchange of K/V in one level, or told the ranks of a node in two."""
     if ranks_per_node is None:
-        return GatherExchange(comm, readers(comm.size, k.shape[2], **dealt), label)
+        return GatherExchange(comm, readers(comm.size, k.shape[2], deal), label)
     return TwoLevelGather(comm, label, ranks_per_node)
 
 
@@ -156,7 +153,6 @@ def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[s
     return [(slice(g * H // G, min(g + kv_heads, G) * H // G), slice(g, min(g + kv_heads, G))) for g in starts]
 
 
-@checked(RULES)
 def allgather_cost(
     shape: AttentionShape,
     size: int,
@@ -175,7 +171,7 @@ def allgather_cost(
     (3, 786432)
     """
     c = shape.shard(size, rank)
-    reads = readers(size, c, **how)
+    reads = readers(size, c, dealt(**how))
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     there, back, column = (
         goes,

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from parlab.arguments import checked, whole
+from parlab.arguments import text, whole
 from parlab.arrays import Array, is_array, namespace, to_host
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import list_like, texts
 from parlab.sequence.chunks import Chunk, deal, split_equal
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
@@ -60,7 +60,6 @@ class AttentionAnalysis:
     heads: list[HeadPattern]
 
 
-@checked(RULES)
 def analyse_attention(
     weights: Array, sentences: Sequence[int] | None = None, *, words: Sequence[str] | None = None
 ) -> AttentionAnalysis:
@@ -80,6 +79,10 @@ def analyse_attention(
     >>> found.heads[0].kind, found.heads[0].span, found.heads[0].strength, float(found.crossing[2])
     ('local', 0.0, 1.0, 0.0)
     """
+    if sentences is not None:
+        list_like("sentences", sentences)
+    if words is not None:
+        texts("words", words)
     check_weights(weights)
     xp = namespace(weights)
     S, device = weights.shape[-1], weights.device
@@ -113,18 +116,17 @@ def analyse_attention(
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
 
 
-@checked(RULES)
 def stem(word: str) -> str:
     """A word without case, spaces and the commonest English endings; "" for punctuation.
 
     >>> [stem(word) for word in ("Lamps ", "looking", "looked", "king's", "is", ".")]
     ['lamp', 'look', 'look', 'king', 'is', '']
     """
+    text("word", word)
     letters = re.sub(r"['’]s\b|\W", "", word.lower())
     return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
 
 
-@checked(RULES)
 def split_by_attention(weights: Array, ranks: int, limit: int | None = None, overlap: int = 0) -> list[Chunk]:
     """Chunks, one a rank or as many as the limit asks, cut where the least attention of all heads crosses.
 
@@ -145,6 +147,10 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     >>> [(chunk.start, chunk.stop) for chunk in split_by_attention(blocks, ranks=2)]
     [(0, 2), (2, 5)]
     """
+    whole("ranks", ranks, least=1)
+    if limit is not None:
+        whole("limit", limit, least=1)
+    whole("overlap", overlap)
     check_weights(weights)
     S = weights.shape[-1]
     limit = max(S, overlap + 1) if limit is None else limit
@@ -168,7 +174,6 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     return deal(stops[::-1], ranks, overlap)
 
 
-@checked(RULES)
 def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     """The weight between tokens of different chunks, in the mean over heads. A query gives 1 in all.
 
@@ -176,6 +181,7 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     >>> weight_cut(np.full((1, 4, 4), 1 / 4), split_equal(4, 2))
     2.0
     """
+    list_like("chunks", chunks)
     check_weights(weights)
     for chunk in chunks:
         if chunk.stop > weights.shape[-1]:

@@ -21,7 +21,7 @@ from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.costs import pair_flops
 from parlab.sequence.layouts import Documents, checked_documents
-from parlab.sequence.ring_schedule import Tile
+from parlab.sequence.ring_schedule import Dealt, Tile, dealt
 from parlab.world import Comm
 
 Scale = float | None
@@ -45,30 +45,31 @@ def begin(
     documents: Documents = None,
     shards: bool = True,
     **others: Any,
-) -> str:
-    """Check the shards of a forward and hold them. Returns the label of all its messages.
+) -> tuple[str, Dealt]:
+    """Check the arguments of a forward and hold its shards. Returns the label of all its messages, and how the
+    sequence is dealt out.
 
     The label names every argument, so that a rank that was called with other arguments is a MismatchError. `shards`: q
     is a shard of the queries, as k is of the keys.
     """
     check_inputs(q, k, v, same_length=shards, scale=scale)
+    deal = dealt(causal, layout, documents)
     if shards:
-        edges = checked_documents(documents, q.shape[2] * comm.size, comm.size, layout)
-        documents = None if documents is None else edges
+        checked_documents(deal.documents, q.shape[2] * comm.size, comm.size, layout)
     comm.hold("q, k, v", q, k, v)
-    told = {"causal": causal, "layout": layout, "documents": documents, **others, "scale": scale}
-    return ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)])
+    told = deal._asdict() | others | {"scale": scale}
+    return ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)]), deal
 
 
 def begin_backward(
     comm: Comm, method: str, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **told: Any
-) -> tuple[str, Array]:
-    """The same for a backward. Returns the label, and delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
-    label = begin(comm, f"{method} backward", q, k, v, **told)
+) -> tuple[str, Dealt, Array]:
+    """The same for a backward. Returns also delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
+    label, deal = begin(comm, f"{method} backward", q, k, v, **told)
     check_gradient(dout, q, out, lse)
     delta = row_dot(dout, out)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    return label, delta
+    return label, deal, delta
 
 
 def no_keys_yet(comm: Comm, q: Array) -> tuple[Array, Array]:
@@ -138,6 +139,12 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
     """Add each part to its total, in place."""
     for total, part in zip(totals, parts, strict=True):
         total += part
+
+
+def form_of_sums(kv: KV) -> KV:
+    """Arrays that look like sums over K and V, and take no memory."""
+    k, v = (namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape) for x in kv)
+    return k, v
 
 
 def narrowed(x: Array, like: Array) -> Array:

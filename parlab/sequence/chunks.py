@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from parlab.arguments import amount, checked, checked_axis, positive, whole
+from parlab.arguments import amount, checked_axis, positive, whole
 from parlab.arrays import Array, namespace
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import list_like
 from parlab.world import Comm
 from parlab.world.units import several
 
@@ -65,7 +65,6 @@ class Chunk:
         return xp.take(x, xp.arange(self.start, self.stop, device=x.device), axis=axis)
 
 
-@checked(RULES)
 def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> list[Chunk]:
     """Chunks of `limit` tokens, the last one shorter. Each starts with the last `overlap` tokens of the one before.
 
@@ -75,13 +74,17 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
     >>> [(chunk.start, chunk.stop, chunk.effective_length) for chunk in split_equal(1800, limit=1000, overlap=100)]
     [(0, 1000, 1000), (900, 1800, 800)]
     """
+    whole("length", length, least=1)
+    if limit is not None:
+        whole("limit", limit, least=1)
+    whole("overlap", overlap)
+    whole("ranks", ranks, least=1)
     if not 0 <= overlap < limit:
         right = f"must be at least 0 and below limit={limit}, or a chunk has no new token"
         raise ValueError(f"overlap={overlap!r}: {right}")
     return deal([*range(limit, length, limit - overlap), length], ranks, overlap)
 
 
-@checked(RULES)
 def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: float) -> list[Chunk]:
     """One chunk a rank, in proportion to the tokens that fit into its budget of bytes, and never longer than that. A
     rank whose share is no token gets no chunk.
@@ -92,6 +95,8 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     >>> [chunk.length for chunk in split_by_memory(1000, budgets=[16e6, 8e6, 8e6], bytes_per_token=20_000)]
     [500, 250, 250]
     """
+    whole("length", length, least=1)
+    list_like("budgets", budgets)
     whole("budgets", len(budgets), least=1)
     fits = [_tokens(f"budgets[{rank}]", budget, bytes_per_token) for rank, budget in enumerate(budgets)]
     room = sum(fits)
@@ -101,7 +106,6 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     return deal([length * total // room for total in accumulate(fits)], range(len(fits)))
 
 
-@checked(RULES)
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
     """The fewest ranks whose memory holds the sequence.
 
@@ -111,6 +115,8 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     >>> best_size(length=10_000, bytes_per_token=1024, bytes_per_rank=8e9, world=4)
     1
     """
+    whole("length", length, least=1)
+    whole("world", world, least=1)
     size = -(-length // _tokens("bytes_per_rank", bytes_per_rank, bytes_per_token))
     if size > world:
         needed = f"{length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"

@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parlab.arguments import amount, check_fields, checked, checked_rank, optional, positive, whole
-from parlab.sequence.arguments import RULES
+from parlab.arguments import amount, checked_rank, flag, positive, whole
 from parlab.sequence.layouts import checked_documents
 from parlab.world.units import several
 
@@ -38,8 +37,8 @@ class AttentionShape:
     B: int = 1
 
     def __post_init__(self) -> None:
-        check_fields(self, RULES)
-        whole("S", self.S, least=1)
+        for name, size in vars(self).items():
+            whole(name, size, least=1)
         if self.H % self.G:
             raise ValueError(f"H={self.H}: must be a multiple of G={self.G}, as many query heads for each K/V head")
 
@@ -53,6 +52,7 @@ class AttentionShape:
         """Bytes of each token, of all heads or of so many query and K/V heads. Sums, lse and gradients on their way
         take 4 bytes an element or more.
         """
+        flag("backward", backward)
         H, G = H or self.H, G or self.G
         wide = max(self.itemsize, 4)
         elements, kv = self.B * H * self.D, 2 * self.B * G * self.D
@@ -80,14 +80,14 @@ class RankCost(NamedTuple):
     held: int
 
 
-@checked(RULES)
 def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> list[int]:
     """The (query, key) pairs that each rank attends, which are its work: a pair costs 4·D flops a head.
 
     >>> unmasked_pairs(16, 4, "contiguous"), unmasked_pairs(16, 4, "zigzag"), unmasked_pairs(16, 4, "striped")
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
     """
-    checked_documents(None, S, size, layout)
+    flag("causal", causal)
+    checked_documents(None, whole("S", S), whole("size", size), layout)
     c, ranks = S // size, range(size)
     if not causal:
         return [c * S for _ in ranks]
@@ -99,7 +99,6 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
-@checked(RULES)
 def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
     """The work of the slowest rank over the mean. Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P;
     zigzag 1, which is balanced; striped P(c + 1)/(Pc + 1).
@@ -111,13 +110,11 @@ def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = 
     return max(pairs) * size / sum(pairs)
 
 
-@checked(RULES)
 def pair_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
     """The flops of `pairs` unmasked pairs: two products forward, q kᵀ and p v; five of the same size backward."""
     return (10 if backward else 4) * pairs * B * H * D
 
 
-@checked(dict.fromkeys(("flops", "nbytes", "F", "W"), positive))
 def hidden_from(flops: float, nbytes: float, F: float, W: float) -> float:
     """The tokens a rank from which a zigzag ring hides its messages: half a tile takes as long as a hop.
 
@@ -127,10 +124,11 @@ def hidden_from(flops: float, nbytes: float, F: float, W: float) -> float:
     >>> hidden_from(4 * 4 * 8, 2 * 4 * 8 * 4, 1e12, 50e9)  # 4 heads of 8 numbers in float32, forward
     80.0
     """
+    for name, value in (("flops", flops), ("nbytes", nbytes), ("F", F), ("W", W)):
+        positive(name, value)
     return 2 * nbytes * F / (flops * W)
 
 
-@checked(RULES | {"latency": amount, "width": optional(positive)})
 def overlap_tokens(
     flops_per_second: float,
     bytes_per_second: float,
@@ -154,6 +152,15 @@ def overlap_tokens(
     >>> overlap_tokens(312e12, 300e9, backward=True)  # 2 + 4 bytes for 2.5 times the flops
     1248.0
     """
+    positive("flops_per_second", flops_per_second)
+    positive("bytes_per_second", bytes_per_second)
+    whole("itemsize", itemsize, least=1)
+    positive("kv_heads_per_query_head", kv_heads_per_query_head)
+    flag("half_masked", half_masked)
+    flag("backward", backward)
+    amount("latency", latency)
+    if width is not None:
+        positive("width", width)
     if latency and width is None:
         raise ValueError(f"latency={latency!r}: needs width=, the query heads times their size")
     masked = 2 if half_masked else 1

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import one_of
 from parlab.arrays import Array
-from parlab.sequence.arguments import EARLY, RULES
+from parlab.sequence.arguments import CROSSINGS, EARLY
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -31,13 +31,12 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
-from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.ring_schedule import RingSchedule
+from parlab.sequence.ring_costs import plain_ring_cost
+from parlab.sequence.ring_schedule import tiles
 from parlab.sequence.travel import Homeward, grid, travel
 from parlab.world import Comm
 
 
-@checked(RULES)
 def double_ring_attention(
     comm: Comm,
     q: Array,
@@ -54,12 +53,13 @@ def double_ring_attention(
     `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do. `crossing`: the K/V for the
     next node leave early or late in each turn.
     """
-    inside = comm.size if ranks_per_node is None else ranks_per_node
+    one_of("crossing", crossing, CROSSINGS)
+    inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
-    label = begin(comm, "double ring", q, k, v, **told)
+    label, deal = begin(comm, "double ring", q, k, v, **told)
     node, between = grid(comm, "ranks_per_node", inside)
     out, lse = no_keys_yet(comm, q)
-    ring, crosses_beside = RingSchedule(comm.rank, comm.size), _crosses_beside(node, crossing)
+    crosses_beside = _crosses_beside(node, crossing)
     from_node = k, v
     for turn in range(between.size):  # with the K/V of the node `home`
         home, last = (between.rank - turn) % between.size, turn == between.size - 1
@@ -67,8 +67,8 @@ def double_ring_attention(
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = ring.tiles(home * inside + local, k.shape[2], layout, causal=causal)
-            attend(comm, tiles, q, kv, (out, lse), scale=scale)
+            work = tiles(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
+            attend(comm, work, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
         if not last:
             from_node = arriving.wait()
@@ -78,7 +78,6 @@ def double_ring_attention(
     return out, lse
 
 
-@checked(RULES)
 def double_ring_attention_backward(
     comm: Comm,
     dout: Array,
@@ -98,18 +97,19 @@ def double_ring_attention_backward(
 
     In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
-    inside = comm.size if ranks_per_node is None else ranks_per_node
+    one_of("crossing", crossing, CROSSINGS)
+    inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
-    label, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
+    label, deal, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
     node, between = grid(comm, "ranks_per_node", inside)
     dq = no_gradient_yet(comm, q)
-    ring, crosses_beside = RingSchedule(comm.rank, comm.size), _crosses_beside(node, crossing)
-    to_our_node = Homeward(between, label)
+    crosses_beside = _crosses_beside(node, crossing)
+    to_our_node = Homeward(between, (k, v), label)
     share: KV | None = None  # of the turn before
     from_node = k, v
     for turn in range(between.size):
         home, last = (between.rank - turn) % between.size, turn == between.size - 1
-        to_our_place = Homeward(node, label)
+        to_our_place = Homeward(node, (k, v), label)
         for local, kv in travel(node, from_node, label):
             if local == crosses_beside and share:
                 to_our_node.add(share)
@@ -117,8 +117,8 @@ def double_ring_attention_backward(
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = ring.tiles(home * inside + local, k.shape[2], layout, causal=causal)
-            to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
+            work = tiles(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
+            to_our_place.add(attend_backward(comm, work, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
         share = to_our_place.wait()  # the whole node's
         if not last:
@@ -140,7 +140,6 @@ def _crosses_beside(node: Comm, crossing: str) -> int:
     return (node.rank - hop) % node.size
 
 
-@checked(RULES)
 def double_ring_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:

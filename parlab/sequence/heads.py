@@ -64,6 +64,7 @@ class HeadExchange:
         self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str, per_node: int | None = None
     ) -> None:
         self.comm, self.shares, self.tokens, self.label, self.per_node = comm, shares, tokens, label, per_node
+        self.pairs = shares[comm.rank].pairs  # of this rank's heads
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,

@@ -16,11 +16,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import parlab.arrays
-from parlab.arguments import checked
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, LlamaConfig
 from parlab.nn.llama import Llama
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import list_like
 from parlab.sequence.chunks import Chunk
 from parlab.sequence.text_split import unit_ends
 
@@ -37,13 +37,14 @@ class LabAttention(NamedTuple):
     sentences: list[int]  # where each sentence ends, in words
 
 
-@checked(RULES)
 def lab_attention(layer: int = 1, *, seed: int = 1, xp: Any = None) -> LabAttention:
     """The lab's text, and the four attention maps in `layer` 0 or 1 of a Llama with two layers, one of five seeds.
 
     >>> lab_attention().words[:4]
     ['The ', 'abbot ', 'of ', 'Orrin ']
     """
+    whole("layer", layer)
+    whole("seed", seed)
     if layer not in (0, 1):
         raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")
     text = lab_text()
@@ -54,7 +55,6 @@ def lab_attention(layer: int = 1, *, seed: int = 1, xp: Any = None) -> LabAttent
     return LabAttention(words, text, weights, [word_at[end] for end in unit_ends(text)])
 
 
-@checked(RULES)
 def lab_loss(chunks: Sequence[Chunk], *, seed: int = 1) -> float:
     """The mean loss of a word of the lab's text (nats), if each of its chunks is read without the chunks before it.
 
@@ -69,6 +69,8 @@ def lab_loss(chunks: Sequence[Chunk], *, seed: int = 1) -> float:
     >>> lab_loss(whole) < lab_loss(halves)
     True
     """
+    list_like("chunks", chunks)
+    whole("seed", seed)
     words = words_of(lab_text())
     edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
     stops = [0] + [chunk.stop for chunk in chunks]

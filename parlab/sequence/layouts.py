@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from parlab.arguments import checked, checked_axis, one_of, whole
+from parlab.arguments import checked_axis, one_of, whole
 from parlab.arrays import Array, namespace
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import list_like
 from parlab.world.units import several
 
 Documents = Sequence[int] | None
@@ -24,7 +24,6 @@ Documents = Sequence[int] | None
 LAYOUTS = ("contiguous", "zigzag", "striped")
 
 
-@checked(RULES)
 def positions(S: int, size: int, layout: str = "contiguous", documents: Documents = None) -> list[list[int]]:
     """The token positions of each rank's shard, in its order, for rotary embeddings and masks: S/P for each of P ranks.
 
@@ -37,6 +36,8 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
     >>> positions(12, 2, "zigzag", documents=[0, 8, 12])
     [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
     """
+    whole("S", S)
+    whole("size", size)
     edges = checked_documents(documents, S, size, layout)
     if layout == "striped":
         return [list(range(rank, S, size)) for rank in range(size)]
@@ -51,7 +52,6 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
     return owned
 
 
-@checked(RULES)
 def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> list[Array]:
     """The shards of `x` along its sequence axis, one a rank, each a copy: `[..., S, D]` -> P times `[..., S/P, D]`.
 
@@ -62,7 +62,6 @@ def shard(x: Array, size: int, layout: str = "contiguous", axis: int = -2, docum
     return [xp.take(x, xp.asarray(indices, device=x.device), axis=axis) for indices in owned]
 
 
-@checked(RULES)
 def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2, documents: Documents = None) -> Array:
     """The whole array again, its tokens in their order: the inverse of `shard`, for shards of one shape."""
     shapes = {tuple(piece.shape) for piece in shards}
@@ -90,7 +89,7 @@ def checked_documents(documents: Documents, S: int, size: int, layout: str = "co
             found = f"sequence length {S} does not divide into {chunks}"
             raise ValueError(f"{found}: use a multiple of {2 * size} with zigzag")
         return 0, S
-    edges = tuple(whole(f"documents[{number}]", edge) for number, edge in enumerate(documents))
+    edges = edges_of(documents)
     if len(edges) < 2 or edges[0] != 0 or edges[-1] != S or any(start >= stop for start, stop in pairwise(edges)):
         raise ValueError(f"documents={list(edges)}: must rise from 0 to the sequence length {S}, each start once")
     for number, (start, stop) in enumerate(pairwise(edges)):
@@ -99,3 +98,8 @@ def checked_documents(documents: Documents, S: int, size: int, layout: str = "co
             pad = f"pad it with {missing} to {stop - start + missing}, or use another layout"
             raise ValueError(f"documents={list(edges)}: {found}: {pad}")
     return edges
+
+
+def edges_of(documents: Sequence[int]) -> tuple[int, ...]:
+    """The documents' edges as whole numbers; ValueError: they are none."""
+    return tuple(whole(f"documents[{number}]", edge) for number, edge in enumerate(list_like("documents", documents)))

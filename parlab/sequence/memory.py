@@ -13,7 +13,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple, cast
 
-from parlab.arguments import checked, one_of
+from parlab.arguments import one_of, whole
 from parlab.arrays import Array, asarray, namespace, nbytes, to_numpy
 from parlab.nn.activation import swiglu
 from parlab.nn.config import LlamaConfig
@@ -21,7 +21,6 @@ from parlab.nn.counting import arrays_in
 from parlab.nn.formulas import block_flops, block_kept_bytes
 from parlab.nn.layers import Block, Core, SelfAttention, split_heads
 from parlab.nn.stage import Gradients, Stage
-from parlab.sequence.arguments import RULES
 from parlab.sequence.costs import pair_flops, unmasked_pairs
 from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm, Link
@@ -129,7 +128,6 @@ class CheckpointedBlock(Stage):
         return sum(2 * x.shape[0] * x.shape[1] * matrix.shape[0] * matrix.shape[1] for matrix in matrices)
 
 
-@checked(RULES)
 def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:
     """Bytes that one block keeps on each rank from its forward to its backward, with S/P tokens a rank.
 
@@ -141,15 +139,21 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     >>> [level_bytes(config, 1, 64, 4, level) for level in MEMORY_LEVELS]
     [57728, 41344, 8448, 4096, 0]
     """
+    whole("B", B, least=1)
+    whole("S", S)
+    whole("size", size)
+    whole("itemsize", itemsize, least=1)
     one_of("level", level, tuple(MEMORY_LEVELS))
     checked_documents(None, S, size)
     items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level].keeps
     return sum(nbytes for place, nbytes in items if keeps(place))
 
 
-@checked(RULES)
 def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag") -> list[int]:
     """The flops that each rank repeats for a block in a causal ring. Attention then sends its messages again too."""
+    whole("B", B, least=1)
+    whole("S", S)
+    whole("size", size)
     one_of("level", level, tuple(MEMORY_LEVELS))
     checked_documents(None, S, size, layout)
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked
 from parlab.arrays import Array
-from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -23,15 +21,12 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, Token
 from parlab.sequence.layouts import Documents
-from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_attention_backward, packed_ring_cost
-from parlab.sequence.ring_schedule import RingSchedule, journeys
+from parlab.sequence.ring_schedule import journeys, tiles
 from parlab.sequence.travel import Homeward, travel
 from parlab.world import Comm
 
 
-@checked(RULES)
 def ring_attention(
     comm: Comm,
     q: Array,
@@ -69,22 +64,19 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    how: Any = {"causal": causal, "layout": layout, "scale": scale}
-    if documents is not None:
-        return packed_ring_attention(comm, q, k, v, documents=documents, **how)
-    label = begin(comm, "ring", q, k, v, **how)
+    label, deal = begin(comm, "ring", q, k, v, causal=causal, layout=layout, documents=documents, scale=scale)
     out, lse = no_keys_yet(comm, q)
-    ring = RingSchedule(comm.rank, comm.size)
-    for source, kv in travel(comm, (k, v), label):  # twice [B, G, S/P, D], the K/V of rank `source`
-        tiles = ring.tiles(source, k.shape[2], layout, causal=causal)
-        attend(comm, tiles, q, kv, (out, lse), scale=scale)  # merged by their lse
+    hops = journeys(comm.size, k.shape[2], deal)
+    for source, kv in travel(comm, (k, v), label, hops):  # twice [B, G, S/P, D], the K/V of rank `source`
+        if kv is not None:
+            work = tiles(comm.rank, source, comm.size, k.shape[2], deal)  # how the mask cuts queries × keys
+            attend(comm, work, q, kv, (out, lse), scale=scale)  # merged by their lse
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     return out, lse
 
 
-@checked(RULES)
 def ring_attention_backward(
     comm: Comm,
     dout: Array,
@@ -115,55 +107,17 @@ def ring_attention_backward(
     Raises:
         ValueError, MismatchError: as the forward.
     """
-    how: Any = {"causal": causal, "layout": layout, "scale": scale}
-    if documents is not None:
-        return packed_ring_attention_backward(comm, dout, q, k, v, out, lse, documents=documents, **how)
-    label, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **how)
+    told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
+    label, deal, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **told)
     dq = no_gradient_yet(comm, q)
-    ring, home = RingSchedule(comm.rank, comm.size), Homeward(comm, label)
-    for source, kv in travel(comm, (k, v), label):  # twice [B, G, S/P, D], the K/V of rank `source`
-        tiles = ring.tiles(source, k.shape[2], layout, causal=causal)
-        home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))  # our share of its dK/dV
+    hops = journeys(comm.size, k.shape[2], deal)
+    home = Homeward(comm, (k, v), label, hops)
+    for source, kv in travel(comm, (k, v), label, hops):  # twice [B, G, S/P, D], the K/V of rank `source`
+        work = tiles(comm.rank, source, comm.size, k.shape[2], deal)
+        home.add(attend_backward(comm, work, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
-
-
-@checked(RULES)
-def ring_cost(
-    shape: AttentionShape,
-    size: int,
-    rank: int = 0,
-    *,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Documents = None,
-    backward: bool = False,
-) -> RankCost:
-    """The messages, bytes and held bytes of `rank`; causal, layout and documents as `ring_attention`.
-
-    >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
-    >>> ring_cost(shape, 3)[:2]  # two hops of 4 tokens, 16 bytes each
-    (2, 128)
-    >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
-    [(1, 64), (1, 64), (0, 0)]
-    """
-    c, token = shape.shard(size, rank), shape.token(backward=backward)
-    hops = journeys(size, c, layout, causal=causal, documents=documents)
-    if documents is not None:
-        return packed_ring_cost(token, c, hops, rank, backward=backward)
-    return plain_ring_cost(token, c, size, backward=backward)
-
-
-def plain_ring_cost(token: Token, c: int, size: int, *, backward: bool = False) -> RankCost:
-    """`ring_cost` of shards of c tokens without documents: P − 1 hops of K/V, and backward P of dK/dV.
-
-    Beside its own arrays and sums a rank holds two pairs of K/V: one is attended, one arrives. Backward it holds two
-    pairs of dK/dV as well: one is added to, one arrives.
-    """
-    hops, home = size - 1, size if backward and size > 1 else 0
-    held = token.own + token.sums + min(hops, 2) * token.kv + min(size, 2) * token.dkv
-    return RankCost(hops + home, c * (hops * token.kv + home * token.dkv), c * held)

@@ -12,22 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
-from parlab.arguments import checked, one_of
+from parlab.arguments import flag, one_of, whole
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.arguments import RULES
-from parlab.sequence.layouts import LAYOUTS, Documents, checked_documents
-
-
-@dataclass(frozen=True)
-class RingStep:
-    """One hop: the rank sends the K/V that it holds to `send_to`, and takes those of `kv_source` from `recv_from`."""
-
-    step: int
-    send_to: int
-    recv_from: int
-    kv_source: int
+from parlab.sequence.layouts import LAYOUTS, Documents, checked_documents, edges_of
 
 
 @dataclass(frozen=True)
@@ -64,55 +53,32 @@ class Tile:
         return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))
 
 
-class RingSchedule:
-    """The hops of rank `rank` of `size`: P − 1, for its own K/V need not travel to it; and the tiles that it attends.
+class Dealt(NamedTuple):
+    """How a sequence is dealt out among the ranks, and what its tokens see; made by `dealt`."""
 
-    >>> [step.kv_source for step in RingSchedule(rank=0, size=4).steps]
-    [3, 2, 1]
-    >>> [RingSchedule(rank=2, size=4).mask(source) for source in range(4)]
-    ['full', 'full', 'causal', 'none']
-    """
+    causal: bool
+    layout: str
+    documents: tuple[int, ...] | None
 
-    @checked(RULES)
-    def __init__(self, rank: int, size: int):
-        if not 0 <= rank < size:
-            raise ValueError(f"rank={rank}: a ring of {size} has ranks 0 to {size - 1}")
-        self.rank, self.size = rank, size
-        right, left = (rank + 1) % size, (rank - 1) % size
-        self.steps = [RingStep(step, right, left, kv_source=(rank - step - 1) % size) for step in range(size - 1)]
 
-    def tiles(
-        self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
-    ) -> Sequence[Tile]:
-        """The work of this rank on the K/V of rank `source`, `length` tokens: at most one tile a document.
-
-        >>> RingSchedule(1, 2).tiles(0, 6, documents=[0, 2, 7, 12])  # the second document lies on both ranks
-        (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
-        """
-        if not 0 <= source < self.size:
-            raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        edges = None if documents is None else tuple(documents)
-        return _tiles(self.rank, source, self.size, length, layout, causal, edges)
-
-    def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
-        """The only tile of one document; None when no query sees any of the K/V."""
-        return next(iter(self.tiles(source, length, layout, causal=causal)), None)
-
-    def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
-        """full, causal, strict or none: the mask on what `tile` selects (in zigzag, half of the queries or keys)."""
-        tile = self.tile(source, 2, layout, causal=causal)
-        return "none" if tile is None else tile.mask
+def dealt(causal: bool = False, layout: str = "contiguous", documents: Documents = None) -> Dealt:
+    """These arguments of `ring_attention`, checked as far as they can be without the sequence's length."""
+    flag("causal", causal)
+    one_of("layout", layout, LAYOUTS)
+    return Dealt(causal, layout, None if documents is None else edges_of(documents))
 
 
 @lru_cache(maxsize=4096)
-def _tiles(
-    rank: int, source: int, size: int, length: int, layout: str, causal: bool, documents: tuple[int, ...] | None
-) -> tuple[Tile, ...]:
-    """The tiles of the queries of `rank` and the keys of `source`, document by document."""
+def tiles(rank: int, source: int, size: int, length: int, deal: Dealt) -> Sequence[Tile]:
+    """The work of `rank` of `size` on the K/V of rank `source`, `length` tokens: at most one tile a document.
+
+    >>> tiles(1, 0, 2, 6, dealt(causal=True, documents=[0, 2, 7, 12]))  # the second document lies on both ranks
+    (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
+    """
     found = []
-    for start, stop in pairwise(checked_documents(documents, length * size, size, layout)):
-        queries, keys = (_part(owner, size, length, layout, start, stop) for owner in (rank, source))
-        tile = _causal(queries, keys, rank, source, layout) if causal else Tile(queries, keys)
+    for start, stop in pairwise(checked_documents(deal.documents, length * size, size, deal.layout)):
+        queries, keys = (_part(owner, size, length, deal.layout, start, stop) for owner in (rank, source))
+        tile = _causal(queries, keys, rank, source, deal.layout) if deal.causal else Tile(queries, keys)
         if tile is not None and tile.pairs:
             found.append(tile)
     return tuple(found)
@@ -141,25 +107,65 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
     return Tile(queries, keys) if source < rank else None
 
 
-def readers(
-    size: int, length: int, layout: str = "contiguous", *, causal: bool = False, documents: Documents = None
-) -> list[list[bool]]:
+def readers(size: int, length: int, deal: Dealt) -> list[list[bool]]:
     """Which ranks need the K/V of each source: all of them; with documents those whose queries see some of its keys.
 
     `readers(...)[source][rank]`; every rank computes the same.
     """
-    one_of("layout", layout, LAYOUTS)
-    if documents is None:
+    if deal.documents is None:
         return [[True] * size] * size
-    edges = tuple(documents)
-    return [[bool(_tiles(r, s, size, length, layout, causal, edges)) for r in range(size)] for s in range(size)]
+    return [[bool(tiles(rank, source, size, length, deal)) for rank in range(size)] for source in range(size)]
 
 
-def journeys(size: int, length: int, layout: str = "contiguous", **dealt: Any) -> list[int]:
+def journeys(size: int, length: int, deal: Dealt) -> list[int]:
     """How many hops the K/V of each rank make: to the last of its `readers`, which take the same arguments.
 
-    >>> journeys(4, 3, causal=True, documents=(0, 2, 8, 12))  # token 2, on rank 0, is seen by ranks 1 and 2
+    >>> journeys(4, 3, dealt(causal=True, documents=[0, 2, 8, 12]))  # token 2, on rank 0, is seen by ranks 1 and 2
     [2, 1, 1, 0]
     """
-    found = readers(size, length, layout, **dealt)
+    found = readers(size, length, deal)
     return [max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size)]
+
+
+@dataclass(frozen=True)
+class RingStep:
+    """One hop: the rank sends the K/V that it holds to `send_to`, and takes those of `kv_source` from `recv_from`."""
+
+    step: int
+    send_to: int
+    recv_from: int
+    kv_source: int
+
+
+class RingSchedule:
+    """The hops of rank `rank` of `size`: P − 1, for its own K/V need not travel to it; and the tiles that it attends.
+
+    >>> [step.kv_source for step in RingSchedule(rank=0, size=4).steps]
+    [3, 2, 1]
+    >>> [RingSchedule(rank=2, size=4).mask(source) for source in range(4)]
+    ['full', 'full', 'causal', 'none']
+    """
+
+    def __init__(self, rank: int, size: int):
+        if not 0 <= whole("rank", rank) < whole("size", size):
+            raise ValueError(f"rank={rank}: a ring of {size} has ranks 0 to {size - 1}")
+        self.rank, self.size = rank, size
+        right, left = (rank + 1) % size, (rank - 1) % size
+        self.steps = [RingStep(step, right, left, kv_source=(rank - step - 1) % size) for step in range(size - 1)]
+
+    def tiles(
+        self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
+    ) -> Sequence[Tile]:
+        """`tiles` of this rank and rank `source`."""
+        if not 0 <= source < self.size:
+            raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
+        return tiles(self.rank, source, self.size, length, dealt(causal, layout, documents))
+
+    def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
+        """The only tile of one document; None when no query sees any of the K/V."""
+        return next(iter(self.tiles(source, length, layout, causal=causal)), None)
+
+    def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
+        """full, causal, strict or none: the mask on what `tile` selects (in zigzag, half of the queries or keys)."""
+        tile = self.tile(source, 2, layout, causal=causal)
+        return "none" if tile is None else tile.mask

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parlab.arguments import checked
 from parlab.arrays import namespace
-from parlab.sequence.arguments import RULES
+from parlab.sequence.arguments import recorded
 from parlab.world import Comm, Run, Timeline, Transfer, values
 from parlab.world.values import Value, leaves, mapped
 
@@ -64,7 +63,6 @@ class SequenceStatistics:
     peak_bytes: list[int]  # the most bytes held at once
 
 
-@checked(RULES)
 def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     """The statistics of a run, read off its timeline. For other hardware pass `run.on(cluster)`.
 
@@ -74,6 +72,7 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     >>> found.chunks, found.attention_bytes, found.gradient_bytes, found.reuse
     ([4, 4, 4, 4], [1536, 1536, 1536, 1536], [0, 0, 0, 0], 0.25)
     """
+    recorded("run", run)
     timeline = run.timeline if isinstance(run, Run) else run
     ranks = range(timeline.size)
     travelled = [t for t in timeline.transfers if t.src != t.dst]

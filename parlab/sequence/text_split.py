@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from itertools import accumulate, pairwise
 
-from parlab.arguments import checked, one_of
-from parlab.sequence.arguments import RULES
+from parlab.arguments import one_of, whole
 from parlab.sequence.chunks import Chunk, deal, even_stops
 
 ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
@@ -18,7 +17,6 @@ ENDS = {  # the end of a unit, spaces included
 }
 
 
-@checked(RULES)
 def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> list[Chunk]:
     """Chunks of whole sentences or paragraphs, one a rank or as many as the limit asks, whose longest is as short as
     possible.
@@ -36,6 +34,9 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     >>> [text[chunk.start : chunk.stop] for chunk in split_by_text(text, ranks=2, limit=30)]
     ['Mr. Holm lit the lamp. ', 'Nobody came! Why? It rained.']
     """
+    whole("ranks", ranks, least=1)
+    if limit is not None:
+        whole("limit", limit, least=1)
     ends = unit_ends(text, unit)
     sizes = [size for start, stop in pairwise([0, *ends]) for size in _pieces(text[start:stop], limit)]
     number = max(len(_packed(sizes, limit)), min(ranks, len(sizes)))

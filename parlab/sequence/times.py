@@ -19,12 +19,11 @@ nodes or only one, and a group of U ranks fills nodes or divides one: then the s
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
-from parlab.arguments import checked, one_of
+from parlab.arguments import amount, flag, instance, one_of, positive, whole
 from parlab.sequence.allgather import a_few_at_a_time
-from parlab.sequence.arguments import EARLY, LATE, RULES
+from parlab.sequence.arguments import EARLY, LATE
 from parlab.sequence.costs import AttentionShape, checked_group, pair_flops, unmasked_pairs
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
@@ -44,7 +43,6 @@ class MethodTime(NamedTuple):
     ulysses: int = 1
 
 
-@checked(RULES)
 def method_times(
     shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0, *, step: float = 0.0
 ) -> dict[str, MethodTime]:
@@ -58,6 +56,10 @@ def method_times(
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
     ['USP', 'all-gather', 'ring']
     """
+    whole("size", size)
+    instance("cluster", cluster, Cluster)
+    positive("kernel", kernel)
+    amount("step", step)
     shape.shard(size)
     cluster = cluster.reaching(kernel)
     between = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
@@ -78,7 +80,6 @@ def method_times(
     return {name: min(found[name]) for name in METHODS if found[name]}
 
 
-@checked(RULES)
 def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """The least that a step of attention costs beside its hop and its pairs: 8 µs for its call, and the merge of its
     output, 10 bytes for each number of S/P rows, at the speed of the memory. Computed traffic, not a measurement: what
@@ -89,11 +90,12 @@ def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     >>> step_time(prompt, 16, Cluster.uniform(0, 1e9, memory_bandwidth=3.35e12)) / 1e6  # µs
     108.162484
     """
+    whole("size", size)
+    instance("cluster", cluster, Cluster)
     merged = shape.B * shape.H * shape.shard(size) * shape.D * MERGED
     return picoseconds(CALL) + picoseconds(cluster.device_of(0).seconds(0, merged))
 
 
-@checked(RULES | {"way": partial(one_of, choices=WAYS)})
 def usp_time(
     shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int, way: str = FLAT, step: float = 0.0
 ) -> int:
@@ -108,6 +110,11 @@ def usp_time(
     Raises:
         ValueError: a rank would get other heads than its neighbours: U must divide H, and U and G one the other.
     """
+    whole("size", size)
+    instance("cluster", cluster, Cluster)
+    whole("ulysses", ulysses)
+    one_of("way", way, WAYS)
+    amount("step", step)
     checked_group("ulysses", ulysses, size)
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
@@ -122,7 +129,6 @@ def usp_time(
     return _exchanges(shape, size, cluster, ulysses, way) + turn
 
 
-@checked(RULES)
 def ring_time(shape: AttentionShape, size: int, cluster: Cluster, *, backward: bool = False) -> int:
     """The time of `ring_attention`, or of its backward, causal with zigzag shards.
 
@@ -136,6 +142,9 @@ def ring_time(shape: AttentionShape, size: int, cluster: Cluster, *, backward: b
     >>> ring_time(shape, 4, Cluster.uniform(0, 50e9, flops=1e12), backward=True)
     2959360
     """
+    whole("size", size)
+    instance("cluster", cluster, Cluster)
+    flag("backward", backward)
     if size == 1 or not backward:
         work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster, backward=backward)
         return work if size == 1 else usp_time(shape, size, cluster, ulysses=1)

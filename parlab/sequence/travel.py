@@ -4,6 +4,9 @@ Invariants, when hop t starts (from 0), s = (r − t) mod P, of `travel`: rank r
 rank r sends the gradients of these K/V, summed over the ranks s, s + 1, ..., r; of `exchange`: rank r has the values
 from the ranks r, r − 1, ..., s + 1 (in a grid: from those of its node first).
 
+With packed documents the K/V of rank s make `hops[s]` hops only, and the last rank that has them sends their gradients
+straight home. So a rank may hold nothing at a step, and have nothing to send. `hops` None: P − 1 each, all around.
+
 Source: Liu et al. 2023, "Ring Attention", algorithm 1; `exchange`: the pairwise all-to-all of
 `parlab.world.collectives.shifts`.
 """
@@ -14,65 +17,80 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from parlab.sequence.attend import GRADIENTS, KV, add_to
+from parlab.sequence.attend import GRADIENTS, KV, add_to, form_of_sums
 from parlab.sequence.costs import checked_group
 from parlab.world import Comm, MismatchError, Request
 
+Hops = Sequence[int] | None
 
-def travel(comm: Comm, kv: KV, label: str) -> Iterator[tuple[int, KV]]:
-    """Brings the K/V of all ranks to this one: yields (source, the K/V of rank `source`), its own first, P in all.
 
-    While the caller attends one pair, the next is on its way: P − 1 hops to the right.
+def travel(comm: Comm, kv: KV, label: str, hops: Hops = None) -> Iterator[tuple[int, Any]]:
+    """Brings the K/V of all ranks to this one: yields (source, the K/V of rank `source`), its own first, P in all; None
+    in place of K/V that stopped before this rank.
 
-    Invariant: when hop t starts (from 0), rank r holds the K/V of rank (r − t) mod P.
+    While the caller attends one pair, the next is on its way to the right.
     """
-    for hop in range(comm.size):
-        last = hop == comm.size - 1
-        if not last:
-            leaving = comm.isend(kv, comm.right, label=label)
-            arriving = comm.irecv(comm.left, kv, label=label)
-        yield (comm.rank - hop) % comm.size, kv
-        if not last:
-            kv = arriving.wait()
-            leaving.wait()
+    hops, held = hops or [comm.size - 1] * comm.size, kv
+    for step in range(comm.size):
+        source, coming = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        leaving = comm.isend(held, comm.right, label=label) if hops[source] > step else None
+        arriving = comm.irecv(comm.left, kv, label=label) if hops[coming] > step else None
+        yield source, held
+        held = arrived(arriving, leaving)
 
 
 class Homeward:
-    """dK/dV on their way home: they follow their K/V around the ring, one hop behind, and each rank adds its share.
-
-    Invariant: when hop t starts (from 0), rank r sends the gradients of the K/V of rank s = (r − t) mod P, summed over
-    the ranks s, s + 1, ..., r. After P hops they are at home.
+    """dK/dV on their way home: they follow their K/V around the ring, one hop behind, and each rank adds its share. The
+    caller adds once a step, in the order of `travel`.
     """
 
-    def __init__(self, comm: Comm, label: str) -> None:
-        self.comm, self.label = comm, label
-        self.hop: tuple[Request, Request] | None = None  # the sum that left last, and the next one, on its way to us
-        self.alone: KV | None = None  # in a ring of one rank
+    def __init__(self, comm: Comm, kv: KV, label: str, hops: Hops = None) -> None:
+        self.comm, self.label, self.hops = comm, label, hops or [comm.size - 1] * comm.size
+        self.step, self.form = 0, form_of_sums(kv)
+        self.arriving: Request | None = None  # the sum of the K/V that this rank has next
+        self.leaving: Request | None = None  # the sum that it sent last
+        self.home: Request | None = None  # the sum of its own K/V, from the last rank that had them
+        self.stayed: KV | None = None  # the same, where they never left
 
-    def add(self, share: KV) -> None:
-        """Add this rank's share for the K/V that it holds to the shares of the ranks before it, and send the sum on."""
-        comm, total = self.comm, share
-        if comm.size == 1:
-            self.alone = total
-            return
-        if self.hop is None:
-            comm.hold(GRADIENTS, *total)
+    def add(self, share: Any) -> None:
+        """Add this rank's share, for the K/V that it has at this step (None: it has none), to the sum over the ranks
+        before it, and send the sum on.
+        """
+        comm, step, hops = self.comm, self.step, self.hops
+        source, coming = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        total = arrived(self.arriving, self.leaving)
+        if total is None:
+            total = share  # no rank before it had these K/V
         else:
-            leaving, arriving = self.hop
-            total = arriving.wait()
-            leaving.wait()
             add_to(total, share)
-        self.hop = comm.isend(total, comm.right, label=self.label), comm.irecv(comm.left, total, label=self.label)
+        if step == 0 and comm.size > 1:
+            comm.hold(GRADIENTS, *total)
+        self.leaving = self.arriving = None
+        if step == hops[source] == 0:
+            self.stayed = total
+        elif total is not None:
+            after = comm.right if hops[source] > step else source  # after its K/V; from the last rank, home
+            self.leaving = comm.isend(total, after, label=self.label)
+        if hops[coming] > step:
+            self.arriving = comm.irecv(comm.left, self.form, label=self.label)
+        if step == hops[comm.rank] > 0:
+            self.home = comm.irecv((comm.rank + step) % comm.size, self.form, label=self.label)
+        self.step += 1
 
-    def wait(self) -> KV:
-        """The gradients of this rank's own K/V, summed over all ranks."""
-        if self.alone is not None:
-            total, self.alone = self.alone, None
-            return total
-        assert self.hop is not None
-        (leaving, arriving), self.hop = self.hop, None
+    def wait(self) -> Any:
+        """The gradients of this rank's own K/V, summed over all ranks that had them."""
+        arrived(None, self.leaving)
+        total = arrived(self.home, None) or self.stayed
+        self.leaving = self.home = self.stayed = None
+        return total
+
+
+def arrived(arriving: Request | None, leaving: Request | None) -> Any:
+    """The value that comes, once it is here and the one sent is gone; None where none was to come."""
+    came = None if arriving is None else arriving.wait()
+    if leaving is not None:
         leaving.wait()
-        return arriving.wait()
+    return came
 
 
 def exchange(

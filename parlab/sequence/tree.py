@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked
+from parlab.arguments import flag, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
-from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     Scale,
@@ -37,7 +36,6 @@ Parts = Sequence[Array]  # arrays whose rows, axis 2, are queries: out and lse, 
 Combine = Callable[..., Parts]  # of two ranks' parts: merge or add
 
 
-@checked(RULES)
 def tree_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, causal: bool = False, replicated: bool = False, scale: Scale = None
 ) -> tuple[Array, Array]:
@@ -52,8 +50,9 @@ def tree_attention(
     >>> np.exp(done.results[3][1][0, 0] - 2).round().astype(int).tolist(), done.timeline.messages(3)
     ([8], 2)
     """
+    flag("replicated", replicated)
     told: Any = {"causal": causal, "replicated": replicated, "shards": not replicated, "scale": scale}
-    label = begin(comm, "tree", q, k, v, **told)
+    label, _ = begin(comm, "tree", q, k, v, **told)
     refuse_more_queries(q, k, comm.size)
     (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
@@ -65,7 +64,6 @@ def tree_attention(
     return narrowed(out, q), lse
 
 
-@checked(RULES)
 def tree_attention_backward(
     comm: Comm,
     dout: Array,
@@ -83,8 +81,9 @@ def tree_attention_backward(
 
     dk and dv are complete where they are made. dq is summed along the same tree.
     """
+    flag("replicated", replicated)
     told: Any = {"causal": causal, "replicated": replicated, "shards": not replicated, "scale": scale}
-    label, delta = begin_backward(comm, "tree", dout, q, k, v, out, lse, **told)
+    label, _, delta = begin_backward(comm, "tree", dout, q, k, v, out, lse, **told)
     refuse_more_queries(q, k, comm.size)
     rows = [q, dout, lse, delta]  # twice [B, H, S/P or T, D], twice [B, H, S/P or T]
     all_q, all_dout, all_lse, all_delta = rows if replicated else gather_rows(comm, rows, label)
@@ -191,7 +190,6 @@ def _put(places: Parts, parts: Parts) -> None:
         place[...] = part
 
 
-@checked(RULES)
 def tree_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
@@ -203,7 +201,7 @@ def tree_cost(
     """
     c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
     if queries is not None:
-        if queries > shape.S:
+        if whole("queries", queries, least=1) > shape.S:
             raise ValueError(f"queries={queries}: the sequence has {shape.S} tokens")
         return decoding_cost(token, c, queries, tree)
     messages = sum(len(level.clients) + 1 for level in tree)

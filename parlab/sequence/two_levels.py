@@ -15,9 +15,11 @@ performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1;
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from parlab.arguments import one_of
 from parlab.arrays import Array
-from parlab.sequence.arguments import GRID
+from parlab.sequence.arguments import EXCHANGES, GRID
 from parlab.sequence.attend import ALL, KV, add_to
 from parlab.sequence.costs import AttentionShape, checked_group
 from parlab.sequence.heads import (
@@ -25,6 +27,7 @@ from parlab.sequence.heads import (
     HeadShare,
     LevelCost,
     Places,
+    head_shares,
     places,
     share_token,
     to_heads_cost,
@@ -76,6 +79,7 @@ class TwoLevelExchange:
         self.between = HeadExchange(between, nodes, shards, label)
         own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
         self.inside = HeadExchange(inside, own_heads, by_place(tokens, shards, ranks_per_node), label)
+        self.pairs = self.inside.pairs
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """As `HeadExchange.to_heads`."""
@@ -88,19 +92,25 @@ class TwoLevelExchange:
 
 def head_exchange(
     comm: Comm,
-    shares: list[HeadShare],
-    length: int,
+    q: Array,
+    k: Array,
     label: str,
     layout: str = "contiguous",
     *,
     ranks_per_node: int | None,
     order: str,
 ) -> HeadExchange | TwoLevelExchange:
-    """The exchange of shards of `length` tokens: in one level, or told the ranks of a node in two, or in a grid."""
-    tokens = places(comm.size, length, layout)
+    """The exchange of shards like q and k: in one level, or told the ranks of a node in two, or in a grid."""
+    shares, tokens = head_shares(q.shape[1], k.shape[1], comm.size), places(comm.size, q.shape[2], layout)
     if ranks_per_node is None or order == GRID:
         return HeadExchange(comm, shares, tokens, label, ranks_per_node)
-    return TwoLevelExchange(comm, shares, tokens, label, length=length, ranks_per_node=ranks_per_node)
+    return TwoLevelExchange(comm, shares, tokens, label, length=q.shape[2], ranks_per_node=ranks_per_node)
+
+
+def told_nodes(ranks_per_node: int | None, exchange: str) -> dict[str, Any]:
+    """The part of a label about nodes. ValueError: there is no such exchange."""
+    one_of("exchange", exchange, EXCHANGES)
+    return {"ranks_per_node": ranks_per_node, "exchange": exchange if ranks_per_node else None}
 
 
 def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | None:

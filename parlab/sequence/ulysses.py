@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked
 from parlab.arrays import Array
-from parlab.sequence.arguments import HIERARCHICAL, RULES
+from parlab.sequence.arguments import HIERARCHICAL
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -22,14 +21,12 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.heads import head_shares
 from parlab.sequence.layouts import Documents
-from parlab.sequence.ring_schedule import RingSchedule
-from parlab.sequence.two_levels import head_exchange, ranks_inside
+from parlab.sequence.ring_schedule import tiles
+from parlab.sequence.two_levels import head_exchange, ranks_inside, told_nodes
 from parlab.world import Comm
 
 
-@checked(RULES)
 def ulysses_attention(
     comm: Comm,
     q: Array,
@@ -50,21 +47,13 @@ def ulysses_attention(
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
     """
-    dealt: Any = {"causal": causal, "documents": documents}
-    told: Any = {
-        "ranks_per_node": ranks_per_node,
-        "exchange": exchange if ranks_per_node else None,
-        "scale": scale,
-        **dealt,
-    }
-    label = begin(comm, "Ulysses", q, k, v, **told)
-    shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    inside = ranks_inside(comm.size, ranks_per_node, comm.size)
-    turn = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside, order=exchange)
+    inside, nodes = ranks_inside(comm.size, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
+    label, deal = begin(comm, "Ulysses", q, k, v, causal=causal, documents=documents, **nodes, scale=scale)
+    turn = head_exchange(comm, q, k, label, ranks_per_node=inside, order=exchange)
     (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
-    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # one shard holds the whole sequence
-    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=shares[comm.rank].pairs)
+    work = tiles(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
+    attend(comm, work, q, (k, v), (out, lse), scale=scale, heads=turn.pairs)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
@@ -72,7 +61,6 @@ def ulysses_attention(
     return out, lse
 
 
-@checked(RULES)
 def ulysses_attention_backward(
     comm: Comm,
     dout: Array,
@@ -93,23 +81,15 @@ def ulysses_attention_backward(
     q, k and v become heads once more; the authors' code keeps them from the forward. The gradients of a K/V head that
     several ranks read are summed at home.
     """
-    dealt: Any = {"causal": causal, "documents": documents}
-    told: Any = {
-        "ranks_per_node": ranks_per_node,
-        "exchange": exchange if ranks_per_node else None,
-        "scale": scale,
-        **dealt,
-    }
-    label, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
-    shares = head_shares(q.shape[1], k.shape[1], comm.size)
-    inside = ranks_inside(comm.size, ranks_per_node, comm.size)
-    turn = head_exchange(comm, shares, q.shape[2], label, ranks_per_node=inside, order=exchange)
+    inside, nodes = ranks_inside(comm.size, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
+    told: Any = {"causal": causal, "documents": documents, **nodes, "scale": scale}
+    label, deal, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
+    turn = head_exchange(comm, q, k, label, ranks_per_node=inside, order=exchange)
     rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
-    tiles = RingSchedule(0, 1).tiles(0, k.shape[2], **dealt)  # one shard holds the whole sequence
-    heads = shares[comm.rank].pairs
-    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=heads)
+    work = tiles(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
+    dk, dv = attend_backward(comm, work, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=turn.pairs)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked
 from parlab.arrays import Array
-from parlab.sequence.arguments import HIERARCHICAL, RULES
+from parlab.sequence.arguments import HIERARCHICAL
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -26,14 +25,13 @@ from parlab.sequence.attend import (
 )
 from parlab.sequence.costs import AttentionShape, RankCost, checked_group
 from parlab.sequence.heads import head_shares, most_held, share_token
-from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.ring_schedule import RingSchedule
+from parlab.sequence.ring_costs import plain_ring_cost
+from parlab.sequence.ring_schedule import tiles
 from parlab.sequence.travel import Homeward, grid, travel
-from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside
+from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside, told_nodes
 from parlab.world import Comm
 
 
-@checked(RULES)
 def usp_attention(
     comm: Comm,
     q: Array,
@@ -56,24 +54,16 @@ def usp_attention(
     Contiguous or zigzag: a group's tokens, sorted, form one shard of the same layout on a ring of P/U.
     """
     refuse_stripes(layout)
-    told: Any = {
-        "causal": causal,
-        "layout": layout,
-        "ulysses": ulysses,
-        "ranks_per_node": ranks_per_node,
-        "exchange": exchange if ranks_per_node else None,
-    }
-    label = begin(comm, "USP", q, k, v, scale=scale, **told)
-    inside = ranks_inside(ulysses, ranks_per_node, comm.size)
+    checked_group("ulysses", ulysses, comm.size)
+    inside, nodes = ranks_inside(ulysses, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
+    label, deal = begin(comm, "USP", q, k, v, causal=causal, layout=layout, ulysses=ulysses, **nodes, scale=scale)
     group, ring = grid(comm, "ulysses", ulysses)
-    shares = head_shares(q.shape[1], k.shape[1], ulysses)
-    heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    turn = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside, order=exchange)
+    turn = head_exchange(group, q, k, label, layout, ranks_per_node=inside, order=exchange)
     (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     out, lse = no_keys_yet(comm, q)
     for source, kv in travel(ring, (k, v), label):
-        tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
-        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=heads)
+        work = tiles(ring.rank, source, ring.size, k.shape[2], deal)
+        attend(comm, work, q, kv, (out, lse), scale=scale, heads=turn.pairs)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)
@@ -82,7 +72,6 @@ def usp_attention(
     return out, lse
 
 
-@checked(RULES)
 def usp_attention_backward(
     comm: Comm,
     dout: Array,
@@ -101,25 +90,18 @@ def usp_attention_backward(
 ) -> tuple[Array, Array, Array]:
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, `ulysses` and `ranks_per_node`."""
     refuse_stripes(layout)
-    told: Any = {
-        "causal": causal,
-        "layout": layout,
-        "ulysses": ulysses,
-        "ranks_per_node": ranks_per_node,
-        "exchange": exchange if ranks_per_node else None,
-    }
-    label, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, scale=scale, **told)
-    inside = ranks_inside(ulysses, ranks_per_node, comm.size)
+    checked_group("ulysses", ulysses, comm.size)
+    inside, nodes = ranks_inside(ulysses, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
+    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, **nodes, "scale": scale}
+    label, deal, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, **told)
     group, ring = grid(comm, "ulysses", ulysses)
-    shares = head_shares(q.shape[1], k.shape[1], ulysses)
-    heads, schedule = shares[group.rank].pairs, RingSchedule(ring.rank, ring.size)
-    turn = head_exchange(group, shares, q.shape[2], label, layout, ranks_per_node=inside, order=exchange)
+    turn = head_exchange(group, q, k, label, layout, ranks_per_node=inside, order=exchange)
     rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
-    dq, home = no_gradient_yet(comm, q), Homeward(ring, label)
+    dq, home = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in travel(ring, (k, v), label):
-        tiles = schedule.tiles(source, k.shape[2], layout, causal=causal)
-        home.add(attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=heads))
+        work = tiles(ring.rank, source, ring.size, k.shape[2], deal)
+        home.add(attend_backward(comm, work, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=turn.pairs))
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
     comm.hold(GRADIENTS, dk, dv)
@@ -136,7 +118,6 @@ def refuse_stripes(layout: str) -> None:
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
 
 
-@checked(RULES)
 def ulysses_cost(
     shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
 ) -> RankCost:
@@ -148,7 +129,6 @@ def ulysses_cost(
     return usp_cost(shape, size, rank, ulysses=size, ranks_per_node=ranks_per_node, backward=backward)
 
 
-@checked(RULES)
 def usp_cost(
     shape: AttentionShape,
     size: int,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
-from parlab.sequence.arguments import RULES
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -30,7 +29,6 @@ from parlab.sequence.ring_schedule import Tile
 from parlab.world import Comm, Request
 
 
-@checked(RULES)
 def window_attention(
     comm: Comm, q: Array, k: Array, v: Array, *, window: int | None = None, causal: bool = True, scale: Scale = None
 ) -> tuple[Array, Array]:
@@ -48,7 +46,7 @@ def window_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
     [2, 2]
     """
-    label = begin(comm, "window", q, k, v, causal=causal, window=window, scale=scale)
+    label, _ = begin(comm, "window", q, k, v, causal=causal, window=window, scale=scale)
     length = k.shape[2]
     W = checked_window(window, causal, length, comm.size)
     left, right = neighbours(comm, length, W)
@@ -65,7 +63,6 @@ def window_attention(
     return out, lse
 
 
-@checked(RULES)
 def window_attention_backward(
     comm: Comm,
     dout: Array,
@@ -84,7 +81,7 @@ def window_attention_backward(
     The tails of the neighbours' K/V come once more, and their gradients go straight back.
     """
     told: Any = {"causal": causal, "window": window, "scale": scale}
-    label, delta = begin_backward(comm, "window", dout, q, k, v, out, lse, **told)
+    label, _, delta = begin_backward(comm, "window", dout, q, k, v, out, lse, **told)
     length = k.shape[2]
     W = checked_window(window, causal, length, comm.size)
     left, right = neighbours(comm, length, W)
@@ -162,13 +159,12 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
     >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
     ([3], [4], [4, 3])
     """
-    if window > S:
+    if whole("window", window, least=1) > S:
         raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
 
 
-@checked(RULES)
 def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
     """The messages, bytes and held bytes of `rank`: it sends the tails of its K/V to the right, and backward the dK/dV
     of the tails that it took to the left. It holds all tails that arrive; backward, later, their dK/dV on the way back
@@ -177,9 +173,10 @@ def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int,
     >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
     (2, 56)
     """
-    tails, token = window_tails(shape.S, size, window), shape.token(backward=backward)
+    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    tails = window_tails(shape.S, size, window)
     right, left = tails[: size - 1 - rank], tails[:rank]
-    held = shape.shard(size, rank) * (token.own + token.sums + token.dkv)
+    held = c * (token.own + token.sums + token.dkv)
     most = max(sum(left) * token.kv, (sum(left) + sum(right[:1])) * token.dkv)
     back = left if backward else []
     return RankCost(len(right + back), sum(right) * token.kv + sum(back) * token.dkv, held + most)

@@ -13,7 +13,8 @@ from parlab.nn.llama import Llama
 from parlab.world import Cluster
 
 
-def _matrix(name: str, value: Any) -> None:
+def matrix(name: str, value: Any) -> None:
+    """Refuse what is no array with two axes."""
     if not is_array(value) or value.ndim != 2:
         raise ValueError(f"{name}={value!r:.60}: must be a matrix, an array with 2 axes")
 
@@ -35,7 +36,7 @@ RULES: dict[str, Rule] = {
     "model": partial(instance, kind=Llama),
     "cluster": partial(instance, kind=Cluster),
     "weights": partial(instance, kind=Mapping),
-    "weight": _matrix,
+    "weight": matrix,
     **dict.fromkeys(("x", "dy", "logits"), _array),
     "targets": _array,
     "tokens": _array,

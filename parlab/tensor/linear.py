@@ -16,14 +16,15 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import flag, instance, text
 from parlab.arrays import Array
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.arguments import RULES
+from parlab.tensor.arguments import matrix
 from parlab.tensor.operators import Operator, pair
 from parlab.tensor.slices import COLUMNS, ROWS, check_divides, even_slice, take
 from parlab.world import Comm
@@ -40,6 +41,8 @@ class ParallelLinear(Stage):
     """
 
     def __init__(self, comm: Comm, weights: Weights, name: str, span: str) -> None:
+        instance("weights", weights, Mapping)
+        text("name", name)
         self.comm, self.weights, self.name, self.weight_names, self.span = comm, weights, name, (name,), span
         self.elements = weights[name].size if name in weights else 0  # known when the weight is freed, too
 
@@ -79,7 +82,6 @@ class ColumnParallelLinear(ParallelLinear):
     True
     """
 
-    @checked(RULES)
     def __init__(
         self,
         comm: Comm,
@@ -91,17 +93,18 @@ class ColumnParallelLinear(ParallelLinear):
         overlap: bool = True,
     ) -> None:
         super().__init__(comm, weights, name, span)
+        flag("overlap", overlap)
         self.overlap = overlap
         self.enter: Operator = pair(sequence_parallel)[0]
 
     @classmethod
-    @checked(RULES)
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
         """From the whole weight `[in, out]`, of which this rank keeps a copy of its columns.
 
         Raises:
             ValueError: the columns do not divide among the ranks.
         """
+        text("name", name)
         return cls(comm, {name: cut_evenly(comm, weight, COLUMNS, "the number of columns")}, name, **options)
 
     def forward(self, x: Array) -> tuple[Array, Array]:
@@ -157,19 +160,18 @@ class RowParallelLinear(ParallelLinear):
     True
     """
 
-    @checked(RULES)
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         super().__init__(comm, weights, name, "row linear")
         self.leave: Operator = pair(sequence_parallel)[1]
 
     @classmethod
-    @checked(RULES)
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:
         """From the whole weight `[in, out]`, of which this rank keeps a copy of its rows.
 
         Raises:
             ValueError: the rows do not divide among the ranks.
         """
+        text("name", name)
         return cls(comm, {name: cut_evenly(comm, weight, ROWS, "the number of rows")}, name, **options)
 
     def forward(self, x: Array) -> tuple[Array, Array]:
@@ -190,10 +192,7 @@ class RowParallelLinear(ParallelLinear):
 
 
 def cut_evenly(comm: Comm, weight: Array, axis: int, name: str) -> Array:
-    """A copy of this rank's slice of `weight` along `axis`.
-
-    Raises:
-        ValueError: the axis, called `name`, does not divide among the ranks.
-    """
+    """A copy of this rank's slice of `weight` along `axis`, the `name`. ValueError: no matrix; it does not divide."""
+    matrix("weight", weight)
     check_divides(name, weight.shape[axis], comm.size)
     return take(weight, even_slice(weight.shape, axis, comm.rank, comm.size))

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from parlab.arguments import flag
 from parlab.arrays import Array
 from parlab.tensor.slices import check_divides
 from parlab.world import Comm
@@ -116,4 +117,5 @@ SCATTER = Operator(scatter, scatter_backward)
 
 def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
     """The operator in front of a column layer, and the operator behind the row layer that follows it."""
+    flag("sequence_parallel", sequence_parallel)
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)

@@ -13,7 +13,6 @@ import parlab.sequence.attend
 import parlab.sequence.double_ring
 import parlab.sequence.heads
 import parlab.sequence.layouts
-import parlab.sequence.packed_ring
 import parlab.sequence.ring
 import parlab.sequence.ring_schedule
 import parlab.sequence.travel
@@ -25,11 +24,11 @@ import parlab.sequence.window
 
 TILES, ATTENTION, SCHEDULE = parlab.nn.tiles, parlab.nn.attention, parlab.sequence.ring_schedule
 ATTEND, HEADS, TWO_LEVELS = parlab.sequence.attend, parlab.sequence.heads, parlab.sequence.two_levels
-TRAVEL, RING, PACKED = parlab.sequence.travel, parlab.sequence.ring, parlab.sequence.packed_ring
+TRAVEL, RING = parlab.sequence.travel, parlab.sequence.ring
 DOUBLE, ULYSSES, USP = parlab.sequence.double_ring, parlab.sequence.ulysses, parlab.sequence.usp
 ALLGATHER, TREE, WINDOW = parlab.sequence.allgather, parlab.sequence.tree, parlab.sequence.window
 MODULES = (  # each imports from earlier ones
-    *(TILES, ATTENTION, SCHEDULE, ATTEND, TRAVEL, PACKED, RING, DOUBLE),
+    *(TILES, ATTENTION, SCHEDULE, ATTEND, TRAVEL, RING, DOUBLE),
     *(HEADS, TWO_LEVELS, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
 )
 

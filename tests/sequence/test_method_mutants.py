@@ -12,7 +12,6 @@ from tests.sequence.mutation import (
     ATTENTION,
     DOUBLE,
     HEADS,
-    PACKED,
     RING,
     SCHEDULE,
     TILES,
@@ -52,15 +51,15 @@ MUTANTS = {
     "packed K/V stop one rank short": ("ring", SCHEDULE, "max(hop for hop", "max(hop - 1 for hop"),
     "packed dK/dV do not come home": (
         "ring",
-        PACKED,
-        "return arrived(self.homing) if self.mine is None else self.mine",
-        "return arrived(self.homing) and self.form if self.mine is None else self.mine",
+        TRAVEL,
+        "total = arrived(self.home, None) or self.stayed",
+        "total = (arrived(self.home, None) and self.form) or self.stayed",
     ),
     "K/V not gathered where a single document needs them": (
         "allgather",
         SCHEDULE,
-        "bool(_tiles(r, s, size, length, layout, causal, edges))",
-        "len(_tiles(r, s, size, length, layout, causal, edges)) > 1",
+        "bool(tiles(rank, source, size, length, deal))",
+        "len(tiles(rank, source, size, length, deal)) > 1",
     ),
     "window one key short": ("window", WINDOW, "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", WINDOW, "ahead + tail, window", "ahead + tail - 1, window"),
@@ -107,8 +106,8 @@ MUTANTS = {
     "the ring forgets the other groups": (
         "usp",
         TRAVEL,
-        "yield (comm.rank - hop) % comm.size, kv",
-        "yield comm.rank, kv",
+        "yield source, held",
+        "yield comm.rank, held",
     ),
     "groups taken for rings": (
         "usp",
@@ -126,8 +125,8 @@ MUTANTS = {
     "tiles of the wrong source": (
         "allgather",
         ALLGATHER,
-        "schedule.tiles(source, ",
-        "schedule.tiles((source - 1) % comm.size, ",
+        "tiles(comm.rank, source, ",
+        "tiles(comm.rank, (source - 1) % comm.size, ",
     ),
     "two levels gather the K/V of another node": (
         "allgather",

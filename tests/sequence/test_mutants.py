@@ -14,11 +14,11 @@ from tests.sequence.mutation import ATTENTION, RING, SCHEDULE, TRAVEL, mutated
 from tests.sequence.rings import ring_error
 
 MUTANTS = {
-    "ring shifted by one": (TRAVEL, "yield (comm.rank - hop) %", "yield (comm.rank - hop - 1) %"),
+    "ring shifted by one": (TRAVEL, "yield source, held", "yield (source - 1) % comm.size, held"),
     "ring turned the other way": (
         TRAVEL,
-        "isend(kv, comm.right, label=label)\n            arriving = comm.irecv(comm.left",
-        "isend(kv, comm.left, label=label)\n            arriving = comm.irecv(comm.right",
+        "comm.right, label=label) if hops[source] > step else None\n        arriving = comm.irecv(comm.left",
+        "comm.left, label=label) if hops[source] > step else None\n        arriving = comm.irecv(comm.right",
     ),
     "merge without rescaling": (ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),
     "merge forgets lse": (ATTENTION, "return out, merged", "return out, lse"),
@@ -35,7 +35,7 @@ MUTANTS = {
     "hidden tile attended": (SCHEDULE, "if source < rank else None", ""),
     "dK/dV one share short": (TRAVEL, "            add_to(total, share)", "            add_to(total[:1], share[:1])"),
     "dK/dV start anew at each rank": (TRAVEL, "            add_to(total, share)", "            total = share"),
-    "the last K/V forgotten": (TRAVEL, "for hop in range(comm.size):", "for hop in range(comm.size - 1):"),
+    "the last K/V forgotten": (RING, "if kv is not None:", "if source != (comm.rank + 1) % comm.size:"),
     "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
     "scale forgotten in the backward's scores": (
         ATTENTION,
