@@ -23,7 +23,7 @@ import parlab.tensor.vocabulary
 import parlab.train.step
 import parlab.views.bugs.gradients
 import parlab.world.values
-import parlab.zero.flat
+import parlab.zero.shards
 from parlab import per_rank, run
 from parlab.arrays import add_at, namespace, on_host, to_host, to_numpy
 from parlab.experts import ExpertParallel, OverlappedExperts, merged_pair
@@ -434,7 +434,7 @@ PLANTED: dict[str, tuple[Any, str, Program]] = {
     "sequence": (parlab.sequence.attend, "attend_tile", partial(method, "ring")),
     "pipeline": (parlab.pipeline.execute, "add_gradients", tanh_pipeline),
     "tensor": (parlab.tensor.vocabulary, "_place", tensor_step),
-    "zero": (parlab.zero.flat.FlatLayout, "pack", partial(zero, 1)),
+    "zero": (parlab.zero.shards.FlatLayout, "pack", partial(zero, 1)),
     "train": (parlab.train.step, "microbatches", partial(mesh_step, zero=1, pp=2, tp=2)),
     "views": (parlab.views.bugs.gradients, "to_numpy", pictures),
 }

@@ -41,7 +41,7 @@ def test_every_strategy_stands_on_the_path_forward_and_backward():
         assert f"def {name}_backward(" in text
     for schedule in ("gpipe", "one_f_one_b", "interleaved_one_f_one_b", "zb_h1", "zb_h2"):
         assert f"def {schedule}(" in text
-    for name in ("ColumnParallelLinear", "RowParallelLinear", "Interpreter", "ShardedWeights", "ShardedGradients"):
+    for name in ("ColumnParallelLinear", "RowParallelLinear", "Interpreter", "Weights", "ShardedGradients"):
         assert f"class {name}" in text
     for name in ("ring_all_reduce", "recursive_halving_reduce_scatter", "hierarchical_all_reduce", "train_step"):
         assert f"def {name}(" in text

@@ -75,11 +75,11 @@ def balance_by(trainer: Trainer, rule: Balance) -> None:
     instance("trainer", trainer, Trainer)
     mesh = trainer.mesh
     alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == trainer.schedule.num_microbatches == 1
-    if not trainer.mixtures or not trainer.balance["bias_rate"] or not alone:
+    if not trainer.mixtures or not trainer.settings.bias_rate or not alone:
         raise ValueError(
             f"trainer: a Mixtral on dp and ep alone is needed, with one microbatch and a bias_rate; this is "
             f"{trainer.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, "
-            f"bias_rate={trainer.balance['bias_rate']}"
+            f"bias_rate={trainer.settings.bias_rate}"
         )
     for mixture in trainer.mixtures.values():
         _balance_one(trainer, mixture, rule)

@@ -409,10 +409,11 @@ def ep_times_too_large(trainer: Trainer) -> None:
     True
     """
     instance("trainer", trainer, Trainer)
-    for block in trainer.replica._blocks.values():
-        if block.gradients.comm is trainer.mesh.edp:
-            summed, ep = block.gradients.shard, trainer.mesh.ep.size
-            block.gradients.shard = lambda summed=summed, ep=ep: ep * summed()
+    replica: Any = trainer.replica
+    for gradients in replica._gradients.values():
+        if gradients.comm is trainer.mesh.edp:
+            summed, ep = gradients.shard, trainer.mesh.ep.size
+            gradients.shard = lambda summed=summed, ep=ep: ep * summed()
 
 
 def _try_mean_gradient(trial: Trial, case: ExpertMeshCase) -> list[str]:

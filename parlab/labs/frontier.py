@@ -26,7 +26,7 @@ from parlab.pipeline import (
     zb_auto,
     zb_h2,
 )
-from parlab.pipeline.memory import change_of_kept
+from parlab.pipeline.costs import change_of_kept
 
 SHOWN = 8  # inputs in a message
 SMALL = 3, 4  # ranks and microbatches up to which all orders can be tried

@@ -1,12 +1,11 @@
 """Pipeline parallelism: a schedule is data, which is validated, simulated, drawn and executed."""
 
-from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.bidirectional import dualpipe, dualpipe_v
 from parlab.pipeline.bounds import gap, lower_bound
+from parlab.pipeline.costs import Costs, MemoryLimit
 from parlab.pipeline.exact import best_schedule
 from parlab.pipeline.execute import run_schedule
-from parlab.pipeline.memory import MemoryLimit
 from parlab.pipeline.partition import balance, partition
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.schedules import (

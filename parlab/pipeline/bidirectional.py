@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from parlab.arguments import checked
 from parlab.pipeline.actions import Action, Pair, Slot
-from parlab.pipeline.arguments import RULES
+from parlab.pipeline.arguments import check_sizes
 from parlab.pipeline.schedule import Schedule, title
 
 
-@checked(RULES)
 def dualpipe(p: int, m: int) -> Schedule:
     """Half of the microbatches enter at rank 0, the others at rank p − 1: rank r has the stages r and p − 1 − r, so a
     stage lives on two ranks and its weights are kept twice. Idle time (p/2 − 1)(F&B + B − 3W) by longest stage, where
@@ -27,6 +25,7 @@ def dualpipe(p: int, m: int) -> Schedule:
     >>> print(*dualpipe(p=2, m=4).ranks[1])
     0F2 1F0 0F3 1B0 (1F1;0B2)OVERLAP_F_B 1B1 0I3 0W3
     """
+    check_sizes(p=p, m=m)
     if p % 2:
         raise ValueError(f"p={p}: two ranks share each stage, so p must be even")
     if m % 2 or m < 2 * p:
@@ -39,7 +38,6 @@ def dualpipe(p: int, m: int) -> Schedule:
     return Schedule(ranks, name=title("DualPipe", p, m))
 
 
-@checked(RULES)
 def dualpipe_v(p: int, m: int) -> Schedule:
     """DualPipe cut in half: 2p stages on a V, rank r has the stages r and 2p − 1 − r, and no weights are kept twice.
     Idle time (p − 1)(F&B + B − 3W), F, B and W of a chunk, where DualPipe's is exact; keeps 2p + 1 chunks.
@@ -52,6 +50,7 @@ def dualpipe_v(p: int, m: int) -> Schedule:
     >>> print(*dualpipe_v(p=1, m=2).ranks[0])
     0F0 1F0 0F1 1B0 (1F1;0B0)OVERLAP_F_B 1B1 0I1 0W1
     """
+    check_sizes(p=p, m=m)
     if m < 2 * p:
         raise ValueError(f"m={m}: needs two microbatches a rank, m ≥ 2p={2 * p}")
     return Schedule([_eight_phases(r, p, range(m), range(m)) for r in range(p)], name=title("DualPipeV", p, m))

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import checked
-from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.arguments import RULES
-from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.simulate import simulate
 from parlab.world.units import several

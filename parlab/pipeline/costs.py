@@ -1,81 +1,185 @@
-"""Closed forms of a pipeline, in columns: how many chunks a rank keeps, and how long a step takes and waits.
-
-p ranks, m microbatches, v chunks a rank: arrays with an entry a pipeline. `in_turn`: microbatches go forward and
-backward in turn (1F1B; interleaved, if there are several chunks), else all of them through a chunk before the next
-(GPipe; breadth-first). `parlab.pipeline.simulate` gives the same of a schedule, action by action.
-"""
+"""The costs of the actions of a schedule: the time of each, and the memory of a rank that it keeps and frees."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from numbers import Rational
+from typing import Any
 
-from parlab.arrays import Array, namespace
+from parlab.arguments import amount
 
-Column = Any  # an array with an entry a pipeline, or a number that is the same for all
-
-
-class Pass(NamedTuple):
-    """Forward and backward of something, in seconds."""
-
-    forward: Column
-    backward: Column
-
-    @property
-    def both(self) -> Column:
-        """The sum."""
-        return self.forward + self.backward
+Amount = float | Sequence[float]  # a number, or a list of numbers: one for each stage or each rank
 
 
-def in_flight(p: Array, m: Array, v: Array, in_turn: Column, rank: Column) -> Column:
-    """Chunks that a rank keeps at its fullest: all m·v for GPipe and breadth-first; 1F1B p − r; interleaved
-    vp + p − 1 − 2r; never more than m·v.
+def without_arrays(given: Any) -> Any:
+    """`given`; an array as a list, and a number of an array as a number of Python."""
+    return given.tolist() if hasattr(given, "tolist") else given
 
-    Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2.
 
-    >>> import numpy as np
-    >>> in_flight(np.array([4, 4]), np.array([8, 8]), np.array([1, 2]), True, rank=0).tolist()
-    [4, 11]
+def check_amounts(name: str, given: Any, *, infinite: bool = False) -> None:
+    """Refuse anything but a number that is at least 0, and finite unless it may be `infinite`, or a list of them."""
+    if isinstance(given, Sequence) and not given:
+        raise ValueError(f"{name}={given!r}: an empty list; give a number, or a list of numbers")
+    for value in given if isinstance(given, Sequence) else [given]:
+        if not (infinite and value == math.inf):
+            amount(name, value)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The time of each action of a chunk, in one unit: a number, or one number a stage. Integers stay integers.
+
+    Args:
+        forward: F.
+        backward_input: I.
+        backward_weight: W. A full backward takes the sum of the two, and sends its gradient when all of it has ended.
+        transfer: from a stage to its neighbour on another rank (as a list: of what leaves that stage).
+        optimizer: the optimizer's step on the weights of a stage, after all actions. None: it is left out.
+        pair: an overlapped forward and backward, which then start and end together (as a list: by the forward's stage).
+            None: they run one after the other.
+
+    Raises:
+        ValueError: a cost that is negative or not finite, or an empty list.
     """
-    xp = namespace(p, m, v)
-    return xp.where(in_turn, xp.minimum(m * v, xp.where(v == 1, p - rank, v * p + p - 1 - 2 * rank)), m * v)
+
+    forward: Amount = 1
+    backward_input: Amount = 1
+    backward_weight: Amount = 1
+    transfer: Amount = 0
+    pair: Amount | None = None
+    optimizer: Amount | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given = without_arrays(getattr(self, field.name))
+            object.__setattr__(self, field.name, given)
+            if given is not None or field.name not in ("pair", "optimizer"):
+                check_amounts(field.name, given)
+
+    def per_stage(self, name: str, num_stages: int) -> Sequence[float]:
+        """The cost `name` of each stage.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        cost = getattr(self, name)
+        if not isinstance(cost, Sequence):
+            return [cost] * num_stages
+        if len(cost) != num_stages:
+            raise ValueError(
+                f"{name} has {len(cost)} costs, but the schedule has {num_stages} stages: give one a stage"
+            )
+        return cost
+
+    def by_kind(self, num_stages: int) -> dict[str, Sequence[float]]:
+        """The time of each kind of action on each stage.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        forward = self.per_stage("forward", num_stages)
+        half = self.per_stage("backward_input", num_stages)
+        weight = self.per_stage("backward_weight", num_stages)
+        whole = [i + w for i, w in zip(half, weight, strict=True)]
+        return {"F": forward, "B": whole, "I": half, "W": weight}
 
 
-def exposed_transfers(p: Array, m: Array, v: Array, in_turn: Column, apart: bool) -> Column:
-    """How many transfers between stages a step waits for. 1F1B with one chunk sees each microbatch's round trip:
-    2((p − 1)(1 + m/p) − 1). Otherwise other work is there to do meanwhile, if transfers travel `apart` from computing,
-    and only the way there and back is seen: 2(pv − 1), of which breadth-first with m > p hides the turns from chunk to
-    chunk. If not apart, each of a rank's 2mv is seen.
+UNIT_COSTS = Costs()
+ROUNDING = 1e-9  # part of a limit
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """A limit on the activations that a rank keeps. Instead of `MemoryLimit(L)`, a function also takes the number L: at
+    most L chunks, each counted from its F to its W or B.
+
+    Whole numbers are compared exactly. Others are compared to one part in 10⁹, so that 3 chunks of 0.1 fit into 0.3.
+
+    Args:
+        limit: the most that a rank may keep, a number or one a rank, in the unit of the other two.
+        activation: the amount that one chunk keeps from its F on (M_B), a number or one a stage.
+        pending: the part that is left of it between its I and its W (M_W), at most `activation`, a number or one a
+            stage. None: all of it.
+
+    Raises:
+        ValueError: a negative amount, an empty list, or more pending than was kept before.
+
+    Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2 and appendix; its limits of p and 2p
+    activations are `MemoryLimit(p, pending=M_W / M_B)`.
+
+    >>> MemoryLimit(limit=80, activation=10, pending=4).tables(num_ranks=2, num_stages=2)
+    ([80, 80], [10, 10], [4, 4])
     """
-    xp = namespace(p, m, v)
-    way = 2 * (p * xp.where(in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
-    return xp.where(p == 1, 0, xp.where(in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
+
+    limit: Amount
+    activation: Amount = 1
+    pending: Amount | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given = without_arrays(getattr(self, field.name))
+            object.__setattr__(self, field.name, given)
+            if given is not None or field.name != "pending":
+                check_amounts(field.name, given, infinite=True)
+
+    def tables(self, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
+        """The limit of each rank, and the amounts that a chunk of each stage keeps before and after its I.
+
+        The limits are a little larger where rounding matters: all who compare with them agree on what fits.
+
+        Raises:
+            ValueError: a list of another length, or more pending than was kept before.
+        """
+        limit = _one_each("memory_limit", self.limit, num_ranks, "rank")
+        whole = _one_each("activation", self.activation, num_stages, "stage")
+        rest = whole if self.pending is None else _one_each("pending", self.pending, num_stages, "stage")
+        if any(after > before for after, before in zip(rest, whole, strict=True)):
+            raise ValueError(f"pending={self.pending!r} is more than activation={self.activation!r}: an I only frees")
+        if not all(isinstance(number, Rational) or number == math.inf for number in (*limit, *whole, *rest)):
+            limit = [most + ROUNDING * most for most in limit]
+        return limit, whole, rest
 
 
-def step(
-    p: Array, m: Array, v: Array, in_turn: Column, chunk: Pass, first: Pass, last: Pass
-) -> tuple[Column, Column, Column]:
-    """Seconds that a rank works on average, the slowest more than that, and the slowest's idle time; `first` and `last`
-    are the pipeline's very first and very last `chunk`, which may differ from the others.
+Limit = float | Sequence[float] | MemoryLimit | None
 
-    The slowest rank works m·s, and waits for a chunk of each other rank: (p − 1)/v·s where all are the same; 1F1B a
-    little more where the last is quicker. Exactly what `parlab.pipeline.simulate` gives (transfers apart): of GPipe,
-    1F1B and breadth-first while no first chunk is slower than the others; interleaved with a quicker last one where a
-    backward takes two forwards and m > p.
 
-    >>> import numpy as np
-    >>> found = step(np.array(4), np.array(8), np.array(1), True, *[Pass(1.0, 2.0)] * 3)
-    >>> [float(seconds) for seconds in found]  # (p − 1)(F + B) idle
-    [24.0, 0.0, 9.0]
+def as_limit(memory_limit: Limit) -> MemoryLimit:
+    """An argument as a `MemoryLimit`: None (no limit), chunks, one number a rank, or a `MemoryLimit`."""
+    if isinstance(memory_limit, MemoryLimit):
+        return memory_limit
+    return MemoryLimit(math.inf if memory_limit is None else memory_limit)
+
+
+def limit_tables(memory_limit: Limit, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
+    """`MemoryLimit.tables` of an argument."""
+    return as_limit(memory_limit).tables(num_ranks, num_stages)
+
+
+def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> float:
+    """By how much an action changes what its rank keeps: `activation` from F to I, then `pending` until W; a B frees
+    all. An F keeps it from its start on; the others free it when they end.
+
+    >>> [change_of_kept(kind, activation=10, pending=4) for kind in "FIWB"]
+    [10, -6, -4, -10]
     """
-    xp = namespace(p, m, v)
-    rest = (v - 1) * chunk.both
-    begin, middle, end = (rest + one.both for one in (first, chunk, last))
-    mean = m * xp.where(p == 1, begin + end - middle, (begin + (p - 2) * middle + end) / p)
-    before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
-    other = xp.maximum(begin, xp.where(p > 2, middle, 0))  # the slowest of these
-    forward, backward = (xp.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
-    waits = xp.maximum(last.both - backward, 0) + xp.where(v == 1, xp.maximum(last.both - forward, 0), 0)
-    quick = (m - 1) * other + rest + before + xp.where(in_turn, waits, last.both)
-    whole = xp.where(p == 1, mean, xp.maximum(m * end + before, quick))
-    slowest = xp.where(p == 1, mean, m * xp.maximum(other, end))
-    return mean, slowest - mean, whole - slowest
+    return {"F": activation, "I": pending - activation, "W": -pending, "B": -activation}[kind]
+
+
+def changes_of_kept(activation: Sequence[Any], pending: Sequence[Any]) -> dict[str, list[Any]]:
+    """`change_of_kept` of each kind, one number a stage."""
+    of_stages = list(zip(activation, pending, strict=True))
+    return {kind: [change_of_kept(kind, *of_stage) for of_stage in of_stages] for kind in "FIWB"}
+
+
+def number_that_fits(limit: float, each: float) -> float:
+    """How many chunks that keep `each` fit into a limit: a whole number, or infinity."""
+    return math.inf if not each or limit == math.inf else int(limit // each)
+
+
+def _one_each(name: str, amount: Amount, number: int, of: str) -> list[float]:
+    amounts = list(amount) if isinstance(amount, Sequence) else [amount] * number
+    if len(amounts) != number:
+        raise ValueError(f"{name} has {len(amounts)} numbers for {number} {of}s: give one a {of}")
+    return amounts

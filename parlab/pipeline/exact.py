@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.arguments import checked
-from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound, rank_tasks
-from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, changes_of_kept, limit_tables
 from parlab.pipeline.schedule import Schedule, title
 from parlab.pipeline.search import zb_auto
 from parlab.pipeline.simulate import simulate

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from parlab.arguments import checked, instance
-from parlab.arrays import Array, to_host
+from parlab.arguments import instance, positive
+from parlab.arrays import Array, is_array, to_host
 from parlab.nn.embedding import IGNORED, number_of_targets
 from parlab.nn.stage import Gradients, Stage, add_gradients
-from parlab.pipeline.action_costs import Costs
-from parlab.pipeline.arguments import EXECUTION_RULES
+from parlab.pipeline.costs import Costs
 from parlab.pipeline.dependencies import action_table
 from parlab.pipeline.interpreter import Interpreter, OnGradients
 from parlab.pipeline.schedule import Schedule
@@ -19,7 +18,6 @@ from parlab.world import Comm
 from parlab.world.units import several
 
 
-@checked(EXECUTION_RULES)
 def run_schedule(
     comm: Comm,
     schedule: Schedule,
@@ -65,8 +63,12 @@ def run_schedule(
     Raises:
         ValueError: the schedule cannot run, or does not fit the ranks, the microbatches or the stages; no target token.
     """
+    instance("schedule", schedule, Schedule)
     table = action_table(schedule)
     _check(comm, schedule, stages, inputs, targets)
+    if costs is not None:
+        instance("costs", costs, Costs)
+    positive("loss_scale", loss_scale, finite=True)
     atomic = costs is not None and costs.pair is not None
     seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
     shares = _shares(targets, target_tokens)
@@ -140,6 +142,11 @@ def _check(
         found = f"schedule has {several(schedule.num_ranks, 'rank')}, comm has {comm.size}"
         raise ValueError(f"{found}: they must be the same")
     for name, given in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(given, Iterable) or isinstance(given, Mapping | str):
+            raise ValueError(f"{name}={given!r:.60}: must be a list of arrays, one a microbatch")
+        for place, array in enumerate(given):
+            if not is_array(array):
+                raise ValueError(f"{name}[{place}]={array!r:.60}: must be an array")
         if len(given) != schedule.num_microbatches:
             raise ValueError(
                 f"{name} has {len(given)} microbatches, the schedule {schedule.num_microbatches}: give one array each"

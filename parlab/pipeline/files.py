@@ -10,7 +10,6 @@ import io
 import os
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from parlab.files import write_whole
 from parlab.pipeline.actions import Action, Pair, Slot
@@ -18,27 +17,12 @@ from parlab.pipeline.actions import Action, Pair, Slot
 _NUMBER = "([0-9]{1,9})"
 _ACTION = re.compile(f"{_NUMBER}([FBIW]){_NUMBER}")
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
-_MESSAGE = re.compile(f"{_NUMBER}(SEND_F|RECV_F|SEND_B|RECV_B){_NUMBER}")
-_SHARDING = re.compile(f"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|WAIT_REDUCE_GRAD)[0-9]*")  # a number says nothing
+_COMMUNICATION = re.compile(  # sends and receives; gathers, frees and reductions of sharded weights
+    f"{_NUMBER}((SEND|RECV)_[FB]{_NUMBER}|(UNSHARD|RESHARD|REDUCE_GRAD|WAIT_REDUCE_GRAD)[0-9]*)"
+)
 
 
-class Communication(NamedTuple):
-    """A cell that computes nothing. `SEND_F`, `RECV_F`, `SEND_B` and `RECV_B` have a microbatch. `UNSHARD` and
-    `RESHARD`, which gather and free the sharded weights of a stage, and `REDUCE_GRAD` and `WAIT_REDUCE_GRAD`, which
-    reduce their gradient and wait for that, have None."""
-
-    kind: str
-    stage: int
-    microbatch: int | None
-
-    def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{'' if self.microbatch is None else self.microbatch}"
-
-
-Cell = Slot | Communication
-
-
-def write_rows(path: str | os.PathLike[str], rows: Iterable[Iterable[Cell]]) -> None:
+def write_rows(path: str | os.PathLike[str], rows: Iterable[Iterable[Slot]]) -> None:
     """Write `rows`, all or none of them."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -46,8 +30,8 @@ def write_rows(path: str | os.PathLike[str], rows: Iterable[Iterable[Cell]]) -> 
     write_whole(path, file.getvalue())
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[list[Cell]]:
-    """The cells of a file.
+def read_rows(path: str | os.PathLike[str]) -> list[list[Slot]]:
+    """The cells of a file that compute, and its idle slots.
 
     Raises:
         ValueError: a cell that is not an action, with its row and column (counted from 1, as in a spreadsheet); a file
@@ -60,18 +44,20 @@ def read_rows(path: str | os.PathLike[str]) -> list[list[Cell]]:
         raise ValueError(f"{path}: not a CSV file: {error}") from error
     if not any(rows):
         raise ValueError(f"{path}: the file is empty; write one row a rank, with cells like 2F0")
-    cells: list[list[Cell]] = []
+    cells: list[list[Slot]] = []
     for row, texts in enumerate(rows, start=1):
         cells.append([])
-        for column, text in enumerate(texts, start=1):
+        for column, text in enumerate(map(str.strip, texts), start=1):
+            if _COMMUNICATION.fullmatch(text):
+                continue
             try:
-                cells[-1].append(_cell(text.strip()))
+                cells[-1].append(_cell(text))
             except ValueError as error:
                 raise ValueError(f"{path}: row {row} (rank {row - 1}), column {column}: {error}") from None
     return cells
 
 
-def _cell(text: str) -> Cell:
+def _cell(text: str) -> Slot:
     if not text:
         return None
     if match := _PAIR.fullmatch(text):
@@ -79,12 +65,6 @@ def _cell(text: str) -> Cell:
         if (forward.kind, backward.kind) != ("F", "B"):
             raise ValueError(f"{text!r} overlaps {forward} and {backward}; a pair is a forward, then a full backward")
         return Pair(forward, backward)
-    if match := _MESSAGE.fullmatch(text):
-        stage, kind, microbatch = match.groups()
-        return Communication(kind, int(stage), int(microbatch))
-    if match := _SHARDING.fullmatch(text):
-        stage, kind = match.groups()
-        return Communication(kind, int(stage), None)
     return _action(text)
 
 

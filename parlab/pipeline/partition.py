@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from parlab.arguments import checked
-from parlab.pipeline.arguments import LAYER_RULES, layer_costs
+from parlab.arguments import amount, whole
+from parlab.pipeline.arguments import check_sizes
+from parlab.pipeline.costs import without_arrays
 
 
-@checked(LAYER_RULES)
 def partition(
     num_layers: int,
     num_stages: int,
@@ -38,6 +38,12 @@ def partition(
     >>> partition(10, 3, head=2)
     [range(0, 4), range(4, 8), range(8, 10)]
     """
+    whole("num_layers", num_layers, least=1)
+    whole("num_stages", num_stages, least=1)
+    if costs is not None:
+        _check_costs(costs)
+    amount("embedding", embedding)
+    amount("head", head)
     _check(num_layers, num_stages, costs)
     if costs is None and embedding == head == 0:
         each, extra = divmod(num_layers, num_stages)
@@ -56,7 +62,6 @@ def partition(
     return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
 
 
-@checked(LAYER_RULES | {"costs": layer_costs})
 def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     """The layers of each of the p·v stages, so that the slowest is as fast as it can be: uneven layers, even stages.
 
@@ -70,6 +75,8 @@ def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     >>> balance([1, 1, 1, 1, 1, 1, 1, 3], p=2, chunks=2)
     [range(0, 3), range(3, 5), range(5, 7), range(7, 8)]
     """
+    _check_costs(costs)
+    check_sizes(p=p, chunks=chunks)
     return partition(len(costs), p * chunks, costs)
 
 
@@ -109,3 +116,11 @@ def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None) -> N
         )
     if costs is not None and len(costs) != num_layers:
         raise ValueError(f"costs={costs!r:.60}: a list of {num_layers} numbers is needed, one a layer")
+
+
+def _check_costs(costs: Sequence[float]) -> None:
+    numbers = without_arrays(costs)
+    if not isinstance(numbers, Sequence):
+        raise ValueError(f"costs={costs!r:.60}: must be a list of numbers, one a layer")
+    for layer, number in enumerate(numbers):
+        amount(f"costs[{layer}]", number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +15,6 @@ from typing import Any
 from parlab.pipeline import files
 from parlab.pipeline.actions import KINDS, Action, Pair, Slot
 
-ShardingCell = tuple[int, files.Communication]  # how many actions of the rank come before it
-
 
 @dataclass(frozen=True, init=False)
 class Schedule:
@@ -27,8 +24,6 @@ class Schedule:
         ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
             starts as soon as its rank is free and its inputs have arrived.
         name: shown in titles; schedules with the same rows are equal, whatever their names.
-        sharding: the cells of a file that gather, free and reduce sharded weights, for each rank (how many of its
-            actions come before, cell). They are kept for `to_csv`; nothing here executes them.
 
     Raises:
         ValueError: something that is not an action, an action of unknown kind, or a negative stage or microbatch.
@@ -41,20 +36,13 @@ class Schedule:
 
     ranks: tuple[tuple[Slot, ...], ...]
     name: str = field(compare=False)
-    sharding: tuple[tuple[ShardingCell, ...], ...] = field(compare=False)
 
-    def __init__(
-        self,
-        ranks: Iterable[Iterable[Slot]],
-        name: str = "",
-        sharding: Iterable[Iterable[ShardingCell]] = (),
-    ) -> None:
+    def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "") -> None:
         try:
             object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
         except TypeError:
             raise ValueError(f"ranks={ranks!r:.60}: give a list of actions for each rank") from None
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "sharding", tuple(map(tuple, sharding)))
         for rank, row in enumerate(self.ranks):
             for position, slot in enumerate(row):
                 if slot is not None:
@@ -101,24 +89,18 @@ class Schedule:
         return tuple(rank for rank, row in enumerate(self.actions) if any(action.stage == stage for action in row))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell, and the cells of
-        `sharding` where they were read."""
-        sharding = self.sharding or [()] * self.num_ranks
-        files.write_rows(path, map(_with_sharding, self.ranks, sharding))
+        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell."""
+        files.write_rows(path, self.ranks)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Schedule:
-        """Read PyTorch's format, with or without its communication.
-
-        Sends and receives (`1RECV_F0`) are passed over, because they follow from the actions. Cells of sharded weights
-        (`0UNSHARD`) are kept in `sharding`.
+        """Read PyTorch's format, with or without its communication, which follows from the actions: sends and receives
+        (`1RECV_F0`) and cells of sharded weights (`0UNSHARD`) are passed over.
 
         Raises:
             ValueError: a cell that is not an action, with its row and column.
         """
-        rows = files.read_rows(path)
-        computing = [[cell for cell in row if not isinstance(cell, files.Communication)] for row in rows]
-        return cls(computing, Path(path).stem, map(_sharding, rows))
+        return cls(files.read_rows(path), Path(path).stem)
 
     def __str__(self) -> str:
         """One line a rank, one column a slot."""
@@ -134,28 +116,6 @@ def _flat(row: Iterable[Slot]) -> Iterator[Action]:
             yield slot
         elif type(slot) is Pair:
             yield from slot
-
-
-def _sharding(row: Iterable[files.Cell]) -> Iterator[ShardingCell]:
-    """The cells of sharded weights in a row, each with the number of actions before it."""
-    done = 0
-    for cell in row:
-        if not isinstance(cell, files.Communication):
-            done += len(list(_flat([cell])))
-        elif cell.microbatch is None:
-            yield done, cell
-
-
-def _with_sharding(row: Iterable[Slot], sharding: Iterable[ShardingCell]) -> Iterator[files.Cell]:
-    """A row with the cells of sharded weights back in their places."""
-    left, done = deque(sharding), 0
-    for slot in row:
-        while left and left[0][0] <= done:
-            yield left.popleft()[1]
-        yield slot
-        done += len(list(_flat([slot])))
-    for _, cell in left:
-        yield cell
 
 
 def _check_slot(slot: Slot, rank: int, position: int) -> None:

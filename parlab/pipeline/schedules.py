@@ -20,13 +20,12 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 
-from parlab.arguments import checked
+from parlab.arguments import whole
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import RULES, enough_microbatches
+from parlab.pipeline.arguments import check_sizes, enough_microbatches
 from parlab.pipeline.schedule import Schedule, title
 
 
-@checked(RULES)
 def naive(p: int, m: int) -> Schedule:
     """One microbatch at a time: all other ranks are idle. Idle time (mp − m)(F + B) on each rank; keeps 1 activation.
 
@@ -34,6 +33,7 @@ def naive(p: int, m: int) -> Schedule:
     rank 0: 0F0 0B0 0F1 0B1
     rank 1: 1F0 1B0 1F1 1B1
     """
+    check_sizes(p=p, m=m)
 
     def rank(r: int) -> list[Action]:
         return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=0)
@@ -41,7 +41,6 @@ def naive(p: int, m: int) -> Schedule:
     return Schedule(map(rank, range(p)), name=title("naive", p, m))
 
 
-@checked(RULES)
 def gpipe(p: int, m: int) -> Schedule:
     """All forwards, then all backwards. Idle time (p − 1)(F + B); keeps m activations.
 
@@ -51,6 +50,7 @@ def gpipe(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0B1
     rank 1: 1F0 1F1 1B0 1B1
     """
+    check_sizes(p=p, m=m)
 
     def rank(r: int) -> list[Action]:
         return each("F", r, m) + each("B", r, m)
@@ -58,7 +58,6 @@ def gpipe(p: int, m: int) -> Schedule:
     return Schedule(map(rank, range(p)), name=title("GPipe", p, m))
 
 
-@checked(RULES)
 def one_f_one_b(p: int, m: int) -> Schedule:
     """1F1B: rank r starts with p − r − 1 forwards; then one forward, one backward, in turn. Idle time (p − 1)(F + B)
     as GPipe's; keeps p − r activations.
@@ -78,7 +77,6 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     return Schedule(map(rank, range(p)), name=title("1F1B", p, m))
 
 
-@checked(RULES)
 def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     """All microbatches pass through one chunk before the next; the backwards go in reverse. Idle time
     (p − 1)(F + B)/v for m ≥ p; keeps mv chunks.
@@ -88,6 +86,7 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     >>> print(looped_bfs(p=1, m=2, chunks=2))
     rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B1 0B0
     """
+    check_sizes(p=p, m=m, chunks=chunks)
 
     def rank(r: int) -> list[Action]:
         forwards = [action for stage in stages_of(r, p, chunks) for action in each("F", stage, m)]
@@ -96,7 +95,6 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     return Schedule(map(rank, range(p)), name=f"{title('looped breadth-first', p, m)}, {chunks} chunks")
 
 
-@checked(RULES)
 def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = None) -> Schedule:
     """1F1B over v chunks a rank: a group of microbatches passes through one chunk, then the next. Rank r starts with
     2(p − r − 1) + (v − 1)·group forwards. Idle time (p − 1)(F + B)/v, with v times the messages; keeps vp + p − 1 − 2r
@@ -111,7 +109,8 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
-    group = p if group is None else group
+    check_sizes(p=p, m=m, chunks=chunks)
+    group = p if group is None else whole("group", group, least=1)
     if group < p or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
     groups = [range(start, start + group) for start in range(0, m, group)]
@@ -125,7 +124,6 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     return Schedule(map(rank, range(p)), name=f"{title('interleaved 1F1B', p, m)}, {chunks} chunks")
 
 
-@checked(RULES)
 def zb_h1(p: int, m: int) -> Schedule:
     """1F1B with the backward in two halves: rank r delays its W's by r microbatches, and fills its end with them.
     Idle time (p − 1)(F + I − W) for W ≤ F; keeps p activations.
@@ -144,7 +142,6 @@ def zb_h1(p: int, m: int) -> Schedule:
     return Schedule(map(rank, range(p)), name=title("ZB-H1", p, m))
 
 
-@checked(RULES)
 def zb_h2(p: int, m: int) -> Schedule:
     """ZB-H1 with twice the forwards before the first backward, so that W's fill the end as well. Idle time
     (p − 1)(F + I − 2W) for W ≤ min(F, I) and m ≥ 2p − 1; keeps 2p − 1 activations.

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from parlab.arguments import checked
-from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
 from parlab.pipeline.arguments import RULES
 from parlab.pipeline.bounds import lower_bound
-from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule, title
 from parlab.pipeline.schedules import zb_h1, zb_h2
 from parlab.pipeline.simulate import simulate

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import checked
-from parlab.pipeline.action_costs import UNIT_COSTS, Costs
-from parlab.pipeline.arguments import RULES
+from parlab.arguments import flag, instance
+from parlab.pipeline.costs import UNIT_COSTS, Costs
 from parlab.pipeline.dependencies import ActionTable, action_table, pair_rows
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import ScheduleTimeline
 from parlab.pipeline.times import start_and_end
 
 
-@checked(RULES)
 def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS, *, post_validation: bool = False) -> ScheduleTimeline:
     """When each action runs: as soon as its rank is free and its inputs have arrived.
 
@@ -33,6 +31,9 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS, *, post_validation: 
     >>> timeline.makespan, timeline.peak_activations
     (33, [4, 3, 2, 1])
     """
+    instance("schedule", schedule, Schedule)
+    instance("costs", costs, Costs)
+    flag("post_validation", post_validation)
     table = action_table(schedule)
     duration = durations(table, costs)
     lag = _lags(table, costs)

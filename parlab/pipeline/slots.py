@@ -6,8 +6,8 @@ from collections import deque
 from itertools import accumulate
 
 from parlab.pipeline.actions import Action
+from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import input_from, kept_from
-from parlab.pipeline.memory import change_of_kept
 
 Offsets = list[tuple[int, ...]]  # of each rank, the slots of microbatch 0: down the V, up, its backward down and up
 LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # in slots

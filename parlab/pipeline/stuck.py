@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from parlab.pipeline.action_costs import UNIT_COSTS
 from parlab.pipeline.actions import Action
+from parlab.pipeline.costs import UNIT_COSTS
 from parlab.pipeline.dependencies import input_from, kept_from
-from parlab.pipeline.event_loop import EventLoop, Rank
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import Idle, TimedStep
+from parlab.pipeline.times import EventLoop, Rank
 
 
 def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:

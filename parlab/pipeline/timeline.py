@@ -8,12 +8,11 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked
-from parlab.pipeline.action_costs import Costs
+from parlab.arguments import one_of
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import RULES
+from parlab.pipeline.arguments import METRICS
+from parlab.pipeline.costs import Costs, changes_of_kept
 from parlab.pipeline.dependencies import ActionTable
-from parlab.pipeline.memory import changes_of_kept
 from parlab.pipeline.steps import Step, receives, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
 
@@ -187,7 +186,6 @@ class ScheduleTimeline(Timeline):
                 taken.append(last - starts[0])
         return max(taken)
 
-    @checked(RULES)
     def bubble_fraction(self, metric: str = "makespan") -> float:
         """Idle time over the whole time, of all ranks together; 0 if nothing takes time.
 
@@ -198,6 +196,7 @@ class ScheduleTimeline(Timeline):
         Raises:
             ValueError: another metric.
         """
+        one_of("metric", metric, METRICS)
         whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
         idle = whole - sum(self.busy(rank) for rank in range(self.size))
         return idle / whole if whole else 0.0

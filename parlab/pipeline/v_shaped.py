@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parlab.arguments import checked
-from parlab.pipeline.action_costs import UNIT_COSTS, Costs
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import RULES
-from parlab.pipeline.memory import Limit, limit_tables, number_that_fits
+from parlab.pipeline.arguments import RULES, check_sizes
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule, title
 from parlab.pipeline.search import improve
 from parlab.pipeline.slots import LENGTH, Offsets, Slots
 from parlab.pipeline.weights import Filler, Rows, best_filled, order_of, skeleton_of
 
 
-@checked(RULES)
 def zb_v(p: int, m: int) -> Schedule:
     """Two chunks a rank on a V, backwards in two halves: rank r starts with 2(p − r) − 1 forwards of its first chunk.
     No idle time by longest stage, p − 1 slots by makespan, where F = I = W and m ≥ 2p − 1; keeps 2p chunks.
@@ -29,6 +27,7 @@ def zb_v(p: int, m: int) -> Schedule:
     >>> print(zb_v(p=1, m=2))
     rank 0: 0F0 1F0 1I0 1W0 0F1 0I0 0W0 1F1 1I1 1W1 0I1 0W1
     """
+    check_sizes(p=p, m=m)
     ranks = [[action for action in _zb_v_rank(r, p, max(m, 2 * p - 1)) if action.microbatch < m] for r in range(p)]
     return Schedule(ranks, name=title("ZB-V", p, m))
 
@@ -57,7 +56,6 @@ def _zb_v_rank(r: int, p: int, m: int) -> list[Action]:
     return actions
 
 
-@checked(RULES)
 def v_half(p: int, m: int) -> Schedule:
     """Half of the activations of 1F1B: keeps p + 2 chunks (p + 1 for odd p), where 1F1B keeps p stages of two.
 
@@ -67,10 +65,10 @@ def v_half(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 1W0 2W1 1W1
     """
+    check_sizes(p=p, m=m)
     return Schedule(_timed(Slots(_v_half_block(p), "FFII", m)), name=title("V-Half", p, m))
 
 
-@checked(RULES)
 def v_min(p: int, m: int) -> Schedule:
     """A third of the activations of 1F1B, towards large p: keeps 2⌊(p + 4)/3⌋ chunks, at least 4.
 
@@ -80,10 +78,10 @@ def v_min(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 3F0 3I0 3F1 3W0 0I0 3I1 0W0 3W1 0I1 0W1
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
     """
+    check_sizes(p=p, m=m)
     return Schedule(_timed(Slots(_first_free("FFII", p), "FFII", m)), name=title("V-Min", p, m))
 
 
-@checked(RULES)
 def one_f_one_b_v(p: int, m: int) -> Schedule:
     """1F1B on a V, with full backwards: keeps 2⌊2p/3⌋ + 2 chunks, two thirds of 1F1B's activations.
 
@@ -93,6 +91,7 @@ def one_f_one_b_v(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 3F0 3B0 3F1 3B1 0B0 0B1
     rank 1: 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1
     """
+    check_sizes(p=p, m=m)
     slots = Slots(_first_free("FFBB", p), "FFBB", m)
     slots.squeeze(slots.peak)
     return Schedule(slots.rows(), name=title("1F1B-V", p, m))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from parlab.arguments import checked
-from parlab.pipeline.arguments import RULES
+from parlab.arguments import instance
+from parlab.pipeline.costs import Limit, MemoryLimit, as_limit, changes_of_kept
 from parlab.pipeline.dependencies import action_table
-from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.times import start_and_end
 
 
-@checked(RULES)
 def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     """Refuse a schedule that cannot run to the right gradients.
 
@@ -29,22 +27,24 @@ def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     ...
     ValueError: 0B0 (rank 0, action 0) needs 0F0, which the same rank does only later (rank 0, action 1)
     """
+    instance("schedule", schedule, Schedule)
+    limit = None if memory_limit is None else as_limit(memory_limit)
     table = action_table(schedule)
     nothing = [0] * len(table.actions)
     start_and_end(table, duration=nothing, lag=nothing)
-    if memory_limit is not None:
-        _check_memory(schedule, memory_limit)
+    if limit is not None:
+        _check_memory(schedule, limit)
 
 
-def _check_memory(schedule: Schedule, memory_limit: Limit) -> None:
-    limits, activation, pending = limit_tables(memory_limit, schedule.num_ranks, schedule.num_stages)
+def _check_memory(schedule: Schedule, limit: MemoryLimit) -> None:
+    limits, activation, pending = limit.tables(schedule.num_ranks, schedule.num_stages)
     changes = changes_of_kept(activation, pending)
-    for rank, (actions, limit) in enumerate(zip(schedule.actions, limits, strict=True)):
+    for rank, (actions, most) in enumerate(zip(schedule.actions, limits, strict=True)):
         kept: float = 0
         for position, action in enumerate(actions):
             kept += changes[action.kind][action.stage]
-            if kept > limit:
+            if kept > most:
                 raise ValueError(
                     f"rank {rank} keeps {float(kept):g} activations at {action} (action {position}), but its limit is "
-                    f"{float(limit):g}: run a backward before this forward"
+                    f"{float(most):g}: run a backward before this forward"
                 )

@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from parlab.pipeline.action_costs import Costs
 from parlab.pipeline.actions import Action
+from parlab.pipeline.costs import Costs, Limit, changes_of_kept, limit_tables
 from parlab.pipeline.dependencies import input_from
-from parlab.pipeline.event_loop import EventLoop, Rank
-from parlab.pipeline.memory import Limit, changes_of_kept, limit_tables
+from parlab.pipeline.times import EventLoop, Rank
 
 Rows = list[list[Action]]
 

@@ -13,7 +13,7 @@ import numpy as np
 from parlab.arguments import checked, instance, optional
 from parlab.nn.config import Config, LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.pipeline.costs import Column, in_flight
+from parlab.pipeline.closed_forms import Column, in_flight
 from parlab.plan.arguments import RULES
 from parlab.plan.layout import Case, Layout, Sizes, check_rules, joint_rules, layouts, own_rules
 from parlab.plan.machine import Hardware, Machine

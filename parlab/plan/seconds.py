@@ -11,7 +11,7 @@ from functools import reduce
 
 import numpy as np
 
-from parlab.pipeline.costs import Column, Pass, exposed_transfers, step
+from parlab.pipeline.closed_forms import Column, Pass, exposed_transfers, step
 from parlab.plan.layout import Case
 from parlab.plan.machine import Machine
 

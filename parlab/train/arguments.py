@@ -7,12 +7,13 @@ import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parlab.arguments import Rule, amount, flag, instance, one_of, optional, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
+from parlab.nn.config import LlamaConfig
 from parlab.nn.embedding import check_any_target, checked_range, checked_targets
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
@@ -23,6 +24,21 @@ from parlab.train.mesh import Mesh
 from parlab.world import Timeline
 from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
+
+
+class Choices(NamedTuple):
+    """How a `Trainer` trains: some of its arguments, by their names."""
+
+    zero: int
+    attention: str
+    layout: str
+    sequence_parallel: bool
+    recompute: str
+    reduce: str | None
+    overlap_gather: bool
+    keep_last_block: bool
+    auxiliary: float
+    bias_rate: float
 
 
 def folder(name: str, value: Any) -> None:
@@ -107,10 +123,10 @@ def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
     check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
 
 
-def check_options(trainer: Any) -> None:
-    """Refuse a schedule that cannot run here, and options that exclude each other."""
-    schedule, zero, (_, pp, cp, tp) = trainer.schedule, trainer.zero, trainer.mesh.sizes.values()
-    ranks, stages, layers = schedule.num_ranks, schedule.num_stages, trainer.config.num_hidden_layers
+def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: Choices) -> None:
+    """Refuse a schedule that cannot run here, and settings that exclude each other."""
+    zero, (_, pp, cp, tp) = settings.zero, mesh.sizes.values()
+    ranks, stages, layers = schedule.num_ranks, schedule.num_stages, config.num_hidden_layers
     if ranks != pp:
         raise ValueError(f"pp={pp}: schedule has {several(ranks, 'rank')}, use pp={ranks}")
     if stages > layers:
@@ -119,34 +135,34 @@ def check_options(trainer: Any) -> None:
             f"use at most {layers} stages, with fewer ranks or fewer chunks a rank"
         )
     validate(schedule)
-    if trainer.reduce == "each" and zero < 2:
+    if settings.reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
-    if trainer.overlap_gather and zero not in (1, 2):
+    if settings.overlap_gather and zero not in (1, 2):
         raise ValueError(f"overlap_gather=True at zero={zero}: no weights are gathered after a step; use zero=1 or 2")
-    if trainer.keep_last_block and zero != 3:
+    if settings.keep_last_block and zero != 3:
         raise ValueError(f"keep_last_block=True at zero={zero}: every block is always whole; use zero=3")
-    for name, value in trainer.balance.items():
-        if value and not isinstance(trainer.config, MixtralConfig):
+    for name, value in (("auxiliary", settings.auxiliary), ("bias_rate", settings.bias_rate)):
+        if value and not isinstance(config, MixtralConfig):
             raise ValueError(f"{name}={value}: the model has no experts to balance; leave it out, or use a Mixtral")
-    if trainer.attention == "ulysses":
-        if trainer.layout != "contiguous":
-            raise ValueError(f"layout={trainer.layout!r}: attention='ulysses' takes contiguous shards; leave it out")
-        if cp > (heads := trainer.config.num_attention_heads // tp):
+    if settings.attention == "ulysses":
+        if settings.layout != "contiguous":
+            raise ValueError(f"layout={settings.layout!r}: attention='ulysses' takes contiguous shards; leave it out")
+        if cp > (heads := config.num_attention_heads // tp):
             left = f"tp={tp} leaves {heads}; use cp={heads}"
             raise ValueError(f"cp={cp}: attention='ulysses' deals out heads, and {left}")
 
 
-def check_batch(trainer: Any, tokens: Array, targets: Array) -> None:
+def check_batch(parts: Any, tokens: Array, targets: Array) -> None:
     """Refuse a batch that the mesh cannot cut, without targets or outside the vocabulary, or that differs by rank."""
     contents = [to_numpy(tokens), to_numpy(targets)]  # from a device too: nothing has been launched yet
-    checked_range("tokens", contents[0], trainer.config.vocab_size)
-    checked_targets(contents[1], trainer.config.vocab_size)
+    checked_range("tokens", contents[0], parts.config.vocab_size)
+    checked_targets(contents[1], parts.config.vocab_size)
     B, S = shape = tuple(tokens.shape)
     of_targets = tuple(targets.shape)
     if of_targets != shape:
         raise ValueError(f"targets have shape {of_targets}, tokens {shape}: give one to each")
     check_any_target(contents[1])
-    m, (dp, _, cp, tp) = trainer.schedule.num_microbatches, trainer.mesh.sizes.values()
+    m, (dp, _, cp, tp) = parts.schedule.num_microbatches, parts.mesh.sizes.values()
     if B % (dp * m):
         fewer = "" if B % dp else f", or a number of microbatches that divides {B // dp}"
         raise ValueError(
@@ -155,12 +171,12 @@ def check_batch(trainer: Any, tokens: Array, targets: Array) -> None:
         )
     if cp > 1:
         try:
-            checked_documents(None, S, cp, trainer.layout)
+            checked_documents(None, S, cp, parts.settings.layout)
         except ValueError as error:
             raise ValueError(f"cp={cp}: {error}") from None
-    if trainer.sequence_parallel and S // cp % tp:
+    if parts.settings.sequence_parallel and S // cp % tp:
         said = f"sequence length {S // cp} (of {S}, cp={cp}) does not divide among {tp} ranks"
         raise ValueError(f"tp={tp}: {said}: use a multiple of {tp}, or sequence_parallel=False")
-    if not trainer.samples:  # the first batch; no message is needed, and later no rank waits here for the others
+    if not parts.samples:  # the first batch; no message is needed, and later no rank waits here for the others
         otherwise = "tokens and targets differ from rank to rank: give every rank the whole batch"
-        check_alike(trainer.mesh.comm, [zlib.crc32(x.tobytes()) for x in contents], otherwise)
+        check_alike(parts.mesh.comm, [zlib.crc32(x.tobytes()) for x in contents], otherwise)

@@ -108,13 +108,13 @@ def _zero_elements(trainer: Trainer) -> int:
     for name, elements in _elements(trainer).items():
         holders = len(trainer.holders[name])
         ends = 2 if config.tie_word_embeddings and name == EMBEDDING else 1  # a tied table is embedding and head
-        each_microbatch = trainer.zero >= 2 and trainer.reduce != "accumulate"
+        each_microbatch = trainer.settings.zero >= 2 and trainer.settings.reduce != "accumulate"
         if each_microbatch and holders == 1:
             reduced += elements * ends * m
         else:  # a weight that several ranks of pp hold is summed there first
             reduced += elements * holders
-        gathered += elements * (2 * ends * m if trainer.zero == 3 else holders)
-    if trainer.keep_last_block:
+        gathered += elements * (2 * ends * m if trainer.settings.zero == 3 else holders)
+    if trainer.settings.keep_last_block:
         gathered -= sum(_not_gathered_again(trainer, rank) for rank in range(trainer.mesh.sizes["pp"]))
     return reduced + gathered
 
@@ -152,7 +152,7 @@ def _pipeline_bytes(trainer: Trainer, b: int, s: int) -> int:
         for stage, after in pairwise(range(schedule.num_stages))
     )
     activation = b * s * trainer.config.hidden_size * _itemsize(trainer)
-    if trainer.sequence_parallel:
+    if trainer.settings.sequence_parallel:
         activation //= mesh["tp"]
     losses = 2 * (mesh["pp"] - 1) * NUMBER
     summed = sum(2 * (len(trainer.holders[name]) - 1) * elements for name, elements in _elements(trainer).items())
@@ -168,13 +168,13 @@ def _attention_bytes(trainer: Trainer, b: int, S: int) -> int:
         return 0
     heads, groups = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
     shape = AttentionShape(S, heads, groups, config.head_dim, _itemsize(trainer), b)
-    _, _, cost = METHODS[trainer.attention]
-    if trainer.attention != "ulysses":  # the bytes of ulysses depend neither on the mask nor on the layout
-        cost = partial(cost, causal=True, layout=trainer.layout)
+    _, _, cost = METHODS[trainer.settings.attention]
+    if trainer.settings.attention != "ulysses":  # the bytes of ulysses depend neither on the mask nor on the layout
+        cost = partial(cost, causal=True, layout=trainer.settings.layout)
     forward, backward = (
         sum(cost(shape, cp, rank, backward=is_backward).nbytes for rank in range(cp)) for is_backward in (False, True)
     )
-    if trainer.recompute == "full":
+    if trainer.settings.recompute == "full":
         forward *= 2
     return mesh["dp"] * tp * m * config.num_hidden_layers * (forward + backward)
 
@@ -183,9 +183,9 @@ def _tensor_bytes(trainer: Trainer, b: int, s: int) -> int:
     """The collectives of the model forward and backward; recomputation repeats those of the blocks' forward."""
     config, mesh, m = trainer.config, trainer.mesh.sizes, trainer.schedule.num_microbatches
     sizes: Any = config, b, s, mesh["tp"], _itemsize(trainer)
-    how: Any = {"sequence_parallel": trainer.sequence_parallel}
+    how: Any = {"sequence_parallel": trainer.settings.sequence_parallel}
     calls = model_collectives(*sizes, **how) + model_collectives(*sizes, backward=True, **how)
-    if trainer.recompute == "full":
+    if trainer.settings.recompute == "full":
         calls += block_collectives(*sizes, **how) * config.num_hidden_layers
     return mesh["dp"] * mesh["cp"] * m * sum(traffic(calls, mesh["tp"]).nbytes)
 
@@ -193,7 +193,7 @@ def _tensor_bytes(trainer: Trainer, b: int, s: int) -> int:
 def _norm_bytes(trainer: Trainer) -> int:
     """One all-reduce of the sum of squares: over the whole mesh, or at zero 0 over each replica."""
     ranks = math.prod(trainer.mesh.sizes.values())
-    together = trainer.mesh.model.size if trainer.zero == 0 else ranks
+    together = trainer.mesh.model.size if trainer.settings.zero == 0 else ranks
     return ranks // together * sum(recursive_doubling_all_reduce_cost(together, 1, NUMBER, Link(0, 1)).nbytes)
 
 

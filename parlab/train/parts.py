@@ -1,24 +1,102 @@
-"""The parts of a trainer: its tensor-parallel model, ZeRO's blocks, and its stages."""
+"""The parts of a rank's training: its tensor-parallel model, ZeRO's blocks, and the stages that it runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+from parlab.arrays import Array, asarray, namespace
+from parlab.experts import ExpertParallel
 from parlab.nn.config import FINAL_NORM, HEAD
+from parlab.nn.embedding import number_of_targets
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.nn.stage import Stage
-from parlab.pipeline import Schedule
+from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
+from parlab.pipeline import Action, Schedule, partition
 from parlab.tensor import ParallelLlama, Recompute, shard_weights
-from parlab.train.attention import attention_core
-from parlab.train.mixture import is_expert, mixtures, owner_in_copy
+from parlab.train.arguments import Choices
+from parlab.train.attention import attention_core, own_positions
+from parlab.train.mesh import Mesh
+from parlab.train.mixture import is_expert, mixture_maker, owner_in_copy
+from parlab.train.stages import GatheredStage
 from parlab.zero import Replica, replica_of
-from parlab.zero.part import Part
+from parlab.zero.replica import Part
+from parlab.zero.training import weights_of
 
-if TYPE_CHECKING:
-    from parlab.train.trainer import Trainer
+
+class Parts:
+    """All that a training step of one rank works with.
+
+    Attributes:
+        holders: the ranks of pp that have a weight, by name.
+        model: the tensor-parallel model with copies of this rank's slices of its stages' weights.
+        mixtures: of experts, by layer.
+        blocks: the names of this rank's weights, by ZeRO's block.
+        shared: of each block that several ranks of pp hold, the group of these ranks.
+        waiting: gradients of shared blocks, until all microbatches are done.
+        opened: the blocks in the order in which a step opens them.
+        replica: ZeRO's, which took over the weights of `model`.
+        stages: of this rank, by their number in the pipeline.
+        loads: of each layer's experts in the last step, if there is a bias_rate.
+        samples: rows of all batches so far: the number of the next sample.
+    """
+
+    def __init__(
+        self, mesh: Mesh, model: Llama, optimizer: AdamW, schedule: Schedule, settings: Choices, **precision: Any
+    ) -> None:
+        self.mesh, self.config, self.schedule, self.settings = mesh, model.config, schedule, settings
+        self.xp, self.device = namespace(model.weights[FINAL_NORM]), model.weights[FINAL_NORM].device
+        self.mixtures: dict[int, ExpertParallel] = {}
+        self.waiting: dict[str, Gradients] = {}
+        self.loads: list[list[int]] = []
+        self.samples = 0
+
+        layers = partition(self.config.num_hidden_layers, schedule.num_stages)
+        self.holders = weight_holders(model, layers, schedule)
+        here = [name for name, ranks in self.holders.items() if mesh.pp.rank in ranks]
+        self.model = own_model(mesh, model, here, settings, self.mixtures, self.positions)
+        self.blocks = zero_blocks(self.model, here)
+        self.shared = shared_blocks(mesh, self.holders, self.blocks)
+        chains = enumerate(self.model.stages(layers))
+        own = {number: chain.stages for number, chain in chains if mesh.pp.rank in schedule.holders(number)}
+        self.opened, made = uses_of_blocks(schedule.actions[mesh.pp.rank], own, self.blocks)
+        times = {block: 1 if block in self.shared else made[block] for block in self.blocks}
+        part = part_of_replica(mesh, self.model, self.holders, self.blocks, settings.zero, times)
+        self.replica = zero_replica(mesh, self.model, self.blocks, part, settings, optimizer, precision)
+        gathered = partial(weights_of, self.replica)
+        self.stages: dict[int, Any] = {
+            number: Chain(
+                [GatheredStage(stage, blocks_of(stage, self.blocks), gathered, self.take) for stage in stages]
+            )
+            for number, stages in own.items()
+        }
+
+    def positions(self, length: int) -> Array:
+        """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""
+        return asarray(own_positions(self.mesh.cp, length, self.settings.layout), self.xp, device=self.device)
+
+    def target_tokens(self, targets: Array) -> float:
+        """The number by which a rank divides the losses of its target tokens, from the whole batch's targets: T/N.
+
+        Rank r's n_r target tokens then weigh N · n_r / T of the N ranks' T: the mean over ranks, which ZeRO takes last,
+        is the mean over tokens. A mean of the ranks' own means would count each token of a rank with few targets more
+        than the others. Every rank has the whole batch, and counts T without a message.
+        """
+        return number_of_targets(targets) / self.mesh.data.size
+
+    def take(self, gradients: Gradients) -> None:
+        """Give new gradients to ZeRO; those of shared blocks wait until all microbatches are done."""
+        comm, waiting = self.mesh.comm, self.waiting
+        comm.hold("new gradients", gradients)
+        for block, names in self.blocks.items():
+            found = {name: gradients[name] for name in names if name in gradients}
+            if found and block in self.shared:
+                waiting[block] = add_gradients(waiting.get(block, {}), found)
+                comm.hold("gradients", waiting[block])
+            elif found:
+                self.replica.add_gradients(block, found)
 
 
 def weight_holders(model: Llama, layers: Sequence[range], schedule: Schedule) -> dict[str, tuple[int, ...]]:
@@ -30,31 +108,34 @@ def weight_holders(model: Llama, layers: Sequence[range], schedule: Schedule) ->
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def own_model(trainer: Trainer, model: Llama) -> ParallelLlama:
-    """The tensor-parallel model with copies of this rank's slices of its stages' weights."""
-    mesh, config = trainer.mesh, trainer.config
-    own = {
-        name: model.weights[name]
-        for name, ranks in trainer.holders.items()
-        if mesh.pp.rank in ranks and owner_in_copy(mesh, config, name) in (None, mesh.ep.rank)
-    }
+def own_model(
+    mesh: Mesh,
+    model: Llama,
+    here: Iterable[str],
+    settings: Choices,
+    mixtures: dict[int, ExpertParallel],
+    positions: Any,
+) -> ParallelLlama:
+    """The tensor-parallel model with copies of this rank's slices of the weights `here`."""
+    config = model.config
+    own = {name: model.weights[name] for name in here if owner_in_copy(mesh, config, name) in (None, mesh.ep.rank)}
     weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
     parallel = ParallelLlama(
         mesh.tp,
         config,
         weights,
         names=own,
-        mlp=mixtures(trainer, weights),
-        core=attention_core(mesh.cp, trainer.attention, trainer.layout),
-        sequence_parallel=trainer.sequence_parallel,
-        positions=trainer.positions,
+        mlp=mixture_maker(mesh, config, weights, settings, mixtures),
+        core=attention_core(mesh.cp, settings.attention, settings.layout),
+        sequence_parallel=settings.sequence_parallel,
+        positions=positions,
     )
-    if trainer.recompute == "full":
+    if settings.recompute == "full":
         parallel.blocks = [Recompute(block) for block in parallel.blocks]
     return parallel
 
 
-def zero_blocks(trainer: Trainer) -> dict[str, tuple[str, ...]]:
+def zero_blocks(model: ParallelLlama, here: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The names of this rank's weights by ZeRO's block.
 
     The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
@@ -62,74 +143,93 @@ def zero_blocks(trainer: Trainer) -> dict[str, tuple[str, ...]]:
     same places on each rank of tp, so its copies stay equal to the bit.
     """
     blocks = {}
-    for block, names in trainer.model.weight_blocks.items():
+    for block, names in model.weight_blocks.items():
         blocks[block] = tuple(name for name in names if not is_expert(name))
         if experts := tuple(name for name in names if is_expert(name)):
             blocks[f"{block}.experts"] = experts
     blocks.pop("head")
     blocks["norm"] = (FINAL_NORM,)
-    if not trainer.config.tie_word_embeddings:
+    if not model.config.tie_word_embeddings:
         blocks["head"] = (HEAD,)
-    return {block: names for block, names in blocks.items() if trainer.mesh.pp.rank in trainer.holders[names[0]]}
+    here = set(here)
+    return {block: names for block, names in blocks.items() if names[0] in here}
 
 
-def shared_blocks(trainer: Trainer) -> dict[str, Any]:
+def shared_blocks(
+    mesh: Mesh, holders: Mapping[str, tuple[int, ...]], blocks: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """Of each block that several ranks of pp hold: the group of these ranks."""
-    pp = trainer.mesh.pp
-    several = sorted({ranks for ranks in trainer.holders.values() if len(ranks) > 1})
-    groups = {ranks: pp.split(0 if pp.rank in ranks else None) for ranks in several}
-    holders = {block: trainer.holders[names[0]] for block, names in trainer.blocks.items()}
-    return {block: groups[ranks] for block, ranks in holders.items() if ranks in groups}
+    several = sorted({ranks for ranks in holders.values() if len(ranks) > 1})
+    groups = {ranks: mesh.pp.split(0 if mesh.pp.rank in ranks else None) for ranks in several}
+    return {block: groups[holders[names[0]]] for block, names in blocks.items() if holders[names[0]] in groups}
 
 
-def blocks_of(trainer: Trainer, stage: Stage) -> list[str]:
+def blocks_of(stage: Stage, blocks: Mapping[str, Sequence[str]]) -> list[str]:
     """ZeRO's blocks whose weights a stage of the model reads."""
-    block_of = {name: block for block, names in trainer.blocks.items() for name in names}
+    block_of = {name: block for block, names in blocks.items() for name in names}
     return list(dict.fromkeys(block_of[name] for name in stage.weight_names))
 
 
-def uses_of_blocks(trainer: Trainer, own_stages: Mapping[int, Sequence[Stage]]) -> tuple[list[str], Counter[str]]:
+def uses_of_blocks(
+    actions: Iterable[Action], own_stages: Mapping[int, Sequence[Stage]], blocks: Mapping[str, Sequence[str]]
+) -> tuple[list[str], Counter[str]]:
     """The blocks in the order in which a step opens them; and how often it makes gradients of each."""
     opened: list[str] = []
     made: Counter[str] = Counter()
-    for kind, number, _ in trainer.schedule.actions[trainer.mesh.pp.rank]:
+    for kind, number, _ in actions:
         stages = own_stages[number] if kind == "F" else own_stages[number][::-1]
-        blocks = [block for stage in stages for block in blocks_of(trainer, stage)]
+        used = [block for stage in stages for block in blocks_of(stage, blocks)]
         if kind != "W":
-            opened += blocks
+            opened += used
         if kind in ("B", "W"):
-            made.update(blocks)
+            made.update(used)
     return opened, made
 
 
-def zero_replica(trainer: Trainer, optimizer: AdamW, made: Mapping[str, int], options: dict[str, Any]) -> Replica:
-    """ZeRO over dp × cp, and for experts over edp, which takes over the weights of `trainer.model`.
+def part_of_replica(
+    mesh: Mesh,
+    model: ParallelLlama,
+    holders: Mapping[str, tuple[int, ...]],
+    blocks: Mapping[str, Sequence[str]],
+    zero: int,
+    times: Mapping[str, int],
+) -> Part:
+    """The facts that ZeRO needs of the ranks beside this one. `times`: how often gradients of each block come.
 
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
     is divided by dp · cp, as the others are. Divided by edp it would be ep times too large.
-
-    Args:
-        trainer: whose parts above are there.
-        optimizer: the hyperparameters.
-        made: how often a step makes gradients of each block.
-        options: dtype, loss_scale and max_norm.
     """
-    mesh, model = trainer.mesh, trainer.model
-    copies = {name: model.slices[name].owners * len(trainer.holders[name]) for name in model.weights}
-    if trainer.zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
+    copies = {name: model.slices[name].owners * len(holders[name]) for name in model.weights}
+    if zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
         copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
-    experts = [block for block, names in trainer.blocks.items() if is_expert(names[0])]
-    part = Part(
-        comm=mesh.model if trainer.zero == 0 else mesh.comm,
+    experts = [block for block, names in blocks.items() if is_expert(names[0])]
+    return Part(
+        comm=mesh.model if zero == 0 else mesh.comm,
         shares={name: 1 / number for name, number in copies.items()},
-        parts={block: 1 if block in trainer.shared else made[block] for block in trainer.blocks},
+        parts=times,
         groups=dict.fromkeys(experts, mesh.edp),
         per_node=dict.fromkeys(experts, mesh.edp_per_node),
     )
-    options["ranks_per_node"] = mesh.data_per_node
-    if trainer.zero == 0:
+
+
+def zero_replica(
+    mesh: Mesh,
+    model: ParallelLlama,
+    blocks: Mapping[str, Sequence[str]],
+    part: Part,
+    settings: Choices,
+    optimizer: AdamW,
+    precision: Mapping[str, Any],
+) -> Replica:
+    """ZeRO over dp × cp, and for experts over edp, which takes over the weights of `model`.
+
+    Args:
+        precision: dtype, loss_scale and max_norm.
+    """
+    options: dict[str, Any] = {**precision, "ranks_per_node": mesh.data_per_node}
+    if settings.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
     else:
-        options["accumulate"] = trainer.reduce == "accumulate"
-        options |= {"overlap_gather": trainer.overlap_gather, "keep_last_block": trainer.keep_last_block}
-    return replica_of(mesh.data, model, trainer.zero, optimizer, blocks=trainer.blocks, part=part, **options)
+        options["accumulate"] = settings.reduce == "accumulate"
+        options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
+    return replica_of(mesh.data, model, settings.zero, optimizer, blocks=blocks, part=part, **options)

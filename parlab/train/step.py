@@ -21,15 +21,12 @@ Rajbhandari et al. 2020 for tp and ZeRO, in `parlab.tensor` and `parlab.zero`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
-from parlab.nn.stage import Gradients, add_gradients
 from parlab.pipeline import run_schedule
-from parlab.train.mixture import rebalance, set_loss_weight
-
-if TYPE_CHECKING:
-    from parlab.train.trainer import Trainer
+from parlab.train.mixture import groups_of_tokens, rebalance
+from parlab.train.parts import Parts
 
 
 class TrainResult(NamedTuple):
@@ -40,79 +37,70 @@ class TrainResult(NamedTuple):
     skipped: bool  # a gradient overflowed, and no weight changed
 
 
-def train_step(trainer: Trainer, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
+def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
-    replica = trainer.replica
-    set_loss_weight(trainer)
-    replica.begin(trainer.opened)  # ZeRO's stage 3 gathers each block ahead of its action
+    replica = parts.replica
+    shares = parts.schedule.num_microbatches * (parts.mesh.tp.size if parts.settings.sequence_parallel else 1)
+    for mixture in parts.mixtures.values():  # the mean over a rank's tokens, a share of a microbatch, is scaled
+        mixture.loss_weight = replica.loss_scale / shares
+    replica.begin(parts.opened)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
-        own = microbatches(trainer, tokens), microbatches(trainer, targets)
-        loss = forward_backward(trainer, *own, trainer.target_tokens(targets))
-        sum_shared_gradients(trainer)
+        own = microbatches(parts, tokens), microbatches(parts, targets)
+        loss = forward_backward(parts, *own, parts.target_tokens(targets))
+        sum_shared_gradients(parts)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
-    rebalance(trainer, result.skipped)
-    trainer.samples += tokens.shape[0]
-    return TrainResult(mean_loss(trainer, loss), result.norm, result.skipped)
+    if parts.settings.bias_rate:
+        groups = [*groups_of_tokens(parts.mesh, parts.settings), parts.mesh.pp]
+        parts.loads = rebalance(parts.mixtures, groups, tokens, result.skipped)
+    parts.samples += tokens.shape[0]
+    return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)
 
 
-def microbatches(trainer: Trainer, x: Array) -> list[Array]:
+def microbatches(parts: Parts, x: Array) -> list[Array]:
     """This rank's tokens: `[B, S]` -> m times `[B/(dp·m), S/cp]`."""
-    dp, cp, m = trainer.mesh.dp, trainer.mesh.cp, trainer.schedule.num_microbatches
+    dp, cp, m = parts.mesh.dp, parts.mesh.cp, parts.schedule.num_microbatches
     rows = x.shape[0] // (dp.size * m)
     if cp.size > 1:
-        x = namespace(x).take(x, trainer.positions(x.shape[1] // cp.size), axis=1)  # [B, S/cp]
+        x = namespace(x).take(x, parts.positions(x.shape[1] // cp.size), axis=1)  # [B, S/cp]
     starts = range(dp.rank * m * rows, (dp.rank + 1) * m * rows, rows)
     return [x[start : start + rows, :] for start in starts]
 
 
 def forward_backward(
-    trainer: Trainer, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
+    parts: Parts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
     """Run the schedule; returns the loss, or this rank's part of it, over `target_tokens`.
 
-    `GatheredStage` (`stages.py`) calls `take` after each B or W.
+    `GatheredStage` (`stages.py`) calls `parts.take` after each B or W.
     """
     b, s = inputs[0].shape
-    if trainer.sequence_parallel:
-        s //= trainer.mesh.tp.size
-    shape = b, s, trainer.config.hidden_size  # of what one stage passes to the next
+    if parts.settings.sequence_parallel:
+        s //= parts.mesh.tp.size
+    shape = b, s, parts.config.hidden_size  # of what one stage passes to the next
     loss, _ = run_schedule(
-        trainer.mesh.pp,
-        trainer.schedule,
-        trainer.stages,
+        parts.mesh.pp,
+        parts.schedule,
+        parts.stages,
         inputs,
         targets,
-        like=trainer.xp.empty(shape, dtype=trainer.replica.dtype, device=trainer.device),
-        loss_scale=trainer.replica.loss_scale,
+        like=parts.xp.empty(shape, dtype=parts.replica.dtype, device=parts.device),
+        loss_scale=parts.replica.loss_scale,
         on_gradients=lambda *taken: None,  # `take` has them already
         target_tokens=target_tokens,
     )
     return loss
 
 
-def take(trainer: Trainer, gradients: Gradients) -> None:
-    """Give new gradients to ZeRO; those of shared blocks wait until all microbatches are done."""
-    comm, waiting = trainer.mesh.comm, trainer.waiting
-    comm.hold("new gradients", gradients)
-    for block, names in trainer.blocks.items():
-        found = {name: gradients[name] for name in names if name in gradients}
-        if found and block in trainer.shared:
-            waiting[block] = add_gradients(waiting.get(block, {}), found)
-            comm.hold("gradients", waiting[block])
-        elif found:
-            trainer.replica.add_gradients(block, found)
-
-
-def sum_shared_gradients(trainer: Trainer) -> None:
+def sum_shared_gradients(parts: Parts) -> None:
     """Sum the gradients of each shared block over the ranks of pp that hold it, and give them to ZeRO."""
-    for block, group in trainer.shared.items():
-        own = trainer.waiting.pop(block)
-        trainer.replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
+    for block, group in parts.shared.items():
+        own = parts.waiting.pop(block)
+        parts.replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
 
 
-def mean_loss(trainer: Trainer, loss: float | None) -> float:
+def mean_loss(parts: Parts, loss: float | None) -> float:
     """The mean over the whole batch, on every rank, from the loss on the last stage's ranks."""
-    of_rank = trainer.xp.asarray(loss or 0.0, dtype=trainer.xp.float64, device=trainer.device)
-    of_replica = trainer.mesh.pp.all_reduce(of_rank)
-    return to_host(trainer.mesh.data.all_reduce(of_replica)) / trainer.mesh.data.size
+    of_rank = parts.xp.asarray(loss or 0.0, dtype=parts.xp.float64, device=parts.device)
+    of_replica = parts.mesh.pp.all_reduce(of_rank)
+    return to_host(parts.mesh.data.all_reduce(of_replica)) / parts.mesh.data.size

@@ -14,39 +14,23 @@ The packages of the strategies do not import each other; here they meet:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from parlab.arguments import checked
-from parlab.arrays import Array, asarray, namespace
-from parlab.experts import ExpertParallel
-from parlab.nn.config import FINAL_NORM
-from parlab.nn.embedding import number_of_targets
+from parlab.arrays import Array
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.nn.stage import Chain, Gradients
-from parlab.pipeline import Schedule, one_f_one_b, partition
-from parlab.train.arguments import RULES, check_batch, check_model, check_options
-from parlab.train.attention import own_positions
+from parlab.pipeline import Schedule, one_f_one_b
+from parlab.train.arguments import RULES, Choices, check_batch, check_model, check_settings
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import is_expert, owner_in_copy, rows_to_experts
-from parlab.train.parts import (
-    blocks_of,
-    own_model,
-    shared_blocks,
-    uses_of_blocks,
-    weight_holders,
-    zero_blocks,
-    zero_replica,
-)
+from parlab.train.mixture import is_expert, owner_in_copy
+from parlab.train.parts import Parts
 from parlab.train.pieces import CheckpointPiece
-from parlab.train.stages import GatheredStage
-from parlab.train.step import TrainResult, take, train_step
+from parlab.train.step import TrainResult, train_step
 from parlab.zero import LossScale
-from parlab.zero.training import weights_of
 
 
-class Trainer:
+class Trainer(Parts):
     """One rank's part of a model in training.
 
     Args:
@@ -113,37 +97,22 @@ class Trainer:
             schedule = one_f_one_b(mesh.pp.size, mesh.pp.size)
         if layout is None:
             layout = "contiguous" if attention == "ulysses" else "zigzag"
-        self.mesh, self.config, self.schedule, self.zero = mesh, model.config, schedule, zero
-        self.attention, self.layout, self.sequence_parallel = attention, layout, sequence_parallel
-        self.recompute, self.reduce = recompute, reduce
-        self.overlap_gather, self.keep_last_block = overlap_gather, keep_last_block
-        self.balance = {"auxiliary": auxiliary, "bias_rate": bias_rate}
-        self.mixtures: dict[int, ExpertParallel] = {}  # by layer
-        self.loads: list[list[int]] = []  # of each layer's experts in the last step, if there is a bias_rate
-        self.xp, self.device = namespace(model.weights[FINAL_NORM]), model.weights[FINAL_NORM].device
-        check_options(self)
-
-        layers = partition(self.config.num_hidden_layers, schedule.num_stages)
-        self.holders = weight_holders(model, layers, schedule)  # the ranks of pp that have a weight
-        self.model = own_model(self, model)
-        self.blocks = zero_blocks(self)
-        self.shared = shared_blocks(self)
-        own_stages = {
-            number: chain.stages
-            for number, chain in enumerate(self.model.stages(layers))
-            if mesh.pp.rank in schedule.holders(number)
-        }
-        self.opened, made = uses_of_blocks(self, own_stages)
-        self.replica = zero_replica(
-            self, optimizer, made, {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
+        settings = Choices(
+            zero,
+            attention,
+            layout,
+            sequence_parallel,
+            recompute,
+            reduce,
+            overlap_gather,
+            keep_last_block,
+            auxiliary,
+            bias_rate,
         )
-        gathered, give = partial(weights_of, self.replica), partial(take, self)
-        self.stages: dict[int, Any] = {
-            number: Chain([GatheredStage(stage, blocks_of(self, stage), gathered, give) for stage in stages])
-            for number, stages in own_stages.items()
-        }
-        self.waiting: dict[str, Gradients] = {}  # gradients of shared blocks, until all microbatches are done
-        self.samples = 0  # rows of all batches so far: the number of the next sample
+        check_settings(mesh, model.config, schedule, settings)
+        super().__init__(
+            mesh, model, optimizer, schedule, settings, dtype=dtype, loss_scale=loss_scale, max_norm=max_norm
+        )
 
     @checked(RULES)
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
@@ -173,24 +142,26 @@ class Trainer:
         Raises:
             ValueError: no Mixtral, or a mesh with pp, cp or tp, or stage 3 of ZeRO; rows that do not divide among dp.
         """
-        return rows_to_experts(self, tokens)
-
-    def target_tokens(self, targets: Array) -> float:
-        """The number by which a rank divides the losses of its target tokens, from the whole batch's targets: T/N.
-
-        Rank r's n_r target tokens then weigh N · n_r / T of the N ranks' T: the mean over ranks, which ZeRO takes last,
-        is the mean over tokens. A mean of the ranks' own means would count each token of a rank with few targets more
-        than the others. Every rank has the whole batch, and counts T without a message.
-        """
-        return number_of_targets(targets) / self.mesh.data.size
+        mesh, rows, zero = self.mesh, tokens.shape[0], self.settings.zero
+        if not self.mixtures or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
+            raise ValueError(
+                f"rows_to_experts: needs a Mixtral on dp and ep alone, with zero=0, 1 or 2; this is "
+                f"{self.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
+            )
+        if rows % mesh.dp.size:
+            raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
+        own = rows // mesh.dp.size
+        model: Any = self.model
+        hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
+        tables = []
+        for block in model.blocks:
+            hidden, cache = block.forward(hidden)
+            tables.append(cache["mlp"].mixed.plan.counts)
+        return tables
 
     def finish(self) -> None:
         """Wait until all new weights are gathered. A program needs it after its last step with `overlap_gather`."""
         self.replica.finish()
-
-    def positions(self, length: int) -> Array:
-        """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""
-        return asarray(own_positions(self.mesh.cp, length, self.layout), self.xp, device=self.device)
 
     # The weights and gradients, whole
 
@@ -228,7 +199,7 @@ class Trainer:
         for name, flat_start, master, mean, square in self.replica.state():
             axis, start, stop, owners = self.model.slices[name]
             first = self.mesh.pp.rank == self.holders[name][0] and self.mesh.tp.rank % owners == 0
-            if self.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
+            if self.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
                 alike = self.mesh.edp if is_expert(name) else self.mesh.data
                 first = first and alike.rank == 0
             place = name, self.config.weight_shapes[name], axis, start, stop, flat_start
@@ -240,7 +211,7 @@ class Trainer:
         """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's, and
         the biases of each layer's experts.
         """
-        biases = {"biases": self.biases} if self.balance["bias_rate"] else {}
+        biases = {"biases": self.biases} if self.settings.bias_rate else {}
         return {"samples": self.samples, **self.replica.progress, **biases}
 
     @property

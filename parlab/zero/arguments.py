@@ -1,81 +1,20 @@
-"""The rules for this room's arguments, by name, and the checks that join several arguments."""
+"""The checks of this room: of arguments together, and of what the ranks bring."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, amount, flag, instance, optional, positive, whole
+from parlab.arguments import whole
 from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
-from parlab.nn.embedding import IGNORED, number_of_targets
-from parlab.nn.optimizer import AdamW
-from parlab.world import Comm, MismatchError, Timeline
-from parlab.zero.offload import Offload
-from parlab.zero.part import Part
-from parlab.zero.precision import LossScale
+from parlab.world import Comm, MismatchError
 
 
-def stage_from(least: int) -> Rule:
-    """The rule for a ZeRO stage, `least` to 3."""
-
-    def rule(name: str, value: Any) -> None:
-        if whole(name, value) not in range(least, 4):
-            raise ValueError(f"{name}={value!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
-
-    return rule
-
-
-def _list(name: str, value: Any) -> None:
-    """Refuse a value that is no list."""
-    if not isinstance(value, Sequence):
-        raise ValueError(f"{name}={value!r:.60}: a list of whole numbers is needed")
-
-
-def flat(name: str, value: Any) -> None:
-    """The rule of an array `[n]`."""
-    if not is_array(value) or value.ndim != 1:
-        raise ValueError(f"{name}={value!r:.60}: one flat array is needed")
-
-
-def callable_(name: str, value: Any) -> None:
-    """The rule of a function."""
-    if not callable(value):
-        raise ValueError(f"{name}={value!r:.60}: a function is needed")
-
-
-RULES: dict[str, Rule] = {
-    "stage": stage_from(0),
-    "total": partial(whole, least=0),
-    "size": partial(whole, least=1),
-    "ranks": partial(whole, least=1),
-    "num_blocks": partial(whole, least=0),
-    "num_params": amount,
-    "flops": positive,
-    "bandwidth": positive,
-    **dict.fromkeys(("forward", "backward", "gather", "reduction"), amount),
-    "inside": optional(positive),
-    "itemsize": positive,
-    "optimizer": partial(instance, kind=AdamW),
-    "max_norm": optional(positive),
-    "microbatches": partial(whole, least=1),
-    "loss_scale": optional(partial(instance, kind=LossScale)),
-    "bucket_bytes": partial(whole, least=1),
-    "prefetch": partial(whole, least=0),
-    "keep_after_forward": flag,
-    "keep_last_block": flag,
-    "overlap_gather": flag,
-    "last_block": partial(whole, least=0),
-    "ranks_per_node": optional(partial(whole, least=1)),
-    "repeat_on_nodes": flag,
-    "offload": optional(partial(instance, kind=Offload)),
-    "accumulate": flag,
-    "lr": optional(amount),
-    "timeline": partial(instance, kind=Timeline),
-    "owners": _list,
-    "part": optional(partial(instance, kind=Part)),
-}
+def check_stage(stage: Any, least: int) -> None:
+    """Refuse what is no stage of ZeRO, `least` to 3."""
+    if whole("stage", stage) not in range(least, 4):
+        raise ValueError(f"stage={stage!r}: the stages are {', '.join(map(str, range(least, 3)))} and 3")
 
 
 def checked_blocks(params: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
@@ -89,7 +28,7 @@ def checked_blocks(params: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
     first = next(iter(params.values()))
     for name, x in params.items():
         if not _is_real_floating(x) or x.dtype != first.dtype:
-            raise ValueError(f"params[{name!r}] is {_kind(x)}: arrays of one floating dtype are needed")
+            raise ValueError(f"params[{name!r}] is {kind_of(x)}: arrays of one floating dtype are needed")
     if blocks is None:
         return {name: (name,) for name in params}
     if not isinstance(blocks, Mapping) or not all(isinstance(names, tuple | list) for names in blocks.values()):
@@ -112,7 +51,7 @@ def checked_ranks_per_node(ranks_per_node: int | None, repeat_on_nodes: bool, si
         if repeat_on_nodes:
             raise ValueError("repeat_on_nodes=True: say ranks_per_node, the ranks among which the state is sharded")
         return size
-    if size % ranks_per_node:
+    if size % whole("ranks_per_node", ranks_per_node, least=1):
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: a divisor of {size}, the group's size, is needed")
     return ranks_per_node
 
@@ -154,11 +93,7 @@ def checked_dtypes(params: Mapping[str, Array], dtype: str | None) -> tuple[Any,
 
 
 def check_block(block: Any, blocks: Sequence[Any]) -> None:
-    """Refuse a name that no block has.
-
-    Raises:
-        ValueError: no block has this name.
-    """
+    """Refuse a name that no block has."""
     if block not in blocks:
         raise ValueError(f"block={block!r}: the blocks are {', '.join(map(str, blocks))}")
 
@@ -166,11 +101,7 @@ def check_block(block: Any, blocks: Sequence[Any]) -> None:
 def check_gradients(
     block: Any, gradients: Any, shapes: Mapping[str, tuple[int, ...]], added: int, microbatches: int
 ) -> None:
-    """Refuse gradients that do not fit the block's weights, or one microbatch too many.
-
-    Raises:
-        ValueError: with the first gradient that does not fit.
-    """
+    """Refuse gradients that do not fit the block's weights, or one microbatch too many."""
     if added == microbatches:
         raise ValueError(
             f"block={block!r}: gradients of all microbatches, {microbatches}, have come: call step() first"
@@ -181,15 +112,11 @@ def check_gradients(
     for name, shape in shapes.items():
         gradient = gradients[name]
         if not _is_real_floating(gradient) or tuple(gradient.shape) != shape:
-            raise ValueError(f"gradients[{name!r}] is {_kind(gradient)}: a floating array {shape} is needed")
+            raise ValueError(f"gradients[{name!r}] is {kind_of(gradient)}: a floating array {shape} is needed")
 
 
 def check_step(in_use: Sequence[Any], added: Mapping[Any, int], parts: Mapping[Any, int]) -> None:
-    """Refuse a step that would change weights in use, or before all gradients have come.
-
-    Raises:
-        ValueError: with the block.
-    """
+    """Refuse a step that would change weights in use, or before all gradients have come."""
     if in_use:
         raise ValueError(f"step() inside `with weights({in_use[-1]!r})`: leave it first, since its weights change")
     for block, number in added.items():
@@ -199,25 +126,10 @@ def check_step(in_use: Sequence[Any], added: Mapping[Any, int], parts: Mapping[A
             )
 
 
-def check_batch(tokens: Any, targets: Any) -> None:
-    """Refuse arrays that are no batch of tokens, or have no row, and targets that are ignored.
-
-    Raises:
-        ValueError: with the array's name, dtype and shape.
-    """
-    for name, x in (("tokens", tokens), ("targets", targets)):
-        if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):
-            raise ValueError(f"{name} is {_kind(x)}: whole numbers [batch, sequence] are needed, on every rank")
-    if number_of_targets(targets) < targets.size:
-        raise ValueError(
-            f"targets hold {IGNORED}, the ignored label: the mean over ranks would not be that over target tokens; "
-            "use parlab.train.Trainer, which weighs each rank by its targets"
-        )
-
-
 def _is_real_floating(x: Any) -> bool:
     return is_array(x) and namespace(x).isdtype(x.dtype, "real floating")
 
 
-def _kind(x: Any) -> str:
+def kind_of(x: Any) -> str:
+    """The dtype and shape of an array, or the type of what is none, for an error."""
     return f"{x.dtype} of shape {tuple(x.shape)}" if is_array(x) else f"a {type(x).__name__}"

@@ -6,11 +6,10 @@ toward training trillion parameter models", sections 3.1 (16 bytes a parameter),
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
-from parlab.arguments import amount, checked, instance
-from parlab.zero.arguments import RULES, checked_ranks_per_node
+from parlab.arguments import amount, flag, instance, positive, whole
+from parlab.zero.arguments import check_stage, checked_ranks_per_node
 
 
 class StateBytes(NamedTuple):
@@ -34,7 +33,6 @@ class StateBytes(NamedTuple):
 MIXED = StateBytes()
 
 
-@checked({**RULES, "state": partial(instance, kind=StateBytes)})
 def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: StateBytes = MIXED) -> float:
     """Bytes of weights, gradients and optimizer state that a rank holds: 16Ψ, 4Ψ + 12Ψ/P, 2Ψ + 14Ψ/P, 16Ψ/P.
 
@@ -52,6 +50,10 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     >>> [round(model_state_bytes(7.5e9, 64, stage) / 1e9, 2) for stage in range(4)]  # the paper's Figure 1, GB
     [120.0, 31.41, 16.64, 1.88]
     """
+    amount("num_params", num_params)
+    whole("ranks", ranks, least=1)
+    check_stage(stage, least=0)
+    instance("state", state, StateBytes)
     for part, bytes_each in state._asdict().items():
         amount(part, bytes_each)
     sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}
@@ -60,7 +62,6 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     )
 
 
-@checked(RULES)
 def elements_sent(
     num_params: int,
     ranks: int,
@@ -102,6 +103,11 @@ def elements_sent(
     >>> elements_sent(1000, 4, 3, last_block=100) // 3
     2900
     """
+    amount("num_params", num_params)
+    for name, value, least in (("ranks", ranks, 1), ("microbatches", microbatches, 1), ("last_block", last_block, 0)):
+        whole(name, value, least)
+    check_stage(stage, least=0)
+    flag("keep_after_forward", keep_after_forward)
     k = microbatches
     if last_block > num_params:
         raise ValueError(f"last_block={last_block!r}: must be at most num_params={num_params!r}")
@@ -110,7 +116,6 @@ def elements_sent(
     return (ranks - 1) * (passes * num_params - not_gathered_again)
 
 
-@checked(RULES)
 def tokens_to_hide_a_gather(
     flops: float,
     bandwidth: float,
@@ -146,16 +151,19 @@ def tokens_to_hide_a_gather(
     ... )
     (12285, 2275)
     """
+    for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
+        positive(name, value)
+    whole("ranks", ranks, least=1)
     if (ranks_per_node is None) != (inside is None):
         raise ValueError(f"ranks_per_node={ranks_per_node!r}, inside={inside!r}: two levels need both")
     if ranks_per_node is None or inside is None:
         return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
+    positive("inside", inside)
     nodes = ranks // checked_ranks_per_node(ranks_per_node, False, ranks)
     between = tokens_to_hide_a_gather(flops, bandwidth, nodes, itemsize=itemsize) / ranks_per_node
     return between + tokens_to_hide_a_gather(flops, inside, ranks_per_node, itemsize=itemsize)
 
 
-@checked(RULES)
 def step_waiting(
     stage: int, forward: float, backward: float, gather: float, reduction: float, *, microbatches: int = 1
 ) -> float:
@@ -190,6 +198,10 @@ def step_waiting(
     >>> [step_waiting(stage, forward=1.0, backward=2.0, gather=1.5, reduction=1.5) for stage in range(4)]
     [1.0, 0.5, 0.5, 1.5]
     """
+    check_stage(stage, least=0)
+    whole("microbatches", microbatches, least=1)
+    for name, value in (("forward", forward), ("backward", backward), ("gather", gather), ("reduction", reduction)):
+        amount(name, value)
     if stage == 0:
         return max(0.0, 2 * reduction - backward)
     again = gather if stage == 3 else 0.0

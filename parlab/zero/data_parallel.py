@@ -11,26 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from parlab.arguments import checked
+from parlab.arguments import whole
 from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import RULES, checked_ranks_per_node
-from parlab.zero.flat import FlatLayout
-from parlab.zero.part import Part
+from parlab.zero.arguments import checked_ranks_per_node
 from parlab.zero.precision import LossScale
-from parlab.zero.replica import Replica
-from parlab.zero.stages import WholeWeights
-from parlab.zero.state import OptimizerShard
-
-
-class ReplicatedBlock(NamedTuple):
-    """A block's state, all of it whole."""
-
-    layout: FlatLayout
-    weights: WholeWeights
-    state: OptimizerShard
+from parlab.zero.replica import Part, Replica
+from parlab.zero.shards import FlatLayout
 
 
 class Bucket(NamedTuple):
@@ -65,7 +54,6 @@ class DataParallel(Replica):
     array([0.5, 0.5, 0.5])
     """
 
-    @checked(RULES)
     def __init__(
         self,
         comm: Comm,
@@ -81,18 +69,15 @@ class DataParallel(Replica):
         ranks_per_node: int | None = None,
         part: Part | None = None,
     ) -> None:
-        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
+        whole("bucket_bytes", bucket_bytes, least=1)
         checked_ranks_per_node(ranks_per_node, False, comm.size)
-        self.bucket_bytes, self.per_node = bucket_bytes, ranks_per_node
-        self._blocks: dict[str, ReplicatedBlock] = {}
+        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
+        self.bucket_bytes, self.shards, self.per_node = bucket_bytes, comm, ranks_per_node
         for block in self.block_names:
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
-            master = None if self.dtype == self.wide else layout.pack(arrays, self.wide)
-            weights = WholeWeights(comm, layout, self._home, self.dtype, block, None)
-            state = OptimizerShard(comm, weights.whole if master is None else master, self.dtype, offload=None)
-            self._blocks[block] = ReplicatedBlock(layout, weights, state)
-            del arrays, master
+            del arrays
+            self._take_over(block, layout)
         self._forget_gradients()
 
     def _forget_gradients(self) -> None:
@@ -121,8 +106,8 @@ class DataParallel(Replica):
         gradients = namespace(*parts).concat(parts)  # [n], of all blocks in the bucket
         del parts
         self.comm.hold(GRADIENTS, gradients)
-        comm = self._group(self._waiting[0])  # of all in the bucket: a part has one block in each
-        request = comm.iall_reduce(gradients, ranks_per_node=self._per_node(self._waiting[0]))
+        comm, per_node = self._sharers(self._waiting[0])  # of all in the bucket: a part has one block in each
+        request = comm.iall_reduce(gradients, ranks_per_node=per_node)
         self._buckets.append(Bucket(self._waiting, gradients, request))
         self._waiting = []
 
@@ -147,4 +132,4 @@ class DataParallel(Replica):
         return x
 
     def _put(self, block: str, x: Array) -> None:
-        self._blocks[block].weights.whole[...] = x
+        self._blocks[block].weights.shard[...] = x

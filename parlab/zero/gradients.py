@@ -14,7 +14,7 @@ from typing import Any
 from parlab.arrays import Array
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS, LEAVING
-from parlab.zero.flat import FlatLayout
+from parlab.zero.shards import FlatLayout
 
 
 class WholeGradients:

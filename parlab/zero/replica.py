@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from parlab.arguments import amount
+from parlab.arguments import amount, instance, positive, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
@@ -20,8 +21,56 @@ from parlab.zero.arguments import (
     checked_dtypes,
     sums_of,
 )
-from parlab.zero.part import Part, StatePiece
 from parlab.zero.precision import LossScale, StepGuard, StepResult
+from parlab.zero.shards import FlatLayout
+from parlab.zero.stages import Weights
+from parlab.zero.state import Offload, OptimizerShard
+
+
+class Part(NamedTuple):
+    """A rank's part of a replica; other ranks have the other parts.
+
+    Several parts may have a copy of one weight. Every block is cut at the same places on each of them, so that copies
+    are summed in the same order, and stay equal to the bit.
+
+    Attributes:
+        comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
+        shares: the weight of this rank's copy of each weight in the norm, by name: 1 / copies.
+        parts: how often gradients of each block come. They add up to this rank's mean.
+        groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
+            summed gradients are still divided by the size of `comm`.
+        per_node: how many consecutive ranks of such a group share a node, by block, if it exchanges in two levels.
+    """
+
+    comm: Comm
+    shares: Mapping[str, float]
+    parts: Mapping[Any, int]
+    groups: Mapping[Any, Comm] = MappingProxyType({})
+    per_node: Mapping[Any, int | None] = MappingProxyType({})
+
+
+class ReplicaBlock(NamedTuple):
+    """A block's weights and optimizer state, and how they lie in one flat array. Gradients come and go elsewhere."""
+
+    layout: FlatLayout
+    weights: Weights
+    state: OptimizerShard
+
+
+class StatePiece(NamedTuple):
+    """Consecutive elements of a flat weight, with their optimizer state: views, which may be written.
+
+    Attributes:
+        name: of the weight.
+        start: of the first element in the flat weight, as this replica (or part of one) has it.
+        master, mean, square: `[n]`.
+    """
+
+    name: str
+    start: int
+    master: Array
+    mean: Array
+    square: Array
 
 
 class Replica(ABC):
@@ -41,8 +90,8 @@ class Replica(ABC):
         block_names: in the order of the forward pass.
     """
 
-    _blocks: Mapping[str, Any]  # each with its layout, weights and state
-    per_node: int | None  # so many of the ranks that share a block share a node: exchanges have two levels
+    shards: Comm  # the ranks that share the state
+    per_node: int | None  # so many consecutive ones of them share a node: exchanges have two levels
 
     def __init__(
         self,
@@ -56,6 +105,14 @@ class Replica(ABC):
         microbatches: int,
         part: Part | None,
     ) -> None:
+        instance("optimizer", optimizer, AdamW)
+        if loss_scale is not None:
+            instance("loss_scale", loss_scale, LossScale)
+        if max_norm is not None:
+            positive("max_norm", max_norm)
+        whole("microbatches", microbatches, least=1)
+        if part is not None:
+            instance("part", part, Part)
         self._names = checked_blocks(params, blocks)
         self.block_names = tuple(self._names)
         self.dtype, self.wide = checked_dtypes(params, dtype)
@@ -64,6 +121,7 @@ class Replica(ABC):
         self.parts = dict.fromkeys(self.block_names, microbatches) if part is None else part.parts
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self._home = dict(params) if blocks is None else params  # the weights by name, always up to date
+        self._blocks: dict[str, ReplicaBlock] = {}
         self._added = dict.fromkeys(self.block_names, 0)  # how many microbatches' gradients have come
         self._in_use: list[str] = []
         self._summed: dict[str, Array] = {}  # [n_r] by block: gradients of the last step, kept for a part alone
@@ -185,15 +243,19 @@ class Replica(ABC):
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
-    def _group(self, block: str) -> Comm:
-        """The ranks that hold a block: all of `comm`, but for those that the part names."""
-        return self.comm if self.part is None else self.part.groups.get(block, self.comm)
+    def _sharers(self, block: str) -> tuple[Comm, int | None]:
+        """The ranks that share a block, and how many consecutive ones share a node; None: exchanges are one ring."""
+        if self.part is not None and block in self.part.groups:
+            return self.part.groups[block], self.part.per_node.get(block)
+        return self.shards, self.per_node
 
-    def _per_node(self, block: str) -> int | None:
-        """How many consecutive ranks of those that share a block share a node; None: it is exchanged in one ring."""
-        if self.part is None or block not in self.part.groups:
-            return self.per_node
-        return self.part.per_node.get(block)
+    def _take_over(self, block: str, layout: FlatLayout, offload: Offload | None = None, **how: Any) -> None:
+        """Put a block's weights, and the optimizer's state of this rank's part of them, into memory of their own."""
+        comm, per_node = self._sharers(block)
+        master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
+        weights = Weights(comm, layout, self._home, self.dtype, block, per_node, **how)
+        own = weights.shard if master is None else master
+        self._blocks[block] = ReplicaBlock(layout, weights, OptimizerShard(self.comm, own, self.dtype, offload))
 
     def _arrays(self, block: str) -> dict[str, Array]:
         """The weights of a block by name, as they are now."""

@@ -1,20 +1,21 @@
-"""The cut of a flat vector into shards, and of a list of blocks among ranks.
+"""The cut of a flat vector into shards, and a block's arrays as one flat vector.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 
-Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
+Sources: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5;
+Zhao et al. 2023, "PyTorch FSDP", section 3.2 (flat parameters, cut block by block).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
 
-from parlab.arguments import checked, checked_rank, whole
-from parlab.zero.arguments import RULES
+from parlab.arguments import checked_rank, whole
+from parlab.arrays import Array, namespace
 
 
-@checked(RULES)
 def shard_range(total: int, rank: int, size: int) -> range:
     """The elements that `rank` owns of `total`: contiguous; each of the first (total mod size) ranks owns one more.
 
@@ -24,16 +25,15 @@ def shard_range(total: int, rank: int, size: int) -> range:
     >>> [shard_range(10, rank, 3) for rank in range(3)]
     [range(0, 4), range(4, 7), range(7, 10)]
     """
-    return _shard_range(total, checked_rank(rank, "rank", size), size)
-
-
-def _shard_range(total: int, rank: int, size: int) -> range:
+    whole("total", total, least=0)
+    whole("size", size, least=1)
+    rank = checked_rank(rank, "rank", size)
     base, more = divmod(total, size)
     start = rank * base + min(rank, more)
     return range(start, start + base + (rank < more))
 
 
-def cut(sizes: Sequence[int], ranks: int, *, alike: bool = False) -> list[list[int]]:
+def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     """How many elements of each block each rank owns, `[block][rank]`; in a block they follow each other by rank.
 
     Every block is cut into `ranks` parts. The elements left over are dealt out in turn, going on from block to block,
@@ -42,79 +42,57 @@ def cut(sizes: Sequence[int], ranks: int, *, alike: bool = False) -> list[list[i
     Args:
         sizes: elements of each block.
         ranks: how many ranks share them.
-        alike: every block begins with the first rank instead: blocks of one size are cut at the same places.
 
     >>> cut([5, 5, 4], ranks=3)
     [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
-    >>> cut([5, 5, 4], ranks=3, alike=True)
-    [[2, 2, 1], [2, 2, 1], [2, 1, 1]]
     """
-    starts = [0] * len(sizes) if alike else accumulate(sizes, initial=0)
     return [
-        [len(_shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
-        for size, start in zip(sizes, starts, strict=False)
+        [len(shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
+        for size, start in zip(sizes, accumulate(sizes, initial=0), strict=False)
     ]
 
 
-class ShardMap:
-    """Whole blocks dealt out to ranks: each block has one owner.
+class FlatLayout:
+    """The arrays of a block, one after the other in one flat array, and this rank's part of it.
 
     Args:
-        owners: the rank that owns block i, for every i.
-        size: how many ranks there are.
+        arrays: the block's, for their names and shapes.
+        counts: elements that each rank owns.
+        rank: this one.
 
-    Raises:
-        ValueError: an owner that is not one of the ranks.
-
-    >>> ShardMap.round_robin(24, 4).blocks(0)
-    [0, 4, 8, 12, 16, 20]
-    >>> ShardMap.contiguous(10, 3).blocks(1)
-    [4, 5, 6]
+    Attributes:
+        size: elements of the block.
+        own: those of this rank.
+        owned: this rank's part, array by array: (name, place in the part, first element of the flat array).
     """
 
-    @checked(RULES)
-    def __init__(self, owners: Sequence[int], size: int) -> None:
-        self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
-        self.size = size
+    def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
+        self.shapes, self.counts = {name: tuple(x.shape) for name, x in arrays.items()}, list(counts)
+        self.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+        ends = list(accumulate((x.size for x in arrays.values()), initial=0))
+        self.places = {name: slice(start, end) for name, (start, end) in zip(arrays, pairwise(ends), strict=True)}
+        self.size = ends[-1]
+        self.owned: list[tuple[str, slice, int]] = []
+        for name, place in self.places.items():
+            first, last = max(place.start, self.own.start), min(place.stop, self.own.stop)
+            if first < last:
+                inside = slice(first - self.own.start, last - self.own.start)
+                self.owned.append((name, inside, first - place.start))
 
-    @classmethod
-    @checked(RULES)
-    def contiguous(cls, num_blocks: int, size: int) -> ShardMap:
-        """Neighbouring blocks together, as in a pipeline; each of the first (num_blocks mod size) ranks owns one more.
+    def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
+        """The arrays as one, in memory of its own: `[n]`."""
+        xp = namespace(*arrays.values())
+        flat = xp.empty((self.size,), dtype=dtype, device=next(iter(arrays.values())).device)  # [n]
+        for name, place in self.places.items():
+            flat[place] = xp.astype(xp.reshape(arrays[name], (-1,)), dtype, copy=False)
+        return flat
 
-        Raises:
-            ValueError: a negative number of blocks, or no ranks.
-        """
-        return cls([rank for rank in range(size) for _ in _shard_range(num_blocks, rank, size)], size)
+    def pack_own(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
+        """This rank's part of them, in memory of its own: `[n_r]`."""
+        xp = namespace(*arrays.values())
+        return xp.asarray(self.pack(arrays, dtype)[self.own], copy=True)
 
-    @classmethod
-    @checked(RULES)
-    def round_robin(cls, num_blocks: int, size: int) -> ShardMap:
-        """Block i on rank i mod size.
-
-        Raises:
-            ValueError: a negative number of blocks, or no ranks.
-        """
-        return cls([block % size for block in range(num_blocks)], size)
-
-    def owner(self, block: int) -> int:
-        """The rank that owns block number `block`.
-
-        Raises:
-            ValueError: there is no such block.
-        """
-        if not 0 <= whole("block", block) < len(self.owners):
-            raise ValueError(f"block={block!r}: there are {len(self.owners)} blocks, from 0")
-        return self.owners[block]
-
-    def blocks(self, rank: int) -> list[int]:
-        """The numbers of the blocks that `rank` owns, ascending.
-
-        Raises:
-            ValueError: there is no such rank.
-        """
-        rank = checked_rank(rank, "rank", self.size)
-        return [block for block, owner in enumerate(self.owners) if owner == rank]
-
-    def __repr__(self) -> str:
-        return f"ShardMap({list(self.owners)}, size={self.size})"
+    def unpack(self, flat: Array) -> dict[str, Array]:
+        """Views of `flat`, by name and in shape."""
+        xp = namespace(flat)
+        return {name: xp.reshape(flat[place], self.shapes[name]) for name, place in self.places.items()}

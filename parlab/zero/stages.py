@@ -20,80 +20,31 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GATHERED, WEIGHTS
-from parlab.zero.flat import FlatLayout
-from parlab.zero.freed import Freed
+from parlab.zero.shards import FlatLayout
 
 
-class WholeWeights:
-    """W of stages 1 and 2: all n weights, on every rank and all the time.
+class Weights:
+    """W of one block: all n weights, or, in stage 3, the n_r that this rank owns, and all n between `open` and `close`.
 
     Args:
         comm: the ranks among which the block is cut.
         layout: of the block.
-        params: the model's weights by name; those of this block become views of one flat array. While an all-gather is
-            under way, each of them is a `Freed`.
+        params: the model's weights by name; those of this block become views of one flat array. While one is sharded,
+            or an all-gather is under way, a `Freed` stands in its place.
         dtype: of that array.
         block: its name.
         per_node: so many consecutive ranks of `comm` share a node: weights are gathered in two levels. None: in a ring.
+        sharded: as in stage 3.
+        keep: whether `close` leaves sharded weights gathered until `backward_done`.
 
     Attributes:
         shard: `[n_r]`, the part that this rank updates.
-    """
-
-    def __init__(
-        self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: Any, per_node: int | None
-    ) -> None:
-        self.comm, self.layout, self.params, self.block, self.per_node = comm, layout, params, block, per_node
-        self.whole = layout.pack({name: params[name] for name in layout.shapes}, dtype)  # [n]
-        comm.hold(WEIGHTS, self.whole)
-        self.shard = self.whole[layout.own]  # [n_r]
-        self.views = layout.unpack(self.whole)
-        params.update(self.views)
-        self.request: Request | None = None
-
-    def start_gather(self) -> None:
-        """Do nothing: the weights are here, or `update` has started their all-gather."""
-
-    def open(self) -> dict[str, Array]:
-        """The block's weights by name, as soon as all parts are new."""
-        self.finish()
-        return self.views
-
-    def close(self) -> None:
-        """Do nothing: the weights stay."""
-
-    def backward_done(self) -> None:
-        """Do nothing: the weights stay."""
-
-    def update(self, shard: Array) -> None:
-        """Put this rank's new part in place, and start the all-gather of all new parts."""
-        self.shard[...] = shard
-        self.request = self.comm.iall_gather(
-            self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.per_node
-        )
-        for name in self.layout.shapes:
-            self.params[name] = Freed(name, self.block, "is being gathered after a step")
-
-    def finish(self) -> None:
-        """Wait until all parts are new."""
-        if self.request is not None:
-            self.request.wait()
-            self.request = None
-            self.params.update(self.views)
-
-
-class ShardedWeights:
-    """W of stage 3: the n_r weights that this rank owns; between `open` and `close` also all n, gathered.
-
-    Args:
-        comm, layout, params, dtype, block, per_node: as for `WholeWeights`. While the block is not gathered, each of
-            its weights in `params` is a `Freed`, which says how to open it.
-        keep: whether `close` leaves the weights gathered until `backward_done`.
     """
 
     def __init__(
@@ -105,42 +56,46 @@ class ShardedWeights:
         block: Any,
         per_node: int | None,
         *,
-        keep: bool,
+        sharded: bool = False,
+        keep: bool = False,
     ) -> None:
         self.comm, self.layout, self.params, self.block, self.per_node = comm, layout, params, block, per_node
-        self.keep = keep
-        self.shard = layout.pack_own({name: params[name] for name in layout.shapes}, dtype)  # [n_r]
-        comm.hold(WEIGHTS, self.shard)
-        self.whole: Array | None = None
-        self.views: dict[str, Array] = {}
+        self.sharded, self.keep = sharded, keep
+        self.whole: Array | None = None  # [n]
+        self.views: dict[str, Array] = {}  # of `whole`, by name
         self.request: Request | None = None
         self.users = 0
         self.kept = False  # for a backward pass that has not come
-        self._mark_freed()
+        pack = layout.pack_own if sharded else layout.pack
+        flat = pack({name: params[name] for name in layout.shapes}, dtype)
+        comm.hold(WEIGHTS, flat)
+        self.shard = flat if sharded else flat[layout.own]  # [n_r]
+        if sharded:
+            self._take_away("is sharded, and not gathered now")
+        else:
+            self.whole = flat
+            self._show()
 
     def start_gather(self) -> None:
-        """Start the all-gather, unless it has been started."""
+        """Start the all-gather of a block that is not here and not on its way."""
         if self.whole is None:
             xp = namespace(self.shard)
             self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype, device=self.shard.device)  # [n]
             self.comm.hold(GATHERED, self.whole)
-            self.request = self.comm.iall_gather(
-                self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.per_node
-            )
+            self._gather()
 
     def open(self) -> dict[str, Array]:
-        """Gather before use: the block's weights by name. The dictionary is emptied when they are freed."""
+        """The block's weights by name, as soon as all have come. Where they are freed, the dictionary is emptied."""
         self.start_gather()
         self.finish()
         if not self.views:
-            self.views = self.layout.unpack(self.whole)
-            self.params.update(self.views)
+            self._show()
         self.users += 1
         self.kept = self.keep
         return self.views
 
     def close(self) -> None:
-        """Free after use."""
+        """Free sharded weights after use."""
         self.users -= 1
         self._free_if_unused()
 
@@ -150,29 +105,92 @@ class ShardedWeights:
         self._free_if_unused()
 
     def update(self, shard: Array) -> None:
-        """Put this rank's new part in place. No message; weights that were gathered before are old, and are freed."""
+        """Put this rank's new part in place. Sharded weights that were gathered before are old, and are freed, without
+        a message; for whole ones the all-gather of all new parts starts."""
         self.finish()
-        self.kept = False
-        self._free_if_unused()
+        self.backward_done()
         self.shard[...] = shard
+        if not self.sharded:
+            self._gather()
+            self._take_away("is being gathered after a step")
 
     def finish(self) -> None:
         """Wait until no gather is under way."""
         if self.request is not None:
             self.request.wait()
             self.request = None
+            self.params.update(self.views)  # none yet of sharded weights that were gathered ahead
+
+    def _gather(self) -> None:
+        self.request = self.comm.iall_gather(
+            self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.per_node
+        )
+
+    def _show(self) -> None:
+        self.views = self.layout.unpack(self.whole)
+        self.params.update(self.views)
 
     def _free_if_unused(self) -> None:
-        if self.users == 0 and not self.kept and self.request is None:
+        if self.sharded and self.users == 0 and not self.kept and self.request is None:
             self.whole = None
             self.views.clear()
-            self._mark_freed()
+            self._take_away("is sharded, and not gathered now")
 
-    def _mark_freed(self) -> None:
+    def _take_away(self, why: str) -> None:
         for name in self.layout.shapes:
-            self.params[name] = Freed(name, self.block)
+            self.params[name] = Freed(f"{name} {why}: use it inside `with zero.weights({self.block!r}):`")
 
 
-def weights_in_stage(stage: int, keep: bool, *of_block: Any) -> WholeWeights | ShardedWeights:
-    """W of a block in `stage`; `of_block`: the arguments of `WholeWeights`."""
-    return WholeWeights(*of_block) if stage < 3 else ShardedWeights(*of_block, keep=keep)
+class Freed:
+    """Stands in the model for a weight that is not there; an error says `text` when a program computes with it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise RuntimeError(vars(self).get("text", "a weight that is not gathered cannot be copied"))
+
+
+class Prefetch:
+    """Says which blocks to gather ahead of the one that is opened now.
+
+    Args:
+        blocks: the names, in the order of the forward pass.
+        depth: how many blocks are gathered ahead.
+    """
+
+    def __init__(self, blocks: Sequence[Any], depth: int) -> None:
+        self.blocks, self.depth = blocks, depth
+        self.index, self.direction = -1, 1  # of the block opened last; forward: 1, backward: -1
+        self.order: list[Any] | None = None  # the blocks that this step will open, the next one last; None: unknown
+
+    def begin(self, order: Sequence[Any] | None) -> None:
+        """Begin a step that opens blocks in this order; None: the order is guessed."""
+        self.order = None if order is None else list(reversed(order))
+
+    def after(self, block: Any, *, alone: bool) -> list[Any]:
+        """The blocks to gather now that `block` is opened.
+
+        Args:
+            alone: no other block is in use. A block used beside another, as a tied table is, does not tell the
+                direction.
+
+        Raises:
+            ValueError: an order was given, and another block is next in it.
+        """
+        if self.order is not None:
+            expected = self.order.pop() if self.order else None
+            if expected != block:
+                raise ValueError(f"block={block!r}: opened where the order given for this step has {expected!r}")
+            return self.order[: -self.depth - 1 : -1]
+        return self._in_direction(self.blocks.index(block)) if alone else []
+
+    def _in_direction(self, index: int) -> list[Any]:
+        """The next blocks: up in the forward pass, down in the backward. A block opened twice in a row is the turn."""
+        if index == self.index:
+            self.direction = -self.direction
+        elif self.index >= 0:
+            self.direction = 1 if index > self.index else -1
+        self.index = index
+        left = index if self.direction < 0 else len(self.blocks) - 1 - index
+        return [self.blocks[index + self.direction * ahead] for ahead in range(1, min(self.depth, left) + 1)]

@@ -6,18 +6,15 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from parlab.arguments import checked, instance
-from parlab.arrays import Array, namespace
-from parlab.zero.arguments import RULES, callable_, flat
+from parlab.arguments import instance
+from parlab.arrays import Array, is_array, namespace
 from parlab.zero.shards import shard_range
 
 Update = Callable[[Array, Array, Array, Array], Any]  # weights, gradient, mean, square: in place
 
 
-@checked({**RULES, "weights": flat, "gradient": flat, "state": partial(instance, kind=dict), "update": callable_})
 def zero_1(comm: Any, weights: Array, gradient: Array, state: dict[str, Array], update: Update) -> Array:
     """All new weights `[Ψ]`, from weights `[Ψ]`, the same on all ranks, and the gradient `[Ψ]` of this rank's samples.
 
@@ -27,6 +24,13 @@ def zero_1(comm: Any, weights: Array, gradient: Array, state: dict[str, Array], 
     Raises:
         ValueError: an array that is not flat, or no dictionary or function where one is needed.
     """
+    for name, x in (("weights", weights), ("gradient", gradient)):
+        if not is_array(x) or x.ndim != 1:
+            raise ValueError(f"{name}={x!r:.60}: one flat array is needed")
+    instance("state", state, dict)
+    if not callable(update):
+        raise ValueError(f"update={update!r:.60}: a function is needed")
+
     counts = [len(shard_range(weights.size, rank, comm.size)) for rank in range(comm.size)]
     own = shard_range(weights.size, comm.rank, comm.size)
     gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size  # [n_r], the mean

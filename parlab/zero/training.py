@@ -8,32 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, checked, instance
-from parlab.arrays import Array, namespace
+from parlab.arguments import instance
+from parlab.arrays import Array, is_array, namespace
 from parlab.nn.counting import arrays_in
-from parlab.nn.embedding import loss_to_host
+from parlab.nn.embedding import IGNORED, loss_to_host, number_of_targets
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
 from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.world import Comm
 from parlab.zero.accounting import ACTIVATIONS
-from parlab.zero.arguments import RULES, check_batch
+from parlab.zero.arguments import check_stage, kind_of
 from parlab.zero.data_parallel import DataParallel
 from parlab.zero.replica import Replica
 from parlab.zero.zero import Zero
 
-TRAINING: dict[str, Rule] = {
-    **RULES,
-    "replica": partial(instance, kind=Replica),
-    "model": partial(instance, kind=Decoder),
-}
 
-
-@checked(TRAINING)
 def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **options: Any) -> Replica:
     """`DataParallel` at stage 0, `Zero` at 1, 2 and 3, which takes over the weights of `model`, in its blocks.
 
@@ -43,11 +35,12 @@ def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **optio
     Raises:
         ValueError: another stage, or an argument that `DataParallel` or `Zero` refuses.
     """
+    instance("model", model, Decoder)
+    check_stage(stage, least=0)
     options = {"optimizer": optimizer, "blocks": model.weight_blocks, **options}
     return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
 
 
-@checked(TRAINING)
 def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Array, Array]]) -> list[float]:
     """Train on this rank's rows of each batch, and return this rank's mean loss of each.
 
@@ -58,13 +51,15 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
     Raises:
         ValueError: B does not divide by the number of ranks, or `forward_backward` refuses a batch.
     """
+    instance("replica", replica, Replica)
+    instance("model", model, Decoder)
     instance("batches", batches, Iterable)
     comm, losses = replica.comm, []
     for number, batch in enumerate(batches, start=1):
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ValueError(f"batches: batch {number - 1} is {batch!r:.60}; a pair of tokens and targets is needed")
         tokens, targets = batch
-        check_batch(tokens, targets)
+        _check_batch(tokens, targets)
         if tokens.shape[0] % comm.size:
             raise ValueError(f"batches: {tokens.shape[0]} rows do not divide among {comm.size} ranks")
         rows = tokens.shape[0] // comm.size
@@ -76,7 +71,6 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
     return losses
 
 
-@checked(TRAINING)
 def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: Array) -> float:
     """Return the mean loss of this rank's batch, and add its scaled gradients to `replica`.
 
@@ -90,7 +84,9 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         ValueError: tokens or targets of another shape or dtype, outside the vocabulary, or none; or a replica that was
             not made of this model's weights and blocks.
     """
-    check_batch(tokens, targets)
+    instance("replica", replica, Replica)
+    instance("model", model, Decoder)
+    _check_batch(tokens, targets)
     comm, blocks = replica.comm, model.weight_blocks
     if model.weights is not replica.params or replica.block_names != tuple(blocks):
         raise ValueError("replica: make it of this model: Zero(comm, model.weights, ..., blocks=model.weight_blocks)")
@@ -118,6 +114,18 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
             replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
             carried = gradients
     return loss_to_host(x, tokens, targets, model.config.vocab_size)
+
+
+def _check_batch(tokens: Any, targets: Any) -> None:
+    """Refuse arrays that are no batch of tokens, or have no row, and targets that are ignored."""
+    for name, x in (("tokens", tokens), ("targets", targets)):
+        if not is_array(x) or x.ndim != 2 or x.size == 0 or not namespace(x).isdtype(x.dtype, "integral"):
+            raise ValueError(f"{name} is {kind_of(x)}: whole numbers [batch, sequence] are needed, on every rank")
+    if number_of_targets(targets) < targets.size:
+        raise ValueError(
+            f"targets hold {IGNORED}, the ignored label: the mean over ranks would not be that over target tokens; "
+            "use parlab.train.Trainer, which weighs each rank by its targets"
+        )
 
 
 def _activations(cache: Any) -> list[Array]:

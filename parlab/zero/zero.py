@@ -1,7 +1,7 @@
 """`Zero`: data parallelism whose ranks share the model's state instead of repeating it.
 
 Weights: `stages.py`; gradients: `gradients.py`; the loop that calls them: `replica.py`. This file cuts the blocks,
-and runs a step over all of them.
+gathers ahead, and runs a step over all of them.
 
 The memory of a rank for a block of n weights, which P ranks share; rank r owns n_r of them:
 
@@ -22,24 +22,19 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import flag, instance, whole
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
-from parlab.zero.arguments import RULES, stage_from
-from parlab.zero.block import ShardedBlock
-from parlab.zero.flat import FlatLayout
+from parlab.zero.arguments import check_stage, checked_ranks_per_node
 from parlab.zero.gradients import ShardedGradients, WholeGradients
-from parlab.zero.nodes import sharers
-from parlab.zero.offload import Offload
-from parlab.zero.part import Part
 from parlab.zero.precision import LossScale
-from parlab.zero.prefetch import Prefetch
-from parlab.zero.replica import Replica
-from parlab.zero.shards import cut
-from parlab.zero.stages import weights_in_stage
-from parlab.zero.state import OptimizerShard
+from parlab.zero.replica import Part, Replica
+from parlab.zero.shards import FlatLayout, cut
+from parlab.zero.stages import Prefetch
+from parlab.zero.state import Offload
 
 
 class Zero(Replica):
@@ -91,7 +86,6 @@ class Zero(Replica):
     array([0.5, 0.5, 0.5])
     """
 
-    @checked({**RULES, "stage": stage_from(1)})
     def __init__(
         self,
         comm: Comm,
@@ -114,39 +108,43 @@ class Zero(Replica):
         accumulate: bool = False,
         part: Part | None = None,
     ) -> None:
+        check_stage(stage, least=1)
+        whole("prefetch", prefetch, least=0)
+        flag("keep_after_forward", keep_after_forward)
+        flag("keep_last_block", keep_last_block)
+        flag("overlap_gather", overlap_gather)
+        flag("repeat_on_nodes", repeat_on_nodes)
+        per_node = checked_ranks_per_node(ranks_per_node, repeat_on_nodes, comm.size)
+        if offload is not None:
+            instance("offload", offload, Offload)
+        flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
         self.stage, self.overlap_gather = stage, overlap_gather
-        self.shards, self.replicas, self.per_node = sharers(comm, ranks_per_node, repeat_on_nodes)
+        self.shards, self.per_node = comm, ranks_per_node
+        self.replicas: Comm | None = None  # the ranks that have the same shard as this one, one on each node
+        if repeat_on_nodes:
+            inside: Any = comm.split(comm.rank // per_node)
+            across: Any = comm.split(comm.rank % per_node) if per_node < comm.size else None
+            self.shards, self.replicas, self.per_node = inside, across, None
 
-        counts = self._cut()
-        self._blocks: dict[str, ShardedBlock] = {}
-        for block, of_ranks in zip(self.block_names, counts, strict=True):
-            shards, per_node = self._sharers(block), self._per_node(block)
-            layout = FlatLayout(self._arrays(block), of_ranks, shards.rank)
-            master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
+        gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
+        self._gradients: dict[str, WholeGradients | ShardedGradients] = {}
+        for block, counts in zip(self.block_names, self._cut(), strict=True):
+            sharers, per_node_of_block = self._sharers(block)
+            layout = FlatLayout(self._arrays(block), counts, sharers.rank)
             keep = keep_after_forward or (keep_last_block and block == self.block_names[-1])
-            weights = weights_in_stage(stage, keep, shards, layout, self._home, self.dtype, block, per_node)
-            gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
-            gradients = gradients_of(shards, layout, self.dtype, per_node)
-            state = OptimizerShard(comm, weights.shard if master is None else master, self.dtype, offload)
-            self._blocks[block] = ShardedBlock(layout, weights, gradients, state)
-            del master
+            self._take_over(block, layout, offload, sharded=stage == 3, keep=keep)
+            self._gradients[block] = gradients_of(sharers, layout, self.dtype, per_node_of_block)
+        self._reducing: WholeGradients | ShardedGradients | None = None
         self._prefetch = Prefetch(self.block_names, prefetch)
-        self._reducing: ShardedBlock | None = None
-
-    def _sharers(self, block: str) -> Comm:
-        """The ranks among which a block is cut."""
-        group = self._group(block)
-        return self.shards if group is self.comm else group
 
     def _cut(self) -> list[list[int]]:
         """How many elements of each block each rank owns: `[block][rank]`."""
         sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        counts = cut(sizes, self.shards.size, alike=self.part is not None)
-        for number, block in enumerate(self.block_names):
-            if (group := self._group(block)) is not self.comm:
-                counts[number] = cut([sizes[number]], group.size, alike=True)[0]
-        return counts
+        if self.part is None:
+            return cut(sizes, self.shards.size)
+        ranks = [self._sharers(block)[0].size for block in self.block_names]
+        return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each alike on every part
 
     def begin(self, order: Sequence[str] | None = None) -> None:
         """As in `Replica`. Stage 3 gathers ahead in this order."""
@@ -166,34 +164,32 @@ class Zero(Replica):
         return weights.open()
 
     def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
-        of_block = self._blocks[block]
         if self._reducing is not None:
-            self._reducing.gradients.finish()  # at most one block's gradients are on their way
-        of_block.gradients.add(gradients, complete)
-        of_block.weights.backward_done()
-        self._reducing = of_block
+            self._reducing.finish()  # at most one block's gradients are on their way
+        self._reducing = self._gradients[block]
+        self._reducing.add(gradients, complete)
+        self._blocks[block].weights.backward_done()
 
     def _step(self, lr: float | None) -> float | None:
-        blocks = self._blocks.values()
-        gradients = [block.gradients.shard() for block in blocks]  # [n_r] each, summed over the ranks of a node
+        gradients = [self._gradients[block].shard() for block in self.block_names]  # [n_r] each, summed in a node
         if self.replicas is not None:
             requests = [self.replicas.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]  # summed over all ranks
         factor = self._factor(gradients, self.shards)
         if factor is not None:
-            for block, shard in zip(blocks, gradients, strict=True):
+            for block, shard in zip(self._blocks.values(), gradients, strict=True):
                 block.weights.finish()  # no gather sends the old part, which the optimizer changes in place
                 block.weights.update(block.state.update(self.optimizer, shard, factor, self.steps, lr))
-        for block in blocks:
+        for name, block in self._blocks.items():
             if not self.overlap_gather:
                 block.weights.finish()
-            block.gradients.free()
+            self._gradients[name].free()
         self._reducing = None
         self._prefetch.begin(None)
         return factor
 
     def _gathered(self, block: str, x: Array) -> Array:
-        return self._sharers(block).all_gather(x, counts=self._blocks[block].layout.counts)
+        return self._sharers(block)[0].all_gather(x, counts=self._blocks[block].layout.counts)
 
     def _put(self, block: str, x: Array) -> None:
         self._blocks[block].weights.update(x)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parlab.pipeline import Costs, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, simulate
-from parlab.pipeline.costs import Pass, exposed_transfers, in_flight, step
+from parlab.pipeline.closed_forms import Pass, exposed_transfers, in_flight, step
 
 
 def random_steps(count, seed, heavier):

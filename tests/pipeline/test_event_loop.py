@@ -1,8 +1,8 @@
 """Ranks that wait for each other go on when what they wait for has happened."""
 
 from parlab.pipeline import Action, Schedule
-from parlab.pipeline.event_loop import EventLoop
 from parlab.pipeline.stuck import until_stuck
+from parlab.pipeline.times import EventLoop
 
 
 def test_two_ranks_that_wait_for_one_event_both_go_on_and_one_that_waits_for_another_does_not():

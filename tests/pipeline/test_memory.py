@@ -19,7 +19,7 @@ from parlab.pipeline import (
     validate,
     zb_auto,
 )
-from parlab.pipeline.memory import limit_tables
+from parlab.pipeline.costs import limit_tables
 
 THREE_OF_A_TENTH = MemoryLimit(0.3, 0.1)
 

@@ -149,21 +149,3 @@ WITH_MESSAGES = """\
 def test_sends_receives_and_sharding_are_passed_over(last, tmp_path):
     path = write(tmp_path, WITH_MESSAGES.replace("0RESHARD", last))
     assert Schedule.from_csv(path) == one_f_one_b(2, 2)
-
-
-def test_cells_of_sharded_weights_are_kept_and_written_where_they_were(tmp_path):
-    text = """\
-0UNSHARD,0F0,0F1,,0B0,(0F2;0B1)OVERLAP_F_B,0REDUCE_GRAD,0B2,0REDUCE_GRAD,0RESHARD,0WAIT_REDUCE_GRAD
-1UNSHARD,1F0,1RESHARD,1UNSHARD,1B0,1F1,1B1,1F2,1B2,1REDUCE_GRAD
-"""
-    schedule = Schedule.from_csv(write(tmp_path, text))
-    assert [(done, str(cell)) for done, cell in schedule.sharding[0]] == [
-        (0, "0UNSHARD"),
-        (5, "0REDUCE_GRAD"),
-        (6, "0REDUCE_GRAD"),
-        (6, "0RESHARD"),
-        (6, "0WAIT_REDUCE_GRAD"),
-    ]
-    schedule.to_csv(tmp_path / "again.csv")
-    assert (tmp_path / "again.csv").read_text() == text
-    assert Schedule.from_csv(tmp_path / "again.csv").sharding == schedule.sharding

@@ -9,7 +9,7 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule
-from parlab.pipeline.costs import exposed_transfers
+from parlab.pipeline.closed_forms import exposed_transfers
 from parlab.plan import GPTConfig, Layout, estimate
 from parlab.plan.estimate import kept_of_layer
 from parlab.plan.layout import Case

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from parlab.pipeline import costs
+from parlab.pipeline import closed_forms
 from parlab.plan import (
     LLAMA_8B,
     LLAMA_405B,
@@ -27,7 +27,7 @@ from tests.pipeline import test_costs
 from tests.plan import test_counts, test_mixtures, test_search, test_software, test_terms, test_validation
 from tests.sequence.mutation import copy_of
 
-PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, machine, seconds, costs)}
+PLAN = {module.__name__.rpartition(".")[2]: module for module in (layout, machine, seconds, closed_forms)}
 USERS = {name: __import__(f"parlab.plan.{name}", fromlist=["x"]) for name in ("estimate", "search", "validation")}
 
 
@@ -152,18 +152,18 @@ def exchange() -> None:
 
 
 MUTANTS: dict[str, tuple[str, str, str, Callable[[], None]]] = {
-    "in flight 1": ("costs", "xp.minimum(m * v, ", "xp.minimum(1, ", in_flight),
-    "in flight m": ("costs", "xp.minimum(m * v, ", "xp.maximum(m * v, ", in_flight),
+    "in flight 1": ("closed_forms", "xp.minimum(m * v, ", "xp.minimum(1, ", in_flight),
+    "in flight m": ("closed_forms", "xp.minimum(m * v, ", "xp.maximum(m * v, ", in_flight),
     "head forgotten": ("seconds", "case.E, case.V / t)", "0.0, 0.0)", clock),
     "loss forgotten": ("seconds", "turn, 0) + sums", "turn, 0)", clock),
     "ZeRO over d instead of d·c": ("layout", "self.d * self.c  #", "self.d  #", state),
     "norms off sequence parallelism": ("seconds", "22 * E / case.between", "22 * E", layer_times),
     "norms kept whole under sequence parallelism": ("estimate", "inputs) / case.between", "inputs)", kept),
     "all-gathers of dY hidden": ("seconds", "case.sequence_parallel, 2, 0)", "True, 0, 0)", turns),
-    "mean stage for slowest": ("costs", "xp.maximum(m * end + before, quick)", "mean + before", makespan),
-    "v ignored": ("costs", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
-    "bubble of p instead of p − 1": ("costs", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
-    "no transfer waited for": ("costs", "way = 2 * (", "way = 0 * (", transfers),
+    "mean stage for slowest": ("closed_forms", "xp.maximum(m * end + before, quick)", "mean + before", makespan),
+    "v ignored": ("closed_forms", "rest = (v - 1) * chunk.both", "rest = 0 * v", makespan),
+    "bubble of p instead of p − 1": ("closed_forms", "(p - 2) * chunk.both  #", "(p - 1) * chunk.both  #", makespan),
+    "no transfer waited for": ("closed_forms", "way = 2 * (", "way = 0 * (", transfers),
     "the pipeline's ranks beside each other": ("seconds", 'case.stride("pp") * case.p', "case.t * case.p", order),
     "a wave never ends": ("machine", "np.ceil(np.ceil(rows / a)", "(np.ceil(rows / a)", tiles),
     "dW in the tiles of the forward": ("seconds", "machine.product(k, n, m,", "machine.product(n, k, m,", tiles),

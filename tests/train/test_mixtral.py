@@ -141,10 +141,10 @@ def test_random_meshes_with_ep_of_up_to_8_ranks_are_the_serial_mixtral(seed):
 
 def divided_by_edp(trainer):
     """Not by dp · cp: then the gradients of experts are ep times too large."""
-    for block in trainer.replica._blocks.values():
-        if block.gradients.comm is trainer.mesh.edp:
-            summed, ep = block.gradients.shard, trainer.mesh.ep.size
-            block.gradients.shard = lambda summed=summed, ep=ep: summed() * ep
+    for gradients in trainer.replica._gradients.values():
+        if gradients.comm is trainer.mesh.edp:
+            summed, ep = gradients.shard, trainer.mesh.ep.size
+            gradients.shard = lambda summed=summed, ep=ep: summed() * ep
 
 
 def test_expert_gradients_divided_by_edp_are_seen_by_norm_and_gradients_and_not_by_the_loss():

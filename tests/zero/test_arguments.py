@@ -22,7 +22,6 @@ from parlab.zero import (
     LossScale,
     Offload,
     Replica,
-    ShardMap,
     StateBytes,
     Zero,
     elements_sent,
@@ -105,23 +104,6 @@ ROWS = [
     ("rank", lambda: shard_range(5, -1, 3), "rank=-1: the ranks of this group are 0 to 2"),
     *[("total", lambda x=x: shard_range(x, 0, 1), f"total={x!r}: must be a whole number") for x in NOT_WHOLE],
     *[("size", lambda x=x: shard_range(5, 0, x), f"size={x!r}: must be a whole number") for x in NOT_WHOLE],
-    ("owners", lambda: ShardMap([0, 2], 2), "owners[1]=2: the ranks of this group are 0 to 1"),
-    ("owners", lambda: ShardMap(3, 2), "owners=3: a list of whole numbers is needed"),
-    ("size of a map", lambda: ShardMap([], 0), "size=0: must be a whole number, at least 1"),
-    *[
-        (f"num_blocks of {kind}", lambda k=kind, x=x: getattr(ShardMap, k)(x, 2), message)
-        for kind in ("contiguous", "round_robin")
-        for x, message in (
-            (-1, "num_blocks=-1: must be a whole number, at least 0"),
-            (2.0, "num_blocks=2.0: must be a whole"),
-        )
-    ],
-    *[
-        (f"size of {kind}", lambda k=kind: getattr(ShardMap, k)(2, 0), "size=0: must be a whole number, at least 1")
-        for kind in ("contiguous", "round_robin")
-    ],
-    ("block of a map", lambda: ShardMap([0], 1).owner(1), "block=1: there are 1 blocks, from 0"),
-    ("rank of a map", lambda: ShardMap([0], 1).blocks(1), "rank=1: the ranks of this group are 0 to 0"),
     # costs
     ("num_params", lambda: model_state_bytes(-1, 4, 0), "num_params=-1: must be a number, at least 0 and finite"),
     ("num_params", lambda: elements_sent(math.nan, 4, 0), "num_params=nan: must be a number, at least 0 and finite"),
@@ -341,7 +323,7 @@ def test_the_table_has_a_row_for_every_argument_of_every_public_function():
         "options",  # handed on to `Zero` or `DataParallel`, whose rows stand here
         *("skipped", "norm", "loss_scale"),  # of a StepResult, which is an answer
     }
-    classes = (Zero, DataParallel, Replica, ShardMap, StateBytes, LossScale, Offload)
+    classes = (Zero, DataParallel, Replica, StateBytes, LossScale, Offload)
     functions = {name: x for name, x in vars(parlab.zero).items() if callable(x)}
     for owner in classes:
         for name, method in inspect.getmembers(owner, inspect.isroutine):

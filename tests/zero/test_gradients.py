@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.zero.flat import FlatLayout
 from parlab.zero.gradients import ShardedGradients, WholeGradients
-from parlab.zero.shards import cut
+from parlab.zero.shards import FlatLayout, cut
 
 COUNT = 7
 VALUES = np.arange(1.0, COUNT + 1)

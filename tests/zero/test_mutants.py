@@ -15,10 +15,10 @@ from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Comm, MismatchError, RequestError, WorldError
 from parlab.zero import LossScale, Zero, elements_sent
 from parlab.zero.data_parallel import DataParallel
-from parlab.zero.flat import FlatLayout
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.precision import StepGuard
-from parlab.zero.stages import ShardedWeights, WholeWeights
+from parlab.zero.shards import FlatLayout
+from parlab.zero.stages import Weights
 from parlab.zero.state import OptimizerShard
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, NUM_PARAMS, STAGES, add_all, model, replica_of, timed, toy, trained
@@ -298,7 +298,7 @@ def test_weights_not_gathered_after_the_step_are_caught_by_ranks_that_differ(mon
     def update(self, shard):
         self.shard[...] = shard
 
-    monkeypatch.setattr(WholeWeights, "update", update)
+    monkeypatch.setattr(Weights, "update", update)
     assert wrong(stage) == {RANKS, SERIAL}
 
 
@@ -314,7 +314,7 @@ def test_unbroken_steps_without_a_forward_between_wait_for_the_gathers_of_the_st
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_forward_that_does_not_wait_for_a_blocks_new_weights_is_caught_by_their_stand_ins(monkeypatch, stage):
     assert trained(stage, 2, 2, **LATER)
-    monkeypatch.setattr(WholeWeights, "open", lambda self: self.views)
+    monkeypatch.setattr(Weights, "open", lambda self: self.views)
     with pytest.raises(RuntimeError, match="is being gathered after a step: use it inside"):
         trained(stage, 2, 2, **LATER)
 
@@ -325,17 +325,17 @@ def test_a_gather_that_nobody_waits_for_is_caught_at_the_end_of_the_program(monk
         self.request = None
         self.params.update(self.views)
 
-    monkeypatch.setattr(WholeWeights, "finish", forgetting)
+    monkeypatch.setattr(Weights, "finish", forgetting)
     with pytest.raises(RequestError, match="returned without waiting for iall_gather"):
         wrong(stage, **LATER)
 
 
 def test_another_block_kept_than_the_last_is_caught_by_the_bytes(monkeypatch):
-    right, start = ShardedWeights.__init__, model()
+    right, start = Weights.__init__, model()
     last = sum(start.weights[name].size for name in start.weight_blocks["head"])
 
-    def keeping_the_first(self, comm, layout, params, dtype, block, per_node, *, keep):
-        right(self, comm, layout, params, dtype, block, per_node, keep=block == "embedding")
+    def keeping_the_first(self, comm, layout, params, dtype, block, per_node, *, sharded, keep):
+        right(self, comm, layout, params, dtype, block, per_node, sharded=sharded, keep=block == "embedding")
 
     def sent():
         timeline = timed(3, 3, keep_last_block=True)
@@ -343,7 +343,7 @@ def test_another_block_kept_than_the_last_is_caught_by_the_bytes(monkeypatch):
 
     expected = 8 * elements_sent(NUM_PARAMS[False], 3, 3, last_block=last)
     assert sent() == expected
-    monkeypatch.setattr(ShardedWeights, "__init__", keeping_the_first)
+    monkeypatch.setattr(Weights, "__init__", keeping_the_first)
     assert sent() != expected
 
 
@@ -358,7 +358,7 @@ def test_gathered_weights_that_outlive_a_step_are_caught(monkeypatch, options):
         self.finish()
         self.shard[...] = shard
 
-    monkeypatch.setattr(ShardedWeights, "update", update)
+    monkeypatch.setattr(Weights, "update", update)
     assert stale_weights(**options) == {SERIAL}
 
 
