@@ -1,8 +1,8 @@
 """How much a reader has to hold at once: the closure of a strategy, in code lines.
 
 The closure of a definition is the definition and every definition inside parlab that its code names, and theirs. Lines
-are code lines: no docstring, comment, import or blank. `parlab.world` is a contract, whose inside nobody has to read here,
-so it is not followed. Annotations are not followed either: they run nothing.
+are code lines: no docstring, comment, import or blank. `parlab.world` is a contract, whose inside nobody has to read
+here, so it is not followed. Annotations are not followed either: they run nothing.
 
     python -m tools.closure                           # the table of CONTRIBUTING.md, as it is now
     python -m tools.closure --write                   # the same, written there
