@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.world.comm import Comm
-from parlab.world.processes.launchers import INSTALL_MPI, LAUNCHERS
+from parlab.world.processes.machine import INSTALL_MPI, check
 from parlab.world.run import run
 from parlab.world.units import format_bytes
 
@@ -74,7 +74,7 @@ def _gpu() -> str:
 
 def _nccl() -> str:
     cupy = importlib.import_module("cupy")
-    LAUNCHERS["nccl"].check(1)
+    check("nccl", 1)
     ranks = min(2, cupy.cuda.runtime.getDeviceCount())
     total = _sum(ranks, cupy, "nccl")
     return f"version {cupy.cuda.nccl.get_version()}; processes on {ranks} GPUs add up to {total:g}"

@@ -1,4 +1,4 @@
-"""A run on processes: `run` starts them, or they are there because mpiexec, torchrun or Slurm started this script.
+"""A run on processes: `run` starts them, or they are there because mpiexec or Slurm started this script.
 
 Processes that `run` starts fetch the program from a socket in a folder that only this user can open. First both ends
 prove that they know a fresh random key. When the connection ends, the processes end. Programs and results are pickled:
@@ -23,17 +23,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from parlab.world.errors import WorldError
-from parlab.world.processes.bootstrap import prove
+from parlab.world.processes import machine
 from parlab.world.processes.deadlock import Report, failed
 from parlab.world.processes.engine import ProcessEngine
-from parlab.world.processes.launchers import LAUNCHERS, STRANGERS
 from parlab.world.processes.pickling import pack_program, unpack_program
 from parlab.world.processes.records import merge_records, pack_record
 from parlab.world.program import Outcome, carry_out
@@ -48,15 +47,14 @@ def run_on_processes(program: Program, size: int, engine: str) -> Outcome:
     A WorldError, if they end too early. A ValueError, if this machine cannot start them, or if this script runs on
     another number of processes.
     """
-    launcher = LAUNCHERS[engine]
-    launcher.check(size)
-    if not launcher.inside():
+    machine.check(engine, size)
+    if not machine.inside():
         return _run_on_new_processes(program, size, engine)
     here = _transport(engine)
     if here.size != size:
         raise ValueError(
             f"size={size}: this script runs on {here.size} processes; use size={here.size}, or start it by "
-            f"{launcher.by_hand(size)} {sys.argv[0]}"
+            f"{machine.by_hand(size)} {sys.argv[0]}"
         )
     records, reports = _carried_out(program, here)
     outcome = merge_records(pickle.loads(here.share(pickle.dumps(records))), reports)
@@ -67,11 +65,10 @@ def run_on_processes(program: Program, size: int, engine: str) -> Outcome:
 _here: dict[str, Any] = {}  # the transports of this process, by engine
 
 
-def _transport(engine: str, folder: Path | None = None) -> Any:
+def _transport(engine: str) -> Any:
     if engine not in _here:
-        launcher = LAUNCHERS[engine]
-        os.environ.update(launcher.environment | os.environ)
-        _here[engine] = launcher.transport(folder)
+        os.environ.update(machine.ENVIRONMENT[engine] | os.environ)
+        _here[engine] = machine.transport(engine)
         if _here[engine].rank:
             _close_input()
         sys.excepthook = partial(_end_all_on_error, _here[engine])
@@ -112,10 +109,9 @@ def _end_all_on_error(here: Any, kind: type[BaseException], error: BaseException
 
 
 def _run_on_new_processes(program: Program, size: int, engine: str) -> Outcome:
-    launcher = LAUNCHERS[engine]
-    command = launcher.command(size)
+    command = machine.command(engine, size)
     if not hasattr(socket, "AF_UNIX"):
-        raise ValueError(f"engine={engine!r}: on Windows, start the script by {launcher.by_hand(size)} {sys.argv[0]}")
+        raise ValueError(f"engine={engine!r}: on Windows, start the script by {machine.by_hand(size)} {sys.argv[0]}")
     data, folder = pack_program((program, np.geterr())), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
     try:
         key = secrets.token_bytes(32)
@@ -125,7 +121,7 @@ def _run_on_new_processes(program: Program, size: int, engine: str) -> Outcome:
             listener.listen()
             listener.settimeout(0.05)
             command += [sys.executable, "-c", WORKER, engine, str(folder), str(size)]
-            with _job(command, launcher.environment) as job, _first_connection(listener, key, job) as connection:
+            with _job(command, machine.ENVIRONMENT[engine]) as job, _first_connection(listener, key, job) as connection:
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
@@ -144,7 +140,8 @@ def _first_connection(listener: socket.socket, key: bytes, job: Job) -> Connecti
     while job.poll() is None:
         with suppress(TimeoutError, AuthenticationError, EOFError, ConnectionError):
             connection = Connection(listener.accept()[0].detach())
-            prove(connection, key, host=True)
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
             return connection
     raise EOFError
 
@@ -193,9 +190,9 @@ WORKER = "import sys; from parlab.world.processes.launch import worker; worker(*
 
 def worker(engine: str, folder: str, size: str) -> None:
     """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
-    here = _transport(engine, Path(folder))
+    here = _transport(engine)
     if here.size != int(size):
-        _refuse(folder, f"size={size}: {size} processes were started, and each finds {here.size}: {STRANGERS}")
+        _refuse(folder, f"size={size}: {size} processes were started, and each finds {here.size}: {machine.STRANGERS}")
         return
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.world.processes import launchers, nccl
+from parlab.world.processes import machine, nccl
 
 LENGTH = 128  # of a communicator's number
 _streams: dict[int, Stream] = {}
@@ -212,7 +212,7 @@ class FakeCuPy(SimpleNamespace):
                 Event=Event,
                 get_current_stream=lambda: self.current,
                 is_available=lambda: True,
-                Device=lambda number=0: SimpleNamespace(use=lambda: None),
+                Device=lambda number: SimpleNamespace(use=lambda: setattr(self, "used", number)),
                 runtime=SimpleNamespace(getDeviceCount=lambda: 4),
             ),
         )
@@ -221,5 +221,5 @@ class FakeCuPy(SimpleNamespace):
 def install(strict: bool = False) -> None:
     """Let the stand-in be this process's CuPy."""
     fake = FakeCuPy(strict)
-    launchers._cupy = lambda: fake
+    machine._cupy = lambda: fake
     nccl.pointer = pointer

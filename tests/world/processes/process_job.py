@@ -170,8 +170,8 @@ def worst(ours, threads):
     return float(np.max(errors, initial=0.0))  # NaN, if there is one
 
 
-def main(engine="mpi", size="PMI_SIZE", rank="PMI_RANK", other=array_api_strict):
-    size, rank = int(os.environ[size]), int(os.environ[rank])
+def main(engine="mpi", other=array_api_strict):
+    size, rank = int(os.environ["PMI_SIZE"]), int(os.environ["PMI_RANK"])
     output = sys.stdout
     sys.stdout = io.StringIO()  # for what programs print
     for name, chosen in programs(size, other).items():

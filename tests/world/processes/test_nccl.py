@@ -26,15 +26,14 @@ from tests.world.processes.process_job import bits
 
 
 @pytest.fixture
-def two(tmp_path):
-    with peers(tmp_path, 2) as made:
+def two():
+    with peers(2) as made:
         yield made
 
 
 def test_a_send_is_over_only_when_its_receiver_has_asked_and_nothing_runs_before(two):
     x, (a, b) = numbers(5), two
     sent = a.send(b"head", [x], 1, 0)
-    until(lambda: b.offers[0, 0], a, b)
     assert not sent.done()
     assert a._pairs[0, 1]._stream.log == [1]  # the first byte, which connects them
     coming = b.expect(0, 0, [x])
@@ -139,40 +138,42 @@ def waits_for_nothing(monkeypatch):
 
 
 def done_when_launched(monkeypatch):
-    monkeypatch.setattr(nccl._End, "done", lambda end: end.going and not end.on_host)
+    for kind in (nccl._Sent, nccl._Coming):
+        monkeypatch.setattr(kind, "done", lambda end: getattr(end, "event", None) or getattr(end, "_event", None))
 
 
 def room_when_it_goes(monkeypatch):
     into = nccl._Coming.into
 
     def late(coming, forms):
-        coming._for = None
+        coming._room_for = None
         return into(coming, forms)
 
     monkeypatch.setattr(nccl._Coming, "into", late)
 
 
 def last_come_first_served(monkeypatch):
-    gone = nccl.NCCLTransport._gone
+    launch = nccl.NCCLTransport._launch
 
-    def turned(transport, way):
-        transport._offered[way].reverse()
-        gone(transport, way)
-        transport._offered[way].reverse()
+    def turned(transport, dst, tag):
+        transport._offered[dst, tag].reverse()
+        launch(transport, dst, tag)
+        transport._offered[dst, tag].reverse()
 
-    monkeypatch.setattr(nccl.NCCLTransport, "_gone", turned)
+    monkeypatch.setattr(nccl.NCCLTransport, "_launch", turned)
 
 
 def launched_when_offered(monkeypatch):
-    send = nccl.NCCLTransport.send
+    send, launch = nccl.NCCLTransport.send, nccl.NCCLTransport._launch
 
     def at_once(transport, header, leaves, dst, tag):
-        end = send(transport, header, leaves, dst, tag)
-        transport._launch(end, (transport.rank, dst))
-        return end
+        sent = send(transport, header, leaves, dst, tag)
+        if sent.on_gpu:
+            launch(transport, dst, tag)
+        return sent
 
     monkeypatch.setattr(nccl.NCCLTransport, "send", at_once)
-    monkeypatch.setattr(nccl.NCCLTransport, "_gone", lambda transport, way: transport._offered[way].popleft())
+    monkeypatch.setattr(nccl.NCCLTransport, "_launch", lambda transport, dst, tag: None)
 
 
 MUTANTS = {
@@ -215,11 +216,11 @@ def shifted(transports):
         over.join()
 
 
-def test_the_first_messages_of_a_ring_of_4_pass_and_would_hang_if_pairs_were_not_connected(tmp_path, monkeypatch):
-    with peers(tmp_path / "connected", 4) as transports:
+def test_the_first_messages_of_a_ring_of_4_pass_and_would_hang_if_pairs_were_not_connected(monkeypatch):
+    with peers(4) as transports:
         assert shifted(transports) == [3.0, 0.0, 1.0, 2.0]
     monkeypatch.setattr(nccl._Pair, "_put", lambda pair, x: None)
-    with peers(tmp_path / "lazy", 4) as transports:
+    with peers(4) as transports:
         monkeypatch.undo()
         assert shifted(transports) == [None] * 4
 
@@ -236,10 +237,9 @@ def test_after_renew_nothing_of_what_was_under_way_is_left_and_messages_pass(two
     old = dict(a._pairs)
     together(lambda rank: two[rank].renew(), 2)
     with pytest.raises(RuntimeError, match="aborted"):
-        old[0, 1].launch([x], a.posted(b"\1"))
+        old[0, 1].launch([x], a._posted([x]))
     sent, coming = a.send(b"new", [2 * x], 1, 0), b.expect(0, 0, [x])
-    until(lambda: coming.header() is not None, a, b)
-    assert coming._offer.header == b"new"
+    assert coming.header() == b"new"
     leaves = coming.into([(x.shape, x.dtype)])
     until(lambda: coming.done() and sent.done(), a, b)
     assert np.array_equal(leaves[0], 2 * x)
@@ -278,13 +278,13 @@ def on_nccl(transports, program, args, kwargs):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_what_lies_on_the_device_stays_there_and_has_the_bits_of_threads(tmp_path, size):
+def test_what_lies_on_the_device_stays_there_and_has_the_bits_of_threads(size):
     cut = [shard(x, size, "zigzag") for x in draw_inputs(1, 4, 2, 8 * size, 3)]
     programs = [
         (both, [per_rank([on_device(x) for x in pieces]) for pieces in cut], {"causal": True, "layout": "zigzag"}),
         (mixed, [array_api_strict], {}),
     ]
-    with peers(tmp_path, size, strict=True) as transports:
+    with peers(size, strict=True) as transports:
         for program, args, kwargs in programs:
             results, seen = on_nccl(transports, program, args, kwargs)
             asked = [place for place in seen.explicit if not place.startswith("world/send_buffer.py")]
@@ -295,9 +295,9 @@ def test_what_lies_on_the_device_stays_there_and_has_the_bits_of_threads(tmp_pat
             assert bits(at_home(results)) == bits(at_home(threads))
 
 
-def test_a_transport_that_goes_by_host_memory_is_seen_to(tmp_path, monkeypatch):
+def test_a_transport_that_goes_by_host_memory_is_seen_to(monkeypatch):
     monkeypatch.setattr(nccl.NCCLTransport, "ready", lambda transport, x: in_host_memory(x))
-    with peers(tmp_path, 2, strict=True) as transports:
+    with peers(2, strict=True) as transports:
         _, seen = on_nccl(
             transports, lambda comm, x: comm.sendrecv(x, comm.right, comm.left), [on_device(np.ones(3))], {}
         )

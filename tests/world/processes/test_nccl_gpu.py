@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +12,11 @@ import pytest
 from parlab import per_rank, run
 from parlab.arrays import to_numpy
 from parlab.world.doctor import findings
-from parlab.world.processes import spawn
-from parlab.world.processes.launchers import NCCLLauncher
+from parlab.world.processes import machine
 from tests.libraries import CUPY
 from tests.world.processes.process_job import bits, ring
-from tests.world.processes.test_nccl_processes import environment
+from tests.world.processes.test_processes import MPIEXEC, ROOT, environment
 
-ROOT = Path(__file__).parents[3]
 SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}  # ranks may share a GPU
 
 
@@ -29,7 +26,7 @@ def refusal():
         for name, value in SHARED.items():
             patch.setenv(name, value)
         try:
-            NCCLLauncher().check(2)
+            machine.check("nccl", 2)
         except ValueError as error:
             return str(error)
     return ""
@@ -60,10 +57,9 @@ def test_a_sum_of_128_mib_a_rank_is_numpys():
 
 
 @pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size, port):
-    command = [sys.executable, "-I", "-S", spawn.__file__, str(size), sys.executable]
-    command += ["-m", "tests.world.processes.gpu_job", "4"]
-    known = environment(port) | {"PYTHONPATH": ":".join([str(ROOT), *sys.path])} | NCCLLauncher.environment
+def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size):
+    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.processes.nccl_job", "4"]
+    known = environment() | machine.MANY_KERNELS
     done = subprocess.run(command, env=known, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     found = dict(map(json.loads, done.stdout.splitlines()))

@@ -24,7 +24,7 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.world import DeadlockError, WorldError
-from parlab.world.processes import launch, launchers, spawn
+from parlab.world.processes import launch, machine
 from tests.world.processes.process_job import PARITY
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
@@ -35,7 +35,7 @@ every_size = pytest.mark.parametrize("size", [pytest.param(1, marks=slow), 2, 3,
 
 
 def environment():
-    return {**os.environ, **launchers.POLITE, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **machine.POLITE, "PYTHONPATH": str(ROOT)}
 
 
 @cache
@@ -416,14 +416,13 @@ def test_who_does_not_know_the_key_is_not_welcomed_and_the_next_one_is(tmp_path)
 
 
 def test_without_mpi_the_error_names_the_command_that_adds_it(monkeypatch):
-    monkeypatch.setattr(launchers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="mpi4py is not installed; python -m pip install mpi4py mpich"):
         run(print, 2, engine="mpi")
 
 
 def test_an_mpiexec_of_another_mpi_that_leaves_each_process_alone_is_an_error_and_no_sum_of_1(monkeypatch, capfd):
-    started = [sys.executable, "-I", "-S", spawn.__file__, "2"]  # not by mpiexec, so MPI knows nothing of the other
-    monkeypatch.setattr(launchers.MPILauncher, "command", lambda self, size: list(started))
+    monkeypatch.setattr(machine, "command", lambda engine, size: ["/bin/sh", "-c", '"$@" & "$@"; wait', "twice"])
     with pytest.raises(ValueError, match=r"size=2: 2 processes were started, and each finds 1: mpiexec and mpi4py bel"):
         run(lambda comm: comm.all_reduce(np.ones(3)), 2, engine="mpi")
     assert "Traceback" not in capfd.readouterr().out
