@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.timing import ratio, seconds
 from parlab.world import DGX_A100, Comm, run
-from parlab.world.threads.process_state import wake_without_preempting
+from parlab.world.engines.process_state import wake_without_preempting
 
 MESSAGES = 16_384
 

@@ -105,9 +105,9 @@ def test_readme_lists_every_notebook_and_links_only_to_what_exists():
         ("labs/stage", "import parlab.views.stage"),
         ("labs/stage", "from matplotlib.figure import Figure"),
         ("world/run", "import IPython.display"),
-        ("world/values", "import parlab.world.clock"),
-        ("world/clock/__init__", "import parlab.world.threads"),
-        ("world/threads/__init__", "import parlab.world.processes"),
+        ("world/values", "import parlab.world.engines"),
+        ("world/engines/__init__", "import parlab.world.clock"),
+        ("world/engines/__init__", "import parlab.world.processes"),
         ("world/elsewhere", "import numpy"),
         ("elsewhere", "import parlab.arrays"),
     ],
@@ -150,7 +150,7 @@ def _tiny_house(folder: Path) -> None:
         (folder / f"parlab/{room}/__init__.py").write_text(f"from parlab.{room} import {module}\n", encoding="utf-8")
         text = "".join(f"import {name}\n" for name in imports)
         (folder / f"parlab/{room}/{module}.py").write_text(text, encoding="utf-8")
-    for room in ("clock", "threads", "processes"):
+    for room in ("clock", "engines", "processes"):
         (folder / "parlab/world" / room).mkdir()
         (folder / f"parlab/world/{room}/__init__.py").touch()
 

@@ -12,7 +12,7 @@ LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
 PIPELINES = ("04_", "04b", "07_", "08_")  # lessons in which a rank may have several chunks of the model
 WATCHED = {  # files that have times by a watch, or talk about those of others
     *("parlab/world/fit.py", "parlab/world/processes/wallclock.py", "parlab/world/processes/records.py"),
-    *("parlab/world/processes/engine.py", "parlab/world/threads/base.py", "parlab/world/run.py"),
+    *("parlab/world/processes/engine.py", "parlab/world/engines/base.py", "parlab/world/run.py"),
     *(
         "parlab/views/timelines/measured.py",
         "parlab/labs/processes.py",

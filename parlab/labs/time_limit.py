@@ -9,7 +9,7 @@ import traceback
 from types import FrameType
 
 from parlab.labs.explained import learners
-from parlab.world.threads.base import Engine
+from parlab.world.engines.base import Engine
 
 GRACE = 3  # seconds until an answer that does not end is left behind
 

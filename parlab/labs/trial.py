@@ -21,9 +21,9 @@ from parlab.labs.results import plain
 from parlab.labs.time_limit import TimeLimit
 from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
-from parlab.world.clock.log import PRINT
+from parlab.world.engines.base import Engine, inside_a_rank
+from parlab.world.engines.log import PRINT
 from parlab.world.errors import DeadlockError, Unwind
-from parlab.world.threads.base import Engine, inside_a_rank
 
 SHOWN = 1500  # characters of what an answer prints
 

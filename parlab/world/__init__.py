@@ -6,12 +6,12 @@ when, on the hardware of a `Cluster`. `errors` are what ranks can do wrong toget
 
 Below stand three packages:
 
-- `clock`: a rank's `log`, the numbered `trace` of all ranks, and the `replay` that times it.
-- `threads`: the `tasks` of ranks, how they wait and are woken (`base`), and ranks as threads of this process
-  (`engine`).
+- `engines`: the `tasks` of ranks and the `log` of each, how they wait and are woken (`base`), and ranks as `threads` of
+  this process.
 - `processes`: ranks as processes. `launch` starts them, `engine` runs one in each, `mpi` and `nccl` carry the bytes.
+- `clock`: the numbered `trace` of all logs, and the `replay` that times it.
 
-A message's way: `Comm.send` checks the value; the engine's `post_send` offers it; `mailbox` (threads) or `transport`
+A message's way: `Comm.send` checks the value; the engine's `post_send` offers it; a `Mailbox` (threads) or `transport`
 (processes) brings it to the receiver; both engines log it alike, and `replay` says when it moved.
 """
 

@@ -9,15 +9,15 @@ from typing import Any
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
 from parlab.arrays import Array, namespace
 from parlab.world import collectives, values
-from parlab.world.clock.log import COMPUTE, PRINT
 from parlab.world.cluster import MOST_SECONDS
 from parlab.world.collectives import checked
 from parlab.world.collectives.checked import Collective
 from parlab.world.collectives.common import cut
+from parlab.world.engines.base import Engine
+from parlab.world.engines.log import COMPUTE, PRINT
+from parlab.world.engines.tasks import BACKGROUND, Group, Message, Signal, Task
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.send_buffer import SendBuffer
-from parlab.world.threads.base import Engine
-from parlab.world.threads.tasks import BACKGROUND, Group, Message, Signal, Task
 from parlab.world.values import Value, one_array
 
 
@@ -118,14 +118,16 @@ class Comm:
         Raises: as `send`. If `x` has changed, `wait()` raises a RequestError.
         """
         message = self._post_send(x, dst, label)
-        return SendRequest(self, "isend", message, SendBuffer(self._task, values.checked(x, "x"), message.dst))
+        return SendRequest(
+            self._engine, self._task, "isend", message, SendBuffer(self._task, values.checked(x, "x"), message.dst)
+        )
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Start to receive, and return at once; `wait()` returns the value. This rank holds its memory from now on.
 
         See `recv`.
         """
-        return Request(self, "irecv", self._post_receive(src, like, label))
+        return Request(self._engine, self._task, "irecv", self._post_receive(src, like, label))
 
     def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
         try:
@@ -345,7 +347,7 @@ class Comm:
             lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy), cell[0]),
             self._last_in_background,
         )
-        return CollectiveRequest(self, call, self._last_in_background, cell)
+        return CollectiveRequest(self._engine, self._task, call, self._last_in_background, cell)
 
     def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks with the same `color` form a group, ordered by `key`, then by rank.

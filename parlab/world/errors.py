@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from parlab.world.run import Run
+from typing import Any
 
 
 class WorldError(RuntimeError):
-    """The base of all errors between ranks. `run` is the run up to the failure, so it can be drawn."""
+    """The base of all errors between ranks. `run` is the `Run` up to the failure, so it can be drawn."""
 
-    run: Run | None = None
+    run: Any = None
 
 
 class MismatchError(WorldError, ValueError):

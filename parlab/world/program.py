@@ -13,11 +13,11 @@ import numpy as np
 from parlab import arrays
 from parlab.world import values
 from parlab.world.comm import Comm
+from parlab.world.engines.base import Engine
+from parlab.world.engines.process_state import interrupts, one_blas_thread
+from parlab.world.engines.tasks import Task
 from parlab.world.errors import DeadlockError
 from parlab.world.send_buffer import finish
-from parlab.world.threads.base import Engine
-from parlab.world.threads.process_state import interrupts, one_blas_thread
-from parlab.world.threads.tasks import Task
 from parlab.world.timeline import Timeline
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from parlab.world.engines.base import Engine
+from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import RequestError
 from parlab.world.send_buffer import SendBuffer
-from parlab.world.threads.tasks import Signal
 from parlab.world.values import Value
-
-if TYPE_CHECKING:
-    from parlab.world.comm import Comm
 
 
 class Request:
     """A send, a receive or a collective that has started. Wait for it exactly once."""
 
-    def __init__(self, comm: Comm, call: str, posted: Any):
-        self._task, self._engine, self._call = comm._task, comm._engine, call
+    def __init__(self, engine: Engine, task: Task, call: str, posted: Any):
+        self._engine, self._task, self._call = engine, task, call
         self.posted: Any = posted  # a Message; for a collective, the Signal that is raised at its end
-        self._task.open.add(self)
+        task.open.add(self)
 
     def __repr__(self) -> str:
         return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
@@ -49,8 +47,8 @@ class Request:
 class SendRequest(Request):
     """An `isend`, and the memory that belongs to it until it is waited for."""
 
-    def __init__(self, comm: Comm, call: str, posted: Any, sent: SendBuffer):
-        super().__init__(comm, call, posted)
+    def __init__(self, engine: Engine, task: Task, call: str, posted: Any, sent: SendBuffer):
+        super().__init__(engine, task, call, posted)
         self._sent = sent
 
     def _finish(self) -> None:
@@ -62,8 +60,8 @@ class SendRequest(Request):
 class CollectiveRequest(Request):
     """A collective in the background. It keeps the call's array until `wait`, so the program's task always frees it."""
 
-    def __init__(self, comm: Comm, call: str, done: Signal, array: Any):
-        super().__init__(comm, call, done)
+    def __init__(self, engine: Engine, task: Task, call: str, done: Signal, array: Any):
+        super().__init__(engine, task, call, done)
         self._array = array
 
     def __repr__(self) -> str:

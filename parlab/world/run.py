@@ -11,11 +11,11 @@ from parlab.arguments import instance, whole
 from parlab.world.clock.replay import replay
 from parlab.world.clock.trace import Trace, traced
 from parlab.world.cluster import CLASSROOM, Cluster
+from parlab.world.engines.base import inside_a_rank
+from parlab.world.engines.tasks import Task
+from parlab.world.engines.threads import ThreadsEngine
 from parlab.world.errors import WorldError
 from parlab.world.program import Outcome, carry_out, each_part, per_rank
-from parlab.world.threads.base import inside_a_rank
-from parlab.world.threads.engine import ThreadsEngine
-from parlab.world.threads.tasks import Task
 from parlab.world.timeline import Timeline
 from parlab.world.units import several
 

@@ -19,9 +19,9 @@ import numpy as np
 from parlab import arrays
 from parlab.arrays import Array
 from parlab.world import values
+from parlab.world.engines.diagnosis import program_line
+from parlab.world.engines.tasks import Task
 from parlab.world.errors import RequestError
-from parlab.world.threads.diagnosis import program_line
-from parlab.world.threads.tasks import Task
 from parlab.world.values import Value
 
 SMALL = 2048  # bytes; a larger array is compared by sums

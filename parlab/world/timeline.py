@@ -6,15 +6,14 @@ Records of one kind are stored in columns, because a long run has hundreds of th
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from operator import methodcaller
 from typing import Any, NamedTuple
 
 from parlab.arguments import whole
 from parlab.files import write_whole
+from parlab.world.chrome_trace import chrome_trace
 from parlab.world.units import format_bytes, format_time, several
 
 
@@ -248,42 +247,9 @@ class Timeline:
         """
         if not isinstance(path, str | os.PathLike):
             raise ValueError(f"path={path!r:.60}: must be a path")
-        events = {"traceEvents": self._trace_events(), "displayTimeUnit": "ns"}
-        text = json.dumps(events, separators=(",", ":"), default=methodcaller("item"))  # a cost may be NumPy's number
-        write_whole(path, text)
-
-    def _trace_events(self) -> list[dict[str, Any]]:
-        micro = 1e6 if self.unit == "ps" else 1e-6  # ticks a microsecond; one unit of cost is drawn as a second
-        events: list[dict[str, Any]] = []
-        for rank in range(self.size):
-            events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
-            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": 0, "args": {"name": "program"}})
-            events += (
-                {"ph": "C", "name": "held bytes", "pid": rank, "ts": time / micro, "args": {"bytes": total}}
-                for time, total in self.held(rank)
-            )
-        for span in self.spans:
-            if span.kind in ("compute", "wait"):
-                place = {"name": span.name, "pid": span.rank, "tid": 0, "ts": span.start / micro}
-                events.append({**place, "ph": "X", "cat": span.kind, "dur": (span.end - span.start) / micro})
-        # Slices of one track must not overlap, so messages at the same time need several tracks.
-        tracks: dict[tuple[int, str], list[float]] = {}  # for each track, the time from which it is free
-        for number, t in enumerate(self.transfers):
-            if t.end == t.start:
-                continue
-            for rank, kind, arrow in ((t.src, "send", {"ph": "s"}), (t.dst, "receive", {"ph": "f", "bp": "e"})):
-                free = tracks.setdefault((rank, kind), [])
-                track = next((track for track, end in enumerate(free) if end <= t.start), len(free))
-                tid = 1 + 2 * track + (kind == "receive")
-                if track == len(free):
-                    free.append(t.end)
-                    args = {"name": f"{kind}s"}
-                    events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": args})
-                free[track] = t.end
-                place = {"name": t.name, "pid": rank, "tid": tid, "ts": t.start / micro}
-                events.append({**place, "ph": "X", "cat": kind, "dur": (t.end - t.start) / micro})
-                events.append({**place, **arrow, "cat": "message", "id": number})
-        return events
+        ticks = 1e6 if self.unit == "ps" else 1e-6  # a microsecond; one unit of cost is drawn as a second
+        held = [self.held(rank) for rank in range(self.size)]
+        write_whole(path, chrome_trace(self.spans, self.transfers, held, ticks))
 
 
 MOST_ROWS = 16  # ranks that `repr` lists

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parlab.world import collectives, per_rank, run, values
-from parlab.world.threads import tasks
+from parlab.world.engines import tasks
 from tests.world.test_collectives import EVEN, LINK, counted, draw
 
 

@@ -1,1 +1,1 @@
-"""The simulated clock: what each rank logged (`log`), numbered (`trace`), and timed on a cluster (`replay`)."""
+"""The simulated clock: what each rank logged, numbered (`trace`) and timed on a cluster (`replay`)."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from parlab.world.clock.log import AWAIT, COMPUTE, ENTER, HOLD, POST_RECEIVE, SIGNAL, WAIT
 from parlab.world.clock.trace import Trace
 from parlab.world.cluster import A_LEVEL, Cluster, picoseconds
+from parlab.world.engines.log import AWAIT, COMPUTE, ENTER, HOLD, POST_RECEIVE, SIGNAL, WAIT
 from parlab.world.timeline import Timeline, columns_of
 
 Printed = tuple[int, int, str]  # time, rank, text

@@ -6,13 +6,11 @@ Messages are numbered by sender, then by the order of its posts. So the same pro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.world import values
-from parlab.world.clock.log import AWAIT, COMPUTE, ENTER, HOLD, POST_SEND, PRINT, SIGNAL
-
-if TYPE_CHECKING:
-    from parlab.world.threads.tasks import Task
+from parlab.world.engines.log import AWAIT, COMPUTE, ENTER, HOLD, POST_SEND, PRINT, SIGNAL
+from parlab.world.engines.tasks import Task
 
 
 class TracedCollective(NamedTuple):

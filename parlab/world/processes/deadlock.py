@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from parlab.world.clock.log import POST_RECEIVE, POST_SEND
+from parlab.world.engines.diagnosis import call_of
+from parlab.world.engines.log import POST_RECEIVE, POST_SEND
+from parlab.world.engines.tasks import CollectiveCall, Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
-from parlab.world.threads.diagnosis import call_of
-from parlab.world.threads.tasks import CollectiveCall, Signal, Task
 
 Report = dict[str, Any]  # of one rank, as JSON has it
 

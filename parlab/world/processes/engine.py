@@ -22,14 +22,14 @@ import numpy as np
 
 from parlab import arrays
 from parlab.world import values
-from parlab.world.clock.log import ENTER, POST_RECEIVE, POST_SEND
+from parlab.world.engines.base import Engine
+from parlab.world.engines.diagnosis import difference, other_form, other_label, places_of
+from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
+from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.errors import MismatchError, Unwind
 from parlab.world.processes import deadlock
 from parlab.world.processes.transport import Transport, form_of
 from parlab.world.processes.wallclock import waited_for
-from parlab.world.threads.base import Engine
-from parlab.world.threads.diagnosis import difference, other_form, other_label, places_of
-from parlab.world.threads.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.values import Value
 
 SPINS, YIELDS = 5, 15  # polls without a pause, then polls that offer the core, before the first sleep

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parlab.world.clock.log import POST_SEND
-from parlab.world.threads.tasks import CollectiveCall, Signal, Task
+from parlab.world.engines.log import POST_SEND
+from parlab.world.engines.tasks import CollectiveCall, Signal, Task
 from parlab.world.timeline import Timeline, columns_of
 
 Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # nanoseconds ahead, computes, waits

@@ -25,8 +25,8 @@ from tests.pipeline.models import tanh_model
 from tests.sequence.rings import both, draw_inputs
 from tests.tensor.models import model, text
 from tests.world import test_errors
+from tests.world.engines import test_deadlock
 from tests.world.random_programs import program, random_steps
-from tests.world.threads import test_deadlock
 from tests.zero.models import batches, train
 from tests.zero.models import model as small_model
 

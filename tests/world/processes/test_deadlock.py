@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parlab.world.clock.log import POST_RECEIVE, POST_SEND
+from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.processes.deadlock import deadlock_in, failed, some_can_move
 
 WAY = ["world", "messages", 0, 1]  # from rank 0 to rank 1

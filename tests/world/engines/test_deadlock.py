@@ -413,6 +413,6 @@ def test_a_deadlock_that_cannot_be_described_still_ends_the_run(monkeypatch):
     def fails(tasks):
         raise ZeroDivisionError("no description")
 
-    monkeypatch.setattr("parlab.world.threads.engine.deadlock_of", fails)
+    monkeypatch.setattr("parlab.world.engines.threads.deadlock_of", fails)
     with pytest.raises(ZeroDivisionError, match="no description"):
         run(lambda comm: comm.recv(comm.left, np.ones(1)), 3)

@@ -16,7 +16,7 @@ import numpy as np
 from parlab import arrays
 from parlab.arrays import Array
 from parlab.world import values
-from parlab.world.clock.log import HOLD
+from parlab.world.engines.log import HOLD
 from parlab.world.values import Value
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.world import values
-from parlab.world.clock.log import ENTER, POST_RECEIVE, POST_SEND
+from parlab.world.engines.base import Engine
+from parlab.world.engines.diagnosis import deadlock_of, difference, mismatch
+from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
+from parlab.world.engines.process_state import wake_without_preempting
+from parlab.world.engines.tasks import CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.errors import MismatchError
-from parlab.world.threads.base import Engine
-from parlab.world.threads.diagnosis import deadlock_of, difference, mismatch
-from parlab.world.threads.process_state import wake_without_preempting
-from parlab.world.threads.tasks import CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.values import Value
 
 

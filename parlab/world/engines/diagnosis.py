@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 
 from parlab.world import values
+from parlab.world.engines.tasks import CollectiveCall, Group, Message, Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
-from parlab.world.threads.tasks import CollectiveCall, Group, Message, Signal, Task
 from parlab.world.values import Value
 
 

@@ -2,7 +2,7 @@
 
 A `Comm` talks to an `Engine`. A task is a thread with a `Task` record: it runs a rank's program, or a collective in the
 background. A task that must wait parks on a lock of its own, so waking it disturbs no other. All state changes under
-one mutex, which is held for a few microseconds and never while data are copied. `threads/engine.py` and
+one mutex, which is held for a few microseconds and never while data are copied. `engines/threads.py` and
 `processes/engine.py` say how messages reach the other ranks.
 """
 
@@ -23,10 +23,10 @@ import numpy as np
 
 from parlab import arrays
 from parlab.world import values
-from parlab.world.clock.log import AWAIT, SIGNAL, WAIT
+from parlab.world.engines.log import AWAIT, SIGNAL, WAIT
+from parlab.world.engines.process_state import collector_paused
+from parlab.world.engines.tasks import Awaited, Group, Mailbox, Message, Signal, Task, working
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
-from parlab.world.threads.process_state import collector_paused
-from parlab.world.threads.tasks import Awaited, Group, Mailbox, Message, Signal, Task, working
 from parlab.world.values import Value
 
 inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # the rank's engine
