@@ -193,7 +193,8 @@ class ProcessEngine(Engine):
         self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
-        self.serial = collective.serial
+        if detail is not None:  # else it may be a collective beside a split, which must not change the split's number
+            self.serial = collective.serial
         return collective.details
 
     def _on_calls(self, payload: list[Any]) -> None:

@@ -128,6 +128,32 @@ def sums_in_halves(comm, x):
     return comm.all_reduce(x) + half.all_reduce(x) + beside.wait()
 
 
+def two_groups_of_the_same_two(comm):
+    """Ranks 2 and 3 form a pair, and in it the same pair again. Their messages are posted in one order here and in
+    another there. Rank 0 starts a collective beside the second split, and rank 3 enters it before it makes the group.
+    """
+    pair, engine = comm.split(comm.rank // 2), comm._engine
+    if comm.rank == 0:
+        comm.recv(2, np.zeros(0))
+    beside = comm.iall_reduce(np.ones(4))
+    if comm.rank == 3:
+        subgroup = engine.subgroup
+        engine.subgroup = lambda name, members: (beside.wait(), subgroup(name, members))[1]
+    again = pair.split(0)
+    if comm.rank == 2:
+        comm.send(np.zeros(0), 0)
+        for request in [pair.isend(np.ones(1), 1), again.isend(2 * np.ones(1), 1)]:
+            request.wait()
+    requests = [again.irecv(0, np.zeros(1)), pair.irecv(0, np.zeros(1))] if comm.rank == 3 else []
+    if comm.rank < 3:
+        beside.wait()
+    return [float(request.wait()[0]) for request in requests]
+
+
+def test_a_group_inside_a_group_of_the_same_ranks_has_messages_of_its_own():
+    assert run(two_groups_of_the_same_two, 4, engine="mpi").results[3] == [2.0, 1.0]
+
+
 def test_mpis_own_collectives_in_a_group_its_halves_and_beside_it_send_no_message_where_ours_send_56():
     ours, native = (run(sums_in_halves, 4, np.ones(4), engine="mpi", collectives=own) for own in ("ours", "native"))
     for one, other in zip(ours.results, native.results, strict=True):
