@@ -193,7 +193,8 @@ class _Pair:
         self._start = communicator.recv if end else communicator.send
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self.abort = communicator.abort
-        self._put(cupy.empty((1,), np.uint8))
+        first = cupy.empty((1,), np.uint8)  # its memory must live until the message has passed
+        self._put(first)
         self._stream.synchronize()
 
     def launch(self, leaves: list[Any], posted: Any) -> Any:
