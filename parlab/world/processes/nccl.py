@@ -67,7 +67,9 @@ class _Coming:
 
     def into(self, forms: list[Form]) -> list[Any]:
         """See `Coming`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
-        of = {place: [form for form, at in zip(forms, self._places, strict=True) if at == place] for place in (GPU, HOST)}
+        of = {
+            place: [form for form, at in zip(forms, self._places, strict=True) if at == place] for place in (GPU, HOST)
+        }
         came = {HOST: iter(self._by_mpi.into(of[HOST])), GPU: iter(self._onto_gpu(of[GPU]))}
         return [next(came[place]) for place in self._places]
 
@@ -105,7 +107,9 @@ class NCCLTransport:
 
     def _meet(self) -> None:
         """Make a communicator with each other rank and for each direction. The sender draws its number."""
-        self._offered: dict[tuple[int, int], deque[_Sent]] = defaultdict(deque)  # by receiver and tag, before their "go"
+        self._offered: dict[tuple[int, int], deque[_Sent]] = defaultdict(
+            deque
+        )  # by receiver and tag, before their "go"
         others = [peer for peer in range(self.size) if peer != self.rank]
         drawn = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         of_all = self.share(pickle.dumps(self.gather(pickle.dumps(drawn))))

@@ -13,6 +13,8 @@ from parlab import run
 from parlab.world.processes import machine
 
 SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
 def gpus(count=2, nccl=True, version=22000):
     cuda = SimpleNamespace(
         is_available=lambda: count > 0,
@@ -63,7 +65,11 @@ def test_nccl_is_found_in_a_cupy_whose_cuda_has_it_only_when_it_was_imported_by_
             {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
             r"NCCL_MULTI_RANK_GPU_ENABLE=1: needs NCCL 2\.30 or newer, .* 22000",
         ),
-        (gpus(4), {"TORCHELASTIC_RUN_ID": "none"}, r"torchrun has started this script.* mpiexec -n 3 python .* or by srun"),
+        (
+            gpus(4),
+            {"TORCHELASTIC_RUN_ID": "none"},
+            r"torchrun has started this script.* mpiexec -n 3 python .* or by srun",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_with_what_helps(here, cupy, variables, message):

@@ -11,7 +11,7 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import to_numpy
-from parlab.world.doctor import findings
+from parlab.cli.checks import findings
 from parlab.world.processes import machine
 from tests.libraries import CUPY
 from tests.world.processes.process_job import bits, ring

@@ -1,4 +1,4 @@
-"""The doctor: which parts work on this machine. Each one is tried, not only looked for."""
+"""The checks of `parlab doctor`: which parts work on this machine. Each one is tried, not only looked for."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ CHECKS: list[tuple[str, Callable[[], str], str, bool]] = [
 def findings() -> list[Finding]:
     """Try everything, in turn."""
     found = []
-    for name, check, remedy, needed in CHECKS:
+    for name, attempt, remedy, needed in CHECKS:
         try:
-            found.append(Finding(name, True, check(), needed=needed))
+            found.append(Finding(name, True, attempt(), needed=needed))
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             found.append(Finding(name, False, f"{lines[0]:.100}", remedy, needed))
