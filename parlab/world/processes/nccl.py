@@ -1,5 +1,5 @@
-"""Messages by NCCL, with CuPy, from one GPU's memory to another's. All else travels by MPI: the header of a message, its
-arrays in host memory, and the notes.
+"""Messages by NCCL, with CuPy, from one GPU's memory to another's. All else travels by MPI: headers, arrays in host
+memory, and notes.
 
 When the header has come, the receiver, which has made room on its GPU, tells the sender "go" and launches its receive
 kernel. On "go" the sender launches its send kernel. Every ordered pair of ranks has a communicator and a stream of its
@@ -30,6 +30,10 @@ from parlab.world.processes.transport import Coming, Form, Sent, Transport, form
 
 GO = b"go "  # begins a note to a sender: go, the receiver, the tag
 GPU, HOST = "gh"  # a letter for each array of a message, before the header
+
+
+def _by_place(items: Sequence[Any], places: str) -> dict[str, list[Any]]:
+    return {place: [item for item, at in zip(items, places, strict=True) if at == place] for place in (GPU, HOST)}
 
 
 class _Sent:
@@ -67,9 +71,7 @@ class _Coming:
 
     def into(self, forms: list[Form]) -> list[Any]:
         """See `Coming`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
-        of = {
-            place: [form for form, at in zip(forms, self._places, strict=True) if at == place] for place in (GPU, HOST)
-        }
+        of = _by_place(forms, self._places)
         came = {HOST: iter(self._by_mpi.into(of[HOST])), GPU: iter(self._onto_gpu(of[GPU]))}
         return [next(came[place]) for place in self._places]
 
@@ -107,9 +109,7 @@ class NCCLTransport:
 
     def _meet(self) -> None:
         """Make a communicator with each other rank and for each direction. The sender draws its number."""
-        self._offered: dict[tuple[int, int], deque[_Sent]] = defaultdict(
-            deque
-        )  # by receiver and tag, before their "go"
+        self._offered: dict[tuple[int, int], deque[_Sent]] = defaultdict(deque)  # by receiver and tag, until their "go"
         others = [peer for peer in range(self.size) if peer != self.rank]
         drawn = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         of_all = self.share(pickle.dumps(self.gather(pickle.dumps(drawn))))
@@ -130,7 +130,7 @@ class NCCLTransport:
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _Sent:
         """See `Transport`."""
         places = "".join(GPU if self._on_gpu(x) else HOST for x in leaves)
-        of = {place: [x for x, at in zip(leaves, places, strict=True) if at == place] for place in (GPU, HOST)}
+        of = _by_place(leaves, places)
         by_mpi = self._by_mpi.send(f"{places}\n".encode() + header, of[HOST], dst, tag)
         sent = _Sent(by_mpi, of[GPU], self._posted(of[GPU]))
         if sent.on_gpu:

@@ -48,7 +48,7 @@ def _code_of(make: Callable[..., types.CodeType], parts: tuple[Any, ...], filena
 
 
 class _ProgramPickler(cloudpickle.CloudPickler):
-    dispatch_table = ChainMap({types.CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table)
+    dispatch_table: Any = ChainMap({types.CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table)
 
 
 def unpack_program(data: bytes) -> Any:
