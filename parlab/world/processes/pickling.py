@@ -12,7 +12,7 @@ import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -48,7 +48,7 @@ def _code_of(make: Callable[..., types.CodeType], parts: tuple[Any, ...], filena
 
 
 class _ProgramPickler(cloudpickle.CloudPickler):
-    dispatch_table: Any = ChainMap({types.CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap({types.CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table)
 
 
 def unpack_program(data: bytes) -> Any:
