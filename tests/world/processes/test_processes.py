@@ -456,6 +456,6 @@ def test_an_mpiexec_of_another_mpi_that_leaves_each_process_alone_is_an_error_an
 
 def test_another_number_of_processes_than_size_is_refused_with_the_command(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
-    monkeypatch.setattr(launch, "_transport", lambda engine: SimpleNamespace(size=4))
+    monkeypatch.setattr(launch, "transport_of", lambda engine: SimpleNamespace(size=4))
     with pytest.raises(ValueError, match=r"size=3: this script runs on 4 processes; use size=4, or .* -n 3 python"):
         run(print, 3, engine="mpi")
