@@ -8,14 +8,16 @@ from typing import Any
 
 from parlab.arguments import amount, checked_axis, checked_rank, text, whole
 from parlab.arrays import Array, namespace
-from parlab.world import collectives, values
+from parlab.world import values
 from parlab.world.cluster import MOST_SECONDS
-from parlab.world.collectives import checked
-from parlab.world.collectives.checked import Collective
-from parlab.world.collectives.common import cut
+from parlab.world.collectives import calls
+from parlab.world.collectives.calls import Collective
+from parlab.world.collectives.common import combiner, cut, equal_lengths
+from parlab.world.collectives.rooted import binomial_broadcast, binomial_reduce, linear_gather, linear_scatter
+from parlab.world.collectives.shifts import dissemination_barrier
 from parlab.world.engines.base import Engine
 from parlab.world.engines.log import COMPUTE, PRINT
-from parlab.world.engines.tasks import BACKGROUND, Group, Message, Signal, Task
+from parlab.world.engines.tasks import BACKGROUND, Group, Mailbox, Message, Signal, Task
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.send_buffer import SendBuffer
 from parlab.world.values import Value, one_array
@@ -44,8 +46,8 @@ class Comm:
         self._channel = channel
         self._strategy = strategy  # the name that `split` was given
         self._name = self._named("message")  # timelines show its messages under this name
-        self._outboxes: dict[int, Any] = {}
-        self._inboxes: dict[int, Any] = {}
+        self._outboxes: dict[int, Mailbox] = {}  # to each rank, when it was first needed
+        self._inboxes: dict[int, Mailbox] = {}
         self._splits = 0
         self._inner: Comm | None = None
         self._native: Callable[..., Any] | None = None  # runs the engine's own collectives, if it has them
@@ -79,7 +81,7 @@ class Comm:
             ValueError: `dst` is not a rank of the group, or `x` holds other things than arrays.
             DeadlockError: no rank can continue. `run` raises it.
         """
-        self._post_send(x, dst, label, call="send")
+        self._post_send(self._outbox(dst), values.checked(x, "x"), label, call="send")
 
     def recv(self, src: int, like: Value, *, label: Any = None) -> Value:
         """Receive the next value from rank `src`.
@@ -93,7 +95,8 @@ class Comm:
             ValueError: `src` is not a rank of the group.
             MismatchError: the message has another form than `like`, or another label.
         """
-        return self._engine.take(self._task, self._post_receive(src, like, label, call="recv"))
+        message = self._post_receive(self._inbox(src), values.checked(like, "like"), label, call="recv")
+        return self._engine.take(self._task, message)
 
     def sendrecv(
         self, x: Value, dst: int, src: int, like: Value = None, *, label: Any = None, expected: Any = None
@@ -105,8 +108,10 @@ class Comm:
 
         Raises: as `send` and `recv`.
         """
-        out = self._post_send(x, dst, label)
-        back = self._post_receive(src, x if like is None else like, label if expected is None else expected)
+        outbox, inbox, x = self._outbox(dst), self._inbox(src), values.checked(x, "x")
+        like = x if like is None else values.checked(like, "like")
+        out = self._post_send(outbox, x, label)
+        back = self._post_receive(inbox, like, label if expected is None else expected)
         self._engine.wait(self._task, (out, back), "sendrecv")
         return self._engine.take(self._task, back)
 
@@ -117,41 +122,38 @@ class Comm:
 
         Raises: as `send`. If `x` has changed, `wait()` raises a RequestError.
         """
-        message = self._post_send(x, dst, label)
-        return SendRequest(
-            self._engine, self._task, "isend", message, SendBuffer(self._task, values.checked(x, "x"), message.dst)
-        )
+        outbox, x = self._outbox(dst), values.checked(x, "x")
+        message = self._post_send(outbox, x, label)
+        return SendRequest(self._engine, self._task, "isend", message, SendBuffer(self._task, x, message.dst))
 
     def irecv(self, src: int, like: Value, *, label: Any = None) -> Request:
         """Start to receive, and return at once; `wait()` returns the value. This rank holds its memory from now on.
 
         See `recv`.
         """
-        return Request(self._engine, self._task, "irecv", self._post_receive(src, like, label))
+        message = self._post_receive(self._inbox(src), values.checked(like, "like"), label)
+        return Request(self._engine, self._task, "irecv", message)
 
-    def _post_send(self, x: Value, dst: int, label: Any, call: str = "") -> Message:
-        try:
-            box = self._outboxes[dst]
-        except (KeyError, TypeError):  # the first message there, or no rank at all
-            box = self._outbox(dst)
-        x, task = values.checked(x, "x"), self._task
-        nbytes, kept = values.nbytes(x), task.kept_by_message(x)
-        return self._engine.post_send(task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
+    def _outbox(self, dst: int) -> Mailbox:
+        """The mailbox to `dst`. A ValueError, if that is no rank of the group."""
+        if type(dst) is not int or dst not in self._outboxes:  # the first message there, or no rank at all
+            dst = checked_rank(dst, "dst", self.size)
+            self._outboxes[dst] = self._group.mailbox(self._channel, self.rank, dst)
+        return self._outboxes[dst]
 
-    def _post_receive(self, src: int, like: Value, label: Any, call: str = "") -> Message:
-        try:
-            box = self._inboxes[src]
-        except (KeyError, TypeError):
-            box = self._inbox(src)
-        return self._engine.post_receive(self._task, box, values.checked(like, "like"), self._name, label, call=call)
+    def _inbox(self, src: int) -> Mailbox:
+        """See `_outbox`."""
+        if type(src) is not int or src not in self._inboxes:
+            src = checked_rank(src, "src", self.size)
+            self._inboxes[src] = self._group.mailbox(self._channel, src, self.rank)
+        return self._inboxes[src]
 
-    def _outbox(self, dst: int) -> Any:
-        dst = checked_rank(dst, "dst", self.size)
-        return self._outboxes.setdefault(dst, self._group.mailbox(self._channel, self.rank, dst))
+    def _post_send(self, box: Mailbox, x: Value, label: Any, call: str = "") -> Message:
+        nbytes, kept = values.nbytes(x), self._task.kept_by_message(x)
+        return self._engine.post_send(self._task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
-    def _inbox(self, src: int) -> Any:
-        src = checked_rank(src, "src", self.size)
-        return self._inboxes.setdefault(src, self._group.mailbox(self._channel, src, self.rank))
+    def _post_receive(self, box: Mailbox, like: Value, label: Any, call: str = "") -> Message:
+        return self._engine.post_receive(self._task, box, like, self._name, label, call=call)
 
     # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
@@ -173,14 +175,14 @@ class Comm:
             MismatchError: another rank entered another collective, or this one with other arguments.
         """
         x = one_array(x)
-        return checked.all_reduce(self, x, op, algorithm, ranks_per_node)(self, x)
+        return calls.all_reduce(self, x, op, algorithm, ranks_per_node)(self, x)
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
-        combine = collectives.combiner(op, x)
-        return collectives.binomial_reduce(self._enter("reduce", x, op=op, root=root), x, root, combine)
+        combine = combiner(op, x)
+        return binomial_reduce(self._enter("reduce", x, op=op, root=root), x, root, combine)
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """Every rank gets the array of rank `root`, by a binomial tree. The others pass one of its shape and dtype.
@@ -189,7 +191,7 @@ class Comm:
         """
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
-        return collectives.binomial_broadcast(self._enter("broadcast", x, root=root), x, root)
+        return binomial_broadcast(self._enter("broadcast", x, root=root), x, root)
 
     def all_gather(
         self,
@@ -216,7 +218,7 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
         x = one_array(x)
-        return checked.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)(self, x)
+        return calls.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)(self, x)
 
     def reduce_scatter(
         self,
@@ -240,7 +242,7 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         x = one_array(x)
-        return checked.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)(self, x)
+        return calls.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)(self, x)
 
     def all_to_all(
         self,
@@ -262,21 +264,8 @@ class Comm:
 
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
-        run, algorithm = collectives.chosen("all_to_all", algorithm)
-        run = checked.told_nodes(run, algorithm, ranks_per_node, self.size)
         x = one_array(x)
-        split_axis = checked_axis(split_axis, "split_axis", x)
-        concat_axis = checked_axis(concat_axis, "concat_axis", x)
-        pieces = cut(x, split_axis, self.size, "split_axis")
-        inner = self._enter(
-            "all_to_all",
-            x,
-            split_axis=split_axis,
-            concat_axis=concat_axis,
-            algorithm=algorithm,
-            ranks_per_node=ranks_per_node,
-        )
-        return namespace(x).concat(run(inner, pieces), axis=concat_axis)
+        return calls.all_to_all(self, x, split_axis, concat_axis, algorithm, ranks_per_node)(self, x)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
         """Rank r gets the r-th piece of the array of rank `root`. The others pass an array of its shape and dtype.
@@ -286,20 +275,20 @@ class Comm:
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
         axis = checked_axis(axis, "axis", x)
-        pieces = cut(x, axis, self.size, "axis")
-        return collectives.linear_scatter(self._enter("scatter", x, root=root, axis=axis), pieces, root)
+        pieces = cut(x, axis, equal_lengths(x, axis, self.size, "axis"))
+        return linear_scatter(self._enter("scatter", x, root=root, axis=axis), pieces, root)
 
     def gather(self, x: Array, root: int = 0, axis: int = 0) -> Array | None:
         """Join the ranks' arrays along `axis` on rank `root`; the others get None. Raises: as `all_reduce`."""
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
         axis = checked_axis(axis, "axis", x)
-        pieces = collectives.linear_gather(self._enter("gather", x, root=root, axis=axis), x, root)
+        pieces = linear_gather(self._enter("gather", x, root=root, axis=axis), x, root)
         return None if pieces is None else namespace(x).concat(pieces, axis=axis)
 
     def barrier(self) -> None:
         """Wait until every rank of the group has called this (dissemination: ⌈log₂P⌉ empty messages a rank)."""
-        collectives.dissemination_barrier(self._enter("barrier"))
+        dissemination_barrier(self._enter("barrier"))
 
     # Collectives in the background. They run in the order of their calls, on their own channel, while the rank
     # computes. They copy `x`, so the program may change it at once. With `ranks_per_node` they are hierarchical.
@@ -309,7 +298,7 @@ class Comm:
     ) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
         x, algorithm = one_array(x), algorithm if ranks_per_node is None else algorithm or "hierarchical"
-        return self._in_background("iall_reduce", x, checked.all_reduce(self, x, op, algorithm, ranks_per_node))
+        return self._in_background("iall_reduce", x, calls.all_reduce(self, x, op, algorithm, ranks_per_node))
 
     def iall_gather(
         self,
@@ -322,7 +311,7 @@ class Comm:
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
         x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        gather = checked.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)
+        gather = calls.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)
         return self._in_background("iall_gather", x, gather)
 
     def ireduce_scatter(
@@ -336,7 +325,7 @@ class Comm:
     ) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
         x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        reduce = checked.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)
+        reduce = calls.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)
         return self._in_background("ireduce_scatter", x, reduce)
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from parlab.world import collectives, per_rank, run, values
+from parlab.world.collectives import calls
 from parlab.world.engines import tasks
 from tests.world.test_collectives import EVEN, LINK, counted, draw
 
 
 def betrayed_by(broken, monkeypatch, length=12):
     """Which of the values and counts of a 4-rank all-reduce betray `broken`, put in the place of the ring."""
-    monkeypatch.setitem(collectives.ALGORITHMS["all_reduce"], "ring", broken)
+    monkeypatch.setitem(calls.ALL_REDUCE, "ring", broken)
     xs = draw(np, 4, length)
     done = run(lambda comm, x: comm.all_reduce(x), 4, per_rank(xs), cluster=EVEN)
     wrong = []

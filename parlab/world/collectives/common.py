@@ -48,7 +48,7 @@ def combiner(op: str, x: Array) -> Combine:
         raise ValueError(f"op={op!r}: x is an array of booleans; combine integers, x.astype(int)")
     if op in ("max", "min") and xp.isdtype(x.dtype, "complex floating"):
         raise ValueError(f"op={op!r}: complex numbers have no order; use sum or prod")
-    return dict(zip(OPERATIONS, (xp.add, xp.multiply, xp.maximum, xp.minimum), strict=True))[op]
+    return {"sum": xp.add, "prod": xp.multiply, "max": xp.maximum, "min": xp.minimum}[op]
 
 
 def piece_sizes(length: int, parts: int) -> list[int]:
@@ -80,8 +80,8 @@ def flat_copy(x: Array) -> Array:
     return xp.reshape(xp.asarray(x, copy=True), (-1,))
 
 
-def cut(x: Array, axis: int, parts: int, name: str, otherwise: str = "") -> list[Array]:
-    """`parts` equal pieces of `x` along `axis`, the argument called `name`.
+def equal_lengths(x: Array, axis: int, parts: int, name: str, otherwise: str = "") -> list[int]:
+    """The lengths of `parts` equal pieces of `x` along `axis`, the argument called `name`.
 
     Raises:
         ValueError: it does not divide; `otherwise` says what else would help.
@@ -92,10 +92,10 @@ def cut(x: Array, axis: int, parts: int, name: str, otherwise: str = "") -> list
             f"{name}={axis}: {length} elements along this axis do not divide among {parts} ranks; use a multiple of "
             f"{parts}, or pad{otherwise}"
         )
-    return cut_at(x, axis, [length // parts] * parts)
+    return [length // parts] * parts
 
 
-def cut_at(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
+def cut(x: Array, axis: int, sizes: Sequence[int]) -> list[Array]:
     """Pieces of `x` of these sizes along `axis`."""
     return [x[(slice(None),) * axis + (piece, ...)] for piece in pieces_of(sizes)]
 
