@@ -50,7 +50,6 @@ class Stream:
     def __init__(self, non_blocking: bool = False):
         self.non_blocking = non_blocking
         self.error: Exception | None = None
-        self.log: list[Any] = []  # of the bytes of each message, in the order in which they ran
         self._kernels: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.ptr = id(self)
         _streams[self.ptr] = self
@@ -120,7 +119,6 @@ class NcclCommunicator:
             if expected != count:
                 raise NcclError(f"{count} bytes are sent, but {expected} are received")
             self._socket.sendall(ctypes.string_at(memory, count))
-            _streams[stream].log.append(count)
 
         _streams[stream].launch(kernel)
 
@@ -134,7 +132,6 @@ class NcclCommunicator:
             if sent != count:
                 raise NcclError(f"{sent} bytes are sent, but {count} are received")
             ctypes.memmove(memory, self._exactly(count), count)
-            _streams[stream].log.append(count)
 
         _streams[stream].launch(kernel)
 
@@ -213,7 +210,7 @@ class FakeCuPy(SimpleNamespace):
                 get_current_stream=lambda: self.current,
                 is_available=lambda: True,
                 Device=lambda number: SimpleNamespace(use=lambda: setattr(self, "used", number)),
-                runtime=SimpleNamespace(getDeviceCount=lambda: 4),
+                runtime=SimpleNamespace(getDeviceCount=lambda: 4, getDevice=lambda: self.used),
             ),
         )
 

@@ -1,8 +1,10 @@
-"""What each rank of a job by engine="nccl" runs: `python -m tests.world.processes.nccl_job SEEDS`, the programs of
-`process_job`, some with arrays on a GPU; where none answers, on the stand-in for CuPy and NCCL.
+"""What each rank of a job by engine="nccl" runs: `python -m tests.world.processes.nccl_job SEEDS [gpus]`: the programs
+of `process_job`, some with arrays on GPUs; else on the stand-in for CuPy and NCCL.
 """
 
 from __future__ import annotations
+
+import sys
 
 import array_api_strict
 
@@ -11,6 +13,7 @@ from tests.world.processes import process_job
 from tests.world.processes.fake_nccl import install
 
 if __name__ == "__main__":
-    if CUPY is None:
+    gpus = "gpus" in sys.argv
+    if not gpus:
         install()
-    process_job.main("nccl", other=CUPY or array_api_strict)
+    process_job.main("nccl", other=CUPY if gpus else array_api_strict)
