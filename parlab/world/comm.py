@@ -291,14 +291,13 @@ class Comm:
         dissemination_barrier(self._enter("barrier"))
 
     # Collectives in the background. They run in the order of their calls, on their own channel, while the rank
-    # computes. They copy `x`, so the program may change it at once. With `ranks_per_node` they are hierarchical.
+    # computes. They copy `x`, so the program may change it at once. They sum. With `ranks_per_node` they are
+    # hierarchical.
 
-    def iall_reduce(
-        self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
-    ) -> Request:
+    def iall_reduce(self, x: Array, *, ranks_per_node: int | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), algorithm if ranks_per_node is None else algorithm or "hierarchical"
-        return self._in_background("iall_reduce", x, calls.all_reduce(self, x, op, algorithm, ranks_per_node))
+        x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
+        return self._in_background("iall_reduce", x, calls.all_reduce(self, x, "sum", algorithm, ranks_per_node))
 
     def iall_gather(
         self,
@@ -315,17 +314,11 @@ class Comm:
         return self._in_background("iall_gather", x, gather)
 
     def ireduce_scatter(
-        self,
-        x: Array,
-        axis: int = 0,
-        op: str = "sum",
-        *,
-        counts: list[int] | None = None,
-        ranks_per_node: int | None = None,
+        self, x: Array, axis: int = 0, *, counts: list[int] | None = None, ranks_per_node: int | None = None
     ) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
         x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        reduce = calls.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)
+        reduce = calls.reduce_scatter(self, x, axis, "sum", algorithm, counts, ranks_per_node)
         return self._in_background("ireduce_scatter", x, reduce)
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:

@@ -105,7 +105,6 @@ def test_asking_for_the_default_algorithm_by_name_is_the_same_call():
         comm.all_reduce(EIGHT, algorithm="ring" if named else None)
         comm.all_gather(EIGHT, algorithm="ring" if named else None)
         comm.reduce_scatter(EIGHT, algorithm="ring" if named else None)
-        comm.iall_reduce(EIGHT, algorithm="ring" if named else None).wait()
         return comm.all_to_all(EIGHT, 0, 0, "pairwise" if named else None).size
 
     assert run(program, 2).results == [8, 8]

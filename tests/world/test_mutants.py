@@ -1,4 +1,4 @@
-"""Collectives and matching, broken on purpose: each fault must be caught, by its values or by its counts."""
+"""Collectives and matching, broken on purpose: each fault must be caught, by its values, its counts or the clock."""
 
 from __future__ import annotations
 
@@ -7,70 +7,74 @@ from collections import deque
 import numpy as np
 import pytest
 
-from parlab.world import collectives, per_rank, run, values
-from parlab.world.collectives import calls
+from parlab.world import WorldError, run, values
+from parlab.world.collectives import calls, circulant, ring, rings, two_levels
 from parlab.world.engines import tasks
-from tests.world.test_collectives import EVEN, LINK, counted, draw
-
-
-def betrayed_by(broken, monkeypatch, length=12):
-    """Which of the values and counts of a 4-rank all-reduce betray `broken`, put in the place of the ring."""
-    monkeypatch.setitem(calls.ALL_REDUCE, "ring", broken)
-    xs = draw(np, 4, length)
-    done = run(lambda comm, x: comm.all_reduce(x), 4, per_rank(xs), cluster=EVEN)
-    wrong = []
-    if any(not np.array_equal(result, np.sum(xs, axis=0)) for result in done.results):
-        wrong.append("values")
-    cost = collectives.ring_all_reduce_cost(4, length, 8, LINK)
-    wrong += [
-        what
-        for what, a, b in zip(
-            ("messages", "bytes", "time"), counted(done), (cost.messages, cost.nbytes, cost.picoseconds), strict=True
-        )
-        if a != b
-    ]
-    return wrong
-
-
-def ring(comm, x, combine, *, shift=0, drop=0, gather=True, whole=False):
-    """A ring all-reduce with a fault for each argument."""
-    total = np.array(x).reshape(-1)
-    size = comm.size
-    blocks = np.array_split(np.arange(total.size), size)
-    for step in range(size - 1 - drop):
-        out, into = blocks[(comm.rank - step - 1 + shift) % size], blocks[(comm.rank - step - 2 + shift) % size]
-        if whole:
-            total[into] = combine(total[into], comm.sendrecv(total, comm.right, comm.left)[into])
-        else:
-            total[into] = combine(total[into], comm.sendrecv(total[out], comm.right, comm.left, total[into]))
-    for step in range(size - 1 if gather else 0):
-        out, into = blocks[(comm.rank - step) % size], blocks[(comm.rank - step - 1) % size]
-        total[into] = comm.sendrecv(total[out], comm.right, comm.left, total[into])
-    return total.reshape(x.shape)
-
-
-def test_the_mutants_unbroken_original_passes(monkeypatch):
-    assert betrayed_by(ring, monkeypatch) == []
-
-
-@pytest.mark.parametrize(
-    ("fault", "caught_by"),
-    [
-        (dict(shift=1), {"values"}),
-        (dict(drop=1), {"values", "messages", "bytes", "time"}),
-        (dict(gather=False), {"values", "messages", "bytes", "time"}),
-        (dict(whole=True), {"bytes", "time"}),
-    ],
-    ids=["shifted by one", "last step dropped", "all-gather forgotten", "whole array sent"],
+from tests.world.test_collectives import (
+    test_values_equal_numpys_and_messages_bytes_and_time_those_of_the_papers as equals_numpy_and_the_papers,
 )
-def test_a_broken_ring_is_caught_by(monkeypatch, fault, caught_by):
-    broken = lambda comm, x, combine: ring(comm, x, combine, **fault)  # noqa: E731
-    assert set(betrayed_by(broken, monkeypatch)) == caught_by
 
 
-def test_a_ring_that_combines_with_the_wrong_operation_is_caught_by_values_alone(monkeypatch):
-    broken = lambda comm, x, combine: ring(comm, x, np.maximum)  # noqa: E731
-    assert betrayed_by(broken, monkeypatch) == ["values"]
+def shifted_by_one(comm, total, pieces, how, sent, received, shift=ring._shift):
+    return shift(comm, total, pieces, how, (sent + 1) % comm.size, (received + 1) % comm.size)
+
+
+def whole_array_sent(comm, total, pieces, how, sent, received):
+    return comm.sendrecv(total, comm.right, comm.left)[pieces[received]]
+
+
+def forgotten(*arguments):
+    """Nothing is sent."""
+
+
+def wrong_operation(op, x):
+    return np.maximum
+
+
+def swapped_levels(comm, g, levels=two_levels.levels):
+    return levels(comm, comm.size // g)
+
+
+def floored_halvings(size):
+    steps, window = [], size
+    while window > 1:
+        steps.append((window, window // 2))
+        window //= 2
+    return steps
+
+
+def same_place(rank, size, ring, part, g, ring_place=rings.ring_place):
+    """Every ring crosses where ring 0 does."""
+    return ring_place(rank, size, 0, part, g)
+
+
+def one_ring_a_turn(rank, places):
+    """A rank sends and receives on the same ring in a turn, so that its neighbour is on another."""
+    g = len(places)
+    return [(places[(rank + 1 + turn) % g],) * 2 for turn in range(g)]
+
+
+MUTANTS = [
+    (ring, "_shift", shifted_by_one, ("all_reduce", "ring", 6, 6)),
+    (ring, "_shift", whole_array_sent, ("all_reduce", "ring", 6, 6)),
+    (ring, "ring_all_gather", forgotten, ("all_reduce", "ring", 6, 6)),
+    (calls, "combiner", wrong_operation, ("all_reduce", "ring", 6, 6)),
+    (two_levels, "levels", swapped_levels, ("all_gather", "hierarchical", 6, 3)),
+    (two_levels, "levels", swapped_levels, ("reduce_scatter", "hierarchical", 6, 3)),
+    (two_levels, "levels", swapped_levels, ("all_to_all", "hierarchical", 6, 3)),
+    (two_levels, "ring_reduce_scatter", forgotten, ("reduce_scatter", "hierarchical", 6, 3)),
+    (rings, "ring_place", same_place, ("all_reduce", "rings", 6, 3)),
+    (rings, "_turns", one_ring_a_turn, ("all_reduce", "rings", 6, 3)),
+    (circulant, "halvings", floored_halvings, ("all_reduce", "circulant", 6, 6)),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "mutant", "case"), MUTANTS)
+def test_each_of_11_usual_mistakes_is_caught(monkeypatch, module, name, mutant, case):
+    equals_numpy_and_the_papers(np, *case)
+    monkeypatch.setattr(module, name, mutant)
+    with pytest.raises((AssertionError, WorldError, ValueError, IndexError)):
+        equals_numpy_and_the_papers(np, *case)
 
 
 def test_matching_that_ignores_the_channel_of_collectives_is_caught(monkeypatch):
