@@ -1,4 +1,4 @@
-"""The machine: whether an engine works here, by which command its processes start, and their way to each other."""
+"""The machine: whether an engine works here, by which command its processes start, and which GPU each of them takes."""
 
 from __future__ import annotations
 
@@ -61,19 +61,15 @@ def by_hand(size: int) -> str:
     return f"mpiexec -n {size} python"
 
 
-def transport(engine: str) -> Any:
-    """The transport of this process, which has met the others in MPI. For NCCL it takes a GPU of its machine."""
-    from parlab.world.processes.mpi import MPITransport  # starts MPI
+def gpu(rank: int, size: int) -> Any:
+    """CuPy, on the GPU of this process, which is number `rank` of `size` on its machine.
 
-    by_mpi = MPITransport()
-    if engine == "mpi":
-        return by_mpi
-    from parlab.world.processes.nccl import NCCLTransport
-
+    A ValueError, if there are too few GPUs.
+    """
     cupy = _cupy()
-    _check_enough(by_mpi.machine.size)
-    cupy.cuda.Device(by_mpi.machine.rank % cupy.cuda.runtime.getDeviceCount()).use()
-    return NCCLTransport(by_mpi, cupy)
+    _check_enough(size)
+    cupy.cuda.Device(rank % cupy.cuda.runtime.getDeviceCount()).use()
+    return cupy
 
 
 def _cupy() -> Any:

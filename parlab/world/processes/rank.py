@@ -23,10 +23,17 @@ def transport_of(engine: str) -> Any:
     """The transport of this process, which is made at the first run by this engine and kept for later ones."""
     if engine not in _here:
         os.environ.update(machine.ENVIRONMENT[engine] | os.environ)
-        _here[engine] = machine.transport(engine)
-        if _here[engine].rank:
+        from parlab.world.processes.mpi import MPITransport  # starts MPI
+
+        here: Any = MPITransport()
+        sys.excepthook = partial(_end_all_on_error, here)
+        if here.rank:
             _close_input()
-        sys.excepthook = partial(_end_all_on_error, _here[engine])
+        if engine == "nccl":
+            from parlab.world.processes.nccl import NCCLTransport
+
+            here = NCCLTransport(here, machine.gpu(here.node.rank, here.node.size))
+        _here[engine] = here
     return _here[engine]
 
 

@@ -97,6 +97,20 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(capfd):
     assert "ZeroDivisionError" in capfd.readouterr().out
 
 
+@pytest.mark.skipif(GPUS, reason="here ranks share GPUs")
+def test_a_rank_whose_machine_has_too_few_gpus_ends_all_and_shows_why():
+    script = (
+        "from tests.world.processes.fake_nccl import install; install(); from parlab.world.processes import machine\n"
+    )
+    script += "import os; from parlab import run\n"
+    script += "machine._cupy().cuda.runtime.getDeviceCount = lambda: 2 - int(os.environ['PMI_RANK'])\n"
+    script += "run(print, 2, engine='nccl')"
+    command = [MPIEXEC, "-n", "2", sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "size=2: NCCL needs a GPU for each of 2 ranks here, and there are 1" in done.stderr
+
+
 @needs_gpu
 def test_a_sum_of_128_mib_a_rank_is_numpys():
     xs = [np.arange(2.0**24) % 7 + rank for rank in range(2)]
