@@ -12,6 +12,7 @@ import sys
 import types
 from dataclasses import fields
 from random import Random
+from typing import NamedTuple
 
 import array_api_strict
 import numpy as np
@@ -73,6 +74,15 @@ def collectives(comm, xp):
     return results
 
 
+class Point(NamedTuple):
+    x: object
+
+
+def named_tuple(comm):
+    """A tuple of another type than expected, whose form shows the same."""
+    return comm.sendrecv(Point(np.ones(2)), comm.right, comm.left, like=(np.ones(2),))
+
+
 def late_error(comm):
     """Rank 0 raises first, and rank 1, which is asked about, only when rank 0 has let it."""
     if comm.rank == 0:
@@ -102,6 +112,7 @@ def programs(size, other=array_api_strict):
         "groups": (groups, [], {}),
         "collectives": (collectives, [np], {}),
         "collectives other": (collectives, [other], {}),
+        "named tuple": (named_tuple, [], {}),
         "late error": (late_error, [], {}),
         "prints": (prints_and_computes, [], {}),
     }

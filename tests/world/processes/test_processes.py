@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -147,6 +147,29 @@ def two_groups_of_the_same_two(comm):
 
 def test_a_group_inside_a_group_of_the_same_ranks_has_messages_of_its_own():
     assert run(two_groups_of_the_same_two, 4, engine="mpi").results[3] == [2.0, 1.0]
+
+
+def three_ways_between_two_ranks(comm):
+    """A message that is asked for before two collectives and sent after them, of which rank 0 posts the one beside its
+    program first, and rank 1 last.
+    """
+    asked, engine = comm.irecv(1 - comm.rank, np.zeros(1)), comm._engine
+
+    def late(post, task, *arguments, **options):
+        time.sleep(0.2 if task.is_background else 0)
+        return post(task, *arguments, **options)
+
+    if comm.rank:
+        engine.post_send, engine.post_receive = partial(late, engine.post_send), partial(late, engine.post_receive)
+    beside = comm.iall_reduce(np.full(1, 10.0))
+    time.sleep(0 if comm.rank else 0.1)
+    total = comm.all_reduce(np.ones(1))
+    comm.isend(np.full(1, 100.0), 1 - comm.rank).wait()
+    return [float(x[0]) for x in (asked.wait(), beside.wait(), total)]
+
+
+def test_messages_collectives_and_collectives_beside_the_program_do_not_take_each_others_place():
+    assert run(three_ways_between_two_ranks, 2, engine="mpi").results == [[100.0, 20.0, 2.0]] * 2
 
 
 def test_mpis_own_collectives_in_a_group_its_halves_and_beside_it_send_no_message():
