@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from parlab.arrays import owning_buffer
 from parlab.world import collectives, per_rank, run
 
 ALL_REDUCES = ("ring", "recursive_doubling", "rabenseifner", "circulant")
@@ -61,12 +62,15 @@ def test_what_a_collective_returns_is_the_ranks_own_and_may_be_changed(size):
             comm.gather(x),
             comm.reduce(x),
         ]
+        pieces = [x[i :: comm.size] for i in range(comm.size)]
+        results += collectives.pairwise_all_to_all(comm, pieces)
         for result in results:
             if result is not None:
+                assert owning_buffer(result).nbytes == result.nbytes  # it keeps no larger array alive
                 result += comm.rank + 1
         return float(x.sum())
 
-    assert run(program, size, np.ones(6)).results == [6.0] * size
+    assert run(program, size, per_rank([np.ones(6)] * size)).results == [6.0] * size
 
 
 class Hesitant:

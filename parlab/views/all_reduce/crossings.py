@@ -86,9 +86,9 @@ def all_reduce_times(
         raise ValueError(f"cluster={cluster.name}: {no_time}")
     wins = fastest_by_size(times, nbytes, size, cluster)
     nodes = -(-size // cluster.ranks_per_node)
-    several = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
-    where = f"{size} ranks on {cluster.name}{several}"
-    headline = _headline(f"{size} ranks{several}", wins, _equals(times, wins))
+    in_nodes = f", {nodes} nodes" if nodes > 1 and cluster.intra != cluster.inter else ""
+    where = f"{size} ranks on {cluster.name}{in_nodes}"
+    headline = _headline(f"{size} ranks{in_nodes}", wins, _equals(times, wins))
     figure, axes = plot(_table(where, wins, dots), HEIGHT, headline, left=1.0, right=0.6, top=1.25)
     of_bytes: Any = {"ends": (nbytes[0], nbytes[-1]), "ticks": [4 * 16**k for k in range(12)], "says": short_bytes}
     highest = max(float(np.max(time / best)) for time in times.values())

@@ -209,7 +209,7 @@ def short(text: str) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def decimal_bytes(nbytes: int) -> str:
+def round_bytes(nbytes: int) -> str:
     """`200 kB` for 200 000, where the number is whole in units of 1000; else as `format_bytes`."""
     for unit, size in (("MB", 10**6), ("kB", 10**3)):
         if nbytes >= size and nbytes % size == 0:

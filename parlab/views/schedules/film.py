@@ -222,10 +222,10 @@ def _arrow(x: float, to: float, y: float) -> str:
 def _line(shown: ScheduleTimeline, start: Any, end: Any, before: dict[Action, int]) -> str:
     """The actions that start from `start` on and before `end`, in whose place, and the chunks that are kept at last."""
     starting: dict[str, list[str]] = {}
-    several = shown.schedule.num_stages > shown.size  # a microbatch passes a rank more than once
+    many_chunks = shown.schedule.num_stages > shown.size  # a microbatch passes a rank more than once
     for bar in bars_of_all(shown):
         if start <= bar.start < end:
-            name = str(bar.action) if several else f"{bar.action.kind}{bar.action.microbatch}"
+            name = str(bar.action) if many_chunks else f"{bar.action.kind}{bar.action.microbatch}"
             place = f" in the place of {before[bar.action]}" if bar.action in before else ""
             starting.setdefault(f"rank {bar.rank}", []).append(name + place)
     said = ", ".join(f"{rank} {' '.join(actions)}" for rank, actions in starting.items()) or "nothing"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parlab.arguments import one_of, whole
-from parlab.views.drawing.picture import Picture, decimal_bytes
+from parlab.views.drawing.picture import Picture, round_bytes
 from parlab.views.timelines.timeline import timeline
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, choice, steps
@@ -111,7 +111,7 @@ def explore_two_ranks() -> Explorer:
     """
     controls = {
         "order": choice("order of the calls", list(ORDERS), AHEAD),
-        "nbytes": steps("size of a message", SIZES, 200_000, decimal_bytes),
+        "nbytes": steps("size of a message", SIZES, 200_000, round_bytes),
         "latency": steps("latency α", LATENCIES, 5e-6),
         "bandwidth": steps("bandwidth", BANDWIDTHS, 5e9),
     }

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import check_end, checked_ranks, lanes, legend, timeline_of
-from parlab.views.drawing.picture import Picture, decimal_bytes, note, percents
+from parlab.views.drawing.picture import Picture, note, percents, round_bytes
 from parlab.world import Run, Span, Timeline, Wait
 
 RECEIVES, PROGRAM, SENDS, WHOLE = (-0.46, -0.29), (-0.23, 0.23), (0.29, 0.46), (-0.42, 0.42)  # of a lane
@@ -190,6 +190,6 @@ def awaited(kind: str, wait: Wait) -> list[str]:
 
 
 ENDS: Any = (  # of a message: its kind, where it is drawn on whose lane, and with which texts, the longest first
-    ("send", SENDS, lambda t: t.src, lambda t: [f"{decimal_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
+    ("send", SENDS, lambda t: t.src, lambda t: [f"{round_bytes(t.nbytes)} to rank {t.dst}", f"to {t.dst}"]),
     ("receive", RECEIVES, lambda t: t.dst, lambda t: [f"from rank {t.src}", f"from {t.src}"]),
 )

@@ -29,7 +29,10 @@ def as_clocked(timeline):
     )
 
 
-@pytest.mark.parametrize(("programs", "size", "length"), [(20, 1, 20), (40, 3, 30), (100, 6, 60)])
+@pytest.mark.parametrize(
+    ("programs", "size", "length"),
+    [(20, 1, 20), (40, 3, 30), (30, 6, 60), pytest.param(200, 6, 60, marks=pytest.mark.slow)],
+)
 def test_random_programs_take_exactly_the_times_of_the_slow_clock(programs, size, length):
     for seed in range(programs):
         random = Random(seed)
@@ -67,8 +70,8 @@ def test_the_random_programs_tell_each_rule_from_a_broken_one(broken):
 
 
 @pytest.mark.parametrize("ports", [1, 2, None, "a level"])
-def test_run_on_another_cluster_equals_a_fresh_run_there_for_20_random_programs(ports):
-    for seed in range(20):
+def test_run_on_another_cluster_equals_a_fresh_run_there_for_8_random_programs(ports):
+    for seed in range(8):
         random = Random(seed)
         steps = random_steps(random, 5, 30)
         other = Cluster("other", CLASSROOM.device, 2, Link(1e-6, 3e9), Link(3e-6, 1e9), ports=ports)
@@ -98,18 +101,6 @@ def test_a_message_of_100_bytes_takes_10_plus_100_ticks_and_both_ends_wait_for_i
     timeline = run(pair, 2, cluster=TICKS).timeline
     assert timeline.makespan == 110
     assert timeline.waits == [(0, 0, 110, 1, "send", 0), (1, 0, 110, 0, "receive", 0)]
-
-
-def test_a_message_starts_when_the_later_end_is_posted():
-    def late_receiver(comm):
-        if comm.rank == 0:
-            comm.send(bytes_(100), 1)
-        else:
-            with comm.compute("late", seconds=70e-12):
-                comm.recv(0, bytes_(100))
-
-    [transfer] = run(late_receiver, 2, cluster=TICKS).timeline.transfers
-    assert (transfer.ready, transfer.start, transfer.end) == (70, 70, 180)
 
 
 def late(comm, seconds):
@@ -220,98 +211,6 @@ def test_a_collective_that_one_rank_never_enters_is_left_by_nobody_and_the_waits
     assert timeline.transfers == []
     assert timeline.waits == [(0, 0, 30, 2, "broadcast", 30), (1, 10, 30, 2, "broadcast", 30)]
     assert timeline.makespan == 30
-
-
-def test_incast_of_3_equal_messages_is_served_one_after_the_other_lowest_sender_first():
-    def incast(comm):
-        if comm.rank:
-            comm.send(bytes_(5), 0)
-        else:
-            for request in [comm.irecv(src, bytes_(5)) for src in (3, 2, 1)]:
-                request.wait()
-
-    timeline = run(incast, 4, cluster=TICKS).timeline
-    assert starts(timeline) == [(1, 0, 0, 15), (2, 0, 15, 30), (3, 0, 30, 45)]
-    free = run(incast, 4, cluster=Cluster.uniform(10e-12, 1e12, ports=None)).timeline
-    assert free.makespan == 15
-
-
-def test_fan_out_leaves_in_posting_order_and_2_ports_let_2_go_at_once():
-    def fan_out(comm):
-        if comm.rank:
-            comm.recv(0, bytes_(5))
-        else:
-            for request in [comm.isend(bytes_(5), dst) for dst in (2, 3, 1)]:
-                request.wait()
-
-    done = run(fan_out, 4, cluster=TICKS)
-    assert starts(done.timeline) == [(0, 2, 0, 15), (0, 3, 15, 30), (0, 1, 30, 45)]
-    two = done.on(Cluster.uniform(10e-12, 1e12, ports=2))
-    assert starts(two) == [(0, 2, 0, 15), (0, 3, 0, 15), (0, 1, 15, 30)]
-
-
-def test_a_message_whose_port_is_busy_is_passed_over():
-    """0 → 1 holds 1's in-port; 0's second message, to 1 as well, waits; its third, to 2, must not wait behind it."""
-
-    def passed_over(comm):
-        if comm.rank == 3:
-            comm.send(bytes_(50), 1)
-        elif comm.rank == 0:
-            with comm.compute("late", seconds=1e-12):
-                pass
-            requests = [comm.isend(bytes_(5), 1), comm.isend(bytes_(5), 2)]
-            for request in requests:
-                request.wait()
-        elif comm.rank == 1:
-            for request in [comm.irecv(3, bytes_(50)), comm.irecv(0, bytes_(5))]:
-                request.wait()
-        else:
-            comm.recv(0, bytes_(5))
-
-    timeline = run(passed_over, 4, cluster=TICKS).timeline
-    assert starts(timeline) == [(3, 1, 0, 60), (0, 2, 1, 16), (0, 1, 60, 75)]
-
-
-def posted_first(comm, sends, receives, delays=()):
-    """Post all `sends` and `receives` (rank, peer, bytes), then wait; `delays`: (rank, ticks) before its last send."""
-    mine = [(peer, nbytes) for rank, peer, nbytes in sends if rank == comm.rank]
-    requests = [comm.irecv(peer, bytes_(nbytes)) for rank, peer, nbytes in receives if rank == comm.rank]
-    for number, (peer, nbytes) in enumerate(mine):
-        if number == len(mine) - 1 and comm.rank in dict(delays):
-            late(comm, dict(delays)[comm.rank])
-        requests.append(comm.isend(bytes_(nbytes), peer))
-    for request in requests:
-        request.wait()
-
-
-BYTES = Cluster.uniform(latency=0, bandwidth=1e12)  # a tick a byte
-
-
-def test_a_port_whose_first_in_the_queue_finds_the_other_port_busy_lets_the_second_go():
-    """1 takes 4's 50 bytes first. Behind 0 → 3 queue 0 → 1, whose in-port is busy till 50, and 0 → 2."""
-    sends = [(0, 3, 10), (0, 1, 5), (0, 2, 5), (4, 1, 50)]
-    receives = [(1, 4, 50), (1, 0, 5), (2, 0, 5), (3, 0, 10)]
-    timeline = run(posted_first, 5, sends, receives, cluster=BYTES).timeline
-    assert starts(timeline) == [(0, 3, 0, 10), (4, 1, 0, 50), (0, 2, 10, 15), (0, 1, 50, 55)]
-
-
-def test_a_message_ready_at_10_goes_behind_one_that_queues_since_0():
-    """At 10 the in-port of 3 is free again: for 2 → 3, ready at 0, not for 1 → 3, whose sender has the lower rank."""
-    sends = [(0, 3, 10), (1, 3, 7), (2, 4, 0), (2, 3, 5)]
-    receives = [(3, 0, 10), (3, 1, 7), (3, 2, 5), (4, 2, 0)]
-    timeline = run(posted_first, 5, sends, receives, [(1, 10)], cluster=BYTES).timeline
-    assert starts(timeline) == [(0, 3, 0, 10), (2, 4, 0, 0), (2, 3, 10, 15), (1, 3, 15, 22)]
-
-
-def test_links_inside_and_between_nodes_of_2_have_their_own_speed():
-    cluster = Cluster("nodes of 2", CLASSROOM.device, 2, Link(1e-12, 1e12), Link(7e-12, 0.5e12))
-    timeline = run(lambda comm: comm.sendrecv(bytes_(10), comm.right, comm.left), 4, cluster=cluster).timeline
-    assert {(t.src, t.dst): t.end - t.start for t in timeline.transfers} == {
-        (0, 1): 11,
-        (1, 2): 27,
-        (2, 3): 11,
-        (3, 0): 27,
-    }
 
 
 def test_a_message_to_oneself_takes_no_time_no_port_and_is_not_counted_as_sent():

@@ -61,12 +61,8 @@ STATES = {
     "computing in NumPy": computing_in_numpy,
     "one computes": one_computes_the_others_wait,
     "send": one_sleeps_while_the_others_stand_in(lambda comm: comm.send(X, 0)),
-    "recv": one_sleeps_while_the_others_stand_in(lambda comm: comm.recv(0, X)),
     "sendrecv": one_sleeps_while_the_others_stand_in(lambda comm: comm.sendrecv(X, 0, 0)),
-    "irecv": one_sleeps_while_the_others_stand_in(lambda comm: comm.irecv(0, X).wait()),
-    "all_reduce": one_sleeps_while_the_others_stand_in(lambda comm: comm.all_reduce(X)),
     "iall_reduce": one_sleeps_while_the_others_stand_in(lambda comm: comm.iall_reduce(X).wait()),
-    "split": one_sleeps_while_the_others_stand_in(lambda comm: comm.split(0)),
 }
 
 
@@ -117,21 +113,23 @@ def test_ctrl_c_ends_4_ranks_and_the_next_run_works(program):
 
 
 @POSIX
-def test_ctrl_c_at_any_moment_of_starting_300_ranks_leaves_no_thread():
+@pytest.mark.parametrize("size", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_ctrl_c_at_any_moment_of_starting_ranks_leaves_no_thread(size):
     for after in (0.001, 0.003, 0.005, 0.01, 0.02, 0.03):
-        assert interrupted(one_computes_the_others_wait, 300, after) < 5
+        assert interrupted(one_computes_the_others_wait, size, after * size / 300) < 5
         assert not ranks_left()
     assert run(lambda comm: comm.rank, 3).results == [0, 1, 2]
 
 
 @POSIX
-def test_ctrl_c_during_a_busy_exchange_of_8_ranks_at_20_random_moments():
+@pytest.mark.parametrize("moments", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_ctrl_c_during_a_busy_exchange_of_8_ranks_at_random_moments(moments):
     def exchange(comm):
         while True:
             comm.sendrecv(X, comm.right, comm.left)
             comm.iall_reduce(X).wait()
 
-    for after in np.random.default_rng(0).uniform(0.005, 0.05, 20):
+    for after in np.random.default_rng(0).uniform(0.005, 0.05, moments):
         assert interrupted(exchange, 8, after) < 5
         assert not ranks_left()
 
@@ -164,6 +162,7 @@ class TakesLongToDie:
 
 
 @POSIX
+@pytest.mark.slow
 def test_ctrl_c_ends_5_ranks_that_spend_half_their_time_in_destructors(monkeypatch):
     """One exception each would end half of them, on average, and be dropped by the others."""
 
@@ -262,15 +261,6 @@ def test_a_finally_that_communicates_does_not_block_the_interrupt():
 
 
 @POSIX
-def test_raise_signal_from_a_timer_interrupts_as_a_terminal_does():
-    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(computing_in_python, 3)
-    timer.join()
-
-
-@POSIX
 def test_a_script_that_is_interrupted_ends_with_keyboard_interrupt_and_not_with_a_hang():
     script = """
         import numpy as np
@@ -315,6 +305,7 @@ KERNEL = """
 
 
 @POSIX
+@pytest.mark.slow
 def test_interrupting_a_jupyter_kernel_ends_the_ranks_and_the_next_cell_runs():
     script = "import textwrap\n" + textwrap.dedent(KERNEL)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
@@ -324,7 +315,7 @@ def test_interrupting_a_jupyter_kernel_ends_the_ranks_and_the_next_cell_runs():
 # Many ranks
 
 
-@pytest.mark.parametrize("size", [256, 1024])
+@pytest.mark.parametrize("size", [128, pytest.param(1024, marks=pytest.mark.slow)])
 def test_many_ranks_run_a_ring_all_reduce_and_a_barrier(size):
     before = threading.active_count()
 
@@ -338,12 +329,7 @@ def test_many_ranks_run_a_ring_all_reduce_and_a_barrier(size):
     assert threading.active_count() == before
 
 
-def test_96_ranks_run_a_ring_all_reduce_of_190_steps():
-    done = run(lambda comm: comm.all_reduce(np.ones(96)), 96)
-    assert done.timeline.messages(17) == 190
-    np.testing.assert_array_equal(done.results[95], np.full(96, 96.0))
-
-
-def test_1024_ranks_that_wait_in_a_circle_are_named():
-    with pytest.raises(RuntimeError, match="no rank can move: 1024 blocked, 0 finished"):
-        run(lambda comm: comm.recv(comm.left, X), 1024)
+@pytest.mark.parametrize("size", [128, pytest.param(1024, marks=pytest.mark.slow)])
+def test_many_ranks_that_wait_in_a_circle_are_named(size):
+    with pytest.raises(RuntimeError, match=f"no rank can move: {size} blocked, 0 finished"):
+        run(lambda comm: comm.recv(comm.left, X), size)
