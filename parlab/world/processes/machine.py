@@ -35,16 +35,23 @@ def inside() -> bool:
 def check(engine: str, size: int) -> None:
     """A ValueError, if this machine cannot start so many processes."""
     if engine == "nccl":
-        if "TORCHELASTIC_RUN_ID" in os.environ:
+        if (stranger := _started_without_mpi()) is not None:
             raise ValueError(
-                "engine='nccl': torchrun has started this script, and its processes have no MPI to find each other by; "
-                f"start it by {by_hand(size)} {sys.argv[0]}, or by srun --mpi=pmi2 python {sys.argv[0]}"
+                f"engine='nccl': {stranger} has started this script, and its processes have no MPI to find each other "
+                f"by; start it by {by_hand(size)} {sys.argv[0]}, or by srun --mpi=pmi2 python {sys.argv[0]}"
             )
         _check_gpus()
         if not inside():
             _check_enough(size)
     if importlib.util.find_spec("mpi4py") is None:
         raise ValueError(f"engine={engine!r}: mpi4py is not installed; {INSTALL_MPI}")
+
+
+def _started_without_mpi() -> str | None:
+    """The program that has started several processes of this script, but told them nothing of MPI."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "torchrun"
+    return "srun" if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and not inside() else None
 
 
 def command(engine: str, size: int) -> list[str]:

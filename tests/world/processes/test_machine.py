@@ -27,7 +27,7 @@ def gpus(count=2, nccl=True, version=22000):
 @pytest.fixture
 def here(monkeypatch):
     """A function that says what is here, and which variables are set."""
-    for name in ("PMI_SIZE", "TORCHELASTIC_RUN_ID", *SHARED):
+    for name in ("PMI_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS", *SHARED):
         monkeypatch.delenv(name, raising=False)
 
     def has(cupy, **variables):
@@ -68,8 +68,9 @@ def test_nccl_is_found_in_a_cupy_whose_cuda_has_it_only_when_it_was_imported_by_
         (
             gpus(4),
             {"TORCHELASTIC_RUN_ID": "none"},
-            r"torchrun has started this script.* mpiexec -n 3 python .* or by srun",
+            r"torchrun has started this .* -n 3 python .* or by srun --mpi=pmi2",
         ),
+        (gpus(4), {"SLURM_STEP_NUM_TASKS": "3"}, r"srun has started this script, and its processes have no MPI"),
     ],
 )
 def test_what_cannot_run_is_refused_with_what_helps(here, cupy, variables, message):
@@ -89,7 +90,7 @@ def test_ranks_share_a_gpu_where_nccl_2_30_is_told_to_let_them(here):
 
 
 def test_of_8_ranks_on_2_machines_each_machine_needs_gpus_for_its_own(here):
-    here(gpus(4), PMI_SIZE="8")
+    here(gpus(4), PMI_SIZE="8", SLURM_STEP_NUM_TASKS="8")
     machine.check("nccl", 8)
     machine._check_enough(4)
     with pytest.raises(ValueError, match=r"a GPU for each of 5 ranks here, and there are 4"):
