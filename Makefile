@@ -21,6 +21,12 @@ test: lint $(VENV)/test.stamp    ## Check style, types, arrows, examples, every 
 test-all: $(VENV)/test.stamp     ## Check the rest: every lesson in a browser and as on a GPU, marking, signals, engines.
 	$(PYTEST) -m slow tests
 
+newest: BIN := build/newest/$(notdir $(BIN))
+newest:         ## Check the same with the newest versions of all libraries, in a venv of its own.
+	$(PYTHON) -m venv build/newest
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[lab,test]"
+	$(PYTEST) -m "not slow"
+
 lint: $(VENV)/test.stamp         ## Check style, types, and the arrows between the rooms.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -68,4 +74,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test test-all lint bench book mutants assignments notebooks constraints clean
+.PHONY: help lab test test-all newest lint bench book mutants assignments notebooks constraints clean

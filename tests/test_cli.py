@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parlab.cli import main
-from parlab.world import doctor
-from parlab.world.doctor import Finding, findings, table
+from parlab.cli import checks, main
+from parlab.cli.checks import Finding, findings, table
 
 
 @pytest.fixture
@@ -79,18 +78,19 @@ def test_the_doctor_tries_ten_things_and_the_notebooks_can_run_where_these_tests
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "the notebooks can run"
-    assert all(f"{name:<10} " in said for name, *_ in doctor.CHECKS)
-    assert len(doctor.CHECKS) == 10
+    assert all(f"{name:<10} " in said for name, *_ in checks.CHECKS)
+    assert len(checks.CHECKS) == 10
+    assert "4 ranks add up to 4" in said
 
 
 def test_what_is_missing_is_named_with_the_command_and_only_what_is_needed_makes_the_status_1(monkeypatch, capsys):
     def fails():
         raise RuntimeError("it is not there\nat all")
 
-    monkeypatch.setattr(doctor, "CHECKS", [("MPI", fails, "add it", False)])
+    monkeypatch.setattr(checks, "CHECKS", [("MPI", fails, "add it", False)])
     assert main(["doctor"]) == 0
     assert findings() == [Finding("MPI", False, "it is not there", "add it", False)]
-    monkeypatch.setattr(doctor, "CHECKS", [("BLAS", fails, "add it", True)])
+    monkeypatch.setattr(checks, "CHECKS", [("BLAS", fails, "add it", True)])
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the notebooks cannot run: BLAS"
     assert table(findings()).splitlines()[:2] == ["BLAS       MISSING  it is not there", f"{'':<19} add it"]

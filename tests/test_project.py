@@ -43,13 +43,15 @@ def test_ctrl_c_reaches_the_tests_that_a_shell_starts_in_the_background():
     assert said.stdout.strip() == "default_int_handler"
 
 
-def test_ci_runs_the_tests_that_make_test_leaves_out():
+def test_ci_runs_the_tests_that_make_test_leaves_out_and_those_of_make_test_with_the_newest_libraries():
     selected = re.findall(
         r"^\t\$\(PYTEST\) -m (.+?)(?: tests)?$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M
     )
-    assert selected == ['"not slow"', "slow"]
+    assert selected == ['"not slow"', "slow", '"not slow"']
     assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").endswith("\nmake test\nmake test-all\n")
-    assert "bash .ci/run" in (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    assert "run: bash .ci/run" in workflow
+    assert "run: make newest" in workflow
 
 
 def test_conda_lists_the_same_packages_with_the_same_bounds_as_pip():

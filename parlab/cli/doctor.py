@@ -14,7 +14,7 @@ def add(words: Words) -> None:
 
 def doctor(chosen: argparse.Namespace) -> int:
     """Try what the notebooks need, and what they can use; the exit status is 0 if they can run."""
-    from parlab.world.doctor import findings, table
+    from parlab.cli.checks import findings, table  # not at the top: the other words need not start ranks
 
     found = findings()
     say(table(found))

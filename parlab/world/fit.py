@@ -15,9 +15,10 @@ from parlab.world.cluster import Cluster, Device, Link
 from parlab.world.run import run
 
 REPEATS, SHIFTS = 7, 10  # the fastest of so many rounds counts; a round has so many ring shifts
+SIZES = [64, 2**18, 2**19, 2**20]  # bytes of a message; the fit holds up to the largest
 
 
-def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
+def fit_cluster(engine: str, size: int) -> Cluster:
     """Measure latency and bandwidth of messages between `size` ranks, and what one of them computes a second.
 
     All ranks shift around a ring at once, as most programs here do: between two ranks alone messages would be faster.
@@ -26,7 +27,6 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
     Args:
         engine: "threads", "mpi" or "nccl": see `run`.
         size: how many ranks, at least 2.
-        most_bytes: of the largest message; the fit holds up to there.
 
     Returns:
         A `Cluster` in which every rank has a node of its own. Every call measures anew.
@@ -39,15 +39,13 @@ def fit_cluster(engine: str, size: int, *, most_bytes: int = 2**20) -> Cluster:
     """
     if whole("size", size) < 2:
         raise ValueError(f"size={size!r}: needs at least 2 ranks, for a message between them")
-    whole("most_bytes", most_bytes, 4096)
-    sizes = [64, most_bytes // 4, most_bytes // 2, most_bytes]
     shifts = partial(_shifts, xp=default_namespace(), n=4096) if engine == "nccl" else _shifts
-    measured = run(shifts, size, sizes, engine=engine).results
+    measured = run(shifts, size, SIZES, engine=engine).results
     seconds = [max(of_size) for of_size in zip(*(times for times, _, _ in measured), strict=True)]
-    link = Link(*fit_line(sizes, seconds))
+    link = Link(*fit_line(SIZES, seconds))
     flops, memory_bandwidth = (min(of_ranks) for of_ranks in zip(*((f, b) for _, f, b in measured), strict=True))
     device = Device(f"one of {size} ranks", flops, memory_bandwidth)
-    return Cluster(f"{engine}, measured", device, 1, link, link, source=f"ring shifts of up to {most_bytes} bytes")
+    return Cluster(f"{engine}, measured", device, 1, link, link, source=f"ring shifts of up to {SIZES[-1]} bytes")
 
 
 def fit_line(nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:

@@ -92,7 +92,7 @@ def run(
         size: how many ranks.
         engine: "threads": one thread a rank, in this process. "mpi": one process a rank, which `run` starts; or, in a
             script that mpiexec or Slurm has started, the processes that it started (each returns the same). "nccl": the
-            same with a GPU for each process, and torchrun in mpiexec's place.
+            same with a GPU for each process.
         cluster: the hardware that times are computed for; None: `CLASSROOM`.
         collectives: "ours": their messages are counted. "native", with MPI: MPI's own collectives, for calls with the
             default algorithm.

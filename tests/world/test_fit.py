@@ -13,7 +13,7 @@ from parlab.world import Cluster, fit, fit_cluster, run
 
 @pytest.mark.parametrize("engine", ["threads", "mpi"])
 def test_a_fitted_cluster_of_2_ranks_times_a_run(engine):
-    cluster = fit_cluster(engine, 2, most_bytes=2**16)
+    cluster = fit_cluster(engine, 2)
     assert isinstance(cluster, Cluster)
     assert cluster.name == f"{engine}, measured"
     assert cluster.inter.bandwidth > 1
@@ -41,12 +41,12 @@ def test_alpha_and_beta_of_a_world_with_a_known_clock_come_back_to_9_digits(monk
 
 
 def test_of_noisy_and_unequal_ranks_the_slowest_counts_at_every_size_and_each_size_by_its_relative_error(monkeypatch):
-    sizes = [64, 4096, 8192, 16384]
+    sizes = fit.SIZES
     times = [[9e-6, 2.3e-5, 4.0e-5, 7.0e-5], [1.1e-5, 2.0e-5, 4.4e-5, 6.5e-5], [8e-6, 2.6e-5, 3.0e-5, 7.5e-5]]
     work = [(3e9, 5e9), (2e9, 9e9), (4e9, 1e9)]
     results = [(of_rank, *of_work) for of_rank, of_work in zip(times, work, strict=True)]
     monkeypatch.setattr(fit, "run", lambda shifts, size, sizes, engine: SimpleNamespace(results=results))
-    cluster = fit_cluster("threads", 3, most_bytes=sizes[-1])
+    cluster = fit_cluster("threads", 3)
     slowest = np.array([1.1e-5, 2.6e-5, 4.4e-5, 7.5e-5])
     rows = np.stack([np.ones(4), np.array(sizes)], axis=1) / slowest[:, None]  # (α + nβ) / t = 1, by least squares
     alpha, beta = np.linalg.solve(rows.T @ rows, rows.T @ np.ones(4))
@@ -55,8 +55,6 @@ def test_of_noisy_and_unequal_ranks_the_slowest_counts_at_every_size_and_each_si
     assert (cluster.device.flops, cluster.device.memory_bandwidth) == (2e9, 1e9)
 
 
-def test_one_rank_and_small_messages_are_refused():
+def test_one_rank_is_refused():
     with pytest.raises(ValueError, match="size=1: needs at least 2 ranks"):
         fit_cluster("threads", 1)
-    with pytest.raises(ValueError, match="most_bytes=100: must be a whole number, at least 4096"):
-        fit_cluster("threads", 2, most_bytes=100)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 
@@ -47,14 +47,17 @@ def one_blas_thread() -> Iterator[None]:
         yield
         return
     try:
-        with _blas().limit(limits=1, user_api="blas"):
+        with _blas(len(sys.modules)).limit(limits=1, user_api="blas"):
             yield
     finally:
         _limited.release()
 
 
-@cache
-def _blas() -> Any:
+@lru_cache(maxsize=1)
+def _blas(modules: int) -> Any:
+    """The BLAS libraries of this process. To find them takes as long as a run, so this is done again only when there is
+    another number of imported `modules`: SciPy or PyTorch, imported after the first run, bring their own.
+    """
     from threadpoolctl import ThreadpoolController  # not at the top: it reads all loaded libraries
 
     return ThreadpoolController()

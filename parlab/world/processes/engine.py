@@ -13,74 +13,25 @@ import json
 import os
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
-from parlab import arrays
 from parlab.world import values
 from parlab.world.engines.base import Engine
-from parlab.world.engines.diagnosis import difference, other_form, other_label, places_of
+from parlab.world.engines.diagnosis import difference, places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
-from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, Message, Task
+from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, Task
 from parlab.world.errors import MismatchError, Unwind
 from parlab.world.processes import deadlock
-from parlab.world.processes.transport import Transport, form_of
+from parlab.world.processes.messages import ExpectedArray, MessageEnd, ProcessGroup, ProcessMailbox, header_of
+from parlab.world.processes.transport import Transport
 from parlab.world.processes.wallclock import waited_for
 from parlab.world.values import Value
 
 SPINS, YIELDS = 5, 15  # polls without a pause, then polls that offer the core, before the first sleep
 SHORTEST, LONGEST = 20e-6, 5e-3  # seconds of a sleep; between them, a tenth of the time since the first poll
 STUCK = 0.05  # seconds in a wait before this rank reports it to rank 0
-
-Key = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
-
-
-class ProcessMailbox(Mailbox):
-    """One end of a mailbox between processes. It counts this end's posts, and keeps receives that wait for a header."""
-
-    __slots__ = ("coming", "key", "posted", "tag")
-
-    def __init__(self, key: Key, tag: int):
-        super().__init__(*key[2:])
-        self.key = key
-        self.tag = tag
-        self.posted = {POST_SEND: 0, POST_RECEIVE: 0}
-        self.coming: deque[MessageEnd] = deque()
-
-
-class MessageEnd(Message):
-    """One end of a message. `key` and `number` name the message at both ends."""
-
-    leaves: list[Any]  # the arrays of a receive
-    done_at = 0
-
-    def __init__(self, box: ProcessMailbox, end: int, value: Value, name: str, wire: Any):
-        super().__init__(box.src, box.dst, value, name)
-        self.key, self.end, self.wire = box.key, end, wire  # Sent or Coming
-        self.number = box.posted[end]
-        box.posted[end] += 1
-        self.posted_at = time.perf_counter_ns()
-
-
-class ProcessGroup(Group):
-    """A group of processes. No other group that shares two of its ranks has its `number`, which tags its messages."""
-
-    def __init__(self, name: str, members: tuple[int, ...], number: int):
-        super().__init__(name, members)
-        self.number = number
-        self.entered = 0  # collectives that this rank has entered
-        self.native: Any = None  # the transport's collectives, if they are wanted
-
-    def mailbox(self, channel: str, src: int, dst: int) -> ProcessMailbox:
-        """See `Group`."""
-        if (channel, src, dst) not in self.mailboxes:
-            key = (self.name, channel, self.members[src], self.members[dst])
-            self.mailboxes[channel, src, dst] = ProcessMailbox(key, 2 * self.number + (channel == "collectives"))
-        return self.mailboxes[channel, src, dst]  # type: ignore[return-value]
 
 
 class ProcessEngine(Engine):
@@ -117,10 +68,9 @@ class ProcessEngine(Engine):
         assert isinstance(box, ProcessMailbox)
         self.check(task)
         leaves = [self.transport.ready(leaf) for leaf in values.leaves(value)]
-        shown = None if label is None else str(label)
-        header = [values.form(value), _kinds(value), [arrays.nbytes(leaf) for leaf in leaves], shown]
+        header = header_of(value, leaves, label)
         with self.mutex:
-            wire = self.transport.send(json.dumps(header).encode(), leaves, box.dst, box.tag)
+            wire = self.transport.send(header, leaves, box.dst, box.tag)
             message = MessageEnd(box, POST_SEND, None, name, wire)  # this counts it as posted
             message.nbytes, message.kept, message.label = nbytes, kept, label
             task.log += (POST_SEND, message)
@@ -148,31 +98,6 @@ class ProcessEngine(Engine):
             self._sleep(task)
         return message
 
-    def _arrives(self, message: MessageEnd, header: bytes) -> None:
-        """The header has arrived: allocate memory and receive. A message that does not fit is received and dropped."""
-        form, kinds, sizes, message.label = json.loads(header)
-        expected = values.form(message.value)
-        if (form, kinds) == (expected, _kinds(message.value)):
-            message.error = other_label(message)
-            forms = [form_of(blank) for blank in values.leaves(message.value)]
-        else:
-            message.error = other_form(message, form, expected)
-            forms = [((size,), np.uint8) for size in sizes]
-        message.leaves = message.wire.into(forms)
-        self.moving.append(message)
-
-    def _passed(self, message: MessageEnd) -> bool:
-        if not message.wire.done():
-            return False
-        message.done_at = time.perf_counter_ns()
-        if message.end == POST_RECEIVE and message.error is None:
-            leaves = iter(message.leaves)
-            message.value = values.mapped(lambda blank: blank.filled(next(leaves)), message.value)
-            del message.leaves
-        message.wire = None  # it refers to the memory, which must die with the program's last reference
-        self._match(message)
-        return True
-
     # Collectives
 
     def enter(self, task: Task, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
@@ -193,7 +118,8 @@ class ProcessEngine(Engine):
         self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
-        self.serial = collective.serial
+        if detail is not None:  # else it may be a collective beside a split, which must not change the split's number
+            self.serial = collective.serial
         return collective.details
 
     def _on_calls(self, payload: list[Any]) -> None:
@@ -289,11 +215,15 @@ class ProcessEngine(Engine):
         """Receive what has arrived, complete what has passed, and answer the notes of other ranks."""
         for box in list(self.listening):
             while box.coming and (header := box.coming[0].wire.header()) is not None:
-                self._arrives(box.coming.popleft(), header)
+                message = box.coming.popleft()
+                message.meet(header)
+                self.moving.append(message)
             if not box.coming:
                 del self.listening[box]
-        if self.moving:
-            self.moving = [message for message in self.moving if not self._passed(message)]
+        for message in list(self.moving):
+            if message.passed():
+                self.moving.remove(message)
+                self._match(message)
         for note in self.transport.heard():
             kind, payload = json.loads(note)
             getattr(self, f"_on_{kind}")(payload)
@@ -359,26 +289,3 @@ class Pause:
             give_way()
         elif self.polls > SPINS:
             time.sleep(min(max(SHORTEST, (time.monotonic() - self.began) / 10), LONGEST))
-
-
-class ExpectedArray(values.Template):
-    """Shape, dtype and library of an array that is expected."""
-
-    __slots__ = ("xp",)
-
-    def __init__(self, x: Any):
-        super().__init__(x)
-        self.xp = np if type(x) is np.ndarray else arrays.namespace(x)
-
-    def filled(self, x: Any) -> Any:
-        """The array that came as `x`, as an array of the expected library."""
-        return arrays.to_numpy(x) if self.xp is np else self.xp.asarray(x)
-
-
-def _kinds(value: Value) -> str:
-    """The types of the tuples and lists in `value`, which its form does not show."""
-    if isinstance(value, dict):
-        value = [value[key] for key in sorted(value)]
-    elif not isinstance(value, tuple | list):
-        return ""
-    return f"{type(value).__name__}({','.join(map(_kinds, value))})"

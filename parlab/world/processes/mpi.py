@@ -93,6 +93,7 @@ class MPITransport:
 
     def __init__(self) -> None:
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        self.node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks on this machine
         self.renew()
         self.ahead = clock_ahead(self.rank, self.size, self._ask, self._answer)
         # All ranks have mapped MPICH's shared memory (3 MB). Unlink its file, so that killed ranks leave none behind.

@@ -9,7 +9,10 @@ import linecache
 import os
 import pickle
 import sys
-from typing import Any
+import types
+from collections import ChainMap
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -23,13 +26,29 @@ def pack_program(program: Any) -> bytes:
     """
     cells = {name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)}
     texts = {name: (size, None, *text) for name, (size, _, *text) in cells.items()}  # None: compare it with no file
+    file = io.BytesIO()
     try:
-        return cloudpickle.dumps((texts, program), PROTOCOL)
+        _ProgramPickler(file, PROTOCOL).dump((texts, program))
     except Exception as error:
         raise ValueError(
             f"the program or its arguments cannot be handed to another process: {error}; what it uses of a notebook "
             "or a script must be functions, arrays, numbers and text, or come from a module"
         ) from error
+    return file.getvalue()
+
+
+def _reduced_code(code: types.CodeType) -> Any:
+    """Code with the name of its file, by which errors find its lines: cloudpickle has dropped it since 3.1.3."""
+    make, parts = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
+    return _code_of, (make, parts, code.co_filename)
+
+
+def _code_of(make: Callable[..., types.CodeType], parts: tuple[Any, ...], filename: str) -> types.CodeType:
+    return make(*parts).replace(co_filename=filename)
+
+
+class _ProgramPickler(cloudpickle.CloudPickler):
+    dispatch_table: ClassVar[Any] = ChainMap({types.CodeType: _reduced_code}, cloudpickle.CloudPickler.dispatch_table)
 
 
 def unpack_program(data: bytes) -> Any:

@@ -11,7 +11,8 @@ from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT
 from parlab.world.engines.tasks import CollectiveCall, Signal, Task
 from parlab.world.errors import RemoteError, WorldError
 from parlab.world.processes.deadlock import Report, deadlock_in
-from parlab.world.processes.engine import MessageEnd, ProcessEngine
+from parlab.world.processes.engine import ProcessEngine
+from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
 from parlab.world.processes.wallclock import measured
 from parlab.world.program import Outcome

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.world.processes import launchers, nccl
+from parlab.world.processes import machine, nccl
 
 LENGTH = 128  # of a communicator's number
 _streams: dict[int, Stream] = {}
@@ -50,7 +50,6 @@ class Stream:
     def __init__(self, non_blocking: bool = False):
         self.non_blocking = non_blocking
         self.error: Exception | None = None
-        self.log: list[Any] = []  # of the bytes of each message, in the order in which they ran
         self._kernels: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.ptr = id(self)
         _streams[self.ptr] = self
@@ -120,7 +119,6 @@ class NcclCommunicator:
             if expected != count:
                 raise NcclError(f"{count} bytes are sent, but {expected} are received")
             self._socket.sendall(ctypes.string_at(memory, count))
-            _streams[stream].log.append(count)
 
         _streams[stream].launch(kernel)
 
@@ -134,7 +132,6 @@ class NcclCommunicator:
             if sent != count:
                 raise NcclError(f"{sent} bytes are sent, but {count} are received")
             ctypes.memmove(memory, self._exactly(count), count)
-            _streams[stream].log.append(count)
 
         _streams[stream].launch(kernel)
 
@@ -212,8 +209,8 @@ class FakeCuPy(SimpleNamespace):
                 Event=Event,
                 get_current_stream=lambda: self.current,
                 is_available=lambda: True,
-                Device=lambda number=0: SimpleNamespace(use=lambda: None),
-                runtime=SimpleNamespace(getDeviceCount=lambda: 4),
+                Device=lambda number: SimpleNamespace(use=lambda: setattr(self, "used", number)),
+                runtime=SimpleNamespace(getDeviceCount=lambda: 4, getDevice=lambda: self.used),
             ),
         )
 
@@ -221,5 +218,5 @@ class FakeCuPy(SimpleNamespace):
 def install(strict: bool = False) -> None:
     """Let the stand-in be this process's CuPy."""
     fake = FakeCuPy(strict)
-    launchers._cupy = lambda: fake
+    machine._cupy = lambda: fake
     nccl.pointer = pointer

@@ -1,12 +1,19 @@
-"""What each rank of `test_nccl.py`'s jobs runs: `python -m tests.world.processes.nccl_job SEEDS`, the programs of
-`process_job` by engine="nccl", on the stand-in for it.
+"""What each rank of a job by engine="nccl" runs: `python -m tests.world.processes.nccl_job SEEDS [gpus]`: the programs
+of `process_job`, some with arrays on GPUs; else on the stand-in for CuPy and NCCL.
 """
 
 from __future__ import annotations
 
+import sys
+
+import array_api_strict
+
+from tests.libraries import CUPY
 from tests.world.processes import process_job
 from tests.world.processes.fake_nccl import install
 
 if __name__ == "__main__":
-    install()
-    process_job.main("nccl", "WORLD_SIZE", "RANK")
+    gpus = "gpus" in sys.argv
+    if not gpus:
+        install()
+    process_job.main("nccl", other=CUPY if gpus else array_api_strict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -10,36 +11,96 @@ import numpy as np
 import pytest
 
 from parlab.world.processes import nccl
-from parlab.world.processes.bootstrap import connect_all
 from parlab.world.processes.engine import Pause
 from parlab.world.processes.nccl import NCCLTransport
-from parlab.world.processes.transport import form_of
+from parlab.world.processes.transport import form_of, in_host_memory
 from tests.world.processes import fake_nccl
 from tests.world.processes.fake_nccl import FakeCuPy, pointer
 
 
-def ends(transport):
-    """In the place of the end of a process."""
-    raise AssertionError(f"rank {transport.rank} ends all")
+class Way:
+    """The messages from one rank to another with one tag: what was sent, and how many were asked for."""
+
+    def __init__(self):
+        self.sent, self.asked = [], 0
+
+
+class End:
+    """One end of a message in host memory: `Sent` or `Coming`."""
+
+    def __init__(self, way, number):
+        self.way, self.number = way, number
+
+    def header(self):
+        return self.way.sent[self.number][0] if len(self.way.sent) > self.number else None
+
+    def into(self, forms):
+        leaves = self.way.sent[self.number][1]
+        return [leaf.copy().view(form[1]).reshape(form[0]) for leaf, form in zip(leaves, forms, strict=True)]
+
+    def done(self):
+        return len(self.way.sent) > self.number and self.way.asked > self.number
+
+
+class Host:
+    """In MPI's place: a `Transport` between threads. `shared` has what all ranks see."""
+
+    ahead = 0
+    ready = staticmethod(in_host_memory)
+
+    def __init__(self, rank, size, shared):
+        self.rank, self.size, self.shared = rank, size, shared
+
+    def send(self, header, leaves, dst, tag):
+        way = self.shared["ways"][self.rank, dst, tag]
+        way.sent.append((header, [np.array(leaf) for leaf in leaves]))
+        return End(way, len(way.sent) - 1)
+
+    def expect(self, src, tag, like):
+        way = self.shared["ways"][src, self.rank, tag]
+        way.asked += 1
+        return End(way, way.asked - 1)
+
+    def tell(self, dst, note):
+        self.shared["notes"][dst].append(note)
+
+    def heard(self):
+        notes = self.shared["notes"][self.rank]
+        while notes:
+            yield notes.popleft()
+
+    def all_say(self, data):
+        self.shared["said"][self.rank] = data
+        self.shared["barrier"].wait()
+        said = list(self.shared["said"])
+        self.shared["barrier"].wait()
+        return said
+
+    def gather(self, data):
+        return self.all_say(data) if self.rank == 0 else self.all_say(data)[:0]
+
+    def share(self, data):
+        return self.all_say(data)[0]
+
+    def renew(self):
+        self.share(b"")
+        self.shared["ways"].clear()
+        self.shared["notes"].clear()
+        self.share(b"")
+
+    def abort(self):
+        raise AssertionError(f"rank {self.rank} ends all")
 
 
 @contextmanager
-def peers(folder, size, strict=False):
-    """The transports of `size` ranks that meet in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def come(rank):
-        return NCCLTransport(rank, size, connect_all(rank, size, folder, b"key"), FakeCuPy(strict))
-
+def peers(size, strict=False):
+    """The transports of `size` ranks."""
+    shared = dict(ways=defaultdict(Way), notes=defaultdict(deque), said=[b""] * size, barrier=threading.Barrier(size))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nccl, "pointer", pointer)
-        patch.setattr(NCCLTransport, "abort", ends)
-        made = together(come, size)
         try:
-            yield made
+            yield together(lambda rank: NCCLTransport(Host(rank, size, shared), FakeCuPy(strict)), size)
         finally:
-            for transport in made:
-                transport._side.close()
             fake_nccl.stop()
 
 
@@ -67,7 +128,7 @@ def until(done, *transports, seconds=20):
 
 def arrived(coming, like, *transports, seconds=20):
     """The arrays of a message that is asked for."""
-    until(lambda: coming.header() is not None if coming._offer is None else True, *transports)
+    until(lambda: coming.header() is not None, *transports)
     leaves = coming.into([form_of(x) for x in like])
     until(coming.done, *transports, seconds=seconds)
     return leaves

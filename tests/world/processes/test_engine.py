@@ -38,8 +38,8 @@ def test_what_was_received_dies_with_the_programs_last_reference(kind):
     assert run(receives_and_drops, 2, engine=kind).results == [[True] * 4] * 2
 
 
-def test_what_was_received_by_nccl_dies_with_the_programs_last_reference(tmp_path):
-    with peers(tmp_path, 2) as transports:
+def test_what_was_received_by_nccl_dies_with_the_programs_last_reference():
+    with peers(2) as transports:
 
         def body(rank):
             world = ProcessEngine(transports[rank])

@@ -1,4 +1,4 @@
-"""engine="nccl" among processes, on a stand-in for GPUs: all as on threads, to the bit, whoever starts them."""
+"""engine="nccl" among processes: all as on threads, to the bit. On GPUs, which ranks may share; else on a stand-in."""
 
 from __future__ import annotations
 
@@ -6,112 +6,119 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from parlab import per_rank, run
-from parlab.world import DeadlockError, WorldError
-from parlab.world.processes import launch, launchers, spawn
+from parlab.arrays import to_numpy
+from parlab.cli.checks import findings
+from parlab.world import WorldError
+from parlab.world.processes import launch, machine
+from tests.libraries import CUPY
 from tests.world.processes.fake_nccl import FakeCuPy, stop
-from tests.world.processes.test_processes import ENDINGS, IN_PROC, SCRIPT, check_endings
+from tests.world.processes.process_job import bits
+from tests.world.processes.test_processes import MPIEXEC, ROOT, environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="NCCL is not for Windows")
-ROOT = Path(__file__).parents[3]
-INSTALL = "from tests.world.processes.fake_nccl import install; install()"
-SEVERAL = [sys.executable, "-I", "-S", spawn.__file__]
+SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}  # ranks may share a GPU
+slow = pytest.mark.slow
 
 
-def environment(port):
-    return {
-        **{name: value for name, value in os.environ.items() if name not in ("PARLAB_KEY", "RANK", "WORLD_SIZE")},
-        **dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port - 1), PARLAB_KEY="k" * 32, PYTHONPATH=str(ROOT)),
-    }
+def answer():
+    """Whether two ranks can run on GPUs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SHARED.items():
+            patch.setenv(name, value)
+        try:
+            machine.check("nccl", 2)
+        except ValueError:
+            return False
+    return True
 
 
-def job(size, port, *command):
-    """Processes as torchrun starts them."""
-    command = [*SEVERAL, str(size), sys.executable, *command]
-    return subprocess.run(command, env=environment(port), cwd=ROOT, capture_output=True, text=True, timeout=280)
+GPUS = answer()
+xp = CUPY if GPUS else np  # on the stand-in NumPy's arrays lie on the GPU
+needs_gpu = pytest.mark.skipif(not GPUS, reason="no GPU answers")
 
 
-@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size, port):
-    done = job(size, port, "-m", "tests.world.processes.nccl_job", "2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = dict(map(json.loads, done.stdout.splitlines()))
-    assert len(found) >= 38
-    assert {name: differs for name, differs in found.items() if differs} == {}
-
-
-# What `run` starts itself
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """A machine with 4 GPUs, here and in the processes that `run` starts."""
-    gpus = FakeCuPy()
-    monkeypatch.setattr(launchers, "_cupy", lambda: gpus)
-    monkeypatch.setattr(launch, "WORKER", f"{INSTALL}; {launch.WORKER}")
-    monkeypatch.syspath_prepend(str(ROOT))
-    yield gpus
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """Where no GPU answers, 4 of the stand-in, here and in the processes that `run` starts."""
+    for name, value in SHARED.items() if GPUS else ():
+        monkeypatch.setenv(name, value)
+    if not GPUS:
+        fake = FakeCuPy()
+        monkeypatch.setattr(machine, "_cupy", lambda: fake)
+        install = "from tests.world.processes.fake_nccl import install; install()"
+        monkeypatch.setattr(launch, "WORKER", f"{install}; {launch.WORKER}")
+        monkeypatch.syspath_prepend(str(ROOT))
+    yield
     stop()
 
 
-def test_run_starts_3_processes_and_brings_back_results_trace_prints_and_measured_times(fake, capsys):
+@pytest.mark.parametrize("size", [pytest.param(2, marks=slow), 3, pytest.param(4, marks=slow)])
+def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size):
+    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.processes.nccl_job", "2"]
+    command += ["gpus"] if GPUS else []
+    known = environment() | machine.ENVIRONMENT["nccl"]
+    done = subprocess.run(command, env=known, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = dict(map(json.loads, done.stdout.splitlines()))
+    assert len(found) >= 35
+    assert {name: differs for name, differs in found.items() if differs} == {}
+
+
+def test_run_starts_3_processes_each_on_its_gpu_and_brings_back_results_trace_prints_and_measured_times(capsys):
     def program(comm, x, y):
-        comm.print("on", os.environ["CUDA_DEVICE_MAX_CONNECTIONS"], os.environ["LOCAL_RANK"])
+        gpu = machine._cupy().cuda.runtime.getDevice()
+        comm.print("on", gpu, os.environ["CUDA_DEVICE_MAX_CONNECTIONS"])
         return comm.all_reduce(x + y)
 
-    arguments = (np.ones(5), per_rank([np.arange(5.0) + rank for rank in range(3)]))
+    arguments = xp.ones(5), per_rank([xp.asarray(np.arange(5.0) + rank) for rank in range(3)])
     ours = run(program, 3, *arguments, engine="nccl")
-    assert capsys.readouterr().out == "rank 0: on 32 0\nrank 1: on 32 1\nrank 2: on 32 2\n"
+    gpus = machine._cupy().cuda.runtime.getDeviceCount()
+    assert capsys.readouterr().out == "".join(f"rank {rank}: on {rank % gpus} 32\n" for rank in range(3))
     threads = run(lambda comm, x, y: comm.all_reduce(x + y), 3, *arguments)
-    assert [x.tobytes() for x in ours.results] == [x.tobytes() for x in threads.results]
+    assert bits(ours.results) == bits(threads.results)
     assert len(ours.wallclock.transfers) == len(threads.timeline.transfers) == 12
 
 
-def test_a_deadlock_and_an_error_are_told_as_on_threads(fake):
-    def crossed(comm):
-        if comm.rank:
-            raise KeyError("rank 1 it is")
-        comm.recv(1, np.ones(2))
-
-    with pytest.raises(KeyError, match="rank 1 it is") as caught:
-        run(crossed, 2, engine="nccl")
-    assert caught.value.rank == 1
-    texts = []
-    for engine in ("threads", "nccl"):
-        with pytest.raises(DeadlockError) as deadlock:
-            run(lambda comm: comm.send(np.ones(2), comm.right), 3, engine=engine)
-        texts.append(str(deadlock.value))
-    assert texts[0] == texts[1]
-
-
-def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(fake, capfd):
-    def program(comm):
+def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(capfd):
+    def program(comm, x):
         from parlab.world.processes import nccl
 
         if comm.rank == 1:
             nccl._Pair.launch = lambda pair, leaves, posted: print(1 // 0)
-        return comm.all_reduce(np.ones(3))
+        return comm.all_reduce(x)
 
     with pytest.raises(WorldError, match="a process ended before its program did: the status is"):
-        run(program, 2, engine="nccl")
+        run(program, 2, xp.ones(3), engine="nccl")
     assert "ZeroDivisionError" in capfd.readouterr().out
 
 
-@pytest.mark.slow
-@IN_PROC
-@pytest.mark.parametrize("started", ["by run", "as by torchrun"])
-def test_whatever_ends_a_job_no_process_is_left_and_the_status_is_not_0(started, tmp_path, port):
-    script = SCRIPT.replace('engine="mpi"', 'engine="nccl"')
-    install = f"{INSTALL}; from parlab.world.processes import launch; launch.WORKER = '{INSTALL}; ' + launch.WORKER\n"
-    (tmp_path / "script.py").write_text(install + script)
-    command = [sys.executable, str(tmp_path / "script.py")]
-    if started == "by run":
-        check_endings(ENDINGS, command, lambda number: {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}, tmp_path)
-    else:  # torchrun itself sees to signals
-        command = [*SEVERAL, "3", *command]
-        check_endings(ENDINGS[:2], command, lambda number: environment(port + 2 * number), tmp_path)
+@pytest.mark.skipif(GPUS, reason="here ranks share GPUs")
+def test_a_rank_whose_machine_has_too_few_gpus_ends_all_and_shows_why():
+    script = (
+        "from tests.world.processes.fake_nccl import install; install(); from parlab.world.processes import machine\n"
+    )
+    script += "import os; from parlab import run\n"
+    script += "machine._cupy().cuda.runtime.getDeviceCount = lambda: 2 - int(os.environ['PMI_RANK'])\n"
+    script += "run(print, 2, engine='nccl')"
+    command = [MPIEXEC, "-n", "2", sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "size=2: NCCL needs a GPU for each of 2 ranks here, and there are 1" in done.stderr
+
+
+@needs_gpu
+def test_a_sum_of_128_mib_a_rank_is_numpys():
+    xs = [np.arange(2.0**24) % 7 + rank for rank in range(2)]
+    done = run(lambda comm, x: comm.all_reduce(x), 2, per_rank([xp.asarray(x) for x in xs]), engine="nccl")
+    assert all(np.array_equal(to_numpy(x), xs[0] + xs[1]) for x in done.results)
+
+
+@needs_gpu
+def test_the_doctor_says_that_nccl_works():
+    (nccl,) = [finding for finding in findings() if finding.name == "NCCL"]
+    assert nccl.works, nccl.seen

@@ -1,4 +1,4 @@
-"""The doctor: which parts work on this machine. Each one is tried, not only looked for."""
+"""The checks of `parlab doctor`: which parts work on this machine. Each one is tried, not only looked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.world.comm import Comm
-from parlab.world.processes.launchers import INSTALL_MPI, LAUNCHERS
+from parlab.world.processes.machine import INSTALL_MPI, check
 from parlab.world.run import run
 from parlab.world.units import format_bytes
 
@@ -74,7 +74,7 @@ def _gpu() -> str:
 
 def _nccl() -> str:
     cupy = importlib.import_module("cupy")
-    LAUNCHERS["nccl"].check(1)
+    check("nccl", 1)
     ranks = min(2, cupy.cuda.runtime.getDeviceCount())
     total = _sum(ranks, cupy, "nccl")
     return f"version {cupy.cuda.nccl.get_version()}; processes on {ranks} GPUs add up to {total:g}"
@@ -111,9 +111,9 @@ CHECKS: list[tuple[str, Callable[[], str], str, bool]] = [
 def findings() -> list[Finding]:
     """Try everything, in turn."""
     found = []
-    for name, check, remedy, needed in CHECKS:
+    for name, attempt, remedy, needed in CHECKS:
         try:
-            found.append(Finding(name, True, check(), needed=needed))
+            found.append(Finding(name, True, attempt(), needed=needed))
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             found.append(Finding(name, False, f"{lines[0]:.100}", remedy, needed))

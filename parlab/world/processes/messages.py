@@ -1,0 +1,121 @@
+"""A message between processes: each process has one end of it.
+
+The sender's header travels first: form, types and label of the value. When it has come, the receiver compares it with
+what it expects, and makes the arrays that the rest of the message fills.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from parlab import arrays
+from parlab.world import values
+from parlab.world.engines.diagnosis import other_form, other_label
+from parlab.world.engines.log import POST_RECEIVE, POST_SEND
+from parlab.world.engines.tasks import Group, Mailbox, Message
+from parlab.world.processes.transport import form_of
+from parlab.world.values import Value
+
+Key = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
+
+
+class ProcessGroup(Group):
+    """A group of processes. No other group that shares two of its ranks has its `number`, which tags its messages."""
+
+    def __init__(self, name: str, members: tuple[int, ...], number: int):
+        super().__init__(name, members)
+        self.number = number
+        self.entered = 0  # collectives that this rank has entered
+        self.native: Any = None  # the transport's collectives, if they are wanted
+
+    def mailbox(self, channel: str, src: int, dst: int) -> ProcessMailbox:
+        """See `Group`."""
+        if (channel, src, dst) not in self.mailboxes:
+            key = (self.name, channel, self.members[src], self.members[dst])
+            self.mailboxes[channel, src, dst] = ProcessMailbox(key, 2 * self.number + (channel == "collectives"))
+        return self.mailboxes[channel, src, dst]  # type: ignore[return-value]
+
+
+class ProcessMailbox(Mailbox):
+    """One end of a mailbox between processes. It counts this end's posts, and keeps receives that wait for a header."""
+
+    __slots__ = ("coming", "key", "posted", "tag")
+
+    def __init__(self, key: Key, tag: int):
+        super().__init__(*key[2:])
+        self.key = key
+        self.tag = tag
+        self.posted = {POST_SEND: 0, POST_RECEIVE: 0}
+        self.coming: deque[MessageEnd] = deque()
+
+
+class MessageEnd(Message):
+    """One end of a message. `key` and `number` name the message at both ends."""
+
+    leaves: list[Any]  # the arrays of a receive
+    done_at = 0
+
+    def __init__(self, box: ProcessMailbox, end: int, value: Value, name: str, wire: Any):
+        super().__init__(box.src, box.dst, value, name)
+        self.key, self.end, self.wire = box.key, end, wire  # Sent or Coming
+        self.number = box.posted[end]
+        box.posted[end] += 1
+        self.posted_at = time.perf_counter_ns()
+
+    def meet(self, header: bytes) -> None:
+        """The header has come: make the arrays. A message that does not fit is received and dropped."""
+        form, kinds, sizes, self.label = json.loads(header)
+        expected = values.form(self.value)
+        if (form, kinds) == (expected, _kinds(self.value)):
+            self.error = other_label(self)
+            forms = [form_of(blank) for blank in values.leaves(self.value)]
+        else:
+            self.error = other_form(self, form, expected)
+            forms = [((size,), np.uint8) for size in sizes]
+        self.leaves = self.wire.into(forms)
+
+    def passed(self) -> bool:
+        """Whether the message has passed. A receive then has its value."""
+        if not self.wire.done():
+            return False
+        self.done_at = time.perf_counter_ns()
+        if self.end == POST_RECEIVE and self.error is None:
+            leaves = iter(self.leaves)
+            self.value = values.mapped(lambda blank: blank.filled(next(leaves)), self.value)
+            del self.leaves
+        self.wire = None  # it refers to the memory, which must die with the program's last reference
+        return True
+
+
+def header_of(value: Value, leaves: list[Any], label: Any) -> bytes:
+    """The header of a message. `leaves` are the arrays of `value` as they travel."""
+    shown = None if label is None else str(label)
+    return json.dumps([values.form(value), _kinds(value), [arrays.nbytes(leaf) for leaf in leaves], shown]).encode()
+
+
+def _kinds(value: Value) -> str:
+    """The types of the tuples and lists in `value`, which its form does not show."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    elif not isinstance(value, tuple | list):
+        return ""
+    return f"{type(value).__name__}({','.join(map(_kinds, value))})"
+
+
+class ExpectedArray(values.Template):
+    """Shape, dtype and library of an array that is expected."""
+
+    __slots__ = ("xp",)
+
+    def __init__(self, x: Any):
+        super().__init__(x)
+        self.xp = np if type(x) is np.ndarray else arrays.namespace(x)
+
+    def filled(self, x: Any) -> Any:
+        """The array that came as `x`, as an array of the expected library."""
+        return arrays.to_numpy(x) if self.xp is np else self.xp.asarray(x)

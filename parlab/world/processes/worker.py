@@ -1,0 +1,63 @@
+"""A process that `run` starts: it fetches the program by a socket, and ends when the process that called `run` does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parlab.world.processes import machine
+from parlab.world.processes.pickling import unpack_program
+from parlab.world.processes.rank import carried_out, transport_of
+
+
+def main(engine: str, folder: str, size: str) -> None:
+    """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
+    here = transport_of(engine)
+    if here.size != int(size):
+        _refuse(folder, f"size={size}: {size} processes were started, and each finds {here.size}: {machine.STRANGERS}")
+        return
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    connection = None
+    data = b""
+    if here.rank == 0:
+        connection = _to_caller(folder)
+        data = connection.recv_bytes()
+        shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
+        threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
+    program, errors = unpack_program(here.share(data))
+    with np.errstate(**errors):  # as the caller's, which threads inherit
+        outcome = carried_out(program, here)
+    sys.stdout.flush()
+    here.share(b"")  # no process ends before all know that the run is over
+    if connection:
+        ended.set()
+        connection.send_bytes(pickle.dumps(outcome))
+
+
+def _to_caller(folder: str) -> Any:
+    return Client(f"{folder}/listener", "AF_UNIX", authkey=Path(folder, "key").read_bytes())
+
+
+def _refuse(folder: str, why: str) -> None:
+    """Let `run` raise a ValueError. The caller listens to the first process that says so."""
+    with suppress(OSError, EOFError, AuthenticationError), _to_caller(folder) as connection:
+        connection.recv_bytes()
+        connection.send_bytes(pickle.dumps(ValueError(why)))
+
+
+def _end_with(connection: Connection, ended: threading.Event) -> None:
+    """End all processes when the connection ends: the process that called `run` is gone."""
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+    if not ended.is_set():
+        os._exit(1)

@@ -1,0 +1,39 @@
+"""State of the whole process that a run changes and restores: the threads of BLAS."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController
+
+np.ones((2, 2)) @ np.ones((2, 2))  # so that BLAS is there
+BLAS = [library for library in ThreadpoolController().info() if library["user_api"] == "blas"]
+
+SCRIPT = """
+import sys
+from threadpoolctl import ThreadpoolController
+from parlab import run
+
+def threads(comm=None):
+    return sorted(library["num_threads"] for library in ThreadpoolController().info() if library["user_api"] == "blas")
+
+for library in ThreadpoolController().lib_controllers:
+    library.set_num_threads(3)
+print(run(threads, 2).results, threads())
+import late_blas
+ThreadpoolController().limit(limits=3)
+print(run(threads, 2).results, threads())
+"""
+
+
+@pytest.mark.skipif(not BLAS, reason="threadpoolctl knows no BLAS here")
+def test_a_blas_that_a_module_brings_after_the_first_run_has_1_thread_in_ranks_and_3_afterwards(tmp_path):
+    copied = shutil.copy(BLAS[0]["filepath"], tmp_path)
+    (tmp_path / "late_blas.py").write_text(f"import ctypes\nctypes.CDLL({str(copied)!r})\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True)
+    assert done.stdout == "[[1], [1]] [3]\n[[1, 1], [1, 1]] [3, 3]\n", done.stderr
