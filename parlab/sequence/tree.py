@@ -28,8 +28,8 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost, Token
-from parlab.sequence.ring_schedule import Tile
-from parlab.sequence.travel import swap
+from parlab.sequence.exchange import swap
+from parlab.sequence.tiles import Tile
 from parlab.world import Comm
 
 Parts = Sequence[Array]  # arrays whose rows, axis 2, are queries: out and lse, or dq

@@ -25,7 +25,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.ring_schedule import Tile
+from parlab.sequence.tiles import Tile
 from parlab.world import Comm, Request
 
 

@@ -23,9 +23,9 @@ from parlab.sequence import (
     split_by_work,
     split_equal,
 )
-from parlab.sequence.chunks import even_stops
+from parlab.sequence.splitting.chunks import even_stops
 from tests.libraries import LIBRARIES
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.tilings import flaws
 
 PACKED = [0, 700, 1500, 1620, 2900, 2901, 3800, 4096]  # of 1 to 1280 tokens
 

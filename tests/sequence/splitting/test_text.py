@@ -8,7 +8,7 @@ import re
 import pytest
 
 from parlab.sequence import split_by_text, unit_ends
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.tilings import flaws
 
 TEXT = 'Dr. Aas lit 3.5 lamps. "Who came?" he asked. Nobody!\n\nThe sea was high... and grey. J. Holm slept.\n'
 

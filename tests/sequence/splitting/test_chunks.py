@@ -12,7 +12,7 @@ from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import Chunk, best_size, split_by_memory, split_equal
 from tests.libraries import EACH_LIBRARY
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.tilings import flaws
 
 
 def test_length_1800_limit_1000_overlap_100_is_two_chunks_of_effective_1000_and_800():

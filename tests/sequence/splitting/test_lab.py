@@ -13,7 +13,6 @@ from parlab.nn.llama import Llama
 from parlab.sequence import (
     Chunk,
     analyse_attention,
-    lab,
     lab_attention,
     lab_loss,
     split_by_attention,
@@ -21,8 +20,9 @@ from parlab.sequence import (
     split_equal,
     stem,
 )
+from parlab.sequence.splitting import lab
 from tests.libraries import EACH_LIBRARY
-from tests.sequence.maps import weight_cut
+from tests.sequence.splitting.maps import weight_cut
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -11,7 +11,7 @@ import pytest
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import analyse_attention
 from tests.libraries import EACH_LIBRARY
-from tests.sequence.maps import blocks, random_maps, softmaxed
+from tests.sequence.splitting.maps import blocks, random_maps, softmaxed
 
 S = 96
 DISTANCE = np.arange(S)[:, None] - np.arange(S)[None, :]

@@ -6,7 +6,7 @@ import re
 from itertools import accumulate, pairwise
 
 from parlab.arguments import one_of, whole
-from parlab.sequence.chunks import Chunk, deal, even_stops
+from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
 
 ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
 NO_ABBREVIATION = "".join(rf"(?<!\b{word})" for word in ABBREVIATIONS)

@@ -8,22 +8,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-import parlab.sequence.analysis
-import parlab.sequence.balance
-import parlab.sequence.chunks
-import parlab.sequence.memory
-import parlab.sequence.statistics
-import parlab.sequence.text_split
 from parlab import per_rank, run
 from parlab.sequence import causal_work, imbalance, loads_of, packed_work, sequence_statistics
 from tests.sequence import test_memory as memory_tests
-from tests.sequence.maps import blocks, weight_cut
 from tests.sequence.mutation import copy_of
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.maps import blocks, weight_cut
+from tests.sequence.splitting.tilings import flaws
 
-BALANCE = parlab.sequence.balance
-CHUNKS, ANALYSIS, TEXT = parlab.sequence.chunks, parlab.sequence.analysis, parlab.sequence.text_split
-MEMORY, STATISTICS = parlab.sequence.memory, parlab.sequence.statistics
 DOCUMENTS = [0, 32, 160, 192, 512]
 
 
@@ -113,66 +104,101 @@ def traffic(module: ModuleType) -> bool:
     return times and (found.attention_bytes, found.gradient_bytes, found.reuse) == ([64, 64], [64, 64], 0.5)
 
 
-Mutant = tuple[ModuleType, str, str, Callable[[ModuleType], bool]]
+Mutant = tuple[str, str, str, Callable[[ModuleType], bool]]
 MUTANTS: dict[str, Mutant] = {
     "overlap counted twice": (
-        CHUNKS,
+        "sequence.splitting.chunks",
         "rank, start - before",
         "rank, start - 2 * before",
         equal_chunks,
     ),
     "overlap taken off twice": (
-        CHUNKS,
+        "sequence.splitting.chunks",
         "self.length - self.overlap_before",
         "self.length - 2 * self.overlap_before",
         equal_chunks,
     ),
-    "steps of the whole limit": (CHUNKS, "limit, length, limit - overlap", "limit, length, limit", equal_chunks),
-    "overlap after forgotten": (CHUNKS, "[*shared[1:], 0]", "[0 for _ in shared]", equal_chunks),
-    "budgets ignored": (CHUNKS, "accumulate(fits)", "accumulate([sum(fits) / len(fits)] * len(fits))", memory_chunks),
-    "length instead of weight": (ANALYSIS, "crossing / 2 *", "(length / S) *", planted),
-    "inside taken off once": (ANALYSIS, "- 2 * inside", "- inside", planted),
-    "short chunks cost nothing": (ANALYSIS, "SHORT = 1.5", "SHORT = 0", no_slivers),
-    "limit without the overlap": (ANALYSIS, "xp.clip(start - overlap, 0)", "start", within_the_limit),
-    "last choice first": (ANALYSIS, "reversed(choices)", "choices", no_slivers),
+    "steps of the whole limit": (
+        "sequence.splitting.chunks",
+        "limit, length, limit - overlap",
+        "limit, length, limit",
+        equal_chunks,
+    ),
+    "overlap after forgotten": ("sequence.splitting.chunks", "[*shared[1:], 0]", "[0 for _ in shared]", equal_chunks),
+    "budgets ignored": (
+        "sequence.splitting.chunks",
+        "accumulate(fits)",
+        "accumulate([sum(fits) / len(fits)] * len(fits))",
+        memory_chunks,
+    ),
+    "length instead of weight": ("sequence.splitting.analysis", "crossing / 2 *", "(length / S) *", planted),
+    "inside taken off once": ("sequence.splitting.analysis", "- 2 * inside", "- inside", planted),
+    "short chunks cost nothing": ("sequence.splitting.analysis", "SHORT = 1.5", "SHORT = 0", no_slivers),
+    "limit without the overlap": (
+        "sequence.splitting.analysis",
+        "xp.clip(start - overlap, 0)",
+        "start",
+        within_the_limit,
+    ),
+    "last choice first": ("sequence.splitting.analysis", "reversed(choices)", "choices", no_slivers),
     "only what queries before a boundary look at": (
-        ANALYSIS,
+        "sequence.splitting.analysis",
         "crossings(weights)[:, 0, :]",
         "crossings(xp.tril(weights))[:, 0, :]",
         crossing,
     ),
-    "share without what distance explains": (ANALYSIS, "(found - expected) / (1 - expected)", "found", syntax),
-    "sentences off by one": (ANALYSIS, "sum(end <= token", "sum(end < token", syntax),
-    "balance by tokens, causal": (BALANCE, "return packed_work([0, S])", "return [1] * S", causal_balance),
-    "balance by tokens, packed": (BALANCE, "token - start + 1 for", "1 for", packed_balance),
-    "documents as one": (BALANCE, "token - start + 1 for", "token + 1 for", packed_balance),
+    "share without what distance explains": (
+        "sequence.splitting.analysis",
+        "(found - expected) / (1 - expected)",
+        "found",
+        syntax,
+    ),
+    "sentences off by one": ("sequence.splitting.analysis", "sum(end <= token", "sum(end < token", syntax),
+    "balance by tokens, causal": (
+        "sequence.splitting.balance",
+        "return packed_work([0, S])",
+        "return [1] * S",
+        causal_balance,
+    ),
+    "balance by tokens, packed": ("sequence.splitting.balance", "token - start + 1 for", "1 for", packed_balance),
+    "documents as one": ("sequence.splitting.balance", "token - start + 1 for", "token + 1 for", packed_balance),
     "documents as they come": (
-        BALANCE,
+        "sequence.splitting.balance",
         "key=lambda piece: piece[0] - piece[1]",
         "key=lambda piece: piece[1]",
         packed_balance,
     ),
-    "two heads, no tail": (BALANCE, "min(part, parts - 1 - part)", "part", packed_balance),
-    "characters for bytes": (TEXT, "len(text.encode())", "len(text)", text_chunks),
-    "abbreviations end sentences": (TEXT, 'rf"{NO_ABBREVIATION}[', 'rf"[', text_chunks),
+    "two heads, no tail": ("sequence.splitting.balance", "min(part, parts - 1 - part)", "part", packed_balance),
+    "characters for bytes": ("sequence.splitting.text", "len(text.encode())", "len(text)", text_chunks),
+    "abbreviations end sentences": ("sequence.splitting.text", 'rf"{NO_ABBREVIATION}[', 'rf"[', text_chunks),
     "nothing dropped": (
-        MEMORY,
+        "sequence.memory",
         '"high": x,',
         '"high": (cache, x),',
         kept,
     ),
-    "medium attends again": (MEMORY, "        block.attention = attention\n", "", kept),
-    "low without its normed input": (MEMORY, "x=attention_x", 'x=kept["attention_norm"].x', kept),
-    "sum instead of mean": (STATISTICS, "for x in alike])) / comm.size", "for x in alike]))", mean_gradients),
+    "medium attends again": ("sequence.memory", "        block.attention = attention\n", "", kept),
+    "low without its normed input": ("sequence.memory", "x=attention_x", 'x=kept["attention_norm"].x', kept),
+    "sum instead of mean": (
+        "sequence.statistics",
+        "for x in alike])) / comm.size",
+        "for x in alike]))",
+        mean_gradients,
+    ),
     "leaves in another order": (
-        STATISTICS,
+        "sequence.statistics",
         "for x in alike:",
         "for x in reversed(alike):",
         mean_gradients,
     ),
-    "gradients counted as attention": (STATISTICS, 'GRADIENTS = "all_reduce"', 'GRADIENTS = "gradients"', traffic),
-    "overlapping times added": (STATISTICS, "max(t.start, last)", "t.start", traffic),
-    "arrivals forgotten": (STATISTICS, "if t.dst == rank]", "if t.dst < 0]", traffic),
+    "gradients counted as attention": (
+        "sequence.statistics",
+        'GRADIENTS = "all_reduce"',
+        'GRADIENTS = "gradients"',
+        traffic,
+    ),
+    "overlapping times added": ("sequence.statistics", "max(t.start, last)", "t.start", traffic),
+    "arrivals forgotten": ("sequence.statistics", "if t.dst == rank]", "if t.dst < 0]", traffic),
 }
 
 

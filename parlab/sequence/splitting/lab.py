@@ -21,8 +21,8 @@ from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.sequence.arguments import list_like
-from parlab.sequence.chunks import Chunk
-from parlab.sequence.text_split import unit_ends
+from parlab.sequence.splitting.chunks import Chunk
+from parlab.sequence.splitting.text import unit_ends
 
 TEXT, WEIGHTS = "scribes.txt", "scribes_weights.safetensors.z"
 SEEDS = (1, 2, 3, 4, 5)

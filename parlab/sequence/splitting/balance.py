@@ -16,8 +16,8 @@ from itertools import accumulate, pairwise
 from parlab.arguments import amount, whole
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.arguments import list_like
-from parlab.sequence.chunks import Chunk, deal, even_stops
 from parlab.sequence.layouts import checked_documents
+from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
 
 
 def causal_work(S: int) -> list[int]:

@@ -12,8 +12,8 @@ from parlab import sequence
 from parlab.arrays import asarray
 from parlab.sequence import split_by_attention, split_equal
 from tests.libraries import EACH_LIBRARY
-from tests.sequence.maps import blocks, random_maps, weight_cut
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.maps import blocks, random_maps, weight_cut
+from tests.sequence.splitting.tilings import flaws
 
 
 def stops_of(chunks):
