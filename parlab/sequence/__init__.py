@@ -5,7 +5,6 @@ from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
     hidden_from,
-    load_ratio,
     overlap_tokens,
     pair_flops,
     score_memory_savings,
@@ -44,10 +43,10 @@ from parlab.sequence.splitting.text import split_by_text, unit_ends
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
 from parlab.sequence.tiles import Tile
 from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, step_time, usp_time
-from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
+from parlab.sequence.tree import tree_attention, tree_attention_backward
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.usp import ulysses_cost, usp_attention, usp_attention_backward, usp_cost
-from parlab.sequence.window import window_attention, window_attention_backward, window_cost
+from parlab.sequence.window import window_attention, window_attention_backward
 
 PATTERNS = {  # of communication, by name: each computes exact attention, or says for which window it does
     "ring": (ring_attention, ring_attention_backward),  # with the neighbours, P − 1 times

@@ -90,17 +90,6 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
-def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
-    """The work of the slowest rank over the mean. Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P;
-    zigzag 1, which is balanced; striped P(c + 1)/(Pc + 1).
-
-    >>> round(load_ratio(8 * 1024, 8, "contiguous"), 3), load_ratio(8 * 1024, 8, "zigzag")
-    (1.875, 1.0)
-    """
-    pairs = unmasked_pairs(S, size, layout, causal=causal)
-    return max(pairs) * size / sum(pairs)
-
-
 def score_memory_savings(P: int) -> float:
     """The share of the memory for scores that a ring of P ranks saves each of them, 1 − 1/P: a rank has the rows of S/P
     queries, S/P × S scores a head in all its steps, and one rank alone has S × S.

@@ -112,7 +112,8 @@ def analyse_attention(
         kind = "local" if span <= LOCAL * everywhere else "global" if span >= GLOBAL * everywhere else "between"
         if shares and max(shares.values()) >= BEYOND:
             kind = max(shares, key=lambda name: shares[name])
-        heads.append(HeadPattern(head, kind, span, strength, crossing[head, :], **shares))
+        own = xp.asarray(crossing[head, :], copy=True)  # a view would keep all crossings alive, H·(S+1)² numbers
+        heads.append(HeadPattern(head, kind, span, strength, own, **shares))
     importance = xp.mean(xp.sum(weights, axis=1), axis=0)
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
 
