@@ -173,3 +173,17 @@ def test_a_million_tokens_on_64_h100s_wait_with_32_kv_heads_and_not_with_4_at_65
 def test_a_pair_costs_two_products_forward_and_five_backward():
     assert pair_flops(10, B=1, H=2, D=8) == 2 * (2 * 10 * 2 * 8)
     assert pair_flops(10, B=1, H=2, D=8, backward=True) == 5 * (2 * 10 * 2 * 8)
+
+
+def test_with_gradients_in_bf16_as_transformer_engine_sends_them_the_way_back_needs_0_8_times_the_tokens():
+    there, back = hidden_from(4, 2 * 2, 1e12, 50e9), hidden_from(10, 2 * 2 + 2 * 2, 1e12, 50e9)
+    assert (there, back) == (40, 32)
+
+
+def test_at_408_tflops_64_ranks_with_16384_tokens_each_wait_for_nothing_and_at_410_they_do():
+    link = DGX_H100.inter
+    needed = [
+        overlap_tokens(speed, link.bandwidth, 2, half_masked=True, latency=link.latency, width=32 * 128)
+        for speed in (408e12, 410e12)
+    ]
+    assert needed[0] < 2**20 / 64 < needed[1]

@@ -10,13 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.arrays import asarray, to_numpy
-from parlab.nn.attention import CAUSAL, STRICT
 from parlab.sequence import LAYOUTS, RingSchedule, Tile, positions, shard, unshard
 from tests.libraries import EACH_LIBRARY
-
-
-def test_contiguous_s8192_p4_rank_2_owns_2048_tokens_4096_to_6144():
-    assert positions(8192, 4, "contiguous")[2] == list(range(4096, 6144))
 
 
 def test_zigzag_s16_p4_rank_r_owns_chunks_r_and_7_minus_r():
@@ -84,19 +79,6 @@ def test_after_every_hop_the_sender_named_the_same_source_as_the_receiver(size):
         assert all(steps[step.send_to].recv_from == rank for rank, step in enumerate(steps))
         held = [held[step.recv_from] for step in steps]
         assert held == [step.kv_source for step in steps]
-
-
-def test_zigzag_step_rule_with_6_tokens_a_rank():
-    schedule = RingSchedule(1, 3)
-    assert schedule.tile(1, 6, "zigzag") == Tile(slice(0, 6), slice(0, 6), CAUSAL)
-    assert schedule.tile(0, 6, "zigzag") == Tile(slice(0, 6), slice(0, 3))
-    assert schedule.tile(2, 6, "zigzag") == Tile(slice(3, 6), slice(0, 6))
-
-
-def test_striped_tile_of_a_later_rank_is_strict():
-    schedule = RingSchedule(1, 3)
-    assert [schedule.mask(source, "striped") for source in range(3)] == ["causal", "causal", "strict"]
-    assert schedule.tile(2, 5, "striped") == Tile(slice(0, 5), slice(0, 5), STRICT)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -73,10 +73,6 @@ def test_planted_blocks_are_cut_exactly_between_them_whatever_their_lengths():
         assert stops_of(split_by_attention(weights, len(lengths))) == np.cumsum(lengths).tolist()
 
 
-def test_8_planted_blocks_for_4_ranks_are_cut_at_the_most_even_of_their_edges():
-    assert stops_of(split_by_attention(blocks([8] * 8), 4)) == [16, 32, 48, 64]
-
-
 def test_never_more_weight_is_cut_than_by_equal_chunks():
     draw = np.random.default_rng(6)
     for _ in range(200):

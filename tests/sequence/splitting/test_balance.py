@@ -85,26 +85,11 @@ def test_head_and_tail_are_zigzag_where_it_divides(S, ranks):
     assert imbalance(chunks, causal_work(S), ranks) == 1
 
 
-def test_per_document_is_head_and_tail_in_each():
-    chunks = per_document([0, 8, 24], 2)
-    assert [(c.rank, c.start, c.stop) for c in chunks[:4]] == [(0, 0, 2), (1, 2, 4), (1, 4, 6), (0, 6, 8)]
-    assert [(c.rank, c.start, c.stop) for c in chunks[4:]] == [(1, 8, 12), (0, 12, 16), (0, 16, 20), (1, 20, 24)]
-
-
 def test_per_document_is_exactly_even_where_every_document_divides_by_2p_and_nearly_so_elsewhere():
     even = [0, 16, 80, 96, 160]
     assert imbalance(per_document(even, 8), packed_work(even), 8) == 1
     assert imbalance(per_document(PACKED, 8), packed_work(PACKED), 8) <= 1.05
     assert imbalance(head_tail(4096, 8), packed_work(PACKED), 8) > 1.3  # zigzag over the whole, as if it were one
-
-
-def test_documents_of_one_token_go_round_the_ranks():
-    assert loads_of(per_document(range(9), 4), [1] * 8, 4) == [2, 2, 2, 2]
-
-
-def test_longest_first_takes_15_10_6_6_to_21_and_16():
-    documents = [0, 5, 9, 12, 15]
-    assert loads_of(longest_first(documents, 2), packed_work(documents), 2) == [21, 16]
 
 
 def test_longest_first_is_within_4_thirds_of_the_best_of_all_assignments():

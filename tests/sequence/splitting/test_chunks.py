@@ -18,10 +18,6 @@ def test_length_1800_limit_1000_overlap_100_is_two_chunks_of_effective_1000_and_
     assert second.needs_communication
 
 
-def test_a_sequence_within_the_limit_is_one_chunk():
-    assert split_equal(5, 100, 99, ranks=4) == [Chunk(0, 0, 0, 5)]
-
-
 def test_1000_random_equal_splits_tile_the_sequence():
     draw = random.Random(1)
     for _ in range(1000):
@@ -49,10 +45,6 @@ def test_1000_random_memory_splits_tile_the_sequence_within_every_budget():
 
 def test_budgets_of_2_1_1_hold_a_half_and_two_quarters():
     assert [chunk.length for chunk in split_by_memory(1000, [2e6, 1e6, 1e6], 100)] == [500, 250, 250]
-
-
-def test_10000_tokens_of_1_kb_fit_on_one_rank_of_8_gb():
-    assert best_size(10_000, 1024, 8 * 1024**3, 4) == 1
 
 
 def test_best_size_is_the_least_that_holds_whole_tokens():
