@@ -1,7 +1,53 @@
-"""Strategies that cut the sequence: attention over shards of it."""
+"""Strategies that cut the sequence: attention over shards of it.
+
+Begin with `ring`: its box is the algorithm. Each method has its own file, with its cost; what all do between their
+messages stands in `attend`, the mask in `tiles`. A text is cut into chunks in `splitting`.
+
+How many ranks does a text need, and which tokens go to a rank with less memory?
+
+>>> from parlab import per_rank, run, sequence
+>>> sequence.best_size(length=4096, bytes_per_token=2048, bytes_per_rank=3e6, world=8)
+3
+>>> [chunk.length for chunk in sequence.split_by_memory(4096, budgets=[6e6, 3e6], bytes_per_token=2048)]
+[2730, 1366]
+
+Five patterns of communication compute the same attention; their statistics differ. The hops of one rank are data:
+
+>>> import numpy as np
+>>> q = per_rank(sequence.shard(np.ones((1, 4, 16, 8)), 4))
+>>> runs = {name: run(sequence.PATTERNS[name][0], 4, q, q, q) for name in ("ring", "tree", "all_to_all")}
+>>> {name: sequence.sequence_statistics(done).attention_bytes[0] for name, done in runs.items()}
+{'ring': 6144, 'tree': 6528, 'all_to_all': 3168}
+>>> ring = sequence.RingSchedule(rank=1, size=4)
+>>> [(step.kv_source, ring.mask(step.kv_source)) for step in ring.steps]
+[(0, 'full'), (3, 'none'), (2, 'none')]
+
+After the backward, gradients of weights are averaged over the ranks of a sequence:
+
+>>> run(sequence.synchronise_gradients, 2, per_rank([{"w": np.array([1.0])}, {"w": np.array([3.0])}])).results[1]
+{'w': array([2.])}
+"""
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
-from parlab.sequence.analysis import (
+from parlab.sequence.costs import (
+    AttentionShape,
+    RankCost,
+    hidden_from,
+    overlap_tokens,
+    pair_flops,
+    score_memory_savings,
+    unmasked_pairs,
+)
+from parlab.sequence.double_ring import (
+    double_ring_attention,
+    double_ring_attention_backward,
+    double_ring_cost,
+)
+from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
+from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
+from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
+from parlab.sequence.ring_schedule import RingSchedule, RingStep
+from parlab.sequence.splitting.analysis import (
     AttentionAnalysis,
     HeadPattern,
     analyse_attention,
@@ -9,7 +55,7 @@ from parlab.sequence.analysis import (
     stem,
     weight_cut,
 )
-from parlab.sequence.balance import (
+from parlab.sequence.splitting.balance import (
     causal_work,
     head_tail,
     imbalance,
@@ -19,34 +65,16 @@ from parlab.sequence.balance import (
     per_document,
     split_by_work,
 )
-from parlab.sequence.chunks import Chunk, best_size, split_by_memory, split_equal
-from parlab.sequence.costs import (
-    AttentionShape,
-    RankCost,
-    hidden_from,
-    load_ratio,
-    overlap_tokens,
-    pair_flops,
-    unmasked_pairs,
-)
-from parlab.sequence.double_ring import (
-    double_ring_attention,
-    double_ring_attention_backward,
-    double_ring_cost,
-)
-from parlab.sequence.lab import LabAttention, lab_attention, lab_loss, words_of
-from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
-from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
-from parlab.sequence.ring import ring_attention, ring_attention_backward
-from parlab.sequence.ring_costs import ring_cost
-from parlab.sequence.ring_schedule import RingSchedule, RingStep, Tile
+from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, split_equal
+from parlab.sequence.splitting.lab import LabAttention, lab_attention, lab_loss, words_of
+from parlab.sequence.splitting.text import split_by_text, unit_ends
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
-from parlab.sequence.text_split import split_by_text, unit_ends
+from parlab.sequence.tiles import Tile
 from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, step_time, usp_time
-from parlab.sequence.tree import tree_attention, tree_attention_backward, tree_cost
+from parlab.sequence.tree import tree_attention, tree_attention_backward
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.usp import ulysses_cost, usp_attention, usp_attention_backward, usp_cost
-from parlab.sequence.window import window_attention, window_attention_backward, window_cost
+from parlab.sequence.window import window_attention, window_attention_backward
 
 PATTERNS = {  # of communication, by name: each computes exact attention, or says for which window it does
     "ring": (ring_attention, ring_attention_backward),  # with the neighbours, P − 1 times
