@@ -30,7 +30,6 @@ from parlab.experts import ExpertParallel, OverlappedExperts, merged_pair
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
-from parlab.nn.gpt import gpt_block
 from parlab.nn.layers import Block
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral
@@ -52,7 +51,7 @@ from parlab.sequence import (
     unshard,
     weight_cut,
 )
-from parlab.tensor import ParallelLlama, parallel_gpt_block
+from parlab.tensor import ParallelLlama
 from parlab.tensor.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 from parlab.train import Mesh, Trainer
 from parlab.views import attention_cuts, wrong_gradients
@@ -96,14 +95,6 @@ def attentions(move: Move) -> Any:
             out, lse = forward(q, k, v, causal=causal)
             results += out, lse, *backward(dout, q, k, v, out, lse, causal=causal)
     return results
-
-
-def gpt(move: Move, block: Callable[..., Any] = gpt_block, **options: Any) -> Any:
-    weights = {name: move(x) for name, x in small.gpt_weights(16).items()}
-    made = block(weights, "h", 4, dropout_rate=0.25, **options)
-    x, dy = map(move, np.random.default_rng(7).normal(size=(2, 2, 8, 16)))
-    y, cache = made.forward(x)
-    return y, *made.backward(dy, cache)
 
 
 def method(name: str, move: Move, size: int = 4, **how: Any) -> Any:
@@ -169,10 +160,6 @@ def tensor_step(move: Move, **options: Any) -> Any:
 def tensor_logits(move: Move) -> Any:
     serial, (tokens, _) = model_of(move), map(move, small.text())
     return run(lambda comm: ParallelLlama.from_full(comm, serial).logits(tokens), 2).results
-
-
-def tensor_gpt(recompute: str, move: Move) -> Any:
-    return run(lambda comm: gpt(move, partial(parallel_gpt_block, comm), recompute=recompute), 2).results
 
 
 def zero(stage: int, move: Move, steps: int = 2, **options: Any) -> Any:
@@ -257,7 +244,6 @@ def pictures(move: Move) -> Any:
 PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in all; None: as much as it likes
     "nn: two steps of training": (training_step, 2 * 2),  # the loss and the norm
     "nn: attention": (attentions, 0),
-    "nn: GPT with dropout": (gpt, 0),
     **{f"sequence: {name}": (partial(method, name), 0) for name in ("ring", "ulysses", "allgather", "tree")},
     "sequence: usp": (partial(method, "usp", ulysses=2, causal=True), 0),
     "sequence: double ring": (partial(method, "double_ring", ranks_per_node=2, causal=True), 0),
@@ -271,7 +257,6 @@ PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in
     "tensor: a step": (tensor_step, 2 * 2),  # the loss and the norm, on each rank
     "tensor: a step, sequence parallel": (partial(tensor_step, sequence_parallel=True), 2 * 2),
     "tensor: logits": (tensor_logits, 0),
-    **{f"tensor: GPT, recompute {how}": (partial(tensor_gpt, how), 0) for how in ("none", "selective", "full")},
     # once the sums of the weights; a step's loss and norm
     **{f"zero: stage {stage}": (partial(zero, stage, max_norm=0.5), 2 + 2 * 2 * 2) for stage in range(4)},
     "zero: without clipping": (partial(zero, 3), 2 + 2 * 2),  # the loss

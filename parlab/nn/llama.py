@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import parlab.arrays
-from parlab.arguments import checked, instance
+from parlab.arguments import instance, whole
 from parlab.arrays import Array, namespace, on_host
-from parlab.nn.arguments import RULES
+from parlab.nn.arguments import check_library
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.embedding import check_any_target, loss_to_host
 from parlab.nn.huggingface import read_config, read_weights, write_folder
@@ -137,7 +137,6 @@ class Llama(Decoder):
         return decoder_block(config, weights, layer, rotary, core)
 
     @classmethod
-    @checked(RULES)
     def random(
         cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
     ) -> Self:
@@ -148,6 +147,9 @@ class Llama(Decoder):
         Raises:
             ValueError: no LlamaConfig, a negative seed, or a dtype that no weights can have.
         """
+        instance("config", config, LlamaConfig)
+        whole("seed", seed, 0)
+        check_library(xp)
         xp = xp or parlab.arrays.default_namespace()
         as_dtype = _dtype(xp, dtype)
         draw = parlab.arrays.generator(seed)
