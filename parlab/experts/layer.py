@@ -43,6 +43,10 @@ class ExpertParallel(MixtureOfExperts):
     The gradients of this rank's experts are complete: they hold the tokens of all ranks. The router's gradient holds
     this rank's tokens alone, as that of every dense weight; data parallelism sums it over the ranks.
 
+    A capacity is set by each rank's own tokens, ⌈cf · T k / N⌉ pairs for each expert, as in Megatron-LM and DeepSpeed:
+    no rank waits for another one's counts to drop a row. So the same tokens on other numbers of ranks lose other rows,
+    and a rank's y is that of `MixtureOfExperts` on its tokens alone.
+
     Args:
         comm: the expert-parallel group, of P ranks.
         weights: the router's, and those of this rank's experts, under their global numbers.

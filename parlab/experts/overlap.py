@@ -203,11 +203,6 @@ def merged_seconds(took: Mapping[str, float]) -> float:
     return max(attention, combined)
 
 
-def shared_seconds(plan: float, dispatch: float, shared: float, experts: float, combine: float) -> float:
-    """The time of a layer's forward whose dispatch travels beside the shared expert."""
-    return plan + max(dispatch, shared) + experts + combine
-
-
 def hidden_share(timeline: Timeline, rank: int) -> float:
     """Of the time in which a message to or from `rank` is under way, the share in which the rank computes.
 

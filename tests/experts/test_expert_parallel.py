@@ -13,7 +13,6 @@ from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
-    all_gather_cost,
     all_to_all,
     combine,
     dispatch,
@@ -164,9 +163,9 @@ def test_between_nodes_travels_one_copy_a_node_with_its_choices_and_gates():
 
 def test_an_all_gather_sends_its_closed_form():
     done, _ = both(4, 8, 2, 5, exchange="all_gather")
-    forward = all_gather_cost(4, 5, 2, E, 8)
-    backward = (5 * E + 5 * E + 5 * 2) * 8 * 3
-    assert done.timeline.bytes_sent(1) == forward.nbytes + backward
+    forward = 5 * E + 5 * (2 + 2) + 5 * E  # x, the experts and gates of each of 5 tokens; the sums
+    backward = 5 * E + 5 * E + 5 * 2
+    assert done.timeline.bytes_sent(1) == (forward + backward) * 8 * 3
 
 
 def test_capacity_drops_the_same_rows_by_each_exchange():
@@ -176,6 +175,19 @@ def test_capacity_drops_the_same_rows_by_each_exchange():
         assert relative_error(y, done[0][0]) <= 1e-12
         assert relative_error(dx, done[0][1]) <= 1e-12
         assert all(relative_error(gradients[name], x, floor=1e-3) <= 1e-12 for name, x in done[0][2].items())
+
+
+@pytest.mark.parametrize(("size", "dropped"), [(1, 2), (2, 6), (4, 6)])
+def test_a_capacity_is_set_by_each_ranks_own_of_16_tokens_so_1_2_and_4_ranks_drop_2_6_and_6_of_32_pairs(size, dropped):
+    weights, xs = weights_of(4), np.split(draw(np, 16, E, seed=1), size)
+    asked = [np.bincount(np.argsort(-x @ weights["m.gate.weight"])[:, :2].ravel(), minlength=4) for x in xs]
+    room = 8 // size  # ⌈1.0 · (16/P) · 2 / 4⌉
+    done, _ = both(size, 4, 2, 16 // size, capacity_factor=1.0)
+    assert done.results[0][3] == [np.minimum(loads, room).tolist() for loads in asked]
+    assert sum(np.maximum(loads - room, 0).sum() for loads in asked) == dropped
+    for x, (y, *_) in zip(xs, done.results, strict=True):
+        made = MixtureOfExperts(weights, "m", 4, 2, capacity_factor=1.0)
+        assert relative_error(y, made.forward(x)[0]) <= 1e-12
 
 
 @pytest.mark.parametrize("xp", EACH_LIBRARY[1:])
@@ -325,7 +337,7 @@ def test_held_bytes_at_the_end_of_a_forward_equal_the_closed_form(name):
 
 def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
     _, ends = bytes_kept(4, 8, 8, 5, exchange="all_gather")
-    assert ends == [all_gather_cost(4, 5, 8, E, 8).held] * 4
+    assert ends == [(4 + 1) * 5 * 8 * E * 8] * 4  # 5 · 8 rows of its experts, and 8 answers for 4 · 5 tokens
 
 
 @pytest.mark.parametrize("overlapped", [False, True])

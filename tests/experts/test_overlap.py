@@ -15,7 +15,6 @@ from parlab.experts import (
     merged_seconds,
     own_weights,
     pair_in_turn,
-    shared_seconds,
 )
 from parlab.nn import MarkovSource
 from parlab.nn.layers import Block
@@ -39,9 +38,9 @@ def arrays(size, tokens, xp=np):
     return [[asarray(draw.normal(size=(1, tokens, 8)), xp) for _ in range(size)] for _ in range(4)]
 
 
-def layer(comm, kind, serial, N, k, shared=None):
+def layer(comm, kind, serial, N, k, shared=None, **options):
     weights = own_weights(serial.weights, PREFIX, N, comm.rank, comm.size)
-    options = {"shared": Expert(shared, "shared")} if shared else {}
+    options |= {"shared": Expert(shared, "shared")} if shared else {}
     return kind(comm, {**weights, **(shared or {})}, PREFIX, N, k, **options)
 
 
@@ -96,18 +95,18 @@ def test_a_dispatch_beside_the_shared_expert_takes_the_longer_of_both(width):
 
     timeline = run(forward, 2, per_rank(x), cluster=Cluster.uniform(0, BANDWIDTH, flops=FLOPS)).timeline
     plan, shared = 16 / BANDWIDTH, T * 3 * 2 * 8 * width / FLOPS
-    took = shared_seconds(plan, ROWS, shared, EXPERT, ROWS)
+    took = plan + max(ROWS, shared) + EXPERT + ROWS
     assert timeline.makespan * 1e-12 == pytest.approx(took, rel=1e-6)
     assert hidden_share(timeline, 0) == pytest.approx(min(ROWS, shared) / (plan + 2 * ROWS), rel=1e-6)
 
 
-def block_of(comm, serial, N, k):
-    plain = serial.blocks[0]
-    return Block(plain.attention_norm, plain.attention, plain.mlp_norm, layer(comm, OverlappedExperts, serial, N, k))
+def block_of(comm, serial, N, k, **options):
+    plain, mlp = serial.blocks[0], layer(comm, OverlappedExperts, serial, N, k, **options)
+    return Block(plain.attention_norm, plain.attention, plain.mlp_norm, mlp)
 
 
-def pair(comm, serial, first, dy, x, N, k, seconds, merged):
-    block = block_of(comm, serial, N, k)
+def pair(comm, serial, first, dy, x, N, k, seconds, merged, **options):
+    block = block_of(comm, serial, N, k, **options)
     _, cache = block.forward(first)
     comm.barrier()
     if merged:
@@ -119,10 +118,13 @@ def pair(comm, serial, first, dy, x, N, k, seconds, merged):
     return [y, dx, then, *(gradients[name] for name in sorted(gradients))]
 
 
+@pytest.mark.parametrize("auxiliary", [0.0, 0.1])
 @pytest.mark.parametrize(("size", "N", "k"), [(1, 2, 1), (2, 4, 2), (4, 8, 3)])
-def test_a_merged_pair_equals_a_forward_and_a_backward_to_the_bit(size, N, k):
+def test_a_merged_pair_equals_a_forward_and_a_backward_to_the_bit(size, N, k, auxiliary):
+    """The router's gradient holds the auxiliary loss's, too: of the forward that was merged, in its later backward."""
     first, dy, x, _ = (per_rank(each) for each in arrays(size, 5))
-    results = [run(pair, size, model(N, k), first, dy, x, N, k, None, merged).results for merged in (True, False)]
+    given = size, model(N, k), first, dy, x, N, k, None
+    results = [run(pair, *given, merged, auxiliary=auxiliary).results for merged in (True, False)]
     for merged, plain in zip(*results, strict=True):
         assert all((a == b).all() for a, b in zip(merged, plain, strict=True))
 
