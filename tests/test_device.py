@@ -33,7 +33,6 @@ from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
 from parlab.nn.layers import Block
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral
-from parlab.nn.moe import Expert
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
 from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, zb_h1
@@ -187,15 +186,11 @@ def mesh_step(move: Move, zero: int, **axes: int) -> Any:
 def mixture(move: Move, kind: Any = ExpertParallel, size: int = 2, **options: Any) -> Any:
     draw = np.random.default_rng(5)
     sizes = {"gate": (8, 4)} | {f"experts.{e}.{w}": (6, 8) if w == "w2" else (8, 6) for e in range(4) for w in WEIGHTS}
-    sizes |= {f"shared.{w}": (6, 8) if w == "w2" else (8, 6) for w in WEIGHTS}
     weights = {f"m.{name}.weight": move(draw.normal(size=shape)) for name, shape in sizes.items()}
     x, dy = (per_rank([move(draw.normal(size=(1, 5, 8))) for _ in range(size)]) for _ in range(2))
 
     def program(comm: Any, x: Any, dy: Any) -> Any:
-        own = {name: w for name, w in weights.items() if "shared" not in name}
-        shared = Expert(weights, "m.shared") if kind is OverlappedExperts else None
-        layer = kind.from_full(comm, own, "m", 4, 2, shared=shared, auxiliary=0.1, bias_rate=0.01, **options)
-        layer.weights = weights if shared else layer.weights
+        layer = kind.from_full(comm, weights, "m", 4, 2, auxiliary=0.1, bias_rate=0.01, **options)
         y, cache = layer.forward(x)
         dx, gradients = layer.backward(dy, cache)
         return y, dx, gradients

@@ -14,7 +14,7 @@ from typing import Any
 import parlab.arrays
 from parlab.arguments import positive, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.arguments import check_library
+from parlab.nn.arguments import library
 
 ALPHABET = " aeinorst"
 MOST_CONTEXTS = 2**12  # their shares of a long text solve as many equations
@@ -98,14 +98,11 @@ class MarkovSource:
         Raises:
             ValueError: a size that is not positive, a seed or a step that is negative.
         """
-        for name, value, least in (
-            ("step", step, 0),
-            ("batch_size", batch_size, 1),
-            ("length", length, 1),
-            ("seed", seed, 0),
-        ):
-            whole(name, value, least)
-        check_library(xp)
+        whole("step", step, 0)
+        whole("batch_size", batch_size, 1)
+        whole("length", length, 1)
+        whole("seed", seed, 0)
+        xp = library(xp)
         draw = parlab.arrays.generator(seed, step)
         np = namespace(self.transitions)
         context = draw.choice(len(self.stationary), size=batch_size, p=self.stationary)  # [B]
@@ -117,7 +114,6 @@ class MarkovSource:
             context = (context * self.vocab_size + character) % len(self.stationary)
             characters.append(character)
         text = np.stack(characters[: length + 1], axis=1)  # [B, S + 1]
-        xp = xp or parlab.arrays.default_namespace()
         tokens = parlab.arrays.asarray(text, xp, xp.int64)
         return tokens[:, :-1], tokens[:, 1:]
 

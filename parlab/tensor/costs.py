@@ -196,12 +196,10 @@ def kept_by_place(
     *,
     sequence_parallel: bool = False,
     recompute: str = "none",
-    dropout: bool = True,
-    itemsize: int = 2,
 ) -> dict[str, int]:
     """Bytes that a rank keeps of one GPT block for its backward, item by item, the norms' statistics apart.
 
-    In 16 bits, with dropout, they add up to:
+    In 16 bits they add up to:
 
     =========  ============================  =====================
     recompute  tensor parallel               and sequence parallel
@@ -223,16 +221,15 @@ def kept_by_place(
     >>> sum(kept_by_place(s=2048, b=1, h=12288, a=96, t=8).values()) == 2048 * 12288 * 13 + 5 * 96 * 2048**2 // 8
     True
     """
-    for name, size in {"s": s, "b": b, "h": h, "a": a, "t": t, "itemsize": itemsize}.items():
+    for name, size in {"s": s, "b": b, "h": h, "a": a, "t": t}.items():
         whole(name, size, 1)
     flag("sequence_parallel", sequence_parallel)
     one_of("recompute", recompute, ("none", "selective", "full"))
-    flag("dropout", dropout)
     check_divides("num_attention_heads", a, t)
     if sequence_parallel:
         check_divides("sequence length", s, t)
     uncut = () if sequence_parallel else WHOLE
-    items = gpt_kept_bytes(s, b, h, a, dropout=dropout, itemsize=itemsize)
+    items = gpt_kept_bytes(s, b, h, a)
     kept = {name: size if name in uncut else size // t for name, size in items.items()}
     if recompute == "full":
         return {"attention_norm.x": kept["attention_norm.x"]}

@@ -55,24 +55,19 @@ ROWS = [
     *[
         (on_paper(function, **{name: value}), f"{name}={value!r}: {said}")
         for function in (block_collectives, model_collectives, block_time, llama_kept_by_place)
-        for name, value, said in [
-            ("config", None, "must be a LlamaConfig"),
-            ("B", 0, WHOLE),
-            ("S", 8.0, WHOLE),
-            ("size", "2", WHOLE),
-            ("itemsize", -4, WHOLE),
-            ("sequence_parallel", "no", FLAG),
-        ]
+        for name, value, said in [("config", None, "must be a LlamaConfig"), ("S", 8.0, WHOLE)]
     ],
     *[
         (on_paper(function, backward="no"), f"backward='no': {FLAG}")
         for function in (block_collectives, model_collectives, block_time)
     ],
+    (on_paper(block_collectives, B=0), f"B=0: {WHOLE}"),
+    (on_paper(block_collectives, itemsize=-4), f"itemsize=-4: {WHOLE}"),
+    (on_paper(block_collectives, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
     (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, hierarchical"),
-    *[(on_paper(kept_by_place, **{name: 0}), f"{name}=0: {WHOLE}") for name in ("s", "b", "h", "a", "t", "itemsize")],
+    *[(on_paper(kept_by_place, **{name: 0}), f"{name}=0: {WHOLE}") for name in ("s", "b", "h", "a", "t")],
     (on_paper(kept_by_place, recompute="some"), "recompute='some': use one of none, selective, full"),
-    (on_paper(kept_by_place, dropout="no"), f"dropout='no': {FLAG}"),
     (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),
     (lambda: traffic([3], 2), "collectives=[3]: must be a list of Collective"),
     (lambda: traffic([Collective("all_reduce", "y", 8, 4, 2)], 0), f"size=0: {WHOLE}"),

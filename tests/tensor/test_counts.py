@@ -84,17 +84,6 @@ def test_a_sequence_parallel_block_takes_2_gathers_2_scatters_forward_and_4_and_
 
 
 @sizes
-def test_forward_bytes_with_sequence_parallelism_are_those_without(size):
-    """ "Sequence parallelism cuts traffic": it does not. It cuts memory."""
-    serial = model(num_key_value_heads=8)
-    whole, cut = (
-        counted(forward_of_block, size, serial, sequence_parallel=sequence_parallel)[1]
-        for sequence_parallel in (False, True)
-    )
-    assert (whole == cut).all()
-
-
-@sizes
 def test_the_model_takes_2l_plus_1_all_reduces_and_3_of_bs_forward_and_2l_plus_1_backward(size):
     serial = model(num_key_value_heads=8)
     n = B * S * E * 8
@@ -149,11 +138,6 @@ def test_fact_24_blocks_of_e_1024_s_1024_float32_reduce_192_mib_forward_4_each()
     calls = block_collectives(wide, B=1, S=1024, size=2, itemsize=4) * 24
     assert {call.elements * call.itemsize for call in calls} == {4 * 2**20}
     assert sum(call.elements * call.itemsize for call in calls) == 192 * 2**20
-
-
-def test_closed_forms_refuse_heads_that_do_not_divide():
-    with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
-        model_collectives(config(), B, S, 3, 4)
 
 
 @both_ways
@@ -280,9 +264,8 @@ s, b, h, a = 8, 2, 16, 8  # tiny, and with no two terms of the formulas alike
         ({"recompute": "selective", "sequence_parallel": True}, lambda t: 34 * s * b * h / t),
         ({"recompute": "full"}, lambda t: 2 * s * b * h),
         ({"recompute": "full", "sequence_parallel": True}, lambda t: 2 * s * b * h / t),
-        ({"dropout": False, "sequence_parallel": True}, lambda t: 32 * s * b * h / t + 2 * a * s * s * b / t),
     ],
-    ids=["10_plus_24_over_t", "34_over_t", "selective", "selective_34_over_t", "full", "full_2_over_t", "no_dropout"],
+    ids=["10_plus_24_over_t", "34_over_t", "selective", "selective_34_over_t", "full", "full_2_over_t"],
 )
 def test_kept_bytes_of_a_gpt_block_are_korthikantis_table_2(t, options, formula):
     assert sum(kept_by_place(s, b, h, a, t, **options).values()) == formula(t)
