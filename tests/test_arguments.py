@@ -16,7 +16,6 @@ from parlab import run, views
 from parlab.arguments import amount, checked_axis, checked_rank, finite, flag, instance, one_of, positive, text, whole
 from parlab.nn.attention import attention
 from parlab.nn.config import LlamaConfig
-from parlab.nn.gpt import Dropout
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables
@@ -109,7 +108,6 @@ ROWS = [
     (lambda: Rotary(8, positions=np.ones((1, 1, 2))), "positions=array([[[1., 1.]]]): an array of numbers, [S] or"),
     (lambda: attention(Q, Q, Q, scale="1"), "scale='1': must be a finite number"),
     (lambda: attention(Q, Q, Q, scale=math.nan), "scale=nan: must be a finite number"),
-    (lambda: Dropout("0.1"), "rate='0.1': must be a number, at least 0 and less than 1"),
     (
         lambda: Llama.random(CONFIG).save("unused", max_shard_bytes=math.nan),
         "max_shard_bytes=nan: must be a whole number, at least 1, or None",

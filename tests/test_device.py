@@ -30,11 +30,9 @@ from parlab.experts import ExpertParallel, OverlappedExperts, merged_pair
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
-from parlab.nn.gpt import gpt_block
 from parlab.nn.layers import Block
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral
-from parlab.nn.moe import Expert
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
 from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, zb_h1
@@ -52,7 +50,7 @@ from parlab.sequence import (
     unshard,
     weight_cut,
 )
-from parlab.tensor import ParallelLlama, parallel_gpt_block
+from parlab.tensor import ParallelLlama
 from parlab.tensor.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 from parlab.train import Mesh, Trainer
 from parlab.views import attention_cuts, wrong_gradients
@@ -96,14 +94,6 @@ def attentions(move: Move) -> Any:
             out, lse = forward(q, k, v, causal=causal)
             results += out, lse, *backward(dout, q, k, v, out, lse, causal=causal)
     return results
-
-
-def gpt(move: Move, block: Callable[..., Any] = gpt_block, **options: Any) -> Any:
-    weights = {name: move(x) for name, x in small.gpt_weights(16).items()}
-    made = block(weights, "h", 4, dropout_rate=0.25, **options)
-    x, dy = map(move, np.random.default_rng(7).normal(size=(2, 2, 8, 16)))
-    y, cache = made.forward(x)
-    return y, *made.backward(dy, cache)
 
 
 def method(name: str, move: Move, size: int = 4, **how: Any) -> Any:
@@ -171,10 +161,6 @@ def tensor_logits(move: Move) -> Any:
     return run(lambda comm: ParallelLlama.from_full(comm, serial).logits(tokens), 2).results
 
 
-def tensor_gpt(recompute: str, move: Move) -> Any:
-    return run(lambda comm: gpt(move, partial(parallel_gpt_block, comm), recompute=recompute), 2).results
-
-
 def zero(stage: int, move: Move, steps: int = 2, **options: Any) -> Any:
     made = replicas.model()
     start = Llama(made.config, {name: move(x) for name, x in made.weights.items()})
@@ -200,15 +186,11 @@ def mesh_step(move: Move, zero: int, **axes: int) -> Any:
 def mixture(move: Move, kind: Any = ExpertParallel, size: int = 2, **options: Any) -> Any:
     draw = np.random.default_rng(5)
     sizes = {"gate": (8, 4)} | {f"experts.{e}.{w}": (6, 8) if w == "w2" else (8, 6) for e in range(4) for w in WEIGHTS}
-    sizes |= {f"shared.{w}": (6, 8) if w == "w2" else (8, 6) for w in WEIGHTS}
     weights = {f"m.{name}.weight": move(draw.normal(size=shape)) for name, shape in sizes.items()}
     x, dy = (per_rank([move(draw.normal(size=(1, 5, 8))) for _ in range(size)]) for _ in range(2))
 
     def program(comm: Any, x: Any, dy: Any) -> Any:
-        own = {name: w for name, w in weights.items() if "shared" not in name}
-        shared = Expert(weights, "m.shared") if kind is OverlappedExperts else None
-        layer = kind.from_full(comm, own, "m", 4, 2, shared=shared, auxiliary=0.1, bias_rate=0.01, **options)
-        layer.weights = weights if shared else layer.weights
+        layer = kind.from_full(comm, weights, "m", 4, 2, auxiliary=0.1, bias_rate=0.01, **options)
         y, cache = layer.forward(x)
         dx, gradients = layer.backward(dy, cache)
         return y, dx, gradients
@@ -257,7 +239,6 @@ def pictures(move: Move) -> Any:
 PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in all; None: as much as it likes
     "nn: two steps of training": (training_step, 2 * 2),  # the loss and the norm
     "nn: attention": (attentions, 0),
-    "nn: GPT with dropout": (gpt, 0),
     **{f"sequence: {name}": (partial(method, name), 0) for name in ("ring", "ulysses", "allgather", "tree")},
     "sequence: usp": (partial(method, "usp", ulysses=2, causal=True), 0),
     "sequence: double ring": (partial(method, "double_ring", ranks_per_node=2, causal=True), 0),
@@ -271,7 +252,6 @@ PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in
     "tensor: a step": (tensor_step, 2 * 2),  # the loss and the norm, on each rank
     "tensor: a step, sequence parallel": (partial(tensor_step, sequence_parallel=True), 2 * 2),
     "tensor: logits": (tensor_logits, 0),
-    **{f"tensor: GPT, recompute {how}": (partial(tensor_gpt, how), 0) for how in ("none", "selective", "full")},
     # once the sums of the weights; a step's loss and norm
     **{f"zero: stage {stage}": (partial(zero, stage, max_norm=0.5), 2 + 2 * 2 * 2) for stage in range(4)},
     "zero: without clipping": (partial(zero, 3), 2 + 2 * 2),  # the loss

@@ -11,7 +11,6 @@ from parlab.experts.all_to_all import (
 )
 from parlab.experts.costs import (
     ExpertCost,
-    all_gather_cost,
     copies_inside,
     copies_to_experts,
     copies_to_limited_nodes,
@@ -23,13 +22,10 @@ from parlab.experts.costs import (
     row_bytes,
 )
 from parlab.experts.layer import ExpertParallel, experts_of, own_weights
-from parlab.experts.memory import MixtureMemory, mixture_memory
 from parlab.experts.overlap import (
     OverlappedExperts,
     hidden_share,
     merged_pair,
     merged_seconds,
     pair_in_turn,
-    shared_seconds,
 )
-from parlab.experts.tensor_parallel import TensorParallelExperts

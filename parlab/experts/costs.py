@@ -53,18 +53,6 @@ def expert_cost(
     return ExpertCost(2 * (P - 1) + plan, moved + plan * 8 * N, kept * hidden * itemsize)
 
 
-def all_gather_cost(size: int, tokens: int, k: int, hidden: int, itemsize: int) -> ExpertCost:
-    """Instead: every rank gathers all tokens, with the k experts (8 bytes each) and gates of each, and the partial sums
-    are reduce-scattered. Fewer bytes than a copy an expert if and only if k ≥ P.
-
-    Kept, where the load is uniform: the T k rows of its experts, and k answers for each token of all ranks, most of
-    them zeros.
-    """
-    gathered = tokens * (hidden * itemsize + k * (8 + itemsize))
-    kept = (size + 1) * tokens * k * hidden * itemsize
-    return ExpertCost(4 * (size - 1), (size - 1) * (gathered + tokens * hidden * itemsize), kept)
-
-
 def copies_to_experts(num_experts: int, k: int, size: int) -> Fraction:
     """Mean rows of a token that leave its rank, one for each expert: k(1 − 1/P), however many experts a rank has.
 

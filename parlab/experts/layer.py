@@ -43,6 +43,10 @@ class ExpertParallel(MixtureOfExperts):
     The gradients of this rank's experts are complete: they hold the tokens of all ranks. The router's gradient holds
     this rank's tokens alone, as that of every dense weight; data parallelism sums it over the ranks.
 
+    A capacity is set by each rank's own tokens, ⌈cf · T k / N⌉ pairs for each expert, as in Megatron-LM and DeepSpeed:
+    no rank waits for another one's counts to drop a row. So the same tokens on other numbers of ranks lose other rows,
+    and a rank's y is that of `MixtureOfExperts` on its tokens alone.
+
     Args:
         comm: the expert-parallel group, of P ranks.
         weights: the router's, and those of this rank's experts, under their global numbers.
@@ -103,7 +107,7 @@ class ExpertParallel(MixtureOfExperts):
             loads = group.all_reduce(loads)
         return to_host(loads)
 
-    def mix(self, x: Array, routing: Routing, started: Any = None) -> tuple[Array, Any]:
+    def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
         """The sum over each token's experts, on all ranks, of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
         if self.exchange == "hierarchical":
             return mix_in_two_levels(self, self.between, self.inside, x, routing)
@@ -111,9 +115,7 @@ class ExpertParallel(MixtureOfExperts):
             return mix_gathered(self, self.comm, x, routing)
         return self.mix_dispatched(x, routing)
 
-    def mix_backward(
-        self, dy: Array, routing: Routing, cache: Any, started: Any = None
-    ) -> tuple[Array, Array, list[Any]]:
+    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         if self.exchange == "hierarchical":
             return mix_in_two_levels_backward(self, dy, cache)
@@ -124,9 +126,8 @@ class ExpertParallel(MixtureOfExperts):
     def mix_dispatched(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
         """Dispatch, the experts, combine."""
         rows, plan = dispatch(self.comm, x, routing, self.num_experts)  # [R, E], by source, expert, token
-        loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
-        answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
-        slots = bring_back(self.comm, by_source(answers, plan.blocks), plan, "combine")  # [T, k, E]
+        answers, loads, caches = self.answers(rows, plan)
+        slots = bring_back(self.comm, answers, plan, "combine")  # [T, k, E]
         self.comm.hold("slots", slots)
         return sum_of_slots(slots, routing.gates), DispatchCache(plan, loads, caches, slots)
 
@@ -134,11 +135,22 @@ class ExpertParallel(MixtureOfExperts):
         self, dy: Array, routing: Routing, cache: DispatchCache
     ) -> tuple[Array, Array, list[Any]]:
         """Combine's backward, the experts', dispatch's."""
-        plan, loads, caches, slots = cache
-        drows, dgates = combine_backward(self.comm, dy, slots, plan, routing.gates)  # [R, E], [T, k]
+        drows, dgates = combine_backward(self.comm, dy, cache.slots, cache.plan, routing.gates)  # [R, E], [T, k]
         self.comm.hold("drows", drows)
-        drows, of_experts = self.apply_experts_backward(by_expert(drows, plan.blocks), loads, caches)
-        return dispatch_backward(self.comm, by_source(drows, plan.blocks), plan), dgates, of_experts
+        drows, of_experts = self.answers_backward(drows, cache)
+        return dispatch_backward(self.comm, drows, cache.plan), dgates, of_experts
+
+    def answers(self, rows: Array, plan: Plan) -> tuple[Array, list[int], list[Any]]:
+        """This rank's experts on rows `[R, E]`, by source: their answers, loads and caches."""
+        loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
+        answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
+        return by_source(answers, plan.blocks), loads, caches
+
+    def answers_backward(self, drows: Array, cache: DispatchCache) -> tuple[Array, list[Any]]:
+        """The gradients of the rows `[R, E]`, by source, and the pending of the experts."""
+        blocks = cache.plan.blocks
+        drows, pending = self.apply_experts_backward(by_expert(drows, blocks), cache.loads, cache.experts)
+        return by_source(drows, blocks), pending
 
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""
@@ -154,25 +166,9 @@ class ExpertParallel(MixtureOfExperts):
         with self.comm.compute("experts (B)", flops=self.flops(sum(counts))):
             return super().apply_experts_backward(drows, counts, caches)
 
-    def apply_shared(self, x: Array) -> tuple[Array, Any]:
-        """As the serial layer's, on the clock."""
-        with self.comm.compute("shared expert", flops=self.shared_flops(x.shape[0])):
-            return super().apply_shared(x)
-
-    def apply_shared_backward(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """As the serial layer's, on the clock."""
-        with self.comm.compute("shared expert (B)", flops=self.shared_flops(dy.shape[0])):
-            return super().apply_shared_backward(dy, cache)
-
-    def shared_flops(self, tokens: int) -> int:
-        """Of the products with the shared expert's matrices, forward or for the input."""
-        assert self.shared is not None
-        matrices = (self.weights[name] for name in self.shared.weight_names if self.weights[name].ndim == 2)
-        return sum(linear_flops(tokens, *matrix.shape).forward for matrix in matrices)
-
     def backward_weight(self, pending: Any) -> Gradients:
         """As the serial layer's, on the clock."""
-        of_router, of_experts, _ = pending
+        _, of_experts = pending
         rows = sum(of_down[0].shape[0] for *_, of_down in of_experts)
         with self.comm.compute("experts (W)", flops=self.flops(rows)):
             return super().backward_weight(pending)

@@ -1,8 +1,7 @@
 """Two lanes: rows travel while a rank computes.
 
-A shared expert needs no rows of other ranks, so it runs while the dispatch is under way (`OverlappedExperts`). A
-layer without one waits; but two microbatches, one forward and one backward, have work for
-each other:
+A layer of experts waits for its rows. But two microbatches, one forward and one backward, have work for each other
+(`merged_pair`):
 
     compute   ATTN(F)     MLP(B)        MLP(W)   MLP(F)        ATTN(B)   ATTN(W)
     travel    COMBINE(B)  DISPATCH(F)            DISPATCH(B)   COMBINE(F)
@@ -12,8 +11,7 @@ Each message is posted as soon as what it carries is there, and waited for where
 
 Invariant: y, dx and all gradients are those of the block's own forward and backward, to the bit.
 
-Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", section 3.2.1, figure 4 (DualPipe); the shared expert:
-Megatron-LM's --moe-shared-expert-overlap.
+Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", section 3.2.1, figure 4 (DualPipe).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 
 from parlab.arguments import checked_rank, instance
 from parlab.arrays import Array, namespace
-from parlab.experts.all_to_all import Plan, Travelling, by_expert, by_source, make_plan
+from parlab.experts.all_to_all import Plan, Travelling, make_plan
 from parlab.experts.layer import DispatchCache, ExpertParallel
 from parlab.nn.layers import Block
 from parlab.nn.linear import as_rows
@@ -37,7 +35,7 @@ BACKWARD = ("COMBINE(B)", "MLP(B)", "MLP(W)", "DISPATCH(B)", "ATTN(B)", "ATTN(W)
 
 
 class OverlappedExperts(ExpertParallel):
-    """`ExpertParallel` by all-to-alls that travel beside the shared expert, forward and backward.
+    """`ExpertParallel` by all-to-alls that are posted at once, and travel beside other work until they are waited for.
 
     Args: as for `ExpertParallel`, without `exchange`.
     """
@@ -52,9 +50,9 @@ class OverlappedExperts(ExpertParallel):
         plan = make_plan(self.comm, x, routing, self.num_experts)
         return plan, Travelling(self.comm, rows_of(x, plan.pairs, self.k), plan.sent, plan.received, "dispatch")
 
-    def mix(self, x: Array, routing: Routing, started: Any = None) -> tuple[Array, DispatchCache]:
-        """As `ExpertParallel`, from `start` on."""
-        plan, under_way = started
+    def mix(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
+        """As `ExpertParallel`."""
+        plan, under_way = self.start(x, routing)
         answers, loads, caches = self.answers(under_way.wait(), plan)
         slots = slots_of(self.send_back(answers, plan, "combine").wait(), plan.pairs, self.k)  # [T, k, E]
         self.comm.hold("slots", slots)
@@ -67,26 +65,12 @@ class OverlappedExperts(ExpertParallel):
         dgates = namespace(dy).sum(cache.slots * dy[:, None, :], axis=2)
         return Travelling(self.comm, leaving, plan.sent, plan.received, "dispatch, backward"), dgates
 
-    def mix_backward(
-        self, dy: Array, routing: Routing, cache: DispatchCache, started: Any = None
-    ) -> tuple[Array, Array, list[Any]]:
-        """As `ExpertParallel`, from `start_backward` on."""
-        under_way, dgates = started
+    def mix_backward(self, dy: Array, routing: Routing, cache: DispatchCache) -> tuple[Array, Array, list[Any]]:
+        """As `ExpertParallel`."""
+        under_way, dgates = self.start_backward(dy, routing, cache)
         drows, of_experts = self.answers_backward(under_way.wait(), cache)
         returned = self.send_back(drows, cache.plan, "combine, backward").wait()
         return sum_of_slots(slots_of(returned, cache.plan.pairs, self.k)), dgates, of_experts
-
-    def answers(self, rows: Array, plan: Plan) -> tuple[Array, list[int], list[Any]]:
-        """This rank's experts on rows `[R, E]`, by source: their answers, loads and caches."""
-        loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
-        answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
-        return by_source(answers, plan.blocks), loads, caches
-
-    def answers_backward(self, drows: Array, cache: DispatchCache) -> tuple[Array, list[Any]]:
-        """The gradients of the rows `[R, E]`, by source, and the pending of the experts."""
-        blocks = cache.plan.blocks
-        drows, pending = self.apply_experts_backward(by_expert(drows, blocks), cache.loads, cache.experts)
-        return by_source(drows, blocks), pending
 
     def send_back(self, rows: Array, plan: Plan, label: str) -> Travelling:
         """Rows `[R, E]`, by source, under way to their tokens."""
@@ -108,7 +92,7 @@ def merged_pair(
     """A decoder block on two microbatches: forward on `x`, and the backward of `dy`, in the order above.
 
     Args:
-        block: whose `mlp` is an `OverlappedExperts` without a shared expert.
+        block: whose `mlp` is an `OverlappedExperts`.
         x: `[B, S, E]`, of one microbatch.
         dy, cache: the gradient of the other's y, and the cache of its forward.
         seconds: how long ATTN(F), ATTN(B) and ATTN(W) take on the clock; None: no time. (The experts log their FLOPs.)
@@ -119,8 +103,6 @@ def merged_pair(
     mlp = block.mlp
     instance("block.mlp", mlp, OverlappedExperts)
     assert isinstance(mlp, OverlappedExperts)
-    if mlp.shared is not None:
-        raise ValueError("block.mlp: has a shared expert; its dispatch travels beside that")
     comm, took = mlp.comm, seconds or {}
 
     def attention(name: str) -> Any:
@@ -144,7 +126,7 @@ def merged_pair(
     drows, experts_b = mlp.answers_backward(combine_b.wait(), of_mlp.mixed)  # MLP(B)
     dispatch_b = mlp.send_back(drows, of_mlp.mixed.plan, "combine, backward")
     through_router, of_router = mlp.backward_of_router(dgates, of_mlp)
-    gradients = mlp.backward_weight((of_router, experts_b, None))  # MLP(W)
+    gradients = mlp.backward_weight((of_router, experts_b))  # MLP(W)
 
     answers, loads_f, experts_f = mlp.answers(dispatch_f.wait(), plan)  # MLP(F)
     combine_f = mlp.send_back(answers, plan, "combine")
@@ -163,7 +145,7 @@ def merged_pair(
         gradients |= block.attention_norm.backward_weight(of_norm)
 
     slots = slots_of(combine_f.wait(), plan.pairs, mlp.k)
-    own["mlp"] = MoECache(h, routing, loads, DispatchCache(plan, loads_f, experts_f, slots), None)
+    own["mlp"] = MoECache(h, routing, loads, DispatchCache(plan, loads_f, experts_f, slots))
     y = middle + namespace(x).reshape(sum_of_slots(slots, routing.gates), x.shape)
     return MergedPair(y, own, dx, gradients)
 
@@ -201,11 +183,6 @@ def merged_seconds(took: Mapping[str, float]) -> float:
     combined = max(returned, mlp_f) + took["COMBINE(F)"]
     attention = max(mlp_f, returned) + took["ATTN(B)"] + took["ATTN(W)"]
     return max(attention, combined)
-
-
-def shared_seconds(plan: float, dispatch: float, shared: float, experts: float, combine: float) -> float:
-    """The time of a layer's forward whose dispatch travels beside the shared expert."""
-    return plan + max(dispatch, shared) + experts + combine
 
 
 def hidden_share(timeline: Timeline, rank: int) -> float:

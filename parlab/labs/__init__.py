@@ -30,6 +30,7 @@ from parlab.labs import (
     zero_prefetch,
 )
 from parlab.labs.balance import balance_by, balanced
+from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
@@ -205,8 +206,11 @@ __all__ = [
     "EXERCISES",
     "Exercise",
     "Review",
+    "arrays_of_step",
     "balance_by",
     "balanced",
+    "bare_block",
+    "block_step",
     "check",
     "first_buffer",
     "gathered_ahead",
@@ -214,6 +218,7 @@ __all__ = [
     "in_turn",
     "load",
     "mean_gradient",
+    "mlp_step",
     "patient",
     "posted_ahead",
     "posted_ring",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.labs.bare import bare_block
 from parlab.labs.counts import Count, bytes_sent
 from parlab.labs.difference import apart, kind
 from parlab.labs.exercise import Exercise
@@ -19,7 +20,7 @@ from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import Llama, LlamaConfig, decoder_block
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Weights
-from parlab.tensor import Collective, bare_block, block_collectives, shard_weights, traffic
+from parlab.tensor import Collective, block_collectives, shard_weights, traffic
 from parlab.tensor.slices import owned_tokens
 from parlab.world import Comm, Run, per_rank, run
 

@@ -1,12 +1,9 @@
-"""The nonlinearities, which have no weights: SwiGLU, as in Llama; GELU and dropout, as in GPT.
+"""The nonlinearities, which have no weights: SwiGLU, as in Llama, and softmax.
 
-Sources: Shazeer 2020, "GLU variants improve transformer"; Hendrycks and Gimpel 2016 (GELU); Srivastava et al. 2014
-(dropout).
+Source: Shazeer 2020, "GLU variants improve transformer".
 """
 
 from __future__ import annotations
-
-import math
 
 from parlab.arrays import Array, namespace
 
@@ -45,38 +42,3 @@ def softmax(scores: Array) -> Array:
     xp = namespace(scores)
     weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     return weights / xp.sum(weights, axis=-1, keepdims=True)
-
-
-GELU_SLOPE = math.sqrt(2 / math.pi)
-GELU_CUBE = 0.044715
-
-
-def gelu(x: Array) -> tuple[Array, Array]:
-    """y = ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))), the approximation that GPT-2 and Megatron use.
-
-    >>> import numpy as np
-    >>> y, cache = gelu(np.array([0.0, 1.0]))
-    >>> [round(float(value), 4) for value in y]
-    [0.0, 0.8412]
-    """
-    tanh = namespace(x).tanh(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
-    return 0.5 * x * (1 + tanh), x
-
-
-def gelu_backward(dy: Array, cache: Array) -> Array:
-    """dx = dy · gelu'(x), with gelu'(x) = ½ (1 + tanh u) + ½ x (1 − tanh² u) u', where u is what tanh was taken of."""
-    x = cache
-    tanh = namespace(x).tanh(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
-    inner = GELU_SLOPE * (1 + 3 * GELU_CUBE * x * x)  # u'
-    return dy * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * inner)
-
-
-def dropout(x: Array, keep: Array, rate: float) -> tuple[Array, tuple[Array, float]]:
-    """y = x / (1 − rate) where `keep` is true, and 0 elsewhere. `keep` holds booleans, one byte each."""
-    return x * namespace(x).astype(keep, x.dtype) * (1 / (1 - rate)), (keep, rate)
-
-
-def dropout_backward(dy: Array, cache: tuple[Array, float]) -> Array:
-    """dx = dy / (1 − rate) where `keep` is true, and 0 elsewhere."""
-    keep, rate = cache
-    return dy * namespace(dy).astype(keep, dy.dtype) * (1 / (1 - rate))

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import parlab.arrays
-from parlab.arguments import checked
+from parlab.arguments import positive, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.arguments import RULES
+from parlab.nn.arguments import library
 
 ALPHABET = " aeinorst"
 MOST_CONTEXTS = 2**12  # their shares of a long text solve as many equations
@@ -41,8 +41,12 @@ class MarkovSource:
     True
     """
 
-    @checked(RULES)
     def __init__(self, alphabet: str = ALPHABET, *, order: int = 2, concentration: float = 0.3, seed: int = 0) -> None:
+        if not isinstance(alphabet, str) or len(set(alphabet)) != len(alphabet) or len(alphabet) < 2:
+            raise ValueError(f"alphabet={alphabet!r:.60}: two or more characters are needed, each of them once")
+        whole("order", order, 1)
+        positive("concentration", concentration, finite=True)
+        whole("seed", seed, 0)
         self.alphabet, self.order, self.vocab_size = alphabet, order, len(alphabet)
         contexts = self.vocab_size ** min(order, MOST_CONTEXTS)
         if contexts > MOST_CONTEXTS:
@@ -71,7 +75,6 @@ class MarkovSource:
         """The least mean loss that any model can reach, in nats a character: Σ π(context) H(next | context)."""
         return self.floor(self.order)
 
-    @checked(RULES)
     def floor(self, context: int) -> float:
         """The least mean loss, in nats, of a model that sees only the last `context` characters.
 
@@ -80,13 +83,13 @@ class MarkovSource:
         Raises:
             ValueError: a negative number of characters.
         """
+        whole("context", context, 0)
         xp = namespace(self.transitions)
         V, seen = self.vocab_size, min(context, self.order)
         joint = xp.reshape(self.stationary[:, None] * self.transitions, (-1, V**seen, V))
         joint = xp.sum(joint, axis=0)  # [V^seen, V]: the older characters summed over
         return _entropy(joint) - _entropy(xp.sum(joint, axis=-1))
 
-    @checked(RULES)
     def batch(self, step: int, *, batch_size: int, length: int, seed: int = 0, xp: Any = None) -> tuple[Array, Array]:
         """`(tokens, targets)`, both `[batch_size, length]`, of training step `step`.
 
@@ -95,6 +98,11 @@ class MarkovSource:
         Raises:
             ValueError: a size that is not positive, a seed or a step that is negative.
         """
+        whole("step", step, 0)
+        whole("batch_size", batch_size, 1)
+        whole("length", length, 1)
+        whole("seed", seed, 0)
+        xp = library(xp)
         draw = parlab.arrays.generator(seed, step)
         np = namespace(self.transitions)
         context = draw.choice(len(self.stationary), size=batch_size, p=self.stationary)  # [B]
@@ -106,7 +114,6 @@ class MarkovSource:
             context = (context * self.vocab_size + character) % len(self.stationary)
             characters.append(character)
         text = np.stack(characters[: length + 1], axis=1)  # [B, S + 1]
-        xp = xp or parlab.arrays.default_namespace()
         tokens = parlab.arrays.asarray(text, xp, xp.int64)
         return tokens[:, :-1], tokens[:, 1:]
 

@@ -113,11 +113,10 @@ def add_flops(*parts: Flops) -> Flops:
     return Flops(*(sum(column) for column in zip(*parts, strict=True)))
 
 
-def gpt_kept_bytes(s: int, b: int, h: int, a: int, *, dropout: bool = True, itemsize: int = 2) -> dict[str, int]:
+def gpt_kept_bytes(s: int, b: int, h: int, a: int, itemsize: int = 2) -> dict[str, int]:
     """Bytes that a GPT layer keeps for its backward, item by item, without the statistics of the norms.
 
-    In 16 bits the sum is 34 s b h + 5 a s² b with dropout, whose masks have one byte an entry, and 32 s b h + 2 a s² b
-    without.
+    In 16 bits the sum is 34 s b h + 5 a s² b; the masks of dropout have one byte an entry.
 
     Source: Korthikanti et al. 2022, section 4.1.
 
@@ -125,7 +124,7 @@ def gpt_kept_bytes(s: int, b: int, h: int, a: int, *, dropout: bool = True, item
     True
     """
     vector, scores = s * b * h, a * s * s * b
-    items = {
+    return {
         "attention_norm.x": itemsize * vector,
         "attention.x": itemsize * vector,
         "attention.q": itemsize * vector,
@@ -142,5 +141,3 @@ def gpt_kept_bytes(s: int, b: int, h: int, a: int, *, dropout: bool = True, item
         "mlp.after_gelu": 4 * itemsize * vector,
         "mlp.output_keep": vector,
     }
-    only_with_dropout = ("attention.dropped", "attention.keep", "attention.output_keep", "mlp.output_keep")
-    return {name: size for name, size in items.items() if dropout or name not in only_with_dropout}

@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save
 
-from parlab.arguments import whole
-from parlab.arrays import Array, from_bfloat16, nbytes
+from parlab.arrays import Array, from_bfloat16
 
 CONFIG = "config.json"
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-PART = "model-{part:05d}-of-{parts:05d}.safetensors"
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -69,39 +67,19 @@ def read_weights(folder: str | os.PathLike[str]) -> dict[str, Array]:
     return weights
 
 
-def write_folder(
-    folder: str | os.PathLike[str],
-    config: Mapping[str, Any],
-    weights: Mapping[str, Array],
-    max_shard_bytes: int | None = None,
-) -> None:
-    """Write `config.json` and the weights (NumPy arrays), in one file or in parts of at most `max_shard_bytes`.
-
-    A part holds at least one weight. An earlier model in the folder is replaced, and its other parts are removed.
-
-    Raises:
-        ValueError: `max_shard_bytes` is not positive.
-    """
-    if max_shard_bytes is not None:
-        whole("max_shard_bytes", max_shard_bytes, 1, ", or None")
+def write_folder(folder: str | os.PathLike[str], config: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
+    """Write `config.json` and the weights (NumPy arrays). An earlier model in the folder is replaced, its parts too."""
     folder = Path(folder)
-    parts = list(_split(weights, max_shard_bytes))
-    alone = len(parts) == 1
-    names = [WHOLE] if alone else [PART.format(part=i + 1, parts=len(parts)) for i in range(len(parts))]
-    index = {
-        "metadata": {"total_size": sum(nbytes(x) for x in weights.values())},
-        "weight_map": {name: file for file, part in zip(names, parts, strict=True) for name in part},
-    }
-    texts = {CONFIG: config} if alone else {CONFIG: config, INDEX: index}
-
     folder.mkdir(parents=True, exist_ok=True)
-    stale = {path for path in folder.glob("model*.safetensors*") if path.name not in {*names, *texts}}
-    temporary = {name: folder / f".{name}.partial" for name in (*names, *texts)}
+    contents = {
+        WHOLE: save(dict(weights), metadata={"format": "pt"}),  # transformers asks for the format
+        CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
+    }
+    stale = {path for path in folder.glob("model*.safetensors*") if path.name != WHOLE}
+    temporary = {name: folder / f".{name}.partial" for name in contents}
     try:
-        for name, part in zip(names, parts, strict=True):
-            temporary[name].write_bytes(save(part, metadata={"format": "pt"}))  # transformers asks for the format
-        for name, content in texts.items():
-            temporary[name].write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        for name, content in contents.items():
+            temporary[name].write_bytes(content)
         for name, path in temporary.items():
             path.replace(folder / name)
     finally:
@@ -109,18 +87,6 @@ def write_folder(
             path.unlink(missing_ok=True)
     for path in stale:
         path.unlink()
-
-
-def _split(weights: Mapping[str, Array], max_shard_bytes: int | None) -> Iterator[dict[str, Array]]:
-    part: dict[str, Array] = {}
-    size = 0
-    for name, x in weights.items():
-        if part and max_shard_bytes is not None and size + nbytes(x) > max_shard_bytes:
-            yield part
-            part, size = {}, 0
-        part[name] = x
-        size += nbytes(x)
-    yield part
 
 
 def read_json(path: Path) -> dict[str, Any]:

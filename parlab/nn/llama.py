@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import parlab.arrays
-from parlab.arguments import checked, instance
+from parlab.arguments import instance, whole
 from parlab.arrays import Array, namespace, on_host
-from parlab.nn.arguments import RULES
+from parlab.nn.arguments import library
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.embedding import check_any_target, loss_to_host
 from parlab.nn.huggingface import read_config, read_weights, write_folder
@@ -137,7 +137,6 @@ class Llama(Decoder):
         return decoder_block(config, weights, layer, rotary, core)
 
     @classmethod
-    @checked(RULES)
     def random(
         cls, config: LlamaConfig, seed: int = 0, *, xp: Any = None, dtype: str = "float32", **kwargs: Any
     ) -> Self:
@@ -148,7 +147,9 @@ class Llama(Decoder):
         Raises:
             ValueError: no LlamaConfig, a negative seed, or a dtype that no weights can have.
         """
-        xp = xp or parlab.arrays.default_namespace()
+        instance("config", config, LlamaConfig)
+        whole("seed", seed, 0)
+        xp = library(xp)
         as_dtype = _dtype(xp, dtype)
         draw = parlab.arrays.generator(seed)
         weights = {}
@@ -159,17 +160,15 @@ class Llama(Decoder):
                 weights[name] = parlab.arrays.asarray(draw.normal(0.0, config.initializer_range, shape), xp, as_dtype)
         return cls(config, weights, **kwargs)
 
-    def save(self, folder: str | os.PathLike[str], *, max_shard_bytes: int | None = None) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a folder that transformers can open. Matrices are transposed to its `[out, in]`.
 
-        Args:
-            folder: made if it does not exist. An earlier model there is replaced, and never left half written.
-            max_shard_bytes: the largest part, if the weights are to be in several parts with an index.
+        The folder is made if it does not exist. An earlier model there is replaced, and never left half written.
         """
         weights = {name: _turned(name, parlab.arrays.to_numpy(x)) for name, x in self.weights.items()}
         config = self.config.to_dict() | {"torch_dtype": str(weights[EMBEDDING].dtype)}
         config.pop("dtype", None)  # its new name in transformers 5, which knows both
-        write_folder(folder, config, weights, max_shard_bytes)
+        write_folder(folder, config, weights)
 
 
 def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = None, **kwargs: Any) -> Llama:
@@ -205,7 +204,7 @@ def load_as(
     tensors = {name: x for name, x in read_weights(folder).items() if not name.endswith("rotary_emb.inv_freq")}
     if config.tie_word_embeddings:
         tensors.pop(HEAD, None)  # a copy of the table, in some files
-    xp = xp or parlab.arrays.default_namespace()
+    xp = library(xp)
     as_dtype = None if dtype is None else _dtype(xp, dtype)
     names = dict.fromkeys([*config.weight_shapes, *tensors])  # in the model's order
     weights = {

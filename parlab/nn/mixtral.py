@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from parlab.arguments import checked
+from parlab.arguments import amount, instance
 from parlab.arrays import Array
-from parlab.nn.arguments import RULES
 from parlab.nn.config import ONLY, REQUIRED, LlamaConfig
 from parlab.nn.layers import Block, Core
 from parlab.nn.llama import Llama, decoder_block, load_as
@@ -80,7 +79,6 @@ class Mixtral(Llama):
 
     config: MixtralConfig
 
-    @checked(RULES)
     def __init__(
         self,
         config: MixtralConfig,
@@ -90,6 +88,9 @@ class Mixtral(Llama):
         bias_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
+        instance("config", config, LlamaConfig)
+        amount("auxiliary", auxiliary)
+        amount("bias_rate", bias_rate)
         self.balance: dict[str, Any] = {"auxiliary": auxiliary, "bias_rate": bias_rate}
         self.mixtures: list[MixtureOfExperts] = []  # of each layer
         super().__init__(config, weights, **kwargs)

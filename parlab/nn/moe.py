@@ -14,7 +14,7 @@ whole batch.
 
 Letters: T tokens, N experts, k chosen, E hidden size, M intermediate size of an expert.
 
-Source: Jiang et al. 2024, "Mixtral of experts"; the shared expert: Dai et al. 2024, "DeepSeekMoE".
+Source: Jiang et al. 2024, "Mixtral of experts".
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class MoECache(NamedTuple):
     routing: Routing
     loads: list[int] | None  # pairs on each expert, of all tokens that the auxiliary loss sees together
     mixed: Any  # of `mix`
-    shared: Any  # the shared expert's cache
 
 
 class MixCache(NamedTuple):
@@ -116,7 +115,6 @@ class MixtureOfExperts(Stage):
         prefix: of the names: `{prefix}.gate.weight`, the router's `[E, N]`, and `{prefix}.experts.{e}.w1.weight`, ...
         num_experts: N.
         k: experts a token.
-        shared: a stage that is applied to every token, without a gate (DeepSeek's shared expert); None: there is none.
         capacity_factor: each expert takes at most ⌈cf · T k / N⌉ pairs of a call, the first ones; None: it takes all.
         auxiliary: α of the auxiliary loss whose gradient backward adds.
         bias_rate: γ, by which `rebalance` moves the bias of each expert.
@@ -136,7 +134,6 @@ class MixtureOfExperts(Stage):
         num_experts: int,
         k: int,
         *,
-        shared: Stage | None = None,
         capacity_factor: float | None = None,
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
@@ -145,11 +142,10 @@ class MixtureOfExperts(Stage):
         self.weights, self.router, self.k = weights, f"{prefix}.gate.weight", k
         self.num_experts = num_experts
         self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in self.own_experts()]
-        self.shared, self.capacity_factor, self.options = shared, capacity_factor, options
+        self.capacity_factor, self.options = capacity_factor, options
         self.auxiliary, self.bias_rate, self.loss_weight = auxiliary, bias_rate, 1.0
         self.bias, self.counted = [0.0] * num_experts, [0] * num_experts
-        parts = [*self.experts, *([] if shared is None else [shared])]
-        self.weight_names = (self.router, *(name for part in parts for name in part.weight_names))
+        self.weight_names = (self.router, *(name for expert in self.experts for name in expert.weight_names))
 
     def own_experts(self) -> range:
         """The experts whose weights are here: all."""
@@ -160,35 +156,23 @@ class MixtureOfExperts(Stage):
         shape, x = x.shape, as_rows(x)  # [T, E]
         routing = self.routed(x)
         loads = self.loads_together(routing) if self.auxiliary else None
-        started = self.start(x, routing)
-        more, of_shared = (None, None) if self.shared is None else self.apply_shared(x)
-        y, mixed = self.mix(x, routing, started)
-        if more is not None:
-            y = y + more
-        return namespace(y).reshape(y, shape), MoECache(x, routing, loads, mixed, of_shared)
+        y, mixed = self.mix(x, routing)
+        return namespace(y).reshape(y, shape), MoECache(x, routing, loads, mixed)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
         shape, dy = dy.shape, as_rows(dy)  # [T, E]
-        _, routing, _, mixed, of_shared = cache
-        started = self.start_backward(dy, routing, mixed)
-        through_shared, shared_pending = (None, None)
-        if self.shared is not None:
-            through_shared, shared_pending = self.apply_shared_backward(dy, of_shared)
-        dx, dgates, of_experts = self.mix_backward(dy, routing, mixed, started)
+        dx, dgates, of_experts = self.mix_backward(dy, cache.routing, cache.mixed)
         through_router, of_router = self.backward_of_router(dgates, cache)
-        dx = dx + through_router
-        if through_shared is not None:
-            dx = dx + through_shared
-        return namespace(dx).reshape(dx, shape), (of_router, of_experts, shared_pending)
+        return namespace(dx).reshape(dx + through_router, shape), (of_router, of_experts)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of the router and of every expert; zeros for one without rows."""
-        of_router, of_experts, of_shared = pending
+        of_router, of_experts = pending
         gradients = {self.router: linear_backward_weight(of_router)}
         for expert, of_expert in zip(self.experts, of_experts, strict=True):
             gradients |= expert.backward_weight(of_expert)
-        return gradients if self.shared is None else gradients | self.shared.backward_weight(of_shared)
+        return gradients
 
     def backward_of_router(self, dgates: Array, cache: MoECache) -> tuple[Array, Any]:
         """`(dx [T, E], pending)` from the gradient of the gates, and of the auxiliary loss; counts for the bias."""
@@ -202,32 +186,14 @@ class MixtureOfExperts(Stage):
             self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
         return linear_backward_input(dlogits, x, self.weights[self.router])
 
-    def start(self, x: Array, routing: Routing) -> Any:
-        """The first part of `mix`, before the shared expert runs: nothing, where no rows travel."""
-
-    def start_backward(self, dy: Array, routing: Routing, cache: Any) -> Any:
-        """The first part of `mix_backward`, before the shared expert's."""
-
-    def apply_shared(self, x: Array) -> tuple[Array, Any]:
-        """The shared expert on all tokens, `[T, E]`: `(y, cache)`."""
-        assert self.shared is not None
-        return self.shared.forward(x)
-
-    def apply_shared_backward(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """Its `backward_input`."""
-        assert self.shared is not None
-        return self.shared.backward_input(dy, cache)
-
-    def mix(self, x: Array, routing: Routing, started: Any = None) -> tuple[Array, Any]:
+    def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
         """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
         pairs = sort_by_expert(routing, len(self.experts))
         answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
         return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)
 
-    def mix_backward(
-        self, dy: Array, routing: Routing, cache: Any, started: Any = None
-    ) -> tuple[Array, Array, list[Any]]:
+    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         pairs, caches, slots = cache
         dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)

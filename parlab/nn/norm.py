@@ -1,8 +1,8 @@
-"""RMSNorm, as in Llama, and layer norm, as in GPT. Both normalise the last axis.
+"""RMSNorm, as in Llama: it normalises the last axis.
 
 The statistics are computed and kept in float32 or wider, because the square of a float16 above 255 is infinite.
 
-Sources: Zhang and Sennrich 2019 (RMSNorm); Ba, Kiros and Hinton 2016 (layer norm).
+Source: Zhang and Sennrich 2019.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from parlab.arrays import Array, namespace
 from parlab.nn.linear import as_rows
 
 RMSPending = tuple[Array, Array, Array]  # x, inverse, dy
-LayerPending = tuple[Array, Array, Array, Array]  # x, mean, inverse, dy
 
 
 class RMSCache(NamedTuple):
@@ -21,14 +20,6 @@ class RMSCache(NamedTuple):
 
     x: Array  # [..., E]
     inverse: Array  # [...]: 1 / rms(x)
-
-
-class LayerCache(NamedTuple):
-    """The arrays that layer norm keeps for its backward."""
-
-    x: Array  # [..., E]
-    mean: Array  # [...]
-    inverse: Array  # [...]: 1 / √(var(x) + eps)
 
 
 def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCache]:
@@ -61,40 +52,6 @@ def rms_norm_backward_weight(pending: RMSPending) -> Array:
     """dweight = Σ over rows of dy ∘ x̂: `[E]`."""
     x, inverse, dy = pending
     return _weighted_sum(inverse, dy * x)
-
-
-def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> tuple[Array, LayerCache]:
-    """y = weight ∘ x̂ + bias, with x̂ = (x − mean(x)) / √(var(x) + eps) over the last axis: `[..., E]` -> the same.
-
-    >>> import numpy as np
-    >>> y, cache = layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), eps=0.0)
-    >>> [float(value) for value in y[0, :]]
-    [-1.0, 1.0]
-    """
-    xp = namespace(x, weight)
-    mean = xp.mean(_widen(x), axis=-1)  # [...]
-    centred = x - _column(mean, x)  # [..., E]
-    inverse = 1 / xp.sqrt(_mean_product(centred, centred) + eps)  # [...]
-    y = centred * _column(inverse, x) * weight + bias
-    return y, LayerCache(x, mean, inverse)
-
-
-def layer_norm_backward_input(dy: Array, cache: LayerCache, weight: Array) -> tuple[Array, LayerPending]:
-    """dx = (g − x̂ mean(g ∘ x̂) − mean(g)) / √(var(x) + eps), where g = weight ∘ dy."""
-    xp = namespace(dy, weight)
-    x, mean, inverse = cache
-    normal = (x - _column(mean, x)) * _column(inverse, x)  # x̂: [..., E]
-    g = dy * weight
-    along, level = _mean_product(g, normal), xp.mean(_widen(g), axis=-1)  # [...]
-    dx = (g - normal * _column(along, x) - _column(level, x)) * _column(inverse, x)
-    return dx, (x, mean, inverse, dy)
-
-
-def layer_norm_backward_weight(pending: LayerPending) -> tuple[Array, Array]:
-    """(dweight, dbias) = Σ over rows of dy ∘ x̂ and of dy: both `[E]`."""
-    x, mean, inverse, dy = pending
-    dweight = _weighted_sum(inverse, dy * (x - _column(mean, x)))
-    return dweight, namespace(dy).sum(as_rows(dy), axis=0)
 
 
 def _mean_product(a: Array, b: Array) -> Array:

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parlab.arguments import amount, checked, positive, whole
+from parlab.arguments import amount, positive, whole
 from parlab.arrays import Array, is_array, namespace, on_host, to_host
-from parlab.nn.arguments import RULES
 from parlab.nn.stage import Gradients
 
 PIECE = 65536  # numbers updated at once on the host: weight, gradient and moments of a piece stay in a core's cache
@@ -141,7 +140,6 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gra
     return ({name: gradient * factor for name, gradient in gradients.items()} if factor < 1 else dict(gradients)), norm
 
 
-@checked(RULES)
 def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int, floor: float = 0.0) -> float:
     """The learning rate of `step`, counted from 0: linear up to `peak`, then half a cosine down to `floor`.
 
@@ -151,6 +149,11 @@ def warmup_cosine(step: int, *, peak: float, warmup_steps: int, total_steps: int
     Raises:
         ValueError: a number that is negative, or a warm-up that is not shorter than the whole.
     """
+    whole("step", step, 0)
+    amount("peak", peak)
+    whole("warmup_steps", warmup_steps, 0)
+    whole("total_steps", total_steps, 1)
+    amount("floor", floor)
     if warmup_steps >= total_steps:
         raise ValueError(
             f"warmup_steps={warmup_steps!r}: 0 or more are needed, and fewer than total_steps={total_steps}"

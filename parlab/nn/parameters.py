@@ -20,6 +20,11 @@ EXPERTS = {  # by model_type: the fields that say how many experts there are, an
     "qwen3_moe": ("num_experts", "moe_intermediate_size"),
     "deepseek_v3": ("n_routed_experts", "moe_intermediate_size"),
 }
+COUNTS = (
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+)  # transformers 5 writes one model's under another's name
 
 
 class Parameters(NamedTuple):
@@ -73,13 +78,21 @@ def layer_parameters(config: Mapping[str, Any]) -> LayerParameters:
         raise ValueError("attention_bias=True: only weights without biases are counted")
     fields = _Fields(config)
     count, width = EXPERTS[kind]
-    E, N = fields["hidden_size"], fields[count]
+    E, N = fields["hidden_size"], _number_of_experts(fields, count)
     expert = 3 * E * fields[width]  # gate, up and down
     beside = E * N
     if kind == "deepseek_v3":
         beside += N + fields["n_shared_experts"] * expert  # N: the bias that balances the load
     dense_mlp = 3 * E * fields["intermediate_size"] if _dense_layers(fields) else 0
     return LayerParameters(_attention(kind, fields) + 2 * E, dense_mlp, beside, expert, N)
+
+
+def _number_of_experts(fields: _Fields, usual: str) -> int:
+    """By its `usual` name, or by the one that a file has instead."""
+    found = {name: fields[name] for name in (usual, *COUNTS) if fields.config.get(name) is not None}
+    if len(set(found.values())) > 1:
+        raise ValueError(f"config.json says {' and '.join(f'{name}={count}' for name, count in found.items())}: which?")
+    return next(iter(found.values())) if found else fields[usual]
 
 
 def _attention(kind: str, fields: _Fields) -> int:

@@ -16,14 +16,12 @@ def train(
     *,
     schedule: Callable[[int], float] | None = None,
     max_norm: float = 1.0,
-    on_step: Callable[[int, float], None] | None = None,
 ) -> list[float]:
     """One optimizer step for each batch `(tokens, targets)`, both `[B, S]`. Returns the loss before each step.
 
     Args:
         schedule: from a step, counted from 0, to its learning rate. None: the optimizer's own.
         max_norm: the largest norm of all gradients together; larger ones are clipped to it.
-        on_step: a function of `(step, loss)`, called after each step, for example by a progress bar.
     """
     losses = []
     for step, (tokens, targets) in enumerate(batches):
@@ -31,6 +29,4 @@ def train(
         gradients, _ = clip_gradients(gradients, max_norm)
         optimizer.step(model.weights, gradients, lr=schedule(step) if schedule else None)
         losses.append(loss)
-        if on_step:
-            on_step(step, loss)
     return losses

@@ -1,6 +1,5 @@
 """Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet."""
 
-from parlab.tensor.bare import BareBlock, arrays_of_step, bare_block, block_step, mlp_step
 from parlab.tensor.costs import (
     Collective,
     Time,
@@ -12,7 +11,6 @@ from parlab.tensor.costs import (
     model_collectives,
     traffic,
 )
-from parlab.tensor.gpt import parallel_gpt_block
 from parlab.tensor.layers import (
     ParallelAttention,
     ParallelMLP,
@@ -38,9 +36,6 @@ from parlab.tensor.operators import (
 )
 from parlab.tensor.overlapped import (
     all_gather_matmul,
-    all_gather_matmul_backward,
-    matmul_reduce_scatter,
-    matmul_reduce_scatter_backward,
     overlapped_time,
 )
 from parlab.tensor.recompute import Recompute

@@ -1,16 +1,13 @@
-"""The rules for this room's arguments, by name."""
+"""The checks that several doors of this room share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from parlab.arguments import Rule, amount, flag, instance, one_of, optional, text, whole
+from parlab.arguments import flag, instance, whole
 from parlab.arrays import is_array
 from parlab.nn.config import LlamaConfig
-from parlab.nn.llama import Llama
-from parlab.world import Cluster
 
 
 def matrix(name: str, value: Any) -> None:
@@ -19,38 +16,22 @@ def matrix(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r:.60}: must be a matrix, an array with 2 axes")
 
 
-def _array(name: str, value: Any) -> None:
+def array(name: str, value: Any) -> None:
+    """Refuse what is no array."""
     if not is_array(value):
         raise ValueError(f"{name}={value!r:.60}: must be an array")
 
 
-def _function(name: str, value: Any) -> None:
-    if not callable(value):
-        raise ValueError(f"{name}={value!r:.60}: must be a function")
+def check_on_paper(config: Any, sequence_parallel: Any, **sizes: Any) -> None:
+    """Refuse what is no LlamaConfig, a size that is no whole number from 1, or a flag that is none.
 
-
-_positive: Rule = partial(whole, least=1)
-
-RULES: dict[str, Rule] = {
-    "config": partial(instance, kind=LlamaConfig),
-    "model": partial(instance, kind=Llama),
-    "cluster": partial(instance, kind=Cluster),
-    "weights": partial(instance, kind=Mapping),
-    "weight": matrix,
-    **dict.fromkeys(("x", "dy", "logits"), _array),
-    "targets": _array,
-    "tokens": _array,
-    "name": text,
-    "prefix": text,
-    **dict.fromkeys(("B", "S", "size", "itemsize", "s", "b", "h", "a", "t", "head_dim"), _positive),
-    "vocab_size": optional(_positive),
-    "dropout_rate": partial(amount, below=1),
-    "seed": partial(whole, least=0),
-    **dict.fromkeys(("backward", "sequence_parallel", "overlap", "dropout"), flag),
-    "recompute": partial(one_of, choices=("none", "selective", "full")),
-    "algorithm": partial(one_of, choices=("ring", "hierarchical")),
-    **dict.fromkeys(("change", "step"), _function),
-}
+    Raises:
+        ValueError: so it is.
+    """
+    instance("config", config, LlamaConfig)
+    for name, size in sizes.items():
+        whole(name, size, 1)
+    flag("sequence_parallel", sequence_parallel)
 
 
 def check_names(weights: Mapping[str, Any], names: tuple[str, ...]) -> None:

@@ -7,12 +7,12 @@ B batch, S sequence, t ranks. Every collective is a ring: an all-reduce of n byt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from parlab.arguments import checked
+from parlab.arguments import flag, instance, one_of, whole
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.tensor.arguments import RULES
+from parlab.tensor.arguments import check_on_paper
 from parlab.tensor.slices import check_divides, check_sizes, owners
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
@@ -51,7 +51,6 @@ class Traffic(NamedTuple):
     nbytes: list[int]
 
 
-@checked(RULES)
 def block_collectives(
     config: LlamaConfig,
     B: int,
@@ -76,6 +75,8 @@ def block_collectives(
     >>> [call.name for call in found], found[0].elements * 4 // 2**20  # MiB
     (['all_reduce', 'all_reduce'], 4)
     """
+    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
+    flag("backward", backward)
     E, D, activation = config.hidden_size, config.head_dim, B * S * config.hidden_size
 
     def call(name: str, what: str, elements: int, ranks: int = size) -> Collective:
@@ -99,7 +100,6 @@ def block_collectives(
     return found
 
 
-@checked(RULES)
 def model_collectives(
     config: LlamaConfig,
     B: int,
@@ -120,6 +120,8 @@ def model_collectives(
     >>> len(model_collectives(config, 1, 8, 2, 4)), len(model_collectives(config, 1, 8, 2, 4, backward=True))
     (10, 7)
     """
+    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
+    flag("backward", backward)
     check_sizes(config, size)
     options = {"backward": backward, "sequence_parallel": sequence_parallel}
     blocks = block_collectives(config, B, S, size, itemsize, **options) * config.num_hidden_layers
@@ -148,18 +150,15 @@ def model_collectives(
 ANY_LINK = Link(0, 1)  # messages and bytes do not depend on it
 
 
-def _calls(name: str, value: Any) -> None:
-    if not isinstance(value, Sequence) or not all(isinstance(call, Collective) for call in value):
-        raise ValueError(f"{name}={value!r:.60}: must be a list of Collective")
-
-
-@checked({**RULES, "collectives": _calls})
 def traffic(collectives: Sequence[Collective], size: int) -> Traffic:
     """The messages and bytes that each of `size` ranks sends in these calls, uneven blocks of a ring included.
 
     >>> traffic([Collective("all_reduce", "y", 8, 4, 2)], size=2)
     Traffic(messages=[2, 2], nbytes=[32, 32])
     """
+    if not isinstance(collectives, Sequence) or not all(isinstance(call, Collective) for call in collectives):
+        raise ValueError(f"collectives={collectives!r:.60}: must be a list of Collective")
+    whole("size", size, 1)
     total = Traffic([0] * size, [0] * size)
     for call in collectives:
         cost = _cost(call, ANY_LINK)
@@ -188,7 +187,6 @@ WHOLE = (
 SOFTMAX = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits
 
 
-@checked(RULES)
 def kept_by_place(
     s: int,
     b: int,
@@ -198,12 +196,10 @@ def kept_by_place(
     *,
     sequence_parallel: bool = False,
     recompute: str = "none",
-    dropout: bool = True,
-    itemsize: int = 2,
 ) -> dict[str, int]:
     """Bytes that a rank keeps of one GPT block for its backward, item by item, the norms' statistics apart.
 
-    In 16 bits, with dropout, they add up to:
+    In 16 bits they add up to:
 
     =========  ============================  =====================
     recompute  tensor parallel               and sequence parallel
@@ -225,11 +221,15 @@ def kept_by_place(
     >>> sum(kept_by_place(s=2048, b=1, h=12288, a=96, t=8).values()) == 2048 * 12288 * 13 + 5 * 96 * 2048**2 // 8
     True
     """
+    for name, size in {"s": s, "b": b, "h": h, "a": a, "t": t}.items():
+        whole(name, size, 1)
+    flag("sequence_parallel", sequence_parallel)
+    one_of("recompute", recompute, ("none", "selective", "full"))
     check_divides("num_attention_heads", a, t)
     if sequence_parallel:
         check_divides("sequence length", s, t)
     uncut = () if sequence_parallel else WHOLE
-    items = gpt_kept_bytes(s, b, h, a, dropout=dropout, itemsize=itemsize)
+    items = gpt_kept_bytes(s, b, h, a)
     kept = {name: size if name in uncut else size // t for name, size in items.items()}
     if recompute == "full":
         return {"attention_norm.x": kept["attention_norm.x"]}
@@ -243,7 +243,6 @@ class Time(NamedTuple):
     messages: int
 
 
-@checked(RULES)
 def block_time(
     config: LlamaConfig,
     B: int,
@@ -274,6 +273,10 @@ def block_time(
     >>> alone.compute == 8 * inside.compute, alone.messages, across.messages > 10 * inside.messages
     (True, 0, True)
     """
+    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
+    instance("cluster", cluster, Cluster)
+    flag("backward", backward)
+    one_of("algorithm", algorithm, ("ring", "hierarchical"))
     check_sizes(config, size)
     node = cluster.ranks_per_node
     if algorithm == "hierarchical" and size > node and size % node:
@@ -306,7 +309,6 @@ def _picoseconds(call: Collective, size: int, cluster: Cluster, algorithm: str) 
     return max(_cost(call, link).picoseconds for link in (cluster.intra, cluster.inter))
 
 
-@checked(RULES)
 def llama_kept_by_place(
     config: LlamaConfig, B: int, S: int, size: int, itemsize: int, *, sequence_parallel: bool = False
 ) -> dict[str, int]:
@@ -320,6 +322,7 @@ def llama_kept_by_place(
     >>> [sum(llama_kept_by_place(config, 1, 8, t, 2, sequence_parallel=True).values()) for t in (1, 2, 4)]
     [14656, 7328, 3664]
     """
+    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
     check_sizes(config, size)
     if sequence_parallel:
         check_divides("sequence length", S, size)

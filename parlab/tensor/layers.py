@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import instance, text, whole
 from parlab.arrays import Array
 from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.arguments import RULES, check_names, heads_of
+from parlab.tensor.arguments import check_names, heads_of
 from parlab.tensor.linear import cut_evenly
 from parlab.tensor.region import ParallelRegion
 from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, owners, take
@@ -55,7 +55,6 @@ class ParallelAttention(ParallelRegion):
         self.heads = weights[of_output].shape[0] // head_dim if of_output in weights else 0  # H/t
 
     @classmethod
-    @checked(RULES)
     def from_full(
         cls,
         comm: Comm,
@@ -71,6 +70,9 @@ class ParallelAttention(ParallelRegion):
         Raises:
             ValueError: the heads do not divide among the ranks.
         """
+        instance("weights", weights, Mapping)
+        text("prefix", prefix)
+        whole("head_dim", head_dim, 1)
         q, k, v, o = names = tuple(f"{prefix}.{name}_proj.weight" for name in "qkvo")
         check_names(weights, names)
         H, G = (heads_of(weights[name], head_dim) for name in (q, k))
@@ -123,13 +125,14 @@ class ParallelMLP(ParallelRegion):
         super().__init__(comm, GatedMLP(weights, prefix), "mlp", **options)
 
     @classmethod
-    @checked(RULES)
     def from_full(cls, comm: Comm, weights: Mapping[str, Array], prefix: str, **options: Any) -> ParallelMLP:
         """From the whole weights.
 
         Raises:
             ValueError: the intermediate size does not divide among the ranks.
         """
+        instance("weights", weights, Mapping)
+        text("prefix", prefix)
         gate, up, down = names = tuple(f"{prefix}.{name}_proj.weight" for name in ("gate", "up", "down"))
         check_names(weights, names)
         axes = {gate: COLUMNS, up: COLUMNS, down: ROWS}

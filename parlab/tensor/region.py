@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked
+from parlab.arguments import flag, text
 from parlab.arrays import Array
 from parlab.nn.counting import itemize
 from parlab.nn.stage import Gradients, Stage
-from parlab.tensor.arguments import RULES
 from parlab.tensor.operators import Operator, pair
 from parlab.world import Comm
 
@@ -59,10 +58,11 @@ class ParallelRegion(Stage):
         enter, leave: the operators. Set one to `NOTHING` to see what a forgotten operator breaks.
     """
 
-    @checked(RULES)
     def __init__(
         self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False, overlap: bool = True
     ) -> None:
+        text("name", name)
+        flag("overlap", overlap)
         self.comm, self.inside, self.name, self.overlap = comm, inside, name, overlap
         self.weights, self.weight_names = inside.weights, inside.weight_names
         self.enter: Operator
@@ -137,17 +137,13 @@ def replaced(value: Any, old: Array, new: Array) -> Any:
 
 
 def kept_items(cache: Any) -> dict[str, int]:
-    """Bytes that the cache of a tensor-parallel block keeps, under the names of `kept_by_place`, or of the Llama's.
+    """Bytes that the cache of a tensor-parallel block keeps, under the names of `llama_kept_by_place`.
 
-    Beside those, the GPT block's `mean` and `inverse` of its norms: two float32 a token each, which the papers leave
-    out. The rotary tables, which all blocks share, are left out here.
+    The rotary tables, which all blocks share, are left out.
     """
-    return {_short(place): size for place, size in itemize(cache).items() if ".tables." not in place}
-
-
-def _short(place: str) -> str:
-    """`attention.0.inside.q` -> `attention.q`; the second stage of a chain, `attention.1`, keeps its output's mask."""
-    part, _, rest = place.partition(".")
-    if not rest:  # full recomputation: the block's input
-        return "attention_norm.x"
-    return f"{part}.output_keep" if rest == "1" else f"{part}.{rest.rpartition('.')[2]}"
+    kept = {}
+    for place, nbytes in itemize(cache).items():
+        part, _, rest = place.partition(".")
+        if ".tables." not in place:
+            kept[f"{part}.{rest.rpartition('.')[2]}"] = nbytes  # `attention.inside.q` -> `attention.q`
+    return kept

@@ -14,12 +14,11 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from parlab.arguments import checked, checked_rank, whole
+from parlab.arguments import checked_rank, instance, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, HEAD, LlamaConfig
-from parlab.tensor.arguments import RULES
 from parlab.world.collectives import piece_sizes, pieces_of
 
 COLUMNS, ROWS = 1, 0  # the axis of a matrix [in, out] that is cut
@@ -40,7 +39,6 @@ class WeightSlice(NamedTuple):
     owners: int
 
 
-@checked(RULES)
 def weight_slices(config: LlamaConfig, rank: int, size: int) -> dict[str, WeightSlice]:
     """The slice of each weight of the model that `rank` of `size` owns, by name.
 
@@ -55,6 +53,7 @@ def weight_slices(config: LlamaConfig, rank: int, size: int) -> dict[str, Weight
     >>> owned["model.layers.0.self_attn.k_proj.weight"]  # the second of 2 heads, as rank 2
     WeightSlice(axis=1, start=2, stop=4, owners=2)
     """
+    instance("config", config, LlamaConfig)
     check_sizes(config, size)
     checked_rank(rank, "rank", size)
     return {name: _slice(config, name, shape, rank, size) for name, shape in config.weight_shapes.items()}
@@ -102,19 +101,13 @@ def take(x: Array, piece: WeightSlice) -> Array:
     return namespace(x).asarray(x, copy=True)
 
 
-@checked(RULES)
 def shard_weights(config: LlamaConfig, weights: Mapping[str, Array], rank: int, size: int) -> dict[str, Array]:
     """The slices of `weights`, all or some of the model's (or of their gradients), that `rank` owns."""
+    instance("weights", weights, Mapping)
     owned = weight_slices(config, rank, size)
     return {name: take(weight, owned[name]) for name, weight in weights.items()}
 
 
-def _shards(name: str, value: Any) -> None:
-    if not isinstance(value, Sequence) or not value or not all(isinstance(of_rank, Mapping) for of_rank in value):
-        raise ValueError(f"{name}={value!r:.60}: must be a list with a dictionary of arrays for each rank")
-
-
-@checked({**RULES, "shards": _shards})
 def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The whole arrays again, from those of all ranks, in order. The inverse of `shard_weights`.
 
@@ -127,6 +120,9 @@ def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) 
     >>> all((again[name] == x).all() for name, x in whole.items())
     True
     """
+    instance("config", config, LlamaConfig)
+    if not isinstance(shards, Sequence) or not shards or not all(isinstance(of_rank, Mapping) for of_rank in shards):
+        raise ValueError(f"shards={shards!r:.60}: must be a list with a dictionary of arrays for each rank")
     xp = namespace(shards[0][EMBEDDING])
     whole = {}
     for name, piece in weight_slices(config, 0, len(shards)).items():

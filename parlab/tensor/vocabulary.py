@@ -8,9 +8,10 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import instance, text, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.embedding import (
     IGNORED,
@@ -22,7 +23,7 @@ from parlab.nn.embedding import (
     share_of_counted,
 )
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.arguments import RULES
+from parlab.tensor.arguments import array, matrix
 from parlab.tensor.linear import ColumnParallelLinear
 from parlab.tensor.operators import Operator, pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
@@ -46,16 +47,17 @@ class VocabParallelEmbedding(Stage):
         sequence_parallel: y is `[B, S/t, E]`.
     """
 
-    @checked(RULES)
     def __init__(
         self, comm: Comm, weights: Weights, name: str, vocab_size: int, *, sequence_parallel: bool = False
     ) -> None:
+        instance("weights", weights, Mapping)
+        text("name", name)
+        whole("vocab_size", vocab_size, 1)
         self.comm, self.weights, self.name, self.weight_names = comm, weights, name, (name,)
         self.vocab_size, self.owned = vocab_size, owned_tokens(vocab_size, comm.rank, comm.size)
         self.leave: Operator = pair(sequence_parallel)[1]
 
     @classmethod
-    @checked(RULES)
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> VocabParallelEmbedding:
         """From the whole table `[V, E]`, of which this rank keeps a copy of its rows.
 
@@ -67,6 +69,8 @@ class VocabParallelEmbedding(Stage):
         >>> bool((run(program, 2, tokens, table).results[1] == table[tokens]).all())
         True
         """
+        matrix("weight", weight)
+        text("name", name)
         V = weight.shape[0]
         block = owned_tokens(V, comm.rank, comm.size)
         return cls(comm, {name: take(weight, WeightSlice(ROWS, block.start, block.stop, 1))}, name, V, **options)
@@ -96,7 +100,6 @@ class VocabParallelEmbedding(Stage):
         return {self.name: embedding_backward(dy, place, self.owned.stop - self.owned.start)}
 
 
-@checked(RULES)
 def vocab_parallel_cross_entropy(
     comm: Comm, logits: Array, targets: Array, vocab_size: int | None = None
 ) -> tuple[Array, LossCache]:
@@ -122,6 +125,10 @@ def vocab_parallel_cross_entropy(
     >>> run(vocab_parallel_cross_entropy, 2, per_rank([np.zeros((1, 3, 2))] * 2), np.array([[0, 1, 3]])).results[0][0]
     array(1.38629436)
     """
+    array("logits", logits)
+    array("targets", targets)
+    if vocab_size is not None:
+        whole("vocab_size", vocab_size, 1)
     vocab_size = comm.size * logits.shape[-1] if vocab_size is None else vocab_size
     owned = owned_tokens(vocab_size, comm.rank, comm.size)
     _check_loss(comm, logits, targets, vocab_size, owned)

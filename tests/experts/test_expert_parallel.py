@@ -13,7 +13,6 @@ from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
-    all_gather_cost,
     all_to_all,
     combine,
     dispatch,
@@ -21,7 +20,7 @@ from parlab.experts import (
     experts_of,
     layer,
 )
-from parlab.nn.moe import Expert, MixtureOfExperts, sum_of_slots
+from parlab.nn.moe import MixtureOfExperts, sum_of_slots
 from parlab.nn.routing import Routing, route
 from parlab.world import MismatchError
 from tests.libraries import EACH_LIBRARY
@@ -33,34 +32,32 @@ E, M = 6, 5
 
 def weights_of(num_experts, xp=np):
     shapes = {"m.gate.weight": (E, num_experts)}
-    for prefix in (*(f"m.experts.{expert}" for expert in range(num_experts)), "shared"):
+    for prefix in (f"m.experts.{expert}" for expert in range(num_experts)):
         shapes |= {f"{prefix}.w1.weight": (E, M), f"{prefix}.w3.weight": (E, M), f"{prefix}.w2.weight": (M, E)}
     return {name: draw(xp, *shape, seed=number) for number, (name, shape) in enumerate(shapes.items())}
 
 
-def one_rank(comm, weights, x, dy, num_experts, k, options, shared=False):
-    options = options | ({"shared": Expert(weights, "shared")} if shared else {})
+def one_rank(comm, weights, x, dy, num_experts, k, options):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
     y, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
     return y, dx, gradients, getattr(cache.mixed, "plan", None) and cache.mixed.plan.counts
 
 
-def serial(weights, x, dy, num_experts, k, options, shared=False):
+def serial(weights, x, dy, num_experts, k, options):
     options = {name: value for name, value in options.items() if name not in ("exchange", "ranks_per_node")}
-    options = options | ({"shared": Expert(weights, "shared")} if shared else {})
     made = MixtureOfExperts(weights, "m", num_experts, k, **options)
     y, cache = made.forward(x)
     return y, *made.backward(dy, cache)
 
 
-def both(size, num_experts, k, tokens, xp=np, shared=False, seed=0, **options):
+def both(size, num_experts, k, tokens, xp=np, seed=0, **options):
     """Results of the ranks and of the serial layer on all their tokens, and the run."""
     weights = weights_of(num_experts, xp)
     x, dy = (draw(np, size * tokens, E, seed=seed + number) for number in (1, 2))
     shards = [per_rank([asarray(part, xp) for part in np.split(whole, size)]) for whole in (x, dy)]
-    done = run(one_rank, size, weights, *shards, num_experts, k, options, shared)
-    return done, serial(weights, asarray(x, xp), asarray(dy, xp), num_experts, k, options, shared)
+    done = run(one_rank, size, weights, *shards, num_experts, k, options)
+    return done, serial(weights, asarray(x, xp), asarray(dy, xp), num_experts, k, options)
 
 
 def joined(done):
@@ -164,9 +161,9 @@ def test_between_nodes_travels_one_copy_a_node_with_its_choices_and_gates():
 
 def test_an_all_gather_sends_its_closed_form():
     done, _ = both(4, 8, 2, 5, exchange="all_gather")
-    forward = all_gather_cost(4, 5, 2, E, 8)
-    backward = (5 * E + 5 * E + 5 * 2) * 8 * 3
-    assert done.timeline.bytes_sent(1) == forward.nbytes + backward
+    forward = 5 * E + 5 * (2 + 2) + 5 * E  # x, the experts and gates of each of 5 tokens; the sums
+    backward = 5 * E + 5 * E + 5 * 2
+    assert done.timeline.bytes_sent(1) == (forward + backward) * 8 * 3
 
 
 def test_capacity_drops_the_same_rows_by_each_exchange():
@@ -178,9 +175,22 @@ def test_capacity_drops_the_same_rows_by_each_exchange():
         assert all(relative_error(gradients[name], x, floor=1e-3) <= 1e-12 for name, x in done[0][2].items())
 
 
+@pytest.mark.parametrize(("size", "dropped"), [(1, 2), (2, 6), (4, 6)])
+def test_a_capacity_is_set_by_each_ranks_own_of_16_tokens_so_1_2_and_4_ranks_drop_2_6_and_6_of_32_pairs(size, dropped):
+    weights, xs = weights_of(4), np.split(draw(np, 16, E, seed=1), size)
+    asked = [np.bincount(np.argsort(-x @ weights["m.gate.weight"])[:, :2].ravel(), minlength=4) for x in xs]
+    room = 8 // size  # ⌈1.0 · (16/P) · 2 / 4⌉
+    done, _ = both(size, 4, 2, 16 // size, capacity_factor=1.0)
+    assert done.results[0][3] == [np.minimum(loads, room).tolist() for loads in asked]
+    assert sum(np.maximum(loads - room, 0).sum() for loads in asked) == dropped
+    for x, (y, *_) in zip(xs, done.results, strict=True):
+        made = MixtureOfExperts(weights, "m", 4, 2, capacity_factor=1.0)
+        assert relative_error(y, made.forward(x)[0]) <= 1e-12
+
+
 @pytest.mark.parametrize("xp", EACH_LIBRARY[1:])
-def test_arrays_of_other_libraries_and_a_shared_expert_equal_serial_to_1e_12(xp):
-    assert_equals_serial(*both(2, 4, 2, 5, xp=xp, shared=True))
+def test_arrays_of_other_libraries_equal_serial_to_1e_12(xp):
+    assert_equals_serial(*both(2, 4, 2, 5, xp=xp))
 
 
 @settings(max_examples=25, deadline=None)
@@ -290,17 +300,6 @@ def test_each_of_7_mutants_is_caught(monkeypatch, name):
         assert_equals_serial(*both(4, 8, 2, 9))
 
 
-def test_own_rows_through_the_network_are_seen_by_the_count(monkeypatch):
-    def through_the_network(comm, rows, sent, received, label, exchange=all_to_all.exchange_rows):
-        comm.sendrecv(rows, comm.right, comm.left, label="extra")
-        return exchange(comm, rows, sent, received, label)
-
-    monkeypatch.setattr(all_to_all, "exchange_rows", through_the_network)
-    done, _ = both(2, 4, 4, 3)  # k = N, so that both ranks' rows are equally many
-    costs = [expert_cost(done.results[0][3], 0, E, 8, backward=backward).nbytes for backward in (False, True)]
-    assert done.timeline.bytes_sent(0) > sum(costs)
-
-
 def kept(comm, weights, x, num_experts, k, options):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
     _, cache = made.forward(x)
@@ -325,7 +324,7 @@ def test_held_bytes_at_the_end_of_a_forward_equal_the_closed_form(name):
 
 def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
     _, ends = bytes_kept(4, 8, 8, 5, exchange="all_gather")
-    assert ends == [all_gather_cost(4, 5, 8, E, 8).held] * 4
+    assert ends == [(4 + 1) * 5 * 8 * E * 8] * 4  # 5 · 8 rows of its experts, and 8 answers for 4 · 5 tokens
 
 
 @pytest.mark.parametrize("overlapped", [False, True])

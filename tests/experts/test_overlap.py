@@ -15,12 +15,10 @@ from parlab.experts import (
     merged_seconds,
     own_weights,
     pair_in_turn,
-    shared_seconds,
 )
 from parlab.nn import MarkovSource
 from parlab.nn.layers import Block
 from parlab.nn.mixtral import Mixtral, MixtralConfig
-from parlab.nn.moe import Expert
 from parlab.world import Cluster
 from parlab.world.timeline import Timeline
 from tests.libraries import EACH_LIBRARY
@@ -39,31 +37,22 @@ def arrays(size, tokens, xp=np):
     return [[asarray(draw.normal(size=(1, tokens, 8)), xp) for _ in range(size)] for _ in range(4)]
 
 
-def layer(comm, kind, serial, N, k, shared=None):
-    weights = own_weights(serial.weights, PREFIX, N, comm.rank, comm.size)
-    options = {"shared": Expert(shared, "shared")} if shared else {}
-    return kind(comm, {**weights, **(shared or {})}, PREFIX, N, k, **options)
+def layer(comm, kind, serial, N, k, **options):
+    return kind(comm, own_weights(serial.weights, PREFIX, N, comm.rank, comm.size), PREFIX, N, k, **options)
 
 
-def one_rank(comm, kind, serial, x, dy, N, k, shared):
-    made = layer(comm, kind, serial, N, k, shared)
+def one_rank(comm, kind, serial, x, dy, N, k):
+    made = layer(comm, kind, serial, N, k)
     y, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
     return [y, dx, *(gradients[name] for name in sorted(gradients))]
 
 
-def shared_weights(width=6, seed=8):
-    draw = np.random.default_rng(seed)
-    shapes = {"w1": (8, width), "w3": (8, width), "w2": (width, 8)}
-    return {f"shared.{name}.weight": draw.normal(size=shape) for name, shape in shapes.items()}
-
-
 @pytest.mark.parametrize(("size", "N", "k"), [(2, 4, 2), (3, 6, 1), (4, 8, 3), (1, 2, 1)])
-@pytest.mark.parametrize("shared", [None, shared_weights()], ids=["alone", "shared"])
-def test_the_overlapped_layer_equals_the_plain_one_to_the_bit_and_sends_the_same(size, N, k, shared):
+def test_the_overlapped_layer_equals_the_plain_one_to_the_bit_and_sends_the_same(size, N, k):
     x, dy, *_ = arrays(size, 5)
     runs = [
-        run(one_rank, size, kind, model(N, k), per_rank(x), per_rank(dy), N, k, shared)
+        run(one_rank, size, kind, model(N, k), per_rank(x), per_rank(dy), N, k)
         for kind in (ExpertParallel, OverlappedExperts)
     ]
     for plain, overlapped in zip(*(done.results for done in runs), strict=True):
@@ -77,7 +66,7 @@ def test_arrays_of_other_libraries_overlap_too(xp):
     x, dy, *_ = arrays(2, 3, xp)
     made = model(4, 2)
     made = Mixtral(made.config, {n: asarray(w, xp) for n, w in made.weights.items()})
-    assert len(run(one_rank, 2, OverlappedExperts, made, per_rank(x), per_rank(dy), 4, 2, None).results[0]) > 5
+    assert len(run(one_rank, 2, OverlappedExperts, made, per_rank(x), per_rank(dy), 4, 2).results[0]) > 5
 
 
 BANDWIDTH, FLOPS, T = 1e6, 1e6, 6
@@ -85,29 +74,13 @@ ROWS = T * 8 * 8 / BANDWIDTH  # seconds of a row for each token, in float64
 EXPERT = 2 * T * 3 * 2 * 8 * 6 / FLOPS  # seconds of an expert on the tokens of both ranks
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 40])
-def test_a_dispatch_beside_the_shared_expert_takes_the_longer_of_both(width):
-    """Two ranks, two experts, k = 2: each token goes to both, so each rank sends as many rows as it has tokens."""
-    x, *_ = arrays(2, T)
-
-    def forward(comm, x):
-        made = layer(comm, OverlappedExperts, model(2, 2), 2, 2, shared_weights(width))
-        return made.forward(x)[0]
-
-    timeline = run(forward, 2, per_rank(x), cluster=Cluster.uniform(0, BANDWIDTH, flops=FLOPS)).timeline
-    plan, shared = 16 / BANDWIDTH, T * 3 * 2 * 8 * width / FLOPS
-    took = shared_seconds(plan, ROWS, shared, EXPERT, ROWS)
-    assert timeline.makespan * 1e-12 == pytest.approx(took, rel=1e-6)
-    assert hidden_share(timeline, 0) == pytest.approx(min(ROWS, shared) / (plan + 2 * ROWS), rel=1e-6)
+def block_of(comm, serial, N, k, **options):
+    plain, mlp = serial.blocks[0], layer(comm, OverlappedExperts, serial, N, k, **options)
+    return Block(plain.attention_norm, plain.attention, plain.mlp_norm, mlp)
 
 
-def block_of(comm, serial, N, k):
-    plain = serial.blocks[0]
-    return Block(plain.attention_norm, plain.attention, plain.mlp_norm, layer(comm, OverlappedExperts, serial, N, k))
-
-
-def pair(comm, serial, first, dy, x, N, k, seconds, merged):
-    block = block_of(comm, serial, N, k)
+def pair(comm, serial, first, dy, x, N, k, seconds, merged, **options):
+    block = block_of(comm, serial, N, k, **options)
     _, cache = block.forward(first)
     comm.barrier()
     if merged:
@@ -119,10 +92,13 @@ def pair(comm, serial, first, dy, x, N, k, seconds, merged):
     return [y, dx, then, *(gradients[name] for name in sorted(gradients))]
 
 
+@pytest.mark.parametrize("auxiliary", [0.0, 0.1])
 @pytest.mark.parametrize(("size", "N", "k"), [(1, 2, 1), (2, 4, 2), (4, 8, 3)])
-def test_a_merged_pair_equals_a_forward_and_a_backward_to_the_bit(size, N, k):
+def test_a_merged_pair_equals_a_forward_and_a_backward_to_the_bit(size, N, k, auxiliary):
+    """The router's gradient holds the auxiliary loss's, too: of the forward that was merged, in its later backward."""
     first, dy, x, _ = (per_rank(each) for each in arrays(size, 5))
-    results = [run(pair, size, model(N, k), first, dy, x, N, k, None, merged).results for merged in (True, False)]
+    given = size, model(N, k), first, dy, x, N, k, None
+    results = [run(pair, *given, merged, auxiliary=auxiliary).results for merged in (True, False)]
     for merged, plain in zip(*results, strict=True):
         assert all((a == b).all() for a, b in zip(merged, plain, strict=True))
 

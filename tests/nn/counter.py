@@ -20,12 +20,10 @@ class Counter:
 
     Attributes:
         products: multiplications and additions inside products of matrices and vectors: what papers call FLOPs.
-        others: numbers that elementwise arithmetic gave, and numbers that went into sums and maxima.
     """
 
     def __init__(self) -> None:
         self.products = 0
-        self.others = 0
 
     def watch(self, x: Array) -> Counted:
         """`x`, counted from now on; it stays an array for every function that asks for `namespace(x)`."""
@@ -35,17 +33,9 @@ class Counter:
         """Note that the function `name` of the standard made `result`."""
         if name in PRODUCTS:
             self.products += 2 * result.size * arguments[0].shape[-1]
-        elif name in REDUCTIONS:
-            self.others += arguments[0].size
-        elif name in ELEMENTWISE:
-            self.others += result.size
 
 
 PRODUCTS = frozenset({"matmul", "vecdot"})
-REDUCTIONS = frozenset({"sum", "mean", "max", "min"})
-ELEMENTWISE = frozenset(
-    {"add", "sub", "mul", "truediv", "pow", "neg", "abs", "exp", "log", "sqrt", "tanh", "maximum", "minimum", "clip"}
-)
 
 
 class Counted:

@@ -24,10 +24,17 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def folder_in_parts(tmp_path):
-    """A good model in several files, to be damaged."""
-    Llama.random(LlamaConfig(**SIZES)).save(tmp_path / "parts", max_shard_bytes=2000)
-    return tmp_path / "parts"
+def folder_in_parts(folder):
+    """The same in 5 files with an index, as transformers writes a large model, to be damaged."""
+    weights, parts, names = load_file(folder / "model.safetensors"), 5, {}
+    for number in range(parts):
+        file = f"model-{number + 1:05d}-of-{parts:05d}.safetensors"
+        part = {name: x for place, (name, x) in enumerate(weights.items()) if place % parts == number}
+        save_file(part, folder / file)
+        names |= dict.fromkeys(part, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / "model.safetensors").unlink()
+    return folder
 
 
 def edit_config(folder, **changes):
@@ -152,23 +159,15 @@ def test_a_damaged_folder_in_parts_gets_a_clear_error(damage, error, text, folde
         llama.load(folder_in_parts)
 
 
-def test_parts_of_at_most_2000_bytes_hold_every_weight_once(folder_in_parts):
-    index = json.loads((folder_in_parts / "model.safetensors.index.json").read_text())
-    parts = sorted(folder_in_parts.glob("model-*.safetensors"))
-    assert len(parts) > 1
-    contents = [load_file(part) for part in parts]
-    assert all(sum(x.nbytes for x in content.values()) <= 2000 for content in contents)
-    assert {name: part.name for part, content in zip(parts, contents, strict=True) for name in content} == (
-        index["weight_map"]
-    )
-    assert index["metadata"]["total_size"] == 4 * LlamaConfig(**SIZES).num_parameters
+def test_a_model_in_5_parts_is_the_one_that_was_saved(folder_in_parts):
+    saved, loaded = Llama.random(LlamaConfig(**SIZES)), llama.load(folder_in_parts)
+    assert all((loaded.weights[name] == x).all() for name, x in saved.weights.items())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("max_shard_bytes", [None, 1, 2000])
-def test_saved_and_loaded_is_bitwise_the_same(dtype, max_shard_bytes, tmp_path):
+def test_saved_and_loaded_is_bitwise_the_same(dtype, tmp_path):
     model = Llama.random(LlamaConfig(**SIZES | {"rope_scaling": LLAMA3_ROPE}), dtype=dtype)
-    model.save(tmp_path, max_shard_bytes=max_shard_bytes)
+    model.save(tmp_path)
     loaded = llama.load(tmp_path)
     assert list(loaded.weights) == list(model.weights)
     for name, weight in model.weights.items():
@@ -177,31 +176,29 @@ def test_saved_and_loaded_is_bitwise_the_same(dtype, max_shard_bytes, tmp_path):
         assert loaded.weights[name].flags.c_contiguous
 
 
-def test_saving_over_another_layout_leaves_no_file_of_the_old_model(tmp_path):
-    """transformers prefers model.safetensors to an index: a stale one would be opened instead of the new model."""
-    first, second = (Llama.random(LlamaConfig(**SIZES), seed=seed) for seed in (1, 2))
-    first.save(tmp_path)
-    second.save(tmp_path, max_shard_bytes=2000)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert (llama.load(tmp_path).weights[LAYER_0_UP] == second.weights[LAYER_0_UP]).all()
-    first.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert (llama.load(tmp_path).weights[LAYER_0_UP] == first.weights[LAYER_0_UP]).all()
+def test_saving_over_a_model_in_parts_leaves_no_file_of_the_old_one(folder_in_parts):
+    (folder_in_parts / "tokenizer.json").write_text("{}")
+    second = Llama.random(LlamaConfig(**SIZES), seed=2)
+    second.save(folder_in_parts)
+    left = sorted(path.name for path in folder_in_parts.iterdir())
+    assert left == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert (llama.load(folder_in_parts).weights[LAYER_0_UP] == second.weights[LAYER_0_UP]).all()
 
 
-@pytest.mark.parametrize("max_shard_bytes", [None, 2000])
-def test_a_write_that_fails_leaves_the_old_model_whole(max_shard_bytes, tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch):
     first, second = (Llama.random(LlamaConfig(**SIZES), seed=seed) for seed in (1, 2))
-    first.save(tmp_path, max_shard_bytes=max_shard_bytes)
+    first.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert "config.json" in before
+    write = huggingface.Path.write_bytes
 
-    def full_disk(*_, **__):
-        raise OSError(28, "No space left on device")
+    def full_disk(path, content):
+        if "config.json" in path.name:  # the weights are already written by then
+            raise OSError(28, "No space left on device")
+        return write(path, content)
 
-    monkeypatch.setattr(huggingface.json, "dumps", full_disk)  # the weights are already written by then
+    monkeypatch.setattr(huggingface.Path, "write_bytes", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        second.save(tmp_path, max_shard_bytes=max_shard_bytes)
+        second.save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -219,9 +216,3 @@ def test_old_checkpoints_rotary_buffers_and_copies_of_a_tied_head_are_passed_ove
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(2, "f"), "lm_head.weight": np.ones((11, 8), "f")}
     edit_weights(tmp_path, lambda weights: weights.update(extra))
     assert llama.load(tmp_path).weights.keys() == model.weights.keys()
-
-
-@pytest.mark.parametrize(("most", "parts"), [(16, [2, 1]), (15, [1, 1, 1]), (24, [3]), (1, [1, 1, 1])])
-def test_a_part_of_three_weights_of_8_bytes_is_filled_to_the_last_byte(most, parts, tmp_path):
-    huggingface.write_folder(tmp_path, {}, {name: np.ones(2, np.float32) for name in "abc"}, most)
-    assert [len(load_file(path)) for path in sorted(tmp_path.glob("*.safetensors"))] == parts

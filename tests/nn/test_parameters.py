@@ -48,6 +48,20 @@ def test_every_second_layer_of_a_qwen3_may_be_dense():
     ] - 2 * (experts - dense)
 
 
+@pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
+def test_4_layers_of_a_qwen3_have_3_077_065_216_weights_by_the_old_and_by_transformers_5s_name_of_the_field(name):
+    """Of `Qwen3MoeConfig(num_hidden_layers=4)`, whose heads have 2048/32 dimensions; the value is transformers' own."""
+    config = {**MIXTURES["qwen3-30b-a3b"], "num_hidden_layers": 4, "head_dim": None}
+    config[name] = config.pop("num_experts")
+    assert parameters(config).total == 3_077_065_216
+
+
+def test_a_file_that_says_both_64_and_128_experts_is_refused():
+    config = MIXTURES["qwen3-30b-a3b"] | {"num_local_experts": 64}
+    with pytest.raises(ValueError, match="num_experts=128 and num_local_experts=64"):
+        parameters(config)
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [

@@ -7,17 +7,10 @@ import numpy as np
 import pytest
 
 from parlab.arrays import asarray, to_numpy
-from parlab.nn.activation import dropout, dropout_backward, gelu, gelu_backward, swiglu, swiglu_backward
+from parlab.nn.activation import softmax, swiglu, swiglu_backward
 from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, embedding, embedding_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
-from parlab.nn.norm import (
-    layer_norm,
-    layer_norm_backward_input,
-    layer_norm_backward_weight,
-    rms_norm,
-    rms_norm_backward_input,
-    rms_norm_backward_weight,
-)
+from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
 from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
 from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
@@ -46,15 +39,6 @@ def test_rms_norm_matches_finite_differences(xp):
     assert_gradient(dweight, lambda weight: weighted(rms_norm(x, weight, EPS)[0], dy), weight)
 
 
-def test_layer_norm_matches_finite_differences(xp):
-    x, weight, bias, dy = draw(xp, 2, 3, 6), draw(xp, 6), draw(xp, 6, seed=2), draw(xp, 2, 3, 6, seed=1)
-    dx, pending = layer_norm_backward_input(dy, layer_norm(x, weight, bias, EPS)[1], weight)
-    dweight, dbias = layer_norm_backward_weight(pending)
-    assert_gradient(dx, lambda x: weighted(layer_norm(x, weight, bias, EPS)[0], dy), x)
-    assert_gradient(dweight, lambda weight: weighted(layer_norm(x, weight, bias, EPS)[0], dy), weight)
-    assert_gradient(dbias, lambda bias: weighted(layer_norm(x, weight, bias, EPS)[0], dy), bias)
-
-
 @pytest.mark.parametrize("positions", [[7, 2, 2], [[7, 2, 2], [0, 1, 9]]], ids=["one_row", "a_row_each"])
 def test_rotary_matches_finite_differences(xp, positions):
     x, dy = draw(xp, 2, 2, 3, 4), draw(xp, 2, 2, 3, 4, seed=1)
@@ -70,16 +54,8 @@ def test_swiglu_matches_finite_differences(xp):
     assert_gradient(dup, lambda up: weighted(swiglu(gate, up)[0], dy), up)
 
 
-def test_gelu_matches_finite_differences(xp):
-    x, dy = draw(xp, 3, 7), draw(xp, 3, 7, seed=1)
-    assert_gradient(gelu_backward(dy, gelu(x)[1]), lambda x: weighted(gelu(x)[0], dy), x)
-
-
-def test_dropout_matches_finite_differences(xp):
-    x, dy = draw(xp, 3, 7), draw(xp, 3, 7, seed=1)
-    keep = draw(xp, 3, 7, seed=2) > 0
-    dx = dropout_backward(dy, dropout(x, keep, 0.25)[1])
-    assert_gradient(dx, lambda x: weighted(dropout(x, keep, 0.25)[0], dy), x)
+def test_softmax_of_huge_scores_is_finite(xp):
+    assert to_numpy(softmax(xp.asarray([1e4, 1e4, -xp.inf]))).tolist() == [0.5, 0.5, 0.0]
 
 
 def test_embedding_matches_finite_differences_and_adds_repeated_tokens(xp):
@@ -134,11 +110,10 @@ def test_swiglu_of_huge_gates_is_finite(xp):
     assert all(bool(xp.all(xp.isfinite(d))) for d in swiglu_backward(xp.ones_like(gate), cache))
 
 
-def test_eps_is_added_to_the_mean_square_and_to_the_variance(xp):
-    """Of (1, 3): mean square 5, variance 1."""
+def test_eps_is_added_to_the_mean_square(xp):
+    """Of (1, 3) it is 5."""
     x, one = xp.asarray([[1.0, 3.0]]), xp.ones(2)
     assert bool(xp.all(rms_norm(x, one, 4.0)[0] == x / 3))  # √(5 + 4)
-    assert bool(xp.all(layer_norm(x, one, xp.zeros(2), 3.0)[0] == xp.asarray([[-0.5, 0.5]])))  # √(1 + 3) = 2
 
 
 def test_rms_norm_does_not_feel_the_length_of_x(xp):

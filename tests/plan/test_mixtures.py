@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.experts import ExpertParallel, exchange_seconds, mixture_memory, row_bytes
+from parlab.experts import ExpertParallel, exchange_seconds, row_bytes
 from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.optimizer import AdamW
+from parlab.nn.parameters import layer_parameters
 from parlab.nn.published_mixtures import MIXTRALS, MIXTURES
 from parlab.pipeline import one_f_one_b
 from parlab.plan import LLAMA_8B, Layout, estimate, search
@@ -87,12 +88,10 @@ def test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_emb
     case = Case(MIXTRAL, layout, 64, 4096)
     rank, fewer, params = case.stages[1]  # in the middle: 8 layers
     assert (int(rank), int(case.layers * case.v - fewer)) == (1, 8)
-    state = mixture_memory(MIXTURES["mixtral-8x7b"], 8, dp=8, ep=ep)
-    experts = 8 * case.layer_experts
-    assert experts == state.experts
+    layer, experts = layer_parameters(MIXTURES["mixtral-8x7b"]), 8 * case.layer_experts
+    assert experts == 8 * layer.experts // ep * layer.expert
     if tp == 1:
-        assert params == state.dense
-        assert 12 * (params / 8 + experts * ep / 8) == state.optimizer
+        assert params == 8 * (layer.attention + layer.beside_experts)
     of_ranks = [
         (params, (case.layers * case.v - fewer) * case.layer_experts) for _, fewer, params in case.stages
     ]  # without experts, and experts

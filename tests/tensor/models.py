@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import array_api_strict
@@ -11,7 +10,6 @@ import numpy as np
 
 from parlab import run
 from parlab.arrays import asarray
-from parlab.nn.gpt import gpt_weight_shapes
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.tensor import ParallelLlama, unshard_weights
 from tests.models import random_llama
@@ -68,12 +66,3 @@ def parallel_results(
 def serial_results(serial: Llama, tokens: Any, targets: Any) -> dict[str, Any]:
     loss, gradients = serial.loss_and_gradients(tokens, targets)
     return {"loss": np.asarray(loss), "logits": serial.logits(tokens), **gradients}
-
-
-@cache
-def gpt_weights(hidden_size: int, dtype: str = "float64", library: str = "numpy") -> dict[str, Any]:
-    """Of one block called `h`; read them only."""
-    xp = LIBRARIES[library]
-    shapes = gpt_weight_shapes("h", hidden_size)
-    drawn = {name: np.random.default_rng([1, i]).normal(size=shape) for i, (name, shape) in enumerate(shapes.items())}
-    return {name: asarray(0.3 * x, xp, getattr(xp, dtype)) for name, x in drawn.items()}

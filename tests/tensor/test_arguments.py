@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.nn.gpt import gpt_weight_shapes
 from parlab.tensor import (
     Collective,
     ColumnParallelLinear,
@@ -23,7 +22,6 @@ from parlab.tensor import (
     kept_by_place,
     llama_kept_by_place,
     model_collectives,
-    parallel_gpt_block,
     shard_weights,
     traffic,
     unshard_weights,
@@ -34,7 +32,6 @@ from parlab.world import CLASSROOM
 from tests.tensor.models import config, model, text
 
 CONFIG, MODEL = config(), model()
-GPT = {name: np.ones(shape) for name, shape in gpt_weight_shapes("h", 8).items()}
 MATRIX, LOGITS, TARGETS = np.ones((4, 8)), np.zeros((1, 3, 2)), np.array([[0, 1, 3]])
 WHOLE, FLAG = "must be a whole number, at least 1", "must be True or False"
 
@@ -54,32 +51,23 @@ def on_ranks(function, *args, **options):
     return lambda: run(lambda comm: function(comm, *args, **options), 2)
 
 
-def of_gpt(weights=GPT, prefix="h", head_dim=2, **options):
-    return on_ranks(parallel_gpt_block, weights, prefix, head_dim, **options)
-
-
 ROWS = [
     *[
         (on_paper(function, **{name: value}), f"{name}={value!r}: {said}")
         for function in (block_collectives, model_collectives, block_time, llama_kept_by_place)
-        for name, value, said in [
-            ("config", None, "must be a LlamaConfig"),
-            ("B", 0, WHOLE),
-            ("S", 8.0, WHOLE),
-            ("size", "2", WHOLE),
-            ("itemsize", -4, WHOLE),
-            ("sequence_parallel", "no", FLAG),
-        ]
+        for name, value, said in [("config", None, "must be a LlamaConfig"), ("S", 8.0, WHOLE)]
     ],
     *[
         (on_paper(function, backward="no"), f"backward='no': {FLAG}")
         for function in (block_collectives, model_collectives, block_time)
     ],
+    (on_paper(block_collectives, B=0), f"B=0: {WHOLE}"),
+    (on_paper(block_collectives, itemsize=-4), f"itemsize=-4: {WHOLE}"),
+    (on_paper(block_collectives, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
     (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, hierarchical"),
-    *[(on_paper(kept_by_place, **{name: 0}), f"{name}=0: {WHOLE}") for name in ("s", "b", "h", "a", "t", "itemsize")],
+    *[(on_paper(kept_by_place, **{name: 0}), f"{name}=0: {WHOLE}") for name in ("s", "b", "h", "a", "t")],
     (on_paper(kept_by_place, recompute="some"), "recompute='some': use one of none, selective, full"),
-    (on_paper(kept_by_place, dropout="no"), f"dropout='no': {FLAG}"),
     (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),
     (lambda: traffic([3], 2), "collectives=[3]: must be a list of Collective"),
     (lambda: traffic([Collective("all_reduce", "y", 8, 4, 2)], 0), f"size=0: {WHOLE}"),
@@ -107,14 +95,6 @@ ROWS = [
     (on_ranks(vocab_parallel_cross_entropy, None, TARGETS), "logits=None: must be an array"),
     (on_ranks(vocab_parallel_cross_entropy, LOGITS, [1]), "targets=[1]: must be an array"),
     (on_ranks(vocab_parallel_cross_entropy, LOGITS, TARGETS, 1.5), f"vocab_size=1.5: {WHOLE}"),
-    (of_gpt(weights=None), "weights=None: must be a Mapping"),
-    (of_gpt(prefix="g"), "weights hold no 'g.attention.q_proj.weight'"),
-    (of_gpt(head_dim=0), f"head_dim=0: {WHOLE}"),
-    (of_gpt(head_dim=3), "head_dim=3: must divide the 8 columns of the weights"),
-    (of_gpt(dropout_rate=1), "dropout_rate=1: must be a number, at least 0 and less than 1"),
-    (of_gpt(seed=-1), "seed=-1: must be a whole number, at least 0"),
-    (of_gpt(sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
-    (of_gpt(recompute="some"), "recompute='some': use one of none, selective, full"),
     (on_ranks(ParallelLlama.from_full, "llama"), "model='llama': must be a Llama"),
     (on_ranks(ParallelLlama.from_full, MODEL, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
     (on_ranks(ParallelLlama.from_full, MODEL, overlap=None), f"overlap=None: {FLAG}"),

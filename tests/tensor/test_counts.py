@@ -13,12 +13,13 @@ from parlab.tensor import (
     ParallelLlama,
     block_collectives,
     block_time,
+    kept_by_place,
     kept_items,
     llama_kept_by_place,
     model_collectives,
     traffic,
 )
-from parlab.world import CLASSROOM
+from parlab.world import CLASSROOM, Link
 from tests.tensor.models import SIZES, B, S, config, model, text
 
 E, L = SIZES["hidden_size"], SIZES["num_hidden_layers"]
@@ -83,17 +84,6 @@ def test_a_sequence_parallel_block_takes_2_gathers_2_scatters_forward_and_4_and_
 
 
 @sizes
-def test_forward_bytes_with_sequence_parallelism_are_those_without(size):
-    """ "Sequence parallelism cuts traffic": it does not. It cuts memory."""
-    serial = model(num_key_value_heads=8)
-    whole, cut = (
-        counted(forward_of_block, size, serial, sequence_parallel=sequence_parallel)[1]
-        for sequence_parallel in (False, True)
-    )
-    assert (whole == cut).all()
-
-
-@sizes
 def test_the_model_takes_2l_plus_1_all_reduces_and_3_of_bs_forward_and_2l_plus_1_backward(size):
     serial = model(num_key_value_heads=8)
     n = B * S * E * 8
@@ -150,11 +140,6 @@ def test_fact_24_blocks_of_e_1024_s_1024_float32_reduce_192_mib_forward_4_each()
     assert sum(call.elements * call.itemsize for call in calls) == 192 * 2**20
 
 
-def test_closed_forms_refuse_heads_that_do_not_divide():
-    with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
-        model_collectives(config(), B, S, 3, 4)
-
-
 @both_ways
 def test_overlap_hides_dx_behind_dw_on_the_clock(sequence_parallel):
     """A link on which dx takes as long as dW: overlapped, a backward is shorter by about the hidden time."""
@@ -207,6 +192,25 @@ def test_block_time_equals_the_clock_to_the_picosecond_where_rings_leave_nodes_o
     assert done.timeline.makespan == sum(map(sum, passes))
 
 
+@pytest.mark.parametrize(
+    ("node", "intra", "size"),
+    [(6, CLASSROOM.intra, 8), (2, Link(9e-6, 1e8), 4), (2, Link(9e-6, 1e8), 8)],
+    ids=["the second group of 4 sharers straddles two nodes", "a slower link inside", "a slower link inside, shared"],
+)
+def test_block_time_equals_the_clock_to_the_picosecond_where_the_slowest_group_or_link_sets_the_pace(node, intra, size):
+    serial, cluster = model(num_key_value_heads=2), replace(CLASSROOM, ranks_per_node=node, intra=intra)
+    done = run(backward_of_block, size, serial, overlap=False, cluster=cluster)
+    passes = (block_time(serial.config, B, S, size, 8, cluster, backward=back) for back in (False, True))
+    assert done.timeline.makespan == sum(map(sum, passes))
+
+
+def test_2_ranks_of_a_node_of_8_may_ask_for_a_hierarchical_all_reduce_and_get_the_ring():
+    hierarchical, ring = (
+        block_time(config(), B, S, 2, 8, CLASSROOM, algorithm=name) for name in ("hierarchical", "ring")
+    )
+    assert hierarchical == ring
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_block_time_of_a_hierarchical_all_reduce_equals_the_clock(size):
     serial = model(num_key_value_heads=8)
@@ -245,3 +249,37 @@ def test_kept_bytes_of_a_llama_block_equal_the_closed_form_byte_for_byte(size, h
 
     expected = llama_kept_by_place(serial.config, B, S, size, 8, **options)
     assert run(program, size).results == [expected] * size
+
+
+s, b, h, a = 8, 2, 16, 8  # tiny, and with no two terms of the formulas alike
+
+
+@pytest.mark.parametrize("t", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("options", "formula"),
+    [
+        ({}, lambda t: s * b * h * (10 + 24 / t) + 5 * a * s * s * b / t),
+        ({"sequence_parallel": True}, lambda t: 34 * s * b * h / t + 5 * a * s * s * b / t),
+        ({"recompute": "selective"}, lambda t: s * b * h * (10 + 24 / t)),
+        ({"recompute": "selective", "sequence_parallel": True}, lambda t: 34 * s * b * h / t),
+        ({"recompute": "full"}, lambda t: 2 * s * b * h),
+        ({"recompute": "full", "sequence_parallel": True}, lambda t: 2 * s * b * h / t),
+    ],
+    ids=["10_plus_24_over_t", "34_over_t", "selective", "selective_34_over_t", "full", "full_2_over_t"],
+)
+def test_kept_bytes_of_a_gpt_block_are_korthikantis_table_2(t, options, formula):
+    assert sum(kept_by_place(s, b, h, a, t, **options).values()) == formula(t)
+
+
+def test_the_10_that_every_rank_keeps_are_norm_inputs_column_inputs_and_output_masks():
+    one, eight = kept_by_place(s, b, h, a), kept_by_place(s, b, h, a, 8)
+    whole = {place: n / (s * b * h) for place, n in eight.items() if n == one[place]}
+    twice = dict.fromkeys(("attention_norm.x", "attention.x", "mlp_norm.x", "mlp.x"), 2)
+    assert whole == twice | {"attention.output_keep": 1, "mlp.output_keep": 1}
+
+
+def test_kept_bytes_refuse_what_does_not_divide():
+    with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
+        kept_by_place(s, b, h, a, 3)
+    with pytest.raises(ValueError, match="sequence length 6 does not divide among 4"):
+        kept_by_place(6, b, h, a, 4, sequence_parallel=True)

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab import run
-from parlab.arrays import to_numpy
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.stage import add_gradients
-from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights
+from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights, weight_slices
 from tests.nn.parity import assert_parity, relative_error
 from tests.tensor.models import SIZES, model, parallel_results, serial_results, text
 
@@ -58,72 +57,46 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
     assert sum(relative_error(broken[name], array) > 1e-3 for name, array in expected[1].items()) == 16
 
 
+LESSON = LlamaConfig(
+    vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
+    num_key_value_heads=4, initializer_range=0.3,
+)  # fmt: skip
+
+
+def end_of_training(trained):
+    """The mean of the last 20 of 200 losses, as lesson 05 trains: one step is noisy."""
+    optimizer, losses, draw = AdamW(lr=0.01), [], np.random.default_rng(5)
+    for _ in range(200):
+        tokens = draw.integers(LESSON.vocab_size, size=(16, 8))
+        loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
+        optimizer.step(trained.weights, gradients)
+        losses.append(loss)
+    return np.mean(losses[-20:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "least", "most"),
     [(1, 15, 40), (2, 0.7, 1.5), (3, 4, 9), (4, 6, 15), (5, 4, 10), (6, 0.03, 0.2), (7, 20, 60), (8, 1.5, 4)],
 )
 def test_after_200_steps_a_model_that_forgets_copy_is_behind_with_six_seeds_and_ahead_with_one(seed, least, most):
-    """Lesson 05: a training curve can be trusted neither way. The mean of the last 20 losses: one step is noisy."""
-    config = LlamaConfig(
-        vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
-        num_key_value_heads=4, initializer_range=0.3,
-    )  # fmt: skip
-
-    def train(trained):
-        optimizer, losses, draw = AdamW(lr=0.01), [], np.random.default_rng(5)
-        for _ in range(200):
-            tokens = draw.integers(config.vocab_size, size=(16, 8))
-            loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
-            optimizer.step(trained.weights, gradients)
-            losses.append(loss)
-        return np.mean(losses[-20:])
+    """Lesson 05: a training curve can be trusted neither way."""
+    start = Llama.random(LESSON, seed=seed, xp=np, dtype="float64")
 
     def forgetful(comm):
-        parallel = ParallelLlama.from_full(comm, Llama.random(config, seed=seed, xp=np, dtype="float64"))
+        parallel = ParallelLlama.from_full(comm, start)
         for block in parallel.blocks:
             block.attention.enter = block.mlp.enter = NOTHING
-        return train(parallel)
+        return end_of_training(parallel)
 
-    right = train(Llama.random(config, seed=seed, xp=np, dtype="float64"))
-    assert least < run(forgetful, 4).results[0] / right < most
+    forgot = run(forgetful, 4).results[0]
+    assert least < forgot / end_of_training(start) < most
 
 
 def test_after_200_steps_right_runs_alone_differ_more_than_40_times():
-    """Seeds 6 and 7 of lesson 05; the mean of the last 20 losses."""
-    config = LlamaConfig(
-        vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
-        num_key_value_heads=4, initializer_range=0.3,
-    )  # fmt: skip
-    ends = []
-    for seed in (6, 7):
-        trained, losses, draw = Llama.random(config, seed=seed, xp=np, dtype="float64"), [], np.random.default_rng(5)
-        optimizer = AdamW(lr=0.01)
-        for _ in range(200):
-            tokens = draw.integers(config.vocab_size, size=(16, 8))
-            loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
-            optimizer.step(trained.weights, gradients)
-            losses.append(loss)
-        ends.append(np.mean(losses[-20:]))
+    """Seeds 6 and 7 of lesson 05."""
+    ends = [end_of_training(Llama.random(LESSON, seed=seed, xp=np, dtype="float64")) for seed in (6, 7)]
     assert 40 < ends[0] / ends[1] < 50
-
-
-@both_ways
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_tied_head_adds_both_shares_of_its_table_within_1e_12(size, sequence_parallel):
-    serial = model(tie_word_embeddings=True)
-    tokens, targets = text()
-    found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
-    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
-
-
-@both_ways
-@pytest.mark.parametrize("size", [3, 6])
-def test_ranks_that_are_no_power_of_two_within_1e_12(size, sequence_parallel):
-    serial = model(num_attention_heads=6, num_key_value_heads=3, hidden_size=24)
-    tokens, targets = (x[:, :6] for x in text())
-    found = parallel_results(serial, size, tokens, targets, sequence_parallel=sequence_parallel)
-    assert_all_within(found, serial_results(serial, tokens, targets), 1e-12)
 
 
 @both_ways
@@ -257,9 +230,6 @@ def test_shards_of_8_ranks_hold_each_weight_once_but_norms_and_shared_heads():
 
 
 def test_fact_e_1024_m_4096_h_16_g_4_t_2_has_q_512_kv_128_and_m_2048_columns():
-    from parlab.nn.llama import LlamaConfig
-    from parlab.tensor import weight_slices
-
     sizes = {"vocab_size": 32, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 1}
     owned = weight_slices(LlamaConfig(**sizes, num_attention_heads=16, num_key_value_heads=4), rank=1, size=2)
     layer = "model.layers.0"
@@ -280,8 +250,6 @@ def test_fact_e_1024_m_4096_h_16_g_4_t_2_has_q_512_kv_128_and_m_2048_columns():
          "num_key_value_heads 6 and 4 tensor-parallel ranks: one must divide the other"),
         ({"intermediate_size": 26}, 4,
          "intermediate_size 26 does not divide among 4 tensor-parallel ranks: use a multiple of 4"),
-        ({"intermediate_size": 3}, 4,
-         "intermediate_size 3 does not divide among 4 tensor-parallel ranks: use a multiple of 4"),
         ({"vocab_size": 3}, 4, "vocab_size 3 does not reach for 4 tensor-parallel ranks: use 4 or more"),
     ],
 )  # fmt: skip
@@ -361,30 +329,6 @@ def test_tokens_outside_the_vocabulary_are_refused_on_every_rank():
 
     with pytest.raises(ValueError, match=r"tokens hold 19\.\.\d+: the vocabulary has 0\.\.18"):
         run(program, 2)
-
-
-@both_ways
-def test_float32_on_two_ranks_follows_serial_training_within_1e_3_for_thirty_steps(sequence_parallel):
-    start = model(dtype="float32", initializer_range=0.02)
-    serial = model(dtype="float32", initializer_range=0.02)
-    optimizer, expected = AdamW(lr=3e-3), []
-    for step in range(30):
-        loss, gradients = serial.loss_and_gradients(*text(seed=step % 3))
-        optimizer.step(serial.weights, gradients)
-        expected.append(loss)
-
-    def program(comm):
-        parallel, optimizer = ParallelLlama.from_full(comm, start, sequence_parallel=sequence_parallel), AdamW(lr=3e-3)
-        losses = []
-        for step in range(30):
-            loss, gradients = parallel.loss_and_gradients(*text(seed=step % 3))
-            optimizer.step(parallel.weights, gradients)
-            losses.append(loss)
-        return losses
-
-    found = run(program, 2).results[0]
-    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-3
-    assert to_numpy(found)[-1] < expected[0] - 0.2  # and it learns
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])

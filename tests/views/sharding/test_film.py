@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, per_rank, run, views
-from parlab.tensor import mlp_step
+from parlab.labs import mlp_step
 from parlab.views.drawing import theme
 from parlab.views.sharding.film import GREY, HIGH, STEPS, WIDE, cut_mlp
 from tests.views.filmed import check_film, marks, tree_of

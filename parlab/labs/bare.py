@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from parlab.arguments import checked
 from parlab.arrays import Array, namespace
 from parlab.nn.layers import GatedMLP, RMSNorm, SelfAttention
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.arguments import RULES
+from parlab.tensor.arguments import array
 from parlab.tensor.layers import kv_sharers, sum_over_sharers
 from parlab.world import Comm
 
@@ -94,7 +93,6 @@ def mlp_step(comm: Comm, x: Array, A: Array, C: Array, dy: Array) -> tuple[Array
         return y, dx, x.T @ dz, z.T @ dy  # dA and dC: no message
 
 
-@checked(RULES)
 def arrays_of_step(comm: Comm, block: BareBlock, step: Callable[..., Any], x: Array, dy: Array) -> dict[str, Array]:
     """This rank's a, m, y, dm, dh and da `[B, S, E]` in `step(comm, block, x, dy)`, written like `block_step`.
 
@@ -103,6 +101,10 @@ def arrays_of_step(comm: Comm, block: BareBlock, step: Callable[..., Any], x: Ar
     Raises:
         ValueError: no function, no array, or a step that leaves out a pass through attention or MLP.
     """
+    if not callable(step):
+        raise ValueError(f"step={step!r:.60}: must be a function")
+    array("x", x)
+    array("dy", dy)
     seen: dict[str, Array] = {}
     attention = Watched(block.attention, seen, {"y": "a", "dy": "dh", "dx": "da"})
     mlp = Watched(block.mlp, seen, {"y": "m", "dx": "dm"})

@@ -5,10 +5,11 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import to_numpy
+from parlab.labs import bare_block, block_step, mlp_step
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary
-from parlab.tensor import bare_block, block_step, mlp_step, shard_weights
+from parlab.tensor import shard_weights
 from tests.libraries import EACH_LIBRARY
 from tests.nn.parity import relative_error
 from tests.tensor.models import model
