@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from parlab.arguments import amount, whole
-from parlab.pipeline.arguments import check_sizes
 from parlab.pipeline.costs import without_arrays
+from parlab.pipeline.schedule import check_sizes
 
 
 def partition(

@@ -10,19 +10,14 @@ from parlab.pipeline import (
     Costs,
     Schedule,
     bidirectional,
-    bounds,
     dualpipe_v,
-    exact,
     lower_bound,
-    search,
     simulate,
-    slots,
-    v_shaped,
     validate,
-    weights,
     zb_auto,
     zb_v,
 )
+from parlab.pipeline.search import bounds, exact, slots, straight, v_shaped, weights
 
 
 def mutant(module: ModuleType, old: str, new: str) -> ModuleType:
@@ -98,7 +93,7 @@ def test_mutant_of_the_eight_phases_is_not_pytorchs_file_or_cannot_run(old, new)
 
 def test_mutant_limit_off_by_one_is_refused_by_validate():
     changed = mutant(weights, "kept + change > limit", "kept + change > limit + 1")
-    rows = search._in_turn(8, [3, 2, 1])
+    rows = straight._in_turn(8, [3, 2, 1])
     filled = changed.best_filled(changed.Filler(rows, Costs(), 2), [rows])
     with pytest.raises(ValueError, match="keeps 3 activations"):
         validate(Schedule(filled.rows), memory_limit=2)

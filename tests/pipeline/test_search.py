@@ -12,7 +12,6 @@ from parlab.pipeline import (
     improve,
     lower_bound,
     one_f_one_b,
-    search,
     simulate,
     v_controlled,
     v_half,
@@ -23,7 +22,8 @@ from parlab.pipeline import (
     zb_h2,
     zb_v,
 )
-from parlab.pipeline.weights import Filler
+from parlab.pipeline.search import straight
+from parlab.pipeline.search.weights import Filler
 from tests.pipeline.models import INPUTS
 
 # Zero Bubble (Qi et al., 2024), Table 5: limits of p and 2p activations, of which a part stays between I and W
@@ -160,10 +160,10 @@ def test_forwards_fill_the_wait_for_the_first_gradient_on_uneven_stages_11_5_and
     time for 4 forwards from 6 on, ends its I at 20, and rank 0, which is free from 2 on, has it at 22."""
     costs = Costs([2, 3, 4], [1, 2, 3], 1, [1, 2, 3])
     rule = {"may_delay": False, "behind_full": 1}
-    assert search._warmups(costs, [99] * 3, step=99, **rule) == (11, 5, 1)
-    assert search._warmups(costs, [99] * 3, step=2, **rule) == (5, 3, 1)
-    assert search._warmups(costs, [4] * 3, step=99, **rule) == (4, 3, 1)
-    assert search._warmups(costs, [4] * 3, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
+    assert straight._warmups(costs, [99] * 3, step=99, **rule) == (11, 5, 1)
+    assert straight._warmups(costs, [99] * 3, step=2, **rule) == (5, 3, 1)
+    assert straight._warmups(costs, [4] * 3, step=99, **rule) == (4, 3, 1)
+    assert straight._warmups(costs, [4] * 3, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
 
 
 def test_zb_auto_is_no_longer_than_zb_h2_where_its_own_heuristic_is():

@@ -118,7 +118,7 @@ def test_six_seeds_of_the_search_end_at_the_same_makespan(monkeypatch, transfer,
     numbers = random.Random
     found = set()
     for seed in range(6):
-        monkeypatch.setattr("parlab.pipeline.search.random.Random", lambda _, seed=seed: numbers(seed))
+        monkeypatch.setattr("parlab.pipeline.search.local.random.Random", lambda _, seed=seed: numbers(seed))
         found.add(units(2, Costs(transfer=transfer)))
     assert found == {units_of_all}
 
