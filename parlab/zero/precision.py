@@ -67,7 +67,7 @@ class LossScale:
         if overflow and self.value <= LEAST_SCALE:
             raise FloatingPointError(
                 f"loss scale {self.value:g}: a gradient overflows still, and no scale below {LEAST_SCALE:g} is tried; "
-                "the loss is not finite, or the run diverges: use a lower learning rate, or clip the gradients (max_norm)"
+                "the loss is not finite, or the run diverges: use a lower learning rate, or clip gradients (max_norm)"
             )
         self.good_steps = 0 if overflow else self.good_steps + 1
         if overflow:

@@ -174,8 +174,8 @@ def test_a_stage_of_dualpipe_has_its_whole_gradient_on_each_of_its_two_ranks():
 # What cannot run
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_200_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
+@pytest.mark.parametrize("seed", range(30))
+def test_30_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
     schedule = corrupted(seed)
     stages = schedule.num_stages
     model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)

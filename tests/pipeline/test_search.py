@@ -129,7 +129,24 @@ def test_more_memory_never_costs_time_on_the_frontier_of_v_controlled_p4_m8():
     assert spans[-1] == 6 * 8 + 4 - 1
 
 
+@pytest.mark.parametrize(("limit", "m", "span"), [([7, 3, 3, 3], 12, 40), ([8, 4, 2, 2], 8, 29)])
+def test_within_limits_that_differ_by_rank_the_heuristic_alone_reaches_the_bound_of_40_and_29(limit, m, span):
+    schedule = zb_auto(4, m, memory_limit=limit, tries=0)
+    validate(schedule, limit)
+    assert simulate(schedule).longest_stage == span == lower_bound(4, m, memory_limit=limit, metric="longest_stage")
+
+
+def test_zb_auto_keeps_each_ranks_own_limit_where_a_middle_one_or_the_first_is_the_least():
+    for limit in ([2, 5, 3, 9], [3, 3, 3, 7], [9, 2, 5, 1]):
+        validate(zb_auto(4, 8, memory_limit=limit, tries=0), limit)
+
+
 # Local search
+
+
+def test_a_search_that_starts_at_the_bound_tries_nothing():
+    assert improve(zb_h1(1, 4), tries=9).times == [12]
+    assert len(improve(zb_h1(4, 8), tries=9).times) == 10
 
 
 @pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
@@ -163,7 +180,8 @@ def test_forwards_fill_the_wait_for_the_first_gradient_on_uneven_stages_11_5_and
     assert straight._warmups(costs, [99] * 3, step=99, **rule) == (11, 5, 1)
     assert straight._warmups(costs, [99] * 3, step=2, **rule) == (5, 3, 1)
     assert straight._warmups(costs, [4] * 3, step=99, **rule) == (4, 3, 1)
-    assert straight._warmups(costs, [4] * 3, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
+    for fits in ([4] * 3, [4, 9, 9]):
+        assert straight._warmups(costs, fits, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
 
 
 def test_zb_auto_is_no_longer_than_zb_h2_where_its_own_heuristic_is():

@@ -286,6 +286,18 @@ def test_waits_are_the_idle_slots_that_wait_for_something(schedule, costs):
     for rank in range(schedule.num_ranks):
         end = max(span.end for span in timeline.computes if span.rank == rank)
         assert timeline.busy(rank) + timeline.waited(rank) == end
+    for wait in timeline.waits:  # whom it waits for may have ended before
+        assert wait.start <= wait.came <= wait.end
+
+
+def test_with_a_transfer_of_3_a_wait_whose_message_is_under_way_already_begins_when_the_rank_is_free():
+    """1B1 ends at 10, and arrives at 13; rank 0 has done 0B0 by 12."""
+    waits = simulate(one_f_one_b(2, 2), Costs(transfer=3)).waits
+    assert [(wait.rank, wait.start, wait.came, wait.end) for wait in waits] == [
+        (0, 2, 7, 10),
+        (0, 12, 12, 13),
+        (1, 0, 1, 4),
+    ]
 
 
 def test_an_idle_slot_says_why():
