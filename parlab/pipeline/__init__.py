@@ -15,7 +15,7 @@ from parlab.pipeline.schedules import (
     zb_h1,
     zb_h2,
 )
-from parlab.pipeline.search.bounds import gap, lower_bound
+from parlab.pipeline.search.bounds import lower_bound
 from parlab.pipeline.search.exact import best_schedule
 from parlab.pipeline.search.local import Search, improve
 from parlab.pipeline.search.straight import zb_auto

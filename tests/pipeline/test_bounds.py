@@ -16,7 +16,6 @@ from parlab.pipeline import (
     best_schedule,
     dualpipe,
     dualpipe_v,
-    gap,
     gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
@@ -241,12 +240,6 @@ def test_on_the_turn_of_a_v_nothing_travels_and_only_what_comes_back_to_rank_0_c
         for metric in ("makespan", "longest_stage"):
             bound = lower_bound(schedule.num_ranks, 1, costs, like=schedule, metric=metric)
             assert bound <= getattr(timeline, metric)
-
-
-def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
-    assert [round(gap(make(4, 8)), 6) for make in (one_f_one_b, zb_h1, v_min)] == [
-        round(x, 6) for x in (6 / 27, 0, 8 / 51)
-    ]
 
 
 @pytest.mark.parametrize(

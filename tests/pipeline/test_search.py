@@ -218,10 +218,6 @@ def test_the_same_search_twice_finds_the_same():
     assert zb_auto(4, 9, Costs(3, 2, 2, 1), 5) == zb_auto(4, 9, Costs(3, 2, 2, 1), 5)
 
 
-def test_no_seconds_no_tries():
-    assert len(improve(zb_h1(4, 8), Costs(5, 3, 2), seconds=0).times) == 1
-
-
 def test_a_limit_may_be_an_array_as_costs_may():
     assert validate(one_f_one_b(2, 2), np.array([2, 2])) == validate(one_f_one_b(2, 2), [2, 2])
     assert MemoryLimit(np.array([2, 1])) == MemoryLimit([2, 1])

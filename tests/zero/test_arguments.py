@@ -140,17 +140,6 @@ ROWS = [
         lambda: elements_sent(1, 4, 0, microbatches=0),
         "microbatches=0: must be a whole number, at least 1",
     ),
-    (
-        "keep_after_forward",
-        lambda: elements_sent(1, 4, 3, keep_after_forward="no"),
-        "keep_after_forward='no': must be True or False",
-    ),
-    (
-        "last_block",
-        lambda: elements_sent(1, 4, 3, last_block=-1),
-        "last_block=-1: must be a whole number, at least 0",
-    ),
-    ("last_block", lambda: elements_sent(1, 4, 3, last_block=2), "last_block=2: must be at most num_params=1"),
     ("flops", lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: must be a number greater than 0"),
     ("bandwidth", lambda: tokens_to_hide_a_gather(1, -1, 1), "bandwidth=-1: must be a number greater than 0"),
     ("ranks", lambda: tokens_to_hide_a_gather(1, 1, 0), "ranks=0: must be a whole number, at least 1"),

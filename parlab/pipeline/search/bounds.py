@@ -1,4 +1,4 @@
-"""A time that no schedule is below, and how far a schedule is above it."""
+"""A time that no schedule is below."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from parlab.arguments import amount, instance, one_of, whole
+from parlab.arguments import instance, one_of, whole
 from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, limit_tables, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes
-from parlab.pipeline.simulate import simulate
 from parlab.pipeline.timeline import METRICS
 from parlab.world.units import several
 
 
-def check_search(
-    costs: Any, memory_limit: Any, tries: Any = None, seconds: Any = None, metric: Any = "makespan"
-) -> None:
+def check_search(costs: Any, memory_limit: Any, metric: Any = "makespan", tries: Any = None) -> None:
     """Refuse what no search and no bound can use."""
     instance("costs", costs, Costs)
     as_limit(memory_limit)
     if tries is not None:
         whole("tries", tries, least=0)
-    if seconds is not None:
-        amount("seconds", seconds)
     one_of("metric", metric, METRICS)
 
 
@@ -78,7 +73,7 @@ def lower_bound(
     (27, 38)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, metric=metric)
+    check_search(costs, memory_limit, metric)
     if like is not None:
         instance("like", like, Schedule)
     tasks = rank_tasks(p, m, costs, memory_limit, like)
@@ -90,16 +85,6 @@ def lower_bound(
         return least
     entry = min(entries)
     return max(least, _preemptive(rank_tasks(p, m, costs, memory_limit, like, ends_on=entry)[entry]))
-
-
-def gap(schedule: Schedule, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> float:
-    """How far the makespan of a schedule is above the lower bound of its ranks, stages and microbatches, as a part of
-    the bound."""
-    instance("schedule", schedule, Schedule)
-    check_search(costs, memory_limit)
-    p, m = schedule.num_ranks, schedule.num_microbatches
-    bound = lower_bound(p, m, costs, memory_limit, like=schedule)
-    return simulate(schedule, costs).makespan / bound - 1 if bound else 0.0
 
 
 def rank_tasks(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
-import time
 from dataclasses import dataclass, replace
 
 from parlab.pipeline.actions import Action
@@ -47,7 +45,6 @@ def improve(
     memory_limit: Limit = None,
     *,
     tries: int | None = None,
-    seconds: float | None = None,
     metric: str = "longest_stage",
 ) -> Search:
     """Local search from a schedule. In each try one F or I of a rank moves past a few others, or a rank squeezes more
@@ -55,7 +52,7 @@ def improve(
     the place of the one before. The search ends early where `lower_bound` shows that nothing is better.
 
     Args:
-        memory_limit, tries, seconds, metric: as of `zb_auto`.
+        memory_limit, tries, metric: as of `zb_auto`.
 
     Raises:
         ValueError: a schedule that cannot run, does not keep to the limit, or has a full backward.
@@ -65,7 +62,7 @@ def improve(
     >>> search.times[0], search.times[search.better[-1][0]]
     (13, 12)
     """
-    check_search(costs, memory_limit, tries, seconds, metric)
+    check_search(costs, memory_limit, metric, tries)
     validate(schedule, memory_limit)
     costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
     rows = skeleton_of(schedule.actions)
@@ -78,13 +75,12 @@ def improve(
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
     if tries is None:
-        tries = min(MOST_TRIES, TRIED_ACTIONS // len(filler.timed)) if seconds is None else sys.maxsize - 1
-    stop = math.inf if seconds is None else time.monotonic() + seconds
+        tries = min(MOST_TRIES, TRIED_ACTIONS // len(filler.timed))
     sizes = len(rows), schedule.num_microbatches
     least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):
         best = better[-1][1]
-        if order(best)[0] <= least or time.monotonic() > stop:
+        if order(best)[0] <= least:
             break
         rank = int(random_number() * len(rows))
         before = rows[rank], eager[rank]

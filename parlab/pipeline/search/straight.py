@@ -22,7 +22,6 @@ def zb_auto(
     memory_limit: Limit = None,
     *,
     tries: int | None = None,
-    seconds: float | None = None,
     metric: str = "longest_stage",
 ) -> Schedule:
     """Backwards in two halves, ordered for these costs within this memory: ZB-1p and ZB-2p, with limits of p and 2p.
@@ -36,8 +35,7 @@ def zb_auto(
 
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
-        tries: of the local search. None: as many as the seconds allow, or up to 5000, fewer the longer each takes.
-        seconds: after which no further try begins, which makes the result depend on the machine. None: no limit.
+        tries: of the local search. None: up to 5000, fewer the more actions there are.
         metric: the time that is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
     Raises:
@@ -50,7 +48,7 @@ def zb_auto(
     (27, 24)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, tries, seconds, metric)
+    check_search(costs, memory_limit, metric, tries)
     costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
     limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
@@ -67,7 +65,7 @@ def zb_auto(
     known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if min(fits) >= min(keeps, m)]
     best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
     start = Schedule(best.ranks, name=title("ZB by search", p, m))
-    return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
+    return improve(start, costs, memory_limit, tries=tries, metric=metric).schedule
 
 
 def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behind_full: int) -> tuple[int, ...]:

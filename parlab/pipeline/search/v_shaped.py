@@ -104,7 +104,6 @@ def v_controlled(
     memory_limit: Limit = None,
     *,
     tries: int | None = None,
-    seconds: float | None = None,
     metric: str = "makespan",
 ) -> Schedule:
     """The best on a V within a limit. It tries ZB-V, V-Half, V-Min and slower blocks, if they keep to the limit, each
@@ -113,7 +112,7 @@ def v_controlled(
     Args:
         costs: of a chunk, half of a rank's layers.
         memory_limit: chunks a rank, at least 2, or a `MemoryLimit` in bytes. None: no limit.
-        tries, seconds, metric: as of `zb_auto`.
+        tries, metric: as of `zb_auto`.
 
     Raises:
         ValueError: a limit below two chunks: a microbatch keeps both of a rank's.
@@ -125,7 +124,7 @@ def v_controlled(
     [101, 59, 53, 51]
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, tries, seconds, metric)
+    check_search(costs, memory_limit, metric, tries)
     fits = _whole_chunks(memory_limit, p)
     if fits < 2:
         raise ValueError(
@@ -133,7 +132,7 @@ def v_controlled(
         )
     filled = [best_filled(Filler(rows, costs, memory_limit), [rows], metric) for rows in _blocks_within(p, m, fits)]
     start = Schedule(min(filled, key=order_of(metric)).rows, name=title("V by search", p, m))
-    return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
+    return improve(start, costs, memory_limit, tries=tries, metric=metric).schedule
 
 
 def _timed(slots: Slots) -> Rows:
