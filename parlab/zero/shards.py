@@ -14,6 +14,7 @@ from typing import Any
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
+from parlab.world.collectives.common import piece_sizes
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
@@ -28,9 +29,9 @@ def shard_range(total: int, rank: int, size: int) -> range:
     whole("total", total, least=0)
     whole("size", size, least=1)
     rank = checked_rank(rank, "rank", size)
-    base, more = divmod(total, size)
-    start = rank * base + min(rank, more)
-    return range(start, start + base + (rank < more))
+    sizes = piece_sizes(total, size)
+    start = sum(sizes[:rank])
+    return range(start, start + sizes[rank])
 
 
 def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
@@ -46,10 +47,11 @@ def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     >>> cut([5, 5, 4], ranks=3)
     [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
     """
-    return [
-        [len(shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
-        for size, start in zip(sizes, accumulate(sizes, initial=0), strict=False)
-    ]
+    counts = []
+    for size, start in zip(sizes, accumulate(sizes, initial=0), strict=False):
+        pieces = piece_sizes(size, ranks)
+        counts.append([pieces[(rank - start) % ranks] for rank in range(ranks)])
+    return counts
 
 
 class ShardMap:
