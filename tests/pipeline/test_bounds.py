@@ -242,6 +242,13 @@ def test_on_the_turn_of_a_v_nothing_travels_and_only_what_comes_back_to_rank_0_c
             assert bound <= getattr(timeline, metric)
 
 
+def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
+    made = [make(4, 8) for make in (one_f_one_b, zb_h1, v_min)]
+    bounds = [lower_bound(4, 8, like=schedule) for schedule in made]
+    assert bounds == [27, 27, 51]
+    assert [simulate(schedule).makespan - bound for schedule, bound in zip(made, bounds, strict=True)] == [6, 0, 8]
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [

@@ -195,36 +195,6 @@ def test_one_rank_never_waits(schedule):
     assert simulate(schedule).bubble_fraction() == 0
 
 
-def test_looped_bfs_runs_fewer_microbatches_than_ranks():
-    validate(looped_bfs(4, 2, 3))
-
-
-# Mutants: what the formulas above catch
-
-
-def test_w_one_iteration_too_late_breaks_the_peak_of_zb_h1():
-    from parlab.pipeline.schedules import split_backward
-
-    late = Schedule([split_backward(r, 8, warmup=3 - r, delay=r + 1) for r in range(4)])
-    assert simulate(late).peak_activations == [5] * 4 != simulate(zb_h1(4, 8)).peak_activations
-
-
-def test_w_one_iteration_too_early_breaks_the_idle_time_of_zb_h1():
-    from parlab.pipeline.schedules import split_backward
-
-    early = Schedule([split_backward(r, 8, warmup=3 - r, delay=max(0, r - 1)) for r in range(4)])
-    assert idle_time(early, Costs(), 24) > idle_time(zb_h1(4, 8), Costs(), 24) == 3
-
-
-def test_a_warm_up_one_forward_short_costs_1f1b_time():
-    from parlab.pipeline.schedules import each, one_forward_one_backward
-
-    short = Schedule(
-        [one_forward_one_backward(each("F", r, 8), each("B", r, 8), warmup=max(0, 2 - r)) for r in range(4)]
-    )
-    assert simulate(short).makespan > simulate(one_f_one_b(4, 8)).makespan
-
-
 # PyTorch's own listings
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -43,7 +41,7 @@ def test_neither_model_divides_among_2_3_4_or_7_ranks(tied):
 
 @pytest.mark.parametrize(
     ("size", "max_norm", "tied"),
-    [*itertools.product((1, 2, 3, 4), (None, CLIP), (False, True)), (7, CLIP, False)],
+    [(1, None, False), (2, CLIP, True), (3, None, True), (3, CLIP, False), (4, None, True), (7, CLIP, False)],
 )
 def test_3_steps_of_every_stage_are_the_serial_optimizers_and_stages_1_2_3_each_other_to_the_bit(size, max_norm, tied):
     """The third step uses moments of both earlier ones; a later one repeats it."""
