@@ -178,6 +178,7 @@ class Replica(ABC):
 
         Raises:
             ValueError: gradients of a block are missing, a block's weights are in use, or `lr` is no learning rate.
+            FloatingPointError: a gradient overflows at the least loss scale; see `LossScale.update`.
         """
         if lr is not None:
             amount("lr", lr)
