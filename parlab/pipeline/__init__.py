@@ -2,9 +2,7 @@
 
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.bidirectional import dualpipe, dualpipe_v
-from parlab.pipeline.bounds import gap, lower_bound
 from parlab.pipeline.costs import Costs, MemoryLimit
-from parlab.pipeline.exact import best_schedule
 from parlab.pipeline.execute import run_schedule
 from parlab.pipeline.partition import balance, partition
 from parlab.pipeline.schedule import Schedule
@@ -17,9 +15,12 @@ from parlab.pipeline.schedules import (
     zb_h1,
     zb_h2,
 )
-from parlab.pipeline.search import Search, improve, zb_auto
+from parlab.pipeline.search.bounds import lower_bound
+from parlab.pipeline.search.exact import best_schedule
+from parlab.pipeline.search.local import Search, improve
+from parlab.pipeline.search.straight import zb_auto
+from parlab.pipeline.search.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.simulate import simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
-from parlab.pipeline.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.validate import validate
 from parlab.pipeline.whole import KeptBytes, kept_bytes, losses_of_steps, step_of_ranks

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from parlab.pipeline.actions import Action, Pair, Slot
-from parlab.pipeline.arguments import check_sizes
-from parlab.pipeline.schedule import Schedule, title
+from parlab.pipeline.schedule import Schedule, check_sizes, title
 
 
 def dualpipe(p: int, m: int) -> Schedule:

@@ -22,20 +22,18 @@ _COMMUNICATION = re.compile(  # sends and receives; gathers, frees and reduction
 )
 
 
-def write_rows(path: str | os.PathLike[str], rows: Iterable[Iterable[Slot]]) -> None:
-    """Write `rows`, all or none of them."""
+def write_cells(path: str | os.PathLike[str], rows: Iterable[Iterable[str]]) -> None:
+    """Write the cells of each rank, all or none of them."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerows(["" if cell is None else str(cell) for cell in row] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows(rows)
     write_whole(path, file.getvalue())
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[list[Slot]]:
-    """The cells of a file that compute, and its idle slots.
+def read_cells(path: str | os.PathLike[str]) -> list[list[str]]:
+    """The cells of each rank, as they stand in the file.
 
     Raises:
-        ValueError: a cell that is not an action, with its row and column (counted from 1, as in a spreadsheet); a file
-            that is no CSV, or is empty.
+        ValueError: a file that is no CSV, or is empty.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -44,17 +42,26 @@ def read_rows(path: str | os.PathLike[str]) -> list[list[Slot]]:
         raise ValueError(f"{path}: not a CSV file: {error}") from error
     if not any(rows):
         raise ValueError(f"{path}: the file is empty; write one row a rank, with cells like 2F0")
-    cells: list[list[Slot]] = []
+    return rows
+
+
+def slots_of(path: str | os.PathLike[str], rows: Iterable[Iterable[str]]) -> list[list[Slot]]:
+    """The slots of each rank, from the cells of the file `path`: those that communicate are passed over.
+
+    Raises:
+        ValueError: a cell that is not an action, with its row and column (counted from 1, as in a spreadsheet).
+    """
+    slots: list[list[Slot]] = []
     for row, texts in enumerate(rows, start=1):
-        cells.append([])
+        slots.append([])
         for column, text in enumerate(map(str.strip, texts), start=1):
             if _COMMUNICATION.fullmatch(text):
                 continue
             try:
-                cells[-1].append(_cell(text))
+                slots[-1].append(_cell(text))
             except ValueError as error:
                 raise ValueError(f"{path}: row {row} (rank {row - 1}), column {column}: {error}") from None
-    return cells
+    return slots
 
 
 def _cell(text: str) -> Slot:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from parlab.arguments import amount, whole
-from parlab.pipeline.arguments import check_sizes
 from parlab.pipeline.costs import without_arrays
+from parlab.pipeline.schedule import check_sizes
+from parlab.world.collectives.common import piece_sizes
 
 
 def partition(
@@ -46,8 +47,7 @@ def partition(
     amount("head", head)
     _check(num_layers, num_stages, costs)
     if costs is None and embedding == head == 0:
-        each, extra = divmod(num_layers, num_stages)
-        starts = accumulate((each + (stage < extra) for stage in range(num_stages)), initial=0)
+        starts = accumulate(piece_sizes(num_layers, num_stages), initial=0)
         return [range(start, stop) for start, stop in pairwise(starts)]
     loads: list[float] = [1] * num_layers if costs is None else list(costs)
     loads[0] += embedding

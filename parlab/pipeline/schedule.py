@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -12,6 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from parlab.arguments import whole
 from parlab.pipeline import files
 from parlab.pipeline.actions import KINDS, Action, Pair, Slot
 
@@ -23,7 +24,8 @@ class Schedule:
     Args:
         ranks: one row a rank: actions, pairs, and None for a slot left idle. Idle slots are only for the eye: an action
             starts as soon as its rank is free and its inputs have arrived.
-        name: shown in titles; schedules with the same rows are equal, whatever their names.
+        name: shown in titles; schedules with the same rows are equal, whatever their names and cells.
+        cells: of a schedule that was read from a file, the texts of its cells, which `to_csv` writes again.
 
     Raises:
         ValueError: something that is not an action, an action of unknown kind, or a negative stage or microbatch.
@@ -36,13 +38,15 @@ class Schedule:
 
     ranks: tuple[tuple[Slot, ...], ...]
     name: str = field(compare=False)
+    cells: Sequence[Sequence[str]] = field(compare=False, repr=False)
 
-    def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "") -> None:
+    def __init__(self, ranks: Iterable[Iterable[Slot]], name: str = "", cells: Sequence[Sequence[str]] = ()) -> None:
         try:
             object.__setattr__(self, "ranks", tuple(tuple(row) for row in ranks))
         except TypeError:
             raise ValueError(f"ranks={ranks!r:.60}: give a list of actions for each rank") from None
         object.__setattr__(self, "name", name)
+        object.__setattr__(self, "cells", cells)
         for rank, row in enumerate(self.ranks):
             for position, slot in enumerate(row):
                 if slot is not None:
@@ -89,18 +93,21 @@ class Schedule:
         return tuple(rank for rank, row in enumerate(self.actions) if any(action.stage == stage for action in row))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell."""
-        files.write_rows(path, self.ranks)
+        """Write PyTorch's format: a row a rank, a cell a slot, an idle slot as an empty cell. A schedule that was read
+        from a file is written as it stood there, with its communication."""
+        slots = [["" if slot is None else str(slot) for slot in row] for row in self.ranks]
+        files.write_cells(path, self.cells or slots)
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> Schedule:
-        """Read PyTorch's format, with or without its communication, which follows from the actions: sends and receives
-        (`1RECV_F0`) and cells of sharded weights (`0UNSHARD`) are passed over.
+        """Read PyTorch's format, with or without its communication: sends and receives (`1RECV_F0`) and cells of
+        sharded weights (`0UNSHARD`). Nothing here executes these, but `to_csv` writes them again.
 
         Raises:
             ValueError: a cell that is not an action, with its row and column.
         """
-        return cls(files.read_rows(path), Path(path).stem)
+        cells = files.read_cells(path)
+        return cls(files.slots_of(path, cells), Path(path).stem, cells)
 
     def __str__(self) -> str:
         """One line a rank, one column a slot."""
@@ -136,6 +143,12 @@ def _check_slot(slot: Slot, rank: int, position: int) -> None:
 
 def _from_0(number: Any) -> bool:
     return (type(number) is int or (isinstance(number, Integral) and not isinstance(number, bool))) and int(number) >= 0
+
+
+def check_sizes(**sizes: Any) -> None:
+    """Refuse numbers of ranks, microbatches or chunks that are not whole, or less than 1."""
+    for name, value in sizes.items():
+        whole(name, value, least=1)
 
 
 def title(kind: str, p: int, m: int) -> str:

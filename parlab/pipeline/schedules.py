@@ -22,8 +22,7 @@ from itertools import chain
 
 from parlab.arguments import whole
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import check_sizes, enough_microbatches
-from parlab.pipeline.schedule import Schedule, title
+from parlab.pipeline.schedule import Schedule, check_sizes, title
 
 
 def naive(p: int, m: int) -> Schedule:
@@ -60,7 +59,7 @@ def gpipe(p: int, m: int) -> Schedule:
 
 def one_f_one_b(p: int, m: int) -> Schedule:
     """1F1B: rank r starts with p − r − 1 forwards; then one forward, one backward, in turn. Idle time (p − 1)(F + B)
-    as GPipe's; keeps p − r activations.
+    as GPipe's; keeps p − r activations, at most m.
 
     Source: PipeDream-Flush (Narayanan et al., 2021, "Memory-efficient pipeline-parallel DNN training"), section 3.2;
     Megatron-LM (Narayanan et al., 2021), section 2.2.
@@ -69,7 +68,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0B0 0F2 0B1 0B2
     rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
     """
-    enough_microbatches(p, m)
+    check_sizes(p=p, m=m)
 
     def rank(r: int) -> list[Action]:
         return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=p - r - 1)
@@ -96,22 +95,29 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
 
 
 def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = None) -> Schedule:
-    """1F1B over v chunks a rank: a group of microbatches passes through one chunk, then the next. Rank r starts with
-    2(p − r − 1) + (v − 1)·group forwards. Idle time (p − 1)(F + B)/v, with v times the messages; keeps vp + p − 1 − 2r
-    chunks, at most mv.
+    """1F1B over v chunks a rank: a group of microbatches passes through one chunk, then the next. Idle time
+    (p − 1)(F + B)/v for m ≥ p, with v times the messages; keeps (v − 1)·group + 2(p − r) − 1 chunks, at most mv.
+
+    Rank r starts with 2(p − r − 1) + (v − 1)·group forwards. The first backward is that of the last chunk, whose first
+    forward stands behind (v − 1)·group others. Each rank further up begins a slot earlier, and its first gradient comes
+    a slot later: two more forwards fit in between. With one more instead of two the idle time is the same if messages
+    are free; if not, a rank waits for each of them, because it has nothing else to do meanwhile. With three more the
+    ranks wait for each other.
 
     Args:
-        group: microbatches in a group, a divisor of m and at least p; p if None.
+        group: microbatches in a group, a divisor of m; at least p, or all m where these are fewer. None: m divided by
+            the number of whole groups of p, as in PyTorch.
 
-    Source: Megatron-LM (Narayanan et al., 2021), section 2.2; the group size: Llama 3 (2024), section 3.3.2.
+    Source: Megatron-LM (Narayanan et al., 2021), section 2.2; the group size: Llama 3 (2024), section 3.3.2; where m is
+    no multiple of p: PyTorch's `ScheduleInterleaved1F1B`.
 
     >>> print(interleaved_one_f_one_b(p=2, m=2, chunks=2))
     rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
     check_sizes(p=p, m=m, chunks=chunks)
-    group = p if group is None else whole("group", group, least=1)
-    if group < p or m % group:
+    group = m // max(1, m // p) if group is None else whole("group", group, least=1)
+    if group < min(p, m) or m % group:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
     groups = [range(start, start + group) for start in range(0, m, group)]
 
@@ -126,7 +132,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
 
 def zb_h1(p: int, m: int) -> Schedule:
     """1F1B with the backward in two halves: rank r delays its W's by r microbatches, and fills its end with them.
-    Idle time (p − 1)(F + I − W) for W ≤ F; keeps p activations.
+    Idle time (p − 1)(F + I − W) for W ≤ F; keeps p activations, at most m.
 
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.1 (its B is our I).
 
@@ -134,7 +140,7 @@ def zb_h1(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     rank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
-    enough_microbatches(p, m)
+    check_sizes(p=p, m=m)
 
     def rank(r: int) -> list[Action]:
         return split_backward(r, m, warmup=p - r - 1, delay=r)
@@ -152,7 +158,7 @@ def zb_h2(p: int, m: int) -> Schedule:
     rank 0: 0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2
     rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
     """
-    enough_microbatches(p, m)
+    check_sizes(p=p, m=m)
 
     def rank(r: int) -> list[Action]:
         return split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r)

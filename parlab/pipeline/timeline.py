@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from parlab.arguments import one_of
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import METRICS
 from parlab.pipeline.costs import Costs, changes_of_kept
 from parlab.pipeline.dependencies import ActionTable
 from parlab.pipeline.steps import Step, receives, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
+
+METRICS = ("makespan", "longest_stage")
 
 
 class TimedStep(NamedTuple):

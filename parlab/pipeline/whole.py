@@ -16,8 +16,8 @@ from parlab.pipeline.schedule import Schedule
 from parlab.world import Timeline, run
 
 
-class Step(NamedTuple):
-    """The loss, the gradients by name, and the timeline of a step."""
+class StepRun(NamedTuple):
+    """A training step that ran: its loss, its gradients by name, and its timeline."""
 
     loss: float
     gradients: Gradients
@@ -31,7 +31,7 @@ def step_of_ranks(
     targets: Array,
     change: Callable[[Stage], Any] | None = None,
     **options: Any,
-) -> Step:
+) -> StepRun:
     """Loss and gradients of the whole batch, by ranks that each run their part of `schedule`.
 
     Args:
@@ -66,7 +66,7 @@ def step_of_ranks(
     done = run(run_schedule, schedule.num_ranks, schedule, stages, *microbatches, like=passed, **options)
     loss = sum(part for part, _ in done.results if part is not None)
     gradients = {name: gradient for _, own in done.results for name, gradient in own.items()}
-    return Step(loss, gradients, done.timeline)
+    return StepRun(loss, gradients, done.timeline)
 
 
 def losses_of_steps(

@@ -206,7 +206,7 @@ def part_of_replica(
     return Part(
         comm=mesh.model if zero == 0 else mesh.comm,
         shares={name: 1 / number for name, number in copies.items()},
-        parts=times,
+        times=times,
         groups=dict.fromkeys(experts, mesh.edp),
         per_node=dict.fromkeys(experts, mesh.edp_per_node),
     )

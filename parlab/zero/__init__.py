@@ -12,7 +12,7 @@ from parlab.zero.costs import (
 from parlab.zero.data_parallel import DataParallel
 from parlab.zero.precision import LossScale, StepResult
 from parlab.zero.replica import Replica
-from parlab.zero.shards import shard_range
+from parlab.zero.shards import ShardMap, shard_range
 from parlab.zero.state import Offload
 from parlab.zero.step import zero_1
 from parlab.zero.training import forward_backward, replica_of, train_replica

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from parlab.arguments import amount, flag, instance, positive, whole
+from parlab.arguments import amount, instance, positive, whole
 from parlab.zero.arguments import check_stage, checked_ranks_per_node
 
 
@@ -62,15 +62,7 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     )
 
 
-def elements_sent(
-    num_params: int,
-    ranks: int,
-    stage: int,
-    *,
-    microbatches: int = 1,
-    keep_after_forward: bool = False,
-    last_block: int = 0,
-) -> int:
+def elements_sent(num_params: int, ranks: int, stage: int, *, microbatches: int = 1) -> int:
     """Elements that all ranks together send in a step: passes · (P − 1) · Ψ, where a pass is an all-gather or a
     reduce-scatter of everything. Exact, however uneven the shards; a rank sends 1/P of it on average.
 
@@ -80,40 +72,31 @@ def elements_sent(
     0      the all-reduce of the gradients: 2                                            2
     1      gradients to their shards, new weights back: 2                                2
     2      the same, but whole gradients are not kept, so each microbatch sends: k + 1   2
-    3      weights before forward and before backward, gradients: 3k (kept between: 2k)  3
+    3      weights before forward and before backward, gradients: 3k                     3
     =====  ============================================================================  =====
 
-    Stage 3 with `keep_last_block` gathers the last block once a microbatch, not twice: it sends
-    (P − 1) · k · last_block less. A tied embedding is gathered for the head too, in stage 3: its table twice more a
-    microbatch, unless it is kept. `overlap_gather` sends the same messages, later.
+    In stage 3 `keep_after_forward` saves a gather of everything a microbatch, and `keep_last_block` one of the last
+    block. A tied embedding is gathered for the head too: its table twice more a microbatch, unless it is kept. In
+    stages 1 and 2 `overlap_gather` sends the same messages, later.
 
     Args:
         num_params: Ψ.
         ranks: P.
         stage: 0 to 3.
         microbatches: k.
-        keep_after_forward: stage 3 keeps every block gathered until its gradients have come.
-        last_block: parameters of the last block, if stage 3 keeps it at the turn; else 0.
 
     Raises:
-        ValueError: a bad number, as for `model_state_bytes`; no microbatches; a last block that is larger than Ψ.
+        ValueError: a bad number, as for `model_state_bytes`; no microbatches.
 
     >>> [elements_sent(1000, 4, stage) // (3 * 1000) for stage in range(4)]
     [2, 2, 2, 3]
-    >>> elements_sent(1000, 4, 3, last_block=100) // 3
-    2900
     """
     amount("num_params", num_params)
-    for name, value, least in (("ranks", ranks, 1), ("microbatches", microbatches, 1), ("last_block", last_block, 0)):
-        whole(name, value, least)
+    whole("ranks", ranks, least=1)
+    whole("microbatches", microbatches, least=1)
     check_stage(stage, least=0)
-    flag("keep_after_forward", keep_after_forward)
-    k = microbatches
-    if last_block > num_params:
-        raise ValueError(f"last_block={last_block!r}: must be at most num_params={num_params!r}")
-    passes = [2, 2, k + 1, (2 if keep_after_forward else 3) * k][stage]
-    not_gathered_again = k * last_block if stage == 3 and not keep_after_forward else 0
-    return (ranks - 1) * (passes * num_params - not_gathered_again)
+    passes = [2, 2, microbatches + 1, 3 * microbatches][stage]
+    return (ranks - 1) * passes * num_params
 
 
 def tokens_to_hide_a_gather(

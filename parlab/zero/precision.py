@@ -20,6 +20,8 @@ from parlab.arrays import Array, itemsize, to_host
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.world import Comm
 
+LEAST_SCALE = 2.0**-14  # float16's smallest normal number: the backward begins with the scale, in float16
+
 
 @dataclass
 class LossScale:
@@ -28,7 +30,7 @@ class LossScale:
     Args:
         value: the factor now.
         growth: the factor is multiplied by this after `interval` good steps in a row.
-        backoff: the factor is multiplied by this after an overflow.
+        backoff: the factor is multiplied by this after an overflow, down to 2⁻¹⁴.
         interval: good steps before it grows.
 
     Raises:
@@ -57,17 +59,23 @@ class LossScale:
         whole("interval", self.interval, 1)
 
     def update(self, overflow: bool) -> None:
-        """Change the factor after a step."""
+        """Change the factor after a step.
+
+        Raises:
+            FloatingPointError: an overflow at the least scale: no smaller one will help.
+        """
+        if overflow and self.value <= LEAST_SCALE:
+            raise FloatingPointError(
+                f"loss scale {self.value:g}: a gradient overflows still, and no scale below {LEAST_SCALE:g} is tried; "
+                "the loss is not finite, or the run diverges: use a lower learning rate, or clip gradients (max_norm)"
+            )
         self.good_steps = 0 if overflow else self.good_steps + 1
         if overflow:
-            self._multiply(self.backoff)
+            self.value = max(self.value * self.backoff, LEAST_SCALE)
         elif self.good_steps == self.interval:
-            self._multiply(self.growth)
             self.good_steps = 0
-
-    def _multiply(self, factor: float) -> None:
-        if 0 < self.value * factor < math.inf:  # else it stays: from 0 or infinity it could never come back
-            self.value *= factor
+            if self.value * self.growth < math.inf:  # else it stays: from infinity it could never come back
+                self.value *= self.growth
 
 
 @dataclass(frozen=True)

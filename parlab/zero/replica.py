@@ -36,7 +36,7 @@ class Part(NamedTuple):
     Attributes:
         comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
         shares: the weight of this rank's copy of each weight in the norm, by name: 1 / copies.
-        parts: how often gradients of each block come. They add up to this rank's mean.
+        times: how often gradients of each block come. They add up to this rank's mean.
         groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
             summed gradients are still divided by the size of `comm`.
         per_node: how many consecutive ranks of such a group share a node, by block, if it exchanges in two levels.
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
     comm: Comm
     shares: Mapping[str, float]
-    parts: Mapping[Any, int]
+    times: Mapping[Any, int]
     groups: Mapping[Any, Comm] = MappingProxyType({})
     per_node: Mapping[Any, int | None] = MappingProxyType({})
 
@@ -118,7 +118,7 @@ class Replica(ABC):
         self.dtype, self.wide = checked_dtypes(params, dtype)
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
         self.part = part
-        self.parts = dict.fromkeys(self.block_names, microbatches) if part is None else part.parts
+        self.times = dict.fromkeys(self.block_names, microbatches) if part is None else part.times
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self._home = dict(params) if blocks is None else params  # the weights by name, always up to date
         self._blocks: dict[str, ReplicaBlock] = {}
@@ -168,20 +168,21 @@ class Replica(ABC):
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
         """
         check_block(block, self.block_names)
-        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.parts[block])
+        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.times[block])
         self._added[block] += 1
         with self.overflow_expected():
-            self._add(block, gradients, complete=self._added[block] == self.parts[block])
+            self._add(block, gradients, complete=self._added[block] == self.times[block])
 
     def step(self, lr: float | None = None) -> StepResult:
         """Update every weight; `lr` replaces the optimizer's, if given.
 
         Raises:
             ValueError: gradients of a block are missing, a block's weights are in use, or `lr` is no learning rate.
+            FloatingPointError: a gradient overflows at the least loss scale; see `LossScale.update`.
         """
         if lr is not None:
             amount("lr", lr)
-        check_step(self._in_use, self._added, self.parts)
+        check_step(self._in_use, self._added, self.times)
         with self.overflow_expected():
             factor = self._step(lr)
         self._added = dict.fromkeys(self.block_names, 0)
@@ -192,7 +193,18 @@ class Replica(ABC):
         self._summed = {}
 
     def full_gradients(self) -> dict[str, Array]:
-        """The mean gradients of the last step by name, before clipping, on every rank; of a replica that is a part."""
+        """The mean gradients of the last step by name, before clipping, on every rank; of a replica that is a part.
+
+        Raises:
+            ValueError: no step has been made; or the replica is whole, and forgets its gradients in `step()`.
+        """
+        if self.part is None:
+            raise ValueError(
+                "full_gradients(): a whole replica frees its gradients in step(); parlab.train.Trainer keeps those of "
+                "its last step"
+            )
+        if not self._summed:
+            raise ValueError("full_gradients(): there is no last step; call step() first")
         gradients: dict[str, Array] = {}
         for block, summed in self._summed.items():
             wide = self._xp.astype(self._gathered(block, summed), self.wide, copy=False)  # [n]

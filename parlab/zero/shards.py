@@ -1,4 +1,4 @@
-"""The cut of a flat vector into shards, and a block's arrays as one flat vector.
+"""The cut of a flat vector into shards, of a list of blocks among ranks, and a block's arrays as one flat vector.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
+from parlab.world.collectives.common import piece_sizes
 
 
 def shard_range(total: int, rank: int, size: int) -> range:
@@ -28,9 +29,9 @@ def shard_range(total: int, rank: int, size: int) -> range:
     whole("total", total, least=0)
     whole("size", size, least=1)
     rank = checked_rank(rank, "rank", size)
-    base, more = divmod(total, size)
-    start = rank * base + min(rank, more)
-    return range(start, start + base + (rank < more))
+    sizes = piece_sizes(total, size)
+    start = sum(sizes[:rank])
+    return range(start, start + sizes[rank])
 
 
 def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
@@ -46,10 +47,79 @@ def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     >>> cut([5, 5, 4], ranks=3)
     [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
     """
-    return [
-        [len(shard_range(size, (rank - start) % ranks, ranks)) for rank in range(ranks)]
-        for size, start in zip(sizes, accumulate(sizes, initial=0), strict=False)
-    ]
+    counts = []
+    for size, start in zip(sizes, accumulate(sizes, initial=0), strict=False):
+        pieces = piece_sizes(size, ranks)
+        counts.append([pieces[(rank - start) % ranks] for rank in range(ranks)])
+    return counts
+
+
+class ShardMap:
+    """Whole blocks dealt out to ranks: each block has one owner.
+
+    Args:
+        owners: the rank that owns block i, for every i.
+        size: how many ranks there are.
+
+    Raises:
+        ValueError: an owner that is not one of the ranks.
+
+    >>> ShardMap.round_robin(24, 4).blocks(0)
+    [0, 4, 8, 12, 16, 20]
+    >>> ShardMap.contiguous(10, 3).blocks(1)
+    [4, 5, 6]
+    """
+
+    def __init__(self, owners: Sequence[int], size: int) -> None:
+        if not isinstance(owners, Sequence):
+            raise ValueError(f"owners={owners!r:.60}: a list of whole numbers is needed")
+        whole("size", size, least=1)
+        self.owners = tuple(checked_rank(owner, f"owners[{block}]", size) for block, owner in enumerate(owners))
+        self.size = size
+
+    @classmethod
+    def contiguous(cls, num_blocks: int, size: int) -> ShardMap:
+        """Neighbouring blocks together, as in a pipeline; each of the first (num_blocks mod size) ranks owns one more.
+
+        Raises:
+            ValueError: a negative number of blocks, or no ranks.
+        """
+        whole("num_blocks", num_blocks, least=0)
+        whole("size", size, least=1)
+        return cls([rank for rank in range(size) for _ in shard_range(num_blocks, rank, size)], size)
+
+    @classmethod
+    def round_robin(cls, num_blocks: int, size: int) -> ShardMap:
+        """Block i on rank i mod size.
+
+        Raises:
+            ValueError: a negative number of blocks, or no ranks.
+        """
+        whole("num_blocks", num_blocks, least=0)
+        whole("size", size, least=1)
+        return cls([block % size for block in range(num_blocks)], size)
+
+    def owner(self, block: int) -> int:
+        """The rank that owns block number `block`.
+
+        Raises:
+            ValueError: there is no such block.
+        """
+        if not 0 <= whole("block", block) < len(self.owners):
+            raise ValueError(f"block={block!r}: there are {len(self.owners)} blocks, from 0")
+        return self.owners[block]
+
+    def blocks(self, rank: int) -> list[int]:
+        """The numbers of the blocks that `rank` owns, ascending.
+
+        Raises:
+            ValueError: there is no such rank.
+        """
+        rank = checked_rank(rank, "rank", self.size)
+        return [block for block, owner in enumerate(self.owners) if owner == rank]
+
+    def __repr__(self) -> str:
+        return f"ShardMap({list(self.owners)}, size={self.size})"
 
 
 class FlatLayout:

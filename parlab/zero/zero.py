@@ -151,11 +151,6 @@ class Zero(Replica):
         super().begin(order)
         self._prefetch.begin(order)
 
-    @property
-    def owned(self) -> dict[str, list[int]]:
-        """How many elements of each block each rank of a node owns; in a block they follow each other by rank."""
-        return {name: block.layout.counts for name, block in self._blocks.items()}
-
     def _open(self, block: str) -> dict[str, Array]:
         weights = self._blocks[block].weights
         weights.start_gather()

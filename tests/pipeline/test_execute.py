@@ -171,11 +171,22 @@ def test_a_stage_of_dualpipe_has_its_whole_gradient_on_each_of_its_two_ranks():
             assert (results[0][1][name] == results[1][1][name]).all()
 
 
+def test_a_stage_on_three_ranks_is_summed_in_one_order_and_has_the_same_bits_on_each():
+    schedule = Schedule([[Action(kind, 0, r + 3 * i) for i in range(2) for kind in "FB"] for r in range(3)])
+    assert schedule.holders(0) == (0, 1, 2)
+    model, batch, target, inputs, targets = tanh_model(1, 6)
+    first, *others = [
+        gradients["w0"] for _, gradients in run(run_schedule, 3, schedule, model, inputs, targets).results
+    ]
+    assert error(first, serial(model, batch, target)[1]["w0"]) <= 1e-12
+    assert all((other == first).all() for other in others)
+
+
 # What cannot run
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_200_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
+@pytest.mark.parametrize("seed", range(30))
+def test_30_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
     schedule = corrupted(seed)
     stages = schedule.num_stages
     model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)

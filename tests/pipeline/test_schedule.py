@@ -146,6 +146,9 @@ WITH_MESSAGES = """\
 
 
 @pytest.mark.parametrize("last", ["0RESHARD", "0WAIT_REDUCE_GRAD", "0RESHARD,0WAIT_REDUCE_GRAD", "0UNSHARD1"])
-def test_sends_receives_and_sharding_are_passed_over(last, tmp_path):
-    path = write(tmp_path, WITH_MESSAGES.replace("0RESHARD", last))
-    assert Schedule.from_csv(path) == one_f_one_b(2, 2)
+def test_sends_receives_and_sharding_are_passed_over_and_written_again_where_they_were(last, tmp_path):
+    text = WITH_MESSAGES.replace("0RESHARD", last)
+    schedule = Schedule.from_csv(write(tmp_path, text))
+    assert schedule == one_f_one_b(2, 2)
+    schedule.to_csv(tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_text() == text

@@ -12,7 +12,6 @@ from parlab.pipeline import (
     improve,
     lower_bound,
     one_f_one_b,
-    search,
     simulate,
     v_controlled,
     v_half,
@@ -23,7 +22,8 @@ from parlab.pipeline import (
     zb_h2,
     zb_v,
 )
-from parlab.pipeline.weights import Filler
+from parlab.pipeline.search import straight
+from parlab.pipeline.search.weights import Filler
 from tests.pipeline.models import INPUTS
 
 # Zero Bubble (Qi et al., 2024), Table 5: limits of p and 2p activations, of which a part stays between I and W
@@ -129,7 +129,24 @@ def test_more_memory_never_costs_time_on_the_frontier_of_v_controlled_p4_m8():
     assert spans[-1] == 6 * 8 + 4 - 1
 
 
+@pytest.mark.parametrize(("limit", "m", "span"), [([7, 3, 3, 3], 12, 40), ([8, 4, 2, 2], 8, 29)])
+def test_within_limits_that_differ_by_rank_the_heuristic_alone_reaches_the_bound_of_40_and_29(limit, m, span):
+    schedule = zb_auto(4, m, memory_limit=limit, tries=0)
+    validate(schedule, limit)
+    assert simulate(schedule).longest_stage == span == lower_bound(4, m, memory_limit=limit, metric="longest_stage")
+
+
+def test_zb_auto_keeps_each_ranks_own_limit_where_a_middle_one_or_the_first_is_the_least():
+    for limit in ([2, 5, 3, 9], [3, 3, 3, 7], [9, 2, 5, 1]):
+        validate(zb_auto(4, 8, memory_limit=limit, tries=0), limit)
+
+
 # Local search
+
+
+def test_a_search_that_starts_at_the_bound_tries_nothing():
+    assert improve(zb_h1(1, 4), tries=9).times == [12]
+    assert len(improve(zb_h1(4, 8), tries=9).times) == 10
 
 
 @pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
@@ -160,10 +177,11 @@ def test_forwards_fill_the_wait_for_the_first_gradient_on_uneven_stages_11_5_and
     time for 4 forwards from 6 on, ends its I at 20, and rank 0, which is free from 2 on, has it at 22."""
     costs = Costs([2, 3, 4], [1, 2, 3], 1, [1, 2, 3])
     rule = {"may_delay": False, "behind_full": 1}
-    assert search._warmups(costs, [99] * 3, step=99, **rule) == (11, 5, 1)
-    assert search._warmups(costs, [99] * 3, step=2, **rule) == (5, 3, 1)
-    assert search._warmups(costs, [4] * 3, step=99, **rule) == (4, 3, 1)
-    assert search._warmups(costs, [4] * 3, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
+    assert straight._warmups(costs, [99] * 3, step=99, **rule) == (11, 5, 1)
+    assert straight._warmups(costs, [99] * 3, step=2, **rule) == (5, 3, 1)
+    assert straight._warmups(costs, [4] * 3, step=99, **rule) == (4, 3, 1)
+    for fits in ([4] * 3, [4, 9, 9]):
+        assert straight._warmups(costs, fits, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
 
 
 def test_zb_auto_is_no_longer_than_zb_h2_where_its_own_heuristic_is():
@@ -198,10 +216,6 @@ def test_a_message_travels_for_the_transfer_of_the_stage_that_it_leaves():
 
 def test_the_same_search_twice_finds_the_same():
     assert zb_auto(4, 9, Costs(3, 2, 2, 1), 5) == zb_auto(4, 9, Costs(3, 2, 2, 1), 5)
-
-
-def test_no_seconds_no_tries():
-    assert len(improve(zb_h1(4, 8), Costs(5, 3, 2), seconds=0).times) == 1
 
 
 def test_a_limit_may_be_an_array_as_costs_may():

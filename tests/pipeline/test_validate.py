@@ -66,6 +66,7 @@ def test_the_listing_that_pytorch_prints_is_refused_for_that_reason(tmp_path):
         (["0F0 0W0"], "0W0 (rank 0, action 1) needs 0I0, which no rank does"),
         (["0B0 0F0"], "0B0 (rank 0, action 0) needs 0F0, which the same rank does only later (rank 0, action 1)"),
         (["0F0 0W0 0I0"], "0W0 (rank 0, action 1) needs 0I0, which the same rank does only later (rank 0, action 2)"),
+        (["0B0 0F1 0B1 0W1"], "0B0 (rank 0, action 0) needs 0F0, which no rank does"),  # as many actions as needed
         (["0F0", "0B0"], "0B0 (rank 1, action 0) needs what 0F0 kept, but that is on rank 0"),
         (["1F0 1B0"], "1F0 (rank 0, action 0) needs 0F0, which no rank does"),
         (["0F0 0B0", "1F0"], "0B0 (rank 0, action 1) needs 1I0 or 1B0, which no rank does"),
@@ -212,8 +213,8 @@ def reasons(error: str) -> list[tuple[str, str]]:
     return [(kind, m[1]) for kind, texts in REASONS.items() for text in texts if (m := re.search(text, error))]
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_200_corruptions_each_run_or_are_refused_for_a_reason_that_is_true(seed, corrupted):
+@pytest.mark.parametrize("seed", range(30))
+def test_30_corruptions_each_run_or_are_refused_for_a_reason_that_is_true(seed, corrupted):
     found = corrupted(seed)
     wrong = facts(found)
     if not any(wrong.values()):
@@ -228,11 +229,11 @@ def test_200_corruptions_each_run_or_are_refused_for_a_reason_that_is_true(seed,
 
 def test_the_corruptions_reach_every_reason_and_some_do_no_harm(corrupted):
     outcomes = Counter()
-    for seed in range(200):
+    for seed in range(30):
         wrong = facts(corrupted(seed))
         outcomes["harmless" if not any(wrong.values()) else "twice" if wrong["twice"] else
                  "missing" if wrong["missing"] else "stuck"] += 1  # fmt: skip
-    assert min(outcomes[kind] for kind in ("harmless", "twice", "missing", "stuck")) >= 10, outcomes
+    assert min(outcomes[kind] for kind in ("harmless", "twice", "missing", "stuck")) >= 2, outcomes
 
 
 def test_mutant_without_arrows_between_stages_lets_a_deadlock_pass():

@@ -23,7 +23,7 @@ def gradients_of(comm, kind):
 
 @pytest.mark.parametrize("kind", [WholeGradients, ShardedGradients])
 @pytest.mark.parametrize("microbatches", [1, 2, 3])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 9])
+@pytest.mark.parametrize("size", [1, 3, 9])
 def test_a_shard_is_the_sum_over_ranks_and_microbatches_of_this_ranks_elements(kind, microbatches, size):
     """Rank r brings (r + 1) · value in each microbatch; 9 ranks leave two without an element."""
 

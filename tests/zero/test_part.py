@@ -9,17 +9,16 @@ import pytest
 
 from parlab import run
 from parlab.nn.optimizer import AdamW
-from parlab.zero import DataParallel, Zero
+from parlab.zero import DataParallel, LossScale, Zero
 from parlab.zero.replica import Part
-from parlab.zero.shards import cut
-from tests.zero.models import STAGES, TOY, add_all, toy
+from tests.zero.models import STAGES, TOY, add_all, replica_of, toy
 
 every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
-def part_of(comm, stage, shares=None, parts=1):
+def part_of(comm, stage, shares=None, times=1):
     shares = dict.fromkeys(TOY, 1.0) | (shares or {})
-    return Part(comm.split(comm.rank) if stage == 0 else comm, shares, dict.fromkeys(TOY, parts))
+    return Part(comm.split(comm.rank) if stage == 0 else comm, shares, dict.fromkeys(TOY, times))
 
 
 def made(comm, stage, part, **options):
@@ -40,22 +39,45 @@ def test_a_weight_with_two_copies_counts_half_in_the_norm_which_is_asked_for_wit
 
 
 @every_stage
-def test_parts_add_up_to_a_ranks_mean_and_only_the_ranks_divide(stage):
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_times_add_up_to_a_ranks_mean_only_the_ranks_divide_and_the_scale_is_divided_out_after_a_skip_too(stage, scale):
     def program(comm):
-        replica = made(comm, stage, part_of(comm, stage, parts=2))
-        for seed in (1, 2):
-            add_all(replica, toy(seed + 2 * comm.rank))
-        replica.step()
-        return replica.full_gradients()
+        scaled = {"loss_scale": LossScale(scale)}
+        replica = made(comm, stage, part_of(comm, stage, times=2), **scaled)
+        found = []
+        for step in range(3):
+            replica.begin()
+            with pytest.raises(ValueError, match=r"full_gradients\(\): there is no last step; call step\(\) first"):
+                replica.full_gradients()
+            for seed in (1, 2):
+                bad = math.nan if step == 1 and comm.rank == 1 else 1.0
+                gradients = toy(10 * step + seed + 2 * comm.rank)
+                add_all(replica, {name: bad * replica.loss_scale * x for name, x in gradients.items()})
+            found.append((replica.step().skipped, replica.full_gradients()))
+        return found
 
-    for name in TOY:
-        mean = sum(toy(seed)[name] for seed in (1, 2, 3, 4)) / 2
-        assert all(np.allclose(found[name], mean, rtol=1e-14) for found in run(program, 2).results)
+    for found in run(program, 2).results:
+        assert [skipped for skipped, _ in found] == [False, True, False]
+        for step in (0, 2):
+            for name in TOY:
+                mean = sum(toy(10 * step + seed)[name] for seed in (1, 2, 3, 4)) / 2
+                assert np.allclose(found[step][1][name], mean, rtol=1e-14)
 
 
-def test_blocks_cut_apart_are_cut_alike_whatever_stands_before_them():
-    assert cut([7], 3) == [[3, 2, 2]]
-    assert cut([5, 7], 3)[1] != cut([6, 7], 3)[1]
+@every_stage
+def test_blocks_of_a_part_are_cut_alike_whatever_stands_before_them(stage):
+    """So copies of a weight on several parts are summed in one order. A whole replica deals out what is left over."""
+    sizes = {"a": 5, "b": 7}
+
+    def counts(comm, whole):
+        params, part = {name: np.ones(n) for name, n in sizes.items()}, part_of(comm, stage)
+        made_of = Part(part.comm, dict.fromkeys(sizes, 1.0), dict.fromkeys(sizes, 1))
+        replica = replica_of(comm, params, stage, part=None if whole else made_of)
+        return [block.layout.counts for block in replica._blocks.values()]
+
+    alone = [[5], [7]]
+    assert run(counts, 3, whole=False).results == [[[2, 2, 1], [3, 2, 2]] if stage else alone] * 3
+    assert run(counts, 3, whole=True).results == [[[2, 2, 1], [2, 2, 3]] if stage else alone] * 3
 
 
 @pytest.mark.parametrize(("prefetch", "waits"), [(0, 4), (1, 1)])
@@ -83,7 +105,7 @@ def test_stage_3_gathers_ahead_what_the_given_order_opens_next_and_nothing_else(
 @pytest.mark.parametrize("stage", [2, 3])
 def test_accumulated_gradients_are_reduced_once_and_are_the_same(stage):
     def program(comm, accumulate):
-        replica = made(comm, stage, part_of(comm, stage, parts=3), accumulate=accumulate)
+        replica = made(comm, stage, part_of(comm, stage, times=3), accumulate=accumulate)
         for seed in (1, 2, 3):
             add_all(replica, toy(seed))
         replica.step()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlab.arrays import asarray, owning_buffer, to_numpy
-from parlab.zero import shard_range
+from parlab.pipeline import partition
+from parlab.zero import ShardMap, shard_range
 from parlab.zero.shards import FlatLayout, cut
 from tests.libraries import EACH_LIBRARY
 
@@ -33,6 +34,28 @@ def test_fact_10_over_3_is_4_3_3():
 
 def test_fact_1_000_003_over_7_covers_every_element_once():
     assert [i for rank in range(7) for i in shard_range(1_000_003, rank, 7)] == list(range(1_000_003))
+
+
+def test_fact_24_blocks_round_robin_over_4_rank_0_has_0_4_8_12_16_20():
+    dealt = ShardMap.round_robin(24, 4)
+    assert dealt.blocks(0) == [0, 4, 8, 12, 16, 20]
+    assert [dealt.owner(i) for i in range(24)] == [i % 4 for i in range(24)]
+    assert repr(ShardMap.round_robin(3, 2)) == "ShardMap([0, 1, 0], size=2)"
+
+
+@given(num_blocks=st.integers(0, 40), size=ranks, kind=st.sampled_from(["contiguous", "round_robin"]))
+def test_a_map_gives_each_block_one_owner_and_numbers_differ_by_at_most_1(num_blocks, size, kind):
+    shard_map = getattr(ShardMap, kind)(num_blocks, size)
+    owned = [shard_map.blocks(rank) for rank in range(size)]
+    assert sorted(block for blocks in owned for block in blocks) == list(range(num_blocks))
+    assert all(shard_map.owner(block) == rank for rank, blocks in enumerate(owned) for block in blocks)
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(10, 3), (24, 4), (5, 5)])
+def test_contiguous_owners_are_those_of_pipeline_stages(layers, stages):
+    found = [ShardMap.contiguous(layers, stages).blocks(rank) for rank in range(stages)]
+    assert found == [list(part) for part in partition(layers, stages)]
 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), size=ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from parlab.pipeline import Schedule, simulate
-from parlab.pipeline.whole import Step
+from parlab.pipeline.whole import StepRun
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, short_bytes, write
 
@@ -14,7 +14,10 @@ BAR = 0.2  # of the distance of two groups
 
 
 def bytes_held(
-    makers: Mapping[str, Callable[[int, int], Schedule]], p: int, across: Sequence[int], run: Callable[[Schedule], Step]
+    makers: Mapping[str, Callable[[int, int], Schedule]],
+    p: int,
+    across: Sequence[int],
+    run: Callable[[Schedule], StepRun],
 ) -> Picture:
     """Run steps, and draw the most bytes that each rank held in them: a panel a schedule, a group of bars an m.
 
@@ -65,5 +68,5 @@ def _change(part: float) -> str:
     return "stay equal" if percent == "100 %" else f"{'fall' if part < 1 else 'grow'} to {percent}"
 
 
-def _peaks(done: Step, p: int) -> list[int]:
+def _peaks(done: StepRun, p: int) -> list[int]:
     return [done.timeline.peak_bytes(rank) for rank in range(p)]

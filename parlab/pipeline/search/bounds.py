@@ -1,4 +1,4 @@
-"""A time that no schedule is below, and how far a schedule is above it."""
+"""A time that no schedule is below."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked
-from parlab.pipeline.arguments import RULES
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
-from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.simulate import simulate
+from parlab.arguments import instance, one_of, whole
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, limit_tables, number_that_fits
+from parlab.pipeline.schedule import Schedule, check_sizes
+from parlab.pipeline.timeline import METRICS
 from parlab.world.units import several
+
+
+def check_search(costs: Any, memory_limit: Any, metric: Any = "makespan", tries: Any = None) -> None:
+    """Refuse what no search and no bound can use."""
+    instance("costs", costs, Costs)
+    as_limit(memory_limit)
+    if tries is not None:
+        whole("tries", tries, least=0)
+    one_of("metric", metric, METRICS)
 
 
 class Task(NamedTuple):
@@ -24,7 +32,6 @@ class Task(NamedTuple):
     tail: Any
 
 
-@checked(RULES)
 def lower_bound(
     p: int,
     m: int,
@@ -65,6 +72,10 @@ def lower_bound(
     >>> lower_bound(p=4, m=8), lower_bound(p=4, m=8, memory_limit=2)
     (27, 38)
     """
+    check_sizes(p=p, m=m)
+    check_search(costs, memory_limit, metric)
+    if like is not None:
+        instance("like", like, Schedule)
     tasks = rank_tasks(p, m, costs, memory_limit, like)
     if metric == "makespan":
         return max(map(_preemptive, tasks))
@@ -74,15 +85,6 @@ def lower_bound(
         return least
     entry = min(entries)
     return max(least, _preemptive(rank_tasks(p, m, costs, memory_limit, like, ends_on=entry)[entry]))
-
-
-@checked(RULES)
-def gap(schedule: Schedule, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> float:
-    """How far the makespan of a schedule is above the lower bound of its ranks, stages and microbatches, as a part of
-    the bound."""
-    p, m = schedule.num_ranks, schedule.num_microbatches
-    bound = lower_bound(p, m, costs, memory_limit, like=schedule)
-    return simulate(schedule, costs).makespan / bound - 1 if bound else 0.0
 
 
 def rank_tasks(

@@ -1,21 +1,20 @@
 """Schedules on a V: rank r has the stages r and 2p − 1 − r, so that a microbatch comes back to where it started.
 
-Letters as in `schedules.py`; a chunk is one of the two stages of a rank, half of its layers. F, I and W are times of a
-chunk, and where they are equal one of them is a slot.
+Letters as in `parlab/pipeline/schedules.py`; a chunk is one of the two stages of a rank, half of its layers. F, I and W
+are times of a chunk, and where they are equal one of them is a slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parlab.arguments import checked
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import RULES, check_sizes
 from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
-from parlab.pipeline.schedule import Schedule, title
-from parlab.pipeline.search import improve
-from parlab.pipeline.slots import LENGTH, Offsets, Slots
-from parlab.pipeline.weights import Filler, Rows, best_filled, order_of, skeleton_of
+from parlab.pipeline.schedule import Schedule, check_sizes, title
+from parlab.pipeline.search.bounds import check_search
+from parlab.pipeline.search.local import improve
+from parlab.pipeline.search.slots import LENGTH, Offsets, Slots
+from parlab.pipeline.search.weights import Filler, Rows, best_filled, order_of, skeleton_of
 
 
 def zb_v(p: int, m: int) -> Schedule:
@@ -28,7 +27,8 @@ def zb_v(p: int, m: int) -> Schedule:
     rank 0: 0F0 1F0 1I0 1W0 0F1 0I0 0W0 1F1 1I1 1W1 0I1 0W1
     """
     check_sizes(p=p, m=m)
-    ranks = [[action for action in _zb_v_rank(r, p, max(m, 2 * p - 1)) if action.microbatch < m] for r in range(p)]
+    full = m if m <= p else max(m, 2 * p - 1)  # the order of a longer run has waits that m ≤ p microbatches do not need
+    ranks = [[action for action in _zb_v_rank(r, p, full) if action.microbatch < m] for r in range(p)]
     return Schedule(ranks, name=title("ZB-V", p, m))
 
 
@@ -97,7 +97,6 @@ def one_f_one_b_v(p: int, m: int) -> Schedule:
     return Schedule(slots.rows(), name=title("1F1B-V", p, m))
 
 
-@checked(RULES)
 def v_controlled(
     p: int,
     m: int,
@@ -105,7 +104,6 @@ def v_controlled(
     memory_limit: Limit = None,
     *,
     tries: int | None = None,
-    seconds: float | None = None,
     metric: str = "makespan",
 ) -> Schedule:
     """The best on a V within a limit. It tries ZB-V, V-Half, V-Min and slower blocks, if they keep to the limit, each
@@ -114,7 +112,7 @@ def v_controlled(
     Args:
         costs: of a chunk, half of a rank's layers.
         memory_limit: chunks a rank, at least 2, or a `MemoryLimit` in bytes. None: no limit.
-        tries, seconds, metric: as of `zb_auto`.
+        tries, metric: as of `zb_auto`.
 
     Raises:
         ValueError: a limit below two chunks: a microbatch keeps both of a rank's.
@@ -125,6 +123,8 @@ def v_controlled(
     >>> [simulate(v_controlled(p=4, m=8, memory_limit=limit)).makespan for limit in (2, 4, 6, 8)]
     [101, 59, 53, 51]
     """
+    check_sizes(p=p, m=m)
+    check_search(costs, memory_limit, metric, tries)
     fits = _whole_chunks(memory_limit, p)
     if fits < 2:
         raise ValueError(
@@ -132,7 +132,7 @@ def v_controlled(
         )
     filled = [best_filled(Filler(rows, costs, memory_limit), [rows], metric) for rows in _blocks_within(p, m, fits)]
     start = Schedule(min(filled, key=order_of(metric)).rows, name=title("V by search", p, m))
-    return improve(start, costs, memory_limit, tries=tries, seconds=seconds, metric=metric).schedule
+    return improve(start, costs, memory_limit, tries=tries, metric=metric).schedule
 
 
 def _timed(slots: Slots) -> Rows:

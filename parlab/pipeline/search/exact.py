@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked
 from parlab.pipeline.actions import Action
-from parlab.pipeline.arguments import RULES
-from parlab.pipeline.bounds import lower_bound, rank_tasks
 from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, changes_of_kept, limit_tables
-from parlab.pipeline.schedule import Schedule, title
-from parlab.pipeline.search import zb_auto
+from parlab.pipeline.schedule import Schedule, check_sizes, title
+from parlab.pipeline.search.bounds import check_search, lower_bound, rank_tasks
+from parlab.pipeline.search.straight import zb_auto
 from parlab.pipeline.simulate import simulate
 
 MOST_RANKS, MOST_MICROBATCHES = 3, 4
@@ -28,7 +26,6 @@ class State(NamedTuple):
     rows: tuple[tuple[Action, ...], ...]
 
 
-@checked(RULES)
 def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> Schedule:
     """The shortest schedule by makespan of stage r on rank r, among all with full or split backwards within the memory.
 
@@ -51,6 +48,8 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     >>> simulate(zb_h1(p=3, m=3), costs).makespan, simulate(best_schedule(p=3, m=3, costs=costs), costs).makespan
     (27, 27)
     """
+    check_sizes(p=p, m=m)
+    check_search(costs, memory_limit)
     if p > MOST_RANKS or m > MOST_MICROBATCHES:
         raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
     least = lower_bound(p, m, costs, memory_limit)
