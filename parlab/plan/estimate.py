@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from parlab.arguments import checked, instance, optional
+from parlab.arguments import instance
 from parlab.nn.config import Config, LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.closed_forms import Column, in_flight
-from parlab.plan.arguments import RULES
-from parlab.plan.layout import Case, Layout, Sizes, check_rules, joint_rules, layouts, own_rules
+from parlab.plan.arguments import MOST_TOKENS, count, float_itemsize
+from parlab.plan.layout import Case, Layout, Sizes, check_layouts, check_rules, joint_rules, own_rules
 from parlab.plan.machine import Hardware, Machine
 from parlab.plan.seconds import step_seconds
 from parlab.plan.software import Software, software_of
 from parlab.tensor.costs import SOFTMAX
 from parlab.world import Cluster
 from parlab.zero import MIXED, StateBytes
-
-PACES = {"hardware": optional(partial(instance, kind=Hardware)), "software": optional(partial(instance, kind=Software))}
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,19 @@ def _added(by_kind: dict[str, Any]) -> Any:
     return reduce(add, by_kind.values())
 
 
-@checked(RULES | PACES | {"layout": layouts})
+def check_job(config: Any, cluster: Any, batch: Any, sequence: Any, hardware: Any | None, software: Any | None) -> None:
+    """Refuse a model, a cluster, sizes or paces that are none; `estimate` and `search` share these arguments."""
+    if not isinstance(config, Config):
+        raise ValueError(f"config={config!r:.60}: a LlamaConfig or a GPTConfig is needed")
+    instance("cluster", cluster, Cluster)
+    count("batch", batch, MOST_TOKENS)
+    count("sequence", sequence, MOST_TOKENS)
+    if hardware is not None:
+        instance("hardware", hardware, Hardware)
+    if software is not None:
+        instance("software", software, Software)
+
+
 def estimate(
     config: Config,
     cluster: Cluster,
@@ -111,6 +121,10 @@ def estimate(
     >>> f"{found.total_seconds:.1f} s, {found.mfu:.0%} of the peak, {found.total_bytes / 2**30:.0f} GiB"
     '6.6 s, 40% of the peak, 71 GiB'
     """
+    check_job(config, cluster, batch, sequence, hardware, software)
+    check_layouts(layout)
+    instance("state", state, StateBytes)
+    float_itemsize("itemsize", itemsize)
     check_rules(layout, own_rules(layout))
     check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
     case = Case(config, layout, batch, sequence, state, itemsize, software or software_of(cluster))

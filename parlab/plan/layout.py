@@ -83,17 +83,17 @@ class Layout:
         return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
 
 
-def layouts(name: str, value: Any) -> None:
-    """The rule of an argument: a layout, or columns of one layout or more."""
-    instance(name, value, Layout)
-    columns = {knob: np.shape(column) for knob, column in vars(value).items() if np.ndim(column)}
+def check_layouts(layout: Any) -> None:
+    """Refuse what is no layout, columns of different lengths, and columns of none."""
+    instance("layout", layout, Layout)
+    columns = {knob: np.shape(column) for knob, column in vars(layout).items() if np.ndim(column)}
     try:
         shape = np.broadcast_shapes(*columns.values())
     except ValueError:
         said = ", ".join(f"{knob} {list(size)}" for knob, size in columns.items())
-        raise ValueError(f"{name}: columns of the shapes {said}: make them as long as each other") from None
+        raise ValueError(f"layout: columns of the shapes {said}: make them as long as each other") from None
     if 0 in shape:
-        raise ValueError(f"{name}={value}: at least one layout is needed")
+        raise ValueError(f"layout={layout}: at least one layout is needed")
 
 
 class Sizes:

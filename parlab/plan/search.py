@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import checked, instance, optional
+from parlab.arguments import flag, instance, positive
 from parlab.nn.config import Config
-from parlab.plan.arguments import RULES
-from parlab.plan.estimate import PACES, Estimate, estimate, evaluate
-from parlab.plan.layout import Case, Layout, Sizes, check_rules, layouts, own_rules, possible
+from parlab.plan.arguments import MOST_RANKS, count
+from parlab.plan.estimate import Estimate, check_job, estimate, evaluate
+from parlab.plan.layout import Case, Layout, Sizes, check_layouts, check_rules, own_rules, possible
 from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.software import MESH, Software, software_of
 from parlab.world import Cluster
@@ -169,7 +168,6 @@ class Why(list[Neighbour]):
         return lines + [f"  from {format_bytes(e.total_bytes)} on {e.layout}: {e.total_seconds:.3f} s" for e in later]
 
 
-@checked(RULES | PACES)
 def search(
     config: Config,
     cluster: Cluster,
@@ -201,6 +199,11 @@ def search(
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
     dp 128, pp 16, cp 1, tp 8, chunks 8, ZeRO-2, looped_bfs, sequence parallel
     """
+    check_job(config, cluster, batch, sequence, hardware, software)
+    count("ranks", ranks, MOST_RANKS)
+    if memory is not None:
+        positive("memory", memory)
+    flag("offload", offload)
     machine = Machine(cluster, hardware)
     memory = machine.device.memory if memory is None else memory
     sizes, divisors = Sizes(config), _divisors(ranks)
@@ -258,7 +261,6 @@ def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
     return dict(zip(names, axes, strict=True))
 
 
-@checked({"plans": partial(instance, kind=Plans), "layout": optional(layouts)})
 def why(plans: Plans, layout: Layout | None = None) -> Why:
     """The neighbours of `layout` among the possible layouts. None: of the best one.
 
@@ -270,6 +272,9 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     Raises:
         ValueError: nothing fits, or the layout is not possible.
     """
+    instance("plans", plans, Plans)
+    if layout is not None:
+        check_layouts(layout)
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = vars(plans.layouts), vars(base.layout)
     # One field differs, or two sizes of the mesh

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked, instance, one_of, optional
+from parlab.arguments import instance, one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.estimate import estimate, kept_of_layer
@@ -81,7 +80,6 @@ class Validation(list[Row]):
         return "\n".join(lines)
 
 
-@checked({"hardware": optional(partial(instance, kind=Hardware)), "without": optional(partial(one_of, choices=TERMS))})
 def validation(hardware: Hardware | None = None, without: str | None = None) -> Validation:
     """Predict every published row of `published.toml`, which names their sources.
 
@@ -96,6 +94,10 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
     >>> f"{mean:.1%}, {worst:.1%}"
     '1.8%, 3.2%'
     """
+    if hardware is not None:
+        instance("hardware", hardware, Hardware)
+    if without is not None:
+        one_of("without", without, TERMS)
     found = Validation()
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
         for values in family["rows"]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import amount, instance
 from parlab.arrays import Array
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Schedule, one_f_one_b
-from parlab.train.arguments import RULES, Choices, check_batch, check_model, check_settings
+from parlab.train.arguments import Choices, check_batch, check_choices, check_model, check_settings
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import is_expert, owner_in_copy
 from parlab.train.parts import Parts
@@ -70,7 +70,6 @@ class Trainer(Parts):
     True
     """
 
-    @checked(RULES)
     def __init__(
         self,
         mesh: Mesh,
@@ -92,9 +91,11 @@ class Trainer(Parts):
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
     ) -> None:
-        check_model(mesh, model, optimizer)
+        instance("mesh", mesh, Mesh)
+        instance("model", model, Llama)
         if schedule is None:
             schedule = one_f_one_b(mesh.pp.size, mesh.pp.size)
+        instance("schedule", schedule, Schedule)
         if layout is None:
             layout = "contiguous" if attention == "ulysses" else "zigzag"
         settings = Choices(
@@ -109,12 +110,13 @@ class Trainer(Parts):
             auxiliary,
             bias_rate,
         )
+        check_choices(settings)
+        check_model(mesh, model, optimizer)
         check_settings(mesh, model.config, schedule, settings)
         super().__init__(
             mesh, model, optimizer, schedule, settings, dtype=dtype, loss_scale=loss_scale, max_norm=max_norm
         )
 
-    @checked(RULES)
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
         """Train on a batch. Every rank is given the whole batch, and takes its rows and columns of it.
 
@@ -128,6 +130,8 @@ class Trainer(Parts):
                 all; before any message.
             MismatchError: the first batch is not the same on every rank.
         """
+        if lr is not None:
+            amount("lr", lr)
         check_batch(self, tokens, targets)
         return train_step(self, tokens, targets, lr)
 
