@@ -215,43 +215,6 @@ def test_a_run_that_is_refused_leaves_no_folder(config, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--mesh", "dp=0"], "--mesh dp=0: dp=0: must be a whole number, at least 1"),
-        (["--mesh", "zp=2"], "--mesh zp=2: axes and sizes are needed"),
-        (["--mesh", "dp=2,ep=2"], "ep=2: the model has no experts; use ep=1, or a Mixtral"),
-        (["--mesh", "dp=2,dp=4"], "--mesh dp=2,dp=4: dp is there twice; give it one size"),
-        (["--mesh", "dp=²"], "--mesh dp=²: axes and sizes are needed"),
-        (["--microbatches", "0"], "--microbatches=0: must be a whole number from 1 to 262144"),
-        (["--microbatches", "0", "--mesh", "pp=2"], "--microbatches=0: must be a whole number from 1 to 262144"),
-        (["--chunks", "0", "--schedule", "gpipe"], "--chunks=0: must be a whole number from 1 to 262144"),
-        (
-            ["--chunks", "-1", "--schedule", "gpipe", "--mesh", "pp=2"],
-            "--chunks=-1: must be a whole number from 1 to 262144",
-        ),
-        (["--schedule", "best", "--mesh", "pp=2"], "--schedule='best': use one of gpipe"),
-        (["--zero", "4"], "--zero=4: must be a whole number from 0 to 3"),
-        (["--resume"], "--resume needs --folder"),
-        (["--resume", "--folder", "nowhere"], "nowhere has no index.json"),
-        (["--mesh", "dp=5"], "dp=5: 16 rows do not divide"),
-        (["--mesh", "pp=3"], "use a multiple of 6, or a number of microbatches that divides 16"),
-        (
-            ["--mesh", "pp=2", "--schedule", "interleaved_one_f_one_b", "--chunks", "3"],
-            "use at most 4 stages, with fewer ranks or fewer chunks a rank",
-        ),
-        (["--steps", "0"], "--steps=0: must be"),
-        (["--every", "0"], "--every=0: must be"),
-        (["--config", "nowhere.toml"], "nowhere.toml"),
-    ],
-)
-def test_what_cannot_be_trained_is_said_in_1_line_with_status_2(arguments, words, capsys):
-    assert cli.main(["train", "--steps", "1", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("parlab train: ")
-    assert words in said
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("[training]\nrate = 1", r"name in \[training\]='rate': use one of steps, lr"),

@@ -7,10 +7,21 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from parlab.cli.options import MESH_RANKS, MOST_ACTIONS, Words, path, say
+from parlab.cli.options import Words, path, say
 
 if TYPE_CHECKING:
     from parlab.training_run import Settings
+
+MESH_RANKS = 256  # the most that a model is cut among: one thread a rank
+MOST_ACTIONS = 2**18  # of a pipeline's schedule
+NAMES = {  # of the library's arguments, as options
+    **{name: f"--{name}" for name in ("schedule", "microbatches", "chunks", "zero", "attention", "recompute")},
+    "p": "pp",
+    "m": "--microbatches",
+    "folder": "--folder",
+    "every": "--every",
+    "stop_after": "--steps",
+}
 
 
 def add(words: Words) -> None:
@@ -21,7 +32,7 @@ def add(words: Words) -> None:
     word.add_argument("--resume", action="store_true", help="go on from the checkpoint in --folder, on any mesh")
     word.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     word.add_argument("--steps", type=int, help="how many of this run; else all")
-    word.set_defaults(command=train)
+    word.set_defaults(command=train, names=NAMES)
 
 
 def add_layout(word: argparse.ArgumentParser) -> None:
@@ -30,7 +41,7 @@ def add_layout(word: argparse.ArgumentParser) -> None:
     word.add_argument(
         "--schedule", default="one_f_one_b", help="of the pipeline: gpipe, zb_h1, interleaved_one_f_one_b, ..."
     )
-    word.add_argument("--microbatches", type=int, help="else two for each of the pipeline's ranks")
+    word.add_argument("--microbatches", type=int, help="else two for each rank of a pipeline, and one without")
     word.add_argument("--chunks", type=int, default=2, help="a rank, of schedules that have several")
     word.add_argument("--zero", type=int, default=1, help="0, 1, 2 or 3")
     word.add_argument("--attention", default="ring", help="over cp: ring, ulysses or allgather")
