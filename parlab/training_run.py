@@ -203,7 +203,8 @@ def train(
         folder: for checkpoints, every `every` steps and at the end; None: none.
         resume: go on from the checkpoint there.
         stop_after: steps of this run; None: all.
-        tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, and seconds left.
+        tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, seconds left, and how
+            many steps of this run were skipped because a gradient overflowed.
         options: of `Trainer`.
 
     Raises:
@@ -237,16 +238,19 @@ def train(
         mesh = Mesh(comm, **axes)
         trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
         losses: list[float] = []
+        skipped = 0
         began = time.perf_counter()
         for step in range(done, last):
             batch = samples.batch(trainer.samples, settings.batch, xp=trainer.xp)
-            losses.append(trainer.step(*batch, settings.rate(step)).loss)
+            result = trainer.step(*batch, settings.rate(step))
+            losses.append(result.loss)
+            skipped += result.skipped
             if folder is not None and ((step + 1) % every == 0 or step + 1 == last):
                 save(trainer, folder, notes=notes)
             if comm.rank == 0:
                 seconds = (time.perf_counter() - began) / len(losses)
                 rate = settings.batch * settings.length / seconds
-                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds)
+                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds, skipped)
         return losses
 
     with locked(Path(folder), "training") if folder is not None else nullcontext():

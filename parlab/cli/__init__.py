@@ -28,8 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a rank program of `parlab run` raises is raised.
 
     Returns:
-        The exit status: 0; 1 where `parlab doctor` finds that something needed is missing; 2 where the arguments cannot
-        be used; 130 after Ctrl-C; 141 where nobody reads what is printed any more (`| head`).
+        The exit status: 0; 1 where `parlab doctor` finds that something needed is missing, or the last losses of
+        `parlab train` are not numbers; 2 where the arguments cannot be used; 130 after Ctrl-C; 141 where nobody reads
+        what is printed any more (`| head`).
     """
     parser = Parser(prog="parlab", description="A laboratory for large-model parallel training.")
     words = parser.add_subparsers(dest="word", required=True)

@@ -55,7 +55,10 @@ def add_layout(word: argparse.ArgumentParser) -> None:
 
 
 def train(chosen: argparse.Namespace) -> int:
-    """Train a small Llama or Mixtral, cut along any axes; every mesh computes one rank's losses, up to rounding."""
+    """Train a small Llama or Mixtral, cut along any axes; every mesh computes one rank's losses, up to rounding.
+
+    The status is 1 if the mean of the last losses is not a number.
+    """
     from parlab import training_run
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
@@ -67,9 +70,13 @@ def train(chosen: argparse.Namespace) -> int:
     )
     check_size(settings)
     mesh, options = layout(chosen)
-    live = sys.stdout.isatty()
+    live, skipped = sys.stdout.isatty(), 0
 
-    def tell(step: int, loss: float, rate: float, left: float) -> None:
+    def tell(step: int, loss: float, rate: float, left: float, now_skipped: int) -> None:
+        nonlocal skipped
+        if now_skipped and not skipped:
+            say(f"{chr(10) if live else ''}step {step} is skipped: a gradient overflowed, and no weight changed")
+        skipped = now_skipped
         if live or step == 1 or step % 25 == 0 or step == settings.steps:
             line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
             say(f"\r{line}" if live else line, end="" if live else "\n")
@@ -87,9 +94,11 @@ def train(chosen: argparse.Namespace) -> int:
     least = settings.entropy
     unseen = "which no model can pass on text that it has not seen"
     floor = "" if least is None else f"; the entropy of the text's source, {unseen}, is {least:.4f}"
+    if skipped:
+        say(f"{chr(10) if live else ''}{skipped} of {len(losses)} steps skipped: a gradient overflowed")
     mean = sum(losses[-25:]) / len(losses[-25:])
     say(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
-    return 0
+    return int(math.isnan(mean))
 
 
 def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:

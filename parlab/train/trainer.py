@@ -51,7 +51,9 @@ class Trainer(Parts):
         overlap_gather: at zero 1 and 2. New weights are gathered beside the next step's forward; a program that ends
             after a step calls `finish()`.
         keep_last_block: at zero 3. Each rank keeps its last block gathered from its forward to its backward.
-        auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it.
+        auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it. Its loads
+            are those of the whole batch, on every mesh: with several microbatches a step first runs all of them forward
+            to count.
         bias_rate: γ of the bias that balances a Mixtral's experts without a loss.
 
     Raises:
