@@ -12,9 +12,11 @@ import numpy as np
 from parlab.arguments import flag, instance, positive
 from parlab.nn.config import Config
 from parlab.plan.arguments import MOST_RANKS, count
+from parlab.plan.case import Case, Sizes
 from parlab.plan.estimate import Estimate, check_job, estimate, evaluate
-from parlab.plan.layout import Case, Layout, Sizes, check_layouts, check_rules, own_rules, possible
+from parlab.plan.layout import Layout, check_layouts
 from parlab.plan.machine import Hardware, Machine, hardware_of
+from parlab.plan.rules import check_rules, own_rules, possible
 from parlab.plan.software import MESH, Software, software_of
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
@@ -209,14 +211,14 @@ def search(
     sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
         **dict.fromkeys(MESH, divisors),
-        "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
+        "chunks": sorted({v for layers in range(sizes.num_layers, sizes.num_layers + 3) for v in _divisors(layers)}),
         "microbatch": [b for b in range(1, 17) if batch % b == 0],  # as in papers: a pipeline needs many
         "sequence_parallel": [False, True],
-        "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
+        "recompute": ["none", "full"] if sizes.fused_attention else ["none", "selective", "full"],
         "zero": [1, 2, 3],  # 0 is never faster nor smaller
         "schedule": ["1f1b", "looped_bfs"],
         "offload": [False, True] if offload else [False],
-        "ep": _divisors(sizes.experts) if sizes.experts else [1],
+        "ep": _divisors(sizes.num_experts) if sizes.num_experts else [1],
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")

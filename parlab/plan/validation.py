@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from parlab.arguments import instance, one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
+from parlab.plan.case import Case
 from parlab.plan.estimate import estimate, kept_of_layer
-from parlab.plan.layout import Case, Layout
+from parlab.plan.layout import Layout
 from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.seconds import layer_seconds, total
 from parlab.plan.software import PROGRAMS, Software
@@ -146,6 +147,6 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without
     if unit == "GB":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
         state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
         return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
-    again = found.flops / 3 - 2 * batch * sequence * case.E * case.V  # the head is not made again
+    again = found.flops / 3 - 2 * batch * sequence * case.hidden_size * case.vocab_size  # the head is not made again
     flops = found.flops + (again if layout.recompute == "full" else 0)
     return flops / seconds / layout.ranks / 1e12

@@ -3,9 +3,9 @@
 Tensor parallelism does not cut an expert. Its ranks have the same tokens, run the same experts on them, and get the
 same gradients. Under sequence parallelism each runs them on its own tokens, and the gradients are summed over tp.
 
-The load is that of the whole batch, whatever rank a token is on and whatever microbatch it is in: for the bias, which moves
-after the step, and for the auxiliary loss, whose gradient needs it in the first backward. So a step of several microbatches
-begins with a first pass, forward alone, that counts (`BatchExperts`, and `count_loads` in `step.py`).
+The load is that of the whole batch, whatever rank a token is on and whatever microbatch it is in: for the bias, which
+moves after the step, and for the auxiliary loss, whose gradient needs it in the first backward. So a step of several
+microbatches begins with a first pass, forward alone, that counts (`BatchExperts`, and `count_loads` in `step.py`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def groups_of_tokens(mesh: Mesh, settings: Choices) -> list[Comm]:
 
 
 def take_counts(mixtures: Mapping[int, BatchExperts], groups: Sequence[Comm], like: Array) -> list[list[int]]:
-    """The pairs on each expert that the mixtures have counted, of all ranks: `[L][N]`; they count anew. All ranks call it.
+    """The pairs on each expert that the mixtures of all ranks have counted: `[L][N]`; they count anew.
 
     Args:
         mixtures: the model's, by layer; those of other ranks of the pipeline have counted nothing.

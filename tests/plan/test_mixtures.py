@@ -14,8 +14,8 @@ from parlab.nn.optimizer import AdamW
 from parlab.nn.published_mixtures import MIXTRALS, MIXTURES
 from parlab.pipeline import one_f_one_b
 from parlab.plan import LLAMA_8B, Layout, estimate, search
+from parlab.plan.case import Case
 from parlab.plan.estimate import kept_of_experts, kept_of_layer
-from parlab.plan.layout import Case
 from parlab.plan.machine import Machine
 from parlab.train import Mesh, Trainer, bytes_by_strategy
 from parlab.world import CLASSROOM, DGX_H100
@@ -86,15 +86,16 @@ def test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_emb
     found = estimate(MIXTRAL, DGX_H100, layout, batch=64, sequence=4096).bytes
     case = Case(MIXTRAL, layout, 64, 4096)
     rank, fewer, params = case.stages[1]  # in the middle: 8 layers
-    assert (int(rank), int(case.layers * case.v - fewer)) == (1, 8)
+    assert (int(rank), int(case.chunk_layers * case.chunks - fewer)) == (1, 8)
     state = mixture_memory(MIXTURES["mixtral-8x7b"], 8, dp=8, ep=ep)
-    experts = 8 * case.layer_experts
+    experts = 8 * case.layer_expert_params
     assert experts == state.experts
     if tp == 1:
         assert params == state.dense
         assert 12 * (params / 8 + experts * ep / 8) == state.optimizer
     of_ranks = [
-        (params, (case.layers * case.v - fewer) * case.layer_experts) for _, fewer, params in case.stages
+        (params, (case.chunk_layers * case.chunks - fewer) * case.layer_expert_params)
+        for _, fewer, params in case.stages
     ]  # without experts, and experts
     assert found["weights"] in [2 * (params + experts) for params, experts in of_ranks]
     assert found["optimizer"] in [12 * (params / 8 + experts * ep / 8) for params, experts in of_ranks]
