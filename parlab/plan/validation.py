@@ -58,18 +58,10 @@ class Validation(list[Row]):
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
         """The mean and the greatest absolute error of each family."""
-        return self._errors("family")
-
-    @property
-    def errors_of_kinds(self) -> dict[str, tuple[float, float]]:
-        """The mean and the greatest absolute error of all fitted rows, of all formulas, and of all unseen rows."""
-        return self._errors("kind")
-
-    def _errors(self, field: str) -> dict[str, tuple[float, float]]:
-        groups: dict[str, list[float]] = {}
+        families: dict[str, list[float]] = {}
         for row in self:
-            groups.setdefault(getattr(row, field), []).append(abs(row.error))
-        return {name: (sum(of) / len(of), max(of)) for name, of in groups.items()}
+            families.setdefault(row.family, []).append(abs(row.error))
+        return {name: (sum(of) / len(of), max(of)) for name, of in families.items()}
 
     def __str__(self) -> str:
         lines = []

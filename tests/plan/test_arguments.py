@@ -21,7 +21,6 @@ from parlab.plan import (
     validation,
     why,
 )
-from parlab.plan.search import _change
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 
 FREE = Cluster.uniform(0, math.inf, flops=math.inf, memory_bandwidth=math.inf)
@@ -166,9 +165,12 @@ def test_on_a_cluster_on_which_nothing_takes_time_each_neighbour_takes_as_long()
     assert (plans.grid.mfu == 0).all()
 
 
-@pytest.mark.parametrize(("now", "before", "change"), [(3, 2, 0.5), (0, 2, -1), (0.0, 0.0, 0), (1e-9, 0.0, math.inf)])
-def test_the_change_of_a_step_is_relative_and_without_end_where_it_took_no_time(now, before, change):
-    assert _change(now, before) == change
+def test_beside_a_step_that_takes_no_time_an_optimizer_on_the_host_is_infinitely_slower_and_all_else_as_fast():
+    plans = search(LLAMA_8B, FREE, 8, batch=8, sequence=64, offload=True, hardware=Hardware(host_link=1e-3))
+    assert plans.best.total_seconds == 0
+    change = {(n.knob, n.change, n.binds.partition(":")[0]) for n in why(plans)}
+    assert ("offload", math.inf, "optimizer") in change
+    assert {change for knob, change, _ in change if knob != "offload"} == {0.0}
 
 
 def test_a_peak_without_end_is_never_used():

@@ -155,3 +155,13 @@ def test_the_command_plans_a_mixtral_by_its_short_name(capsys):
     said = capsys.readouterr().out
     assert ", ep " in said
     assert "  ep\n" in said
+
+
+def test_the_ranks_of_ep_lie_a_pipeline_apart_so_mixtral_8x7bs_rows_all_leave_the_node():
+    """dp 8, pp 8, ep 8 on nodes of 8: by Llama 3's order a rank of ep has each of the others on another node."""
+    found = estimate(MIXTRAL, DGX_H100, Layout(dp=8, pp=8, ep=8), batch=64, sequence=4096)
+    sent = 4096 * 2 * 4096 * 2  # bytes of a dispatch: two experts of each of 4096 tokens of 4096 elements
+    machine = Machine(DGX_H100, None)
+    exchange = sent * 7 / 8 / machine.inter + machine.hardware.collective
+    exchanges = 32 / 8 * 8 * 4  # layers of a rank, microbatches, and two forward and two backward
+    assert found.seconds["ep"] == pytest.approx(exchanges * exchange)

@@ -364,3 +364,24 @@ def test_of_131072_tokens_the_best_takes_10_3_s_and_9_7_where_zero_3_gathers_onc
     once = search(LLAMA_405B, DGX_H100, 16384, **asked, software=PROGRAMS["llama_3"].but(gathers_once=True)).best
     assert (round(each.total_seconds, 1), round(once.total_seconds, 1)) == (10.3, 9.7)
     assert (once.layout.cp, once.layout.pp, once.layout.zero) == (16, 2, 3)
+
+
+def test_zero_is_searched_where_cp_alone_has_several_ranks_and_not_among_one():
+    for axes, stages in (({"dp": 1, "cp": 8}, [1, 2, 3]), ({"dp": 1, "cp": 1}, [1])):
+        zero = search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=8192, **axes).layouts.zero
+        numbers, counts = np.unique(zero, return_counts=True)
+        assert numbers.tolist() == stages
+        assert len(set(counts)) == 1
+
+
+def test_an_exactly_full_limit_fits_and_a_byte_less_does_not():
+    asked = {"batch": 2048, "sequence": 8192, "cp": 1}
+    plans = search(LLAMA_405B, DGX_H100, 16384, **asked)
+    last = plans.flips()[-1]
+    assert plans.flips(high=last.total_bytes)[-1].layout == last.layout
+    assert last.layout not in [e.layout for e in plans.flips(high=last.total_bytes - 1)]
+    full = search(LLAMA_405B, DGX_H100, 16384, memory=last.total_bytes, **asked)
+    assert full.best.layout == last.layout
+    assert full.front()[0].layout == last.layout
+    less = search(LLAMA_405B, DGX_H100, 16384, memory=last.total_bytes - 1, **asked)
+    assert less.best.layout != last.layout
