@@ -38,7 +38,7 @@ def by_loops(config, cluster, ranks, batch, sequence, memory, **fixed):
     return best
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(30))
 def test_the_best_is_that_of_plain_loops(seed):
     draw = np.random.default_rng(seed)
     config, ranks = SMALL[seed % 2], int(draw.choice([2, 4]))
@@ -314,14 +314,14 @@ def test_in_a_rack_tp_8_stays_the_best_of_whole_sequences(gpus):
 def test_405b_cut_128_fold_fits_and_costs_1_percent_on_16384_gpus_and_a_fifth_on_256():
     """Memory does not demand 256 pieces: time prefers them. On 256 GPUs all other cuts are at least 15 % slower."""
     every = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192)
-    cuts = np.array([layout.tp * layout.cp * layout.pp for layout in every.layouts])
+    cuts = every.layouts.tp * every.layouts.cp * every.layouts.pp
     fits = every.bytes <= every.memory
     assert (fits & (cuts == 128)).sum() == 5041
     best = {cut: every.seconds[fits & (cuts == cut)].min() for cut in (128, 256)}
     assert best[256] == every.best.total_seconds
     assert 1 < best[128] / best[256] < 1.01
     few = search(LLAMA_405B, DGX_H100, 256, batch=2048, sequence=8192)
-    cuts = np.array([layout.tp * layout.cp * layout.pp for layout in few.layouts])
+    cuts = few.layouts.tp * few.layouts.cp * few.layouts.pp
     fits = few.bytes <= few.memory
     found = [few.seconds[fits & part].min() for part in (cuts == 256, cuts == 128, cuts != 256)]
     assert [round(float(seconds)) for seconds in found] == [371, 448, 433]
