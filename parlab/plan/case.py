@@ -73,7 +73,7 @@ class Case(Sizes):
         gradient_bytes: of a gradient that travels.
         token_ranks: how many ranks divide the tokens between tensor parallelism's regions.
         microbatches: m, of a replica.
-        pipeline: what `parlab.pipeline.closed_forms` needs.
+        pipeline: the four sizes that `parlab.pipeline.closed_forms` takes.
         tokens: of a microbatch on a rank.
         input_bytes: of a layer's input.
         own_kv_heads: of a rank.

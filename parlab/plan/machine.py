@@ -46,7 +46,7 @@ class Hardware:
         if self.attention is not None:
             fraction("attention", self.attention)
         for name in ("memory", "intra", "inter"):
-            if getattr(self, name) != np.inf:  # what takes no time
+            if getattr(self, name) != np.inf:  # inf: it takes no time
                 fraction(name, getattr(self, name))
         if self.processors is not None:
             whole("processors", self.processors, 1)
