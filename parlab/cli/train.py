@@ -71,11 +71,12 @@ def train(chosen: argparse.Namespace) -> int:
     check_size(settings)
     mesh, options = layout(chosen)
     live, skipped = sys.stdout.isatty(), 0
+    after = "\n" if live else ""  # after a line that is written over
 
     def tell(step: int, loss: float, rate: float, left: float, now_skipped: int) -> None:
         nonlocal skipped
         if now_skipped and not skipped:
-            say(f"{chr(10) if live else ''}step {step} is skipped: a gradient overflowed, and no weight changed")
+            say(f"{after}step {step} is skipped: a gradient overflowed, and no weight changed")
         skipped = now_skipped
         if live or step == 1 or step % 25 == 0 or step == settings.steps:
             line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
@@ -94,10 +95,9 @@ def train(chosen: argparse.Namespace) -> int:
     least = settings.entropy
     unseen = "which no model can pass on text that it has not seen"
     floor = "" if least is None else f"; the entropy of the text's source, {unseen}, is {least:.4f}"
-    if skipped:
-        say(f"{chr(10) if live else ''}{skipped} of {len(losses)} steps skipped: a gradient overflowed")
+    told = f"{skipped} of {len(losses)} steps skipped: a gradient overflowed\n" if skipped else ""
     mean = sum(losses[-25:]) / len(losses[-25:])
-    say(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
+    say(f"{after}{told}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
     return int(math.isnan(mean))
 
 
@@ -106,15 +106,16 @@ def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
     from parlab.training_run import schedule_of
 
     mesh = _mesh(chosen.mesh)
-    pp, m = mesh.get("pp", 1), chosen.microbatches
-    actions = pp * chosen.chunks * (m or 2 * pp)
+    pp = mesh.get("pp", 1)
+    m = chosen.microbatches or (2 * pp if pp > 1 else 1)
+    actions = pp * chosen.chunks * m
     if actions > MOST_ACTIONS:
-        said = f"--mesh pp={pp}, --microbatches={m or 2 * pp}, --chunks={chosen.chunks}"
+        said = f"--mesh pp={pp}, --microbatches={m}, --chunks={chosen.chunks}"
         raise ValueError(f"{said}: their product is {actions}, and {MOST_ACTIONS} is the most; use smaller numbers")
     options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
     if chosen.float16:
         options["dtype"] = "float16"
-    options["schedule"] = schedule_of(chosen.schedule, pp, m, chosen.chunks)
+    options["schedule"] = schedule_of(chosen.schedule, pp, chosen.microbatches, chosen.chunks)
     return mesh, options
 
 

@@ -132,8 +132,6 @@ ROWS = [
         made(reduce="each"),
         "reduce='each' at zero=1: its gradients are whole, and reduced once; use zero=2 or 3",
     ),
-    ("max_norm", made(max_norm=0), "max_norm=0: must be a number greater than 0"),
-    ("dtype", made(dtype="int8"), "dtype='int8': float64, float32 or"),
     ("loss_scale", made(loss_scale=8), "loss_scale=8: must be a LossScale"),
     ("tokens", step({}, [[1]]), "tokens=[[1]]: an array [batch, sequence] of whole numbers is needed"),
     ("tokens", step({}, ONE + 17), "tokens hold 17..17: the vocabulary has 0..16"),
