@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab import pipeline, run
-from parlab.arguments import Rule, amount, check_fields, checked, flag, instance, one_of, optional, positive, whole
+from parlab.arguments import amount, flag, instance, one_of, positive, whole
 from parlab.arguments import text as check_text
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource, Mixtral, MixtralConfig, warmup_cosine
 from parlab.nn.config import REQUIRED
 from parlab.pipeline import Schedule
 from parlab.train import Mesh, Samples, Trainer, load, read_index, save
-from parlab.train.arguments import folder as check_folder
+from parlab.train.arguments import check_folder
 from parlab.train.lock import locked
 from parlab.world import Comm, Run
 
@@ -43,24 +42,6 @@ TABLES = {  # of a file of settings, and the names in each
     "model": tuple(field.name for field in fields(MixtralConfig) if field.name not in ("vocab_size", "other")),
     "data": ("text", "characters", "length", "batch"),
     "training": ("steps", "lr", "warmup_steps", "weight_decay", "max_norm", "dtype", "seed", "auxiliary", "bias_rate"),
-}
-
-COUNT = partial(whole, least=1)
-SETTINGS: dict[str, Rule] = {
-    "model": partial(instance, kind=Mapping),
-    "text": optional(check_text),
-    "characters": COUNT,
-    "length": COUNT,
-    "batch": COUNT,
-    "steps": COUNT,
-    "lr": partial(positive, finite=True),
-    "warmup_steps": partial(whole, least=0),
-    "weight_decay": amount,
-    "max_norm": optional(positive),
-    "dtype": partial(one_of, choices=("float32", "float64")),
-    "seed": partial(whole, least=0),
-    "auxiliary": amount,
-    "bias_rate": amount,
 }
 
 
@@ -92,7 +73,20 @@ class Settings:
     bias_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        check_fields(self, SETTINGS)
+        instance("model", self.model, Mapping)
+        if self.text is not None:
+            check_text("text", self.text)
+        for count in ("characters", "length", "batch", "steps"):
+            whole(count, getattr(self, count), 1)
+        positive("lr", self.lr, finite=True)
+        whole("warmup_steps", self.warmup_steps, 0)
+        amount("weight_decay", self.weight_decay)
+        if self.max_norm is not None:
+            positive("max_norm", self.max_norm)
+        one_of("dtype", self.dtype, ("float32", "float64"))
+        whole("seed", self.seed, 0)
+        amount("auxiliary", self.auxiliary)
+        amount("bias_rate", self.bias_rate)
         if self.steps <= self.warmup_steps:
             warmup = f"warmup_steps={self.warmup_steps}"
             raise ValueError(f"steps={self.steps}: must be more than {warmup}: use more, or set fewer warmup_steps")
@@ -191,24 +185,6 @@ def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: 
     return make(ranks, microbatches or 2 * ranks)
 
 
-def _check_axes(name: str, value: Any) -> None:
-    instance(name, value, Mapping)
-    for axis, size in value.items():
-        one_of("axis of the mesh", axis, AXES)
-        whole(axis, size, 1)
-
-
-RULES: dict[str, Rule] = {
-    "settings": partial(instance, kind=Settings),
-    "axes": _check_axes,
-    "folder": optional(check_folder),
-    "resume": flag,
-    "every": COUNT,
-    "stop_after": optional(COUNT),
-}
-
-
-@checked(RULES)
 def train(
     settings: Settings,
     axes: Mapping[str, int],
@@ -227,13 +203,25 @@ def train(
         folder: for checkpoints, every `every` steps and at the end; None: none.
         resume: go on from the checkpoint there.
         stop_after: steps of this run; None: all.
-        tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, and seconds left.
+        tell: called on rank 0 after each step, with how many are done, the loss, tokens a second, seconds left, and how
+            many steps of this run were skipped because a gradient overflowed.
         options: of `Trainer`.
 
     Raises:
         ValueError: an argument that is not as said; another run trains in the folder; the checkpoint there is trained
             to its end, or on another text.
     """
+    instance("settings", settings, Settings)
+    instance("axes", axes, Mapping)
+    for axis, size in axes.items():
+        one_of("axis of the mesh", axis, AXES)
+        whole(axis, size, 1)
+    if folder is not None:
+        check_folder(folder)
+    flag("resume", resume)
+    whole("every", every, 1)
+    if stop_after is not None:
+        whole("stop_after", stop_after, 1)
     if resume and folder is None:
         raise ValueError("resume=True: needs a folder, with the checkpoint to go on from")
     text = settings.read_text()
@@ -250,16 +238,19 @@ def train(
         mesh = Mesh(comm, **axes)
         trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
         losses: list[float] = []
+        skipped = 0
         began = time.perf_counter()
         for step in range(done, last):
             batch = samples.batch(trainer.samples, settings.batch, xp=trainer.xp)
-            losses.append(trainer.step(*batch, settings.rate(step)).loss)
+            result = trainer.step(*batch, settings.rate(step))
+            losses.append(result.loss)
+            skipped += result.skipped
             if folder is not None and ((step + 1) % every == 0 or step + 1 == last):
                 save(trainer, folder, notes=notes)
             if comm.rank == 0:
                 seconds = (time.perf_counter() - began) / len(losses)
                 rate = settings.batch * settings.length / seconds
-                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds)
+                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds, skipped)
         return losses
 
     with locked(Path(folder), "training") if folder is not None else nullcontext():

@@ -128,30 +128,28 @@ def refuse_work(*args, **kwargs):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        # sizes: nothing is built
-        ("train --mesh dp=100000", "--mesh dp=100000: these are 100000 ranks, one thread each; use at most 256"),
-        ("train --mesh dp=1000000000000", "--mesh dp=1000000000000: these are 1000000000000 ranks"),
-        ("train --mesh pp=1000000", "--mesh pp=1000000: these are 1000000 ranks"),
+        # sizes that only the command limits: nothing is built
+        ("train --mesh dp=1000000000000", "--mesh dp=1000000000000: these are 1000000000000 ranks, one thread each"),
         ("trace out.json --mesh dp=16,tp=17", "--mesh dp=16,tp=17: these are 272 ranks"),
         (f"train --mesh dp={'9' * 5000}", "axes and sizes are needed"),
-        ("train --mesh pp=2 --microbatches 1000000000", "--microbatches=1000000000: must be a whole number from 1 to"),
-        ("train --mesh pp=2 --schedule looped_bfs --chunks 1000000", "--chunks=1000000: must be a whole number from 1"),
+        ("train --mesh dp=²", "--mesh dp=²: axes and sizes are needed"),
+        ("train --mesh zp=2", "--mesh zp=2: axes and sizes are needed"),
+        ("train --mesh dp=0", "--mesh dp=0: dp=0: must be a whole number, at least 1"),
+        ("train --mesh dp=2,dp=4", "--mesh dp=2,dp=4: dp is there twice; give it one size"),
         (
             "train --mesh pp=4 --microbatches 9000 --chunks 9",
             "--mesh pp=4, --microbatches=9000, --chunks=9: their product is 324000, and 262144 is the most",
         ),
         ("train --config wide.toml", "--config: the model has 3.07e+17 weights; use a model of at most 1e9"),
-        ("trace out.json --config wide.toml", "--config: the model has 3.07e+17 weights"),
-        ("train --config deep.toml", "num_hidden_layers=4000000000 in --config: use at most 1000"),
-        ("run taken:two --ranks 1000000", "--ranks=1000000: must be a whole number from 1 to 1024"),
-        ("run taken:two --ranks 0", "--ranks=0: must be a whole number from 1 to 1024"),
-        ("plan --sequence 100000000000000000000", "--sequence=100000000000000000000: must be a whole number from 1 to"),
-        ("plan --gpus 100000000000000000000", "--gpus=100000000000000000000: must be a whole number from 1 to 1000000"),
-        ("plan --batch 9223372036854775808", "--batch=9223372036854775808: must be a whole number from 1 to"),
-        ("plan --top 100000000000000000000", "--top=100000000000000000000: must be a whole number from 1 to"),
-        ("plan --memory nan", "--memory=nan: must be a number greater than 0"),
-        ("grade folder --extra 1000000000", "--extra=1000000000: must be a whole number from 0 to 1000"),
+        ("trace out.json --config deep.toml", "num_hidden_layers=4000000000 in --config: use at most 1000"),
+        ("run taken:two --ranks 1025", "--ranks=1025: must be a whole number from 1 to 1024"),
+        ("plan --top 0", "--top=0: must be a whole number from 1 to 1000000"),
+        ("plan --memory -1", "--memory=-1.0: must be a number greater than 0"),  # in GiB
+        ("grade folder --extra 1001", "--extra=1001: must be a whole number from 0 to 1000"),
         ("grade folder --jobs 0", "--jobs=0: must be a whole number from 1 to 1000"),
+        ("grade folder --seed -1", "--seed=-1: must be a whole number, at least 0"),
+        ("grade folder --limit nan", "--limit=nan: must be a number greater than 0"),
+        ("grade folder --seconds 0", "--seconds=0.0: must be a number greater than 0"),
         # programs
         ("run taken:two --ranks 2", "program='taken:two': it takes (comm, x); it must take comm alone"),
         ("run taken:Kind --ranks 2", "program='taken:Kind': it is a class; a function that takes comm is needed"),
@@ -159,30 +157,33 @@ def refuse_work(*args, **kwargs):
         ("run unfinished:program --ranks 2", "unfinished.py, line 2: expected ':'"),
         ("run leaves:program --ranks 2", "program='leaves:program': leaves calls sys.exit(3) when it is imported"),
         ("run divides:ratio --ranks 2", "divides.py, line 2: ZeroDivisionError: division by zero"),
-        ("run taken:two --ranks 2 --engine gpu", "--engine='gpu': use one of threads, mpi, nccl"),
-        ("run taken:two --ranks 2 --collectives all", "--collectives='all': use one of ours, native"),
         # paths
         ("run taken:two --ranks 2 --trace folder", "--trace='folder': it is a folder; a file is needed"),
-        ("run taken:two --ranks 2 --trace no/t.json", "--trace='no/t.json': there is no folder 'no'"),
-        ("trace folder", "file='folder': it is a folder; a file is needed"),
         ("trace no/t.json", "file='no/t.json': there is no folder 'no'"),
         ("train --folder EMPTY", "argument --folder: the path is empty"),
-        ("trace EMPTY", "argument file: the path is empty"),
         ("grade folder --out EMPTY", "argument --out: the path is empty"),
-        ("train --folder file", "--folder='file': 'file' is a file; a folder is needed"),
-        ("train --folder file/run", "file' is a file; a folder is needed"),
-        ("train --config folder", "--config='folder': it is a folder; a file is needed"),
-        ("train --config none.toml", "--config='none.toml': there is no such file"),
+        ("train --folder file", "--folder='file': it is a file; use a folder"),
+        ("train --folder file/run", "file/run: Not a directory"),
+        ("train --config none.toml", "none.toml: No such file or directory"),
         ("grade file", "folder='file': it is a file; a folder is needed"),
-        # names of the library's arguments
+        ("grade none", "folder='none': there is no such folder"),
+        ("train --resume", "--resume needs --folder"),
+        ("train --resume --folder nowhere", "nowhere has no index.json"),
+        # the library's errors, by the names of the options
+        ("train --microbatches 0", "--microbatches=0: must be a whole number, at least 1"),
+        ("train --chunks 0 --schedule gpipe --mesh pp=2", "--chunks=0: must be a whole number, at least 1"),
         ("train --mesh pp=2 --schedule dualpipe --microbatches 3", "--microbatches=3: half of the microbatches enter"),
         ("train --mesh pp=3 --schedule dualpipe", "pp=3: two ranks share each stage"),
         ("train --mesh pp=2 --schedule best", "--schedule='best': use one of gpipe"),
+        ("train --model gpt", "model='gpt': use one of llama-pocket, mixtral-pocket"),
         ("train --steps 0", "--steps=0: must be a whole number, at least 1"),
         ("train --every 0", "--every=0: must be a whole number, at least 1"),
-        ("train --attention flash", "--attention='flash': use one of ring, ulysses, allgather"),
-        ("train --recompute some", "--recompute='some': use one of none, full"),
         ("plan --gpus 17 --model gpt-1t", "--gpus=17, --batch=8, --sequence=1024: no layout is possible for these"),
+        ("plan --gpus 100000000000000000000", "--gpus=100000000000000000000: must be at most 1048576"),
+        ("plan --sequence 0", "--sequence=0: must be a whole number, at least 1"),
+        ("plan --batch 0", "--batch=0: must be a whole number, at least 1"),
+        ("plan --products 2", "--products=2.0: a fraction of the data sheet"),
+        ("plan --cluster moon", "--cluster='moon': use one of "),
         ("plan --memory 1", "--memory=1: none of "),
         # argparse's own
         ("run taken:two", "the following arguments are required: --ranks"),
@@ -201,6 +202,26 @@ def test_a_bad_command_line_is_refused_in_1_line_with_status_2_before_any_work(l
     assert found.err.startswith(f"parlab {words[0]}: " if line != "learn" else "parlab: ")
     assert found.err.count("\n") == 1
     assert len(found.err) < 500
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run of_a_learner:program --ranks 2 --engine gpu", "--engine='gpu': the engines are threads, mpi, nccl"),
+        ("run of_a_learner:program --ranks 2 --collectives all", "--collectives='all': on threads they are ours"),
+        ("train --zero 4", "--zero=4: the stages are 0, 1, 2 and 3"),
+        ("train --attention flash", "--attention='flash': use one of ring, ulysses, allgather"),
+        ("train --recompute some", "--recompute='some': use one of none, full"),
+        ("train --mesh dp=2,ep=2", "ep=2: the model has no experts; use ep=1, or a Mixtral"),
+        ("train --mesh dp=5", "dp=5: 16 rows do not divide"),
+        ("train --mesh pp=3", "use a multiple of 6, or a number of microbatches that divides 16"),
+    ],
+)
+def test_what_the_ranks_refuse_is_said_in_1_line_with_the_names_of_the_options_too(line, said, module, capsys):
+    assert main(line.split()) == 2
+    found = capsys.readouterr()
+    assert (found.out, found.err.count("\n")) == ("", 1)
+    assert said in found.err
 
 
 def test_a_program_that_calls_sys_exit_3_on_a_rank_is_status_2_and_said(house, capsys):

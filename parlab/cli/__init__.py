@@ -6,11 +6,10 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from parlab.cli import doctor, grade, plan, run, trace, train
-from parlab.cli.options import NAMES, check
 
 WORDS = (grade, doctor, run, train, trace, plan)
 
@@ -29,8 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a rank program of `parlab run` raises is raised.
 
     Returns:
-        The exit status: 0; 1 where `parlab doctor` finds that something needed is missing; 2 where the arguments cannot
-        be used; 130 after Ctrl-C; 141 where nobody reads what is printed any more (`| head`).
+        The exit status: 0; 1 where `parlab doctor` finds that something needed is missing, or the last losses of
+        `parlab train` are not numbers; 2 where the arguments cannot be used; 130 after Ctrl-C; 141 where nobody reads
+        what is printed any more (`| head`).
     """
     parser = Parser(prog="parlab", description="A laboratory for large-model parallel training.")
     words = parser.add_subparsers(dest="word", required=True)
@@ -39,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = argparse.Namespace(word="")
     try:
         parser.parse_args(arguments, chosen)
-        check(chosen)
         return int(chosen.command(chosen))
     except BrokenPipeError:
         _close_output()
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, MemoryError) as error:
         if chosen.word == "run" and hasattr(error, "run"):  # the program's own error: its author needs the place
             raise
-        print(f"{f'parlab {chosen.word}'.strip()}: {_in_words(error, chosen.word)}", file=sys.stderr)
+        print(f"{f'parlab {chosen.word}'.strip()}: {_in_words(error, getattr(chosen, 'names', {}))}", file=sys.stderr)
         if isinstance(error, OSError):
             _close_output()
         return 2
@@ -55,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _in_words(error: Exception, word: str) -> str:
-    """The error's text, with the names of options in place of the library's names."""
+def _in_words(error: Exception, names: Mapping[str, str]) -> str:
+    """The library's error, with the names of the command's options in place of its arguments'."""
     if isinstance(error, MemoryError):
         return f"there is not enough memory: {error}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     said = str(error)
-    for name, option in NAMES.get(word, {}).items():
+    for name, option in names.items():
         said = re.sub(rf"(?<![\w-]){name}=", f"{option}=", said)
     return said
 

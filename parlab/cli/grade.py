@@ -6,7 +6,8 @@ import argparse
 import secrets
 from pathlib import Path
 
-from parlab.cli.options import Words, path, say
+from parlab.arguments import positive, whole
+from parlab.cli.options import Words, check_between, path, say
 
 
 def add(words: Words) -> None:
@@ -20,18 +21,29 @@ def add(words: Words) -> None:
     word.add_argument("--seconds", type=float, default=10.0, help="limit of a case")
     word.add_argument("--limit", type=float, default=120.0, help="seconds for a submission, whatever it does")
     word.add_argument("--jobs", type=int, help="how many at once; else as many as there are cores")
-    word.set_defaults(command=grade)
+    word.set_defaults(command=grade, names={"out": "--out"})
 
 
 def grade(chosen: argparse.Namespace) -> int:
     """Mark each submission in a process of its own, on a copy; write a table, and a report for each."""
     from parlab.labs import EXERCISES, marking
 
+    folder = chosen.folder
+    if not folder.is_dir():
+        found = "it is a file; a folder is needed" if folder.exists() else "there is no such folder"
+        raise ValueError(f"folder={str(folder)!r}: {found}")
+    if chosen.seed is not None:
+        whole("--seed", chosen.seed, 0)
+    check_between("--extra", chosen.extra, 0, 1000)
+    positive("--seconds", chosen.seconds)
+    positive("--limit", chosen.limit)
+    if chosen.jobs is not None:
+        check_between("--jobs", chosen.jobs, 1, 1000)
     exercises = list(dict.fromkeys(filter(None, chosen.exercises.split(","))))
     if unknown := [name for name in exercises if name not in EXERCISES]:
         raise ValueError(f"--exercises={unknown[0]}: the exercises are {', '.join(EXERCISES)}")
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
     options = {name: getattr(chosen, name) for name in ("extra", "seconds", "limit", "jobs")}
-    marking.grade(chosen.folder, chosen.out, exercises, seed=seed, say=say, **options)
+    marking.grade(folder, chosen.out, exercises, seed=seed, say=say, **options)
     say(f"{chosen.out}: written; --seed {seed} draws the same cases again")
     return 0

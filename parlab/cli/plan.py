@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from parlab.arguments import one_of
-from parlab.cli.options import Words, say
+from parlab.arguments import one_of, positive
+from parlab.cli.options import Words, check_between, say
 
 if TYPE_CHECKING:
     from parlab.plan import Estimate, Plans
@@ -29,7 +29,8 @@ def add(words: Words) -> None:
     word.add_argument("--offload", action="store_true", help="also layouts whose optimizer is on the host")
     word.add_argument("--top", type=int, default=5, help="how many are listed")
     word.add_argument("--json", action="store_true", help="print the same as JSON")
-    word.set_defaults(command=plan)
+    names = {name: f"--{name}" for name in ("products", "batch", "sequence", "model", "cluster")}
+    word.set_defaults(command=plan, names={**names, "ranks": "--gpus"})
 
 
 def plan(chosen: argparse.Namespace) -> int:
@@ -38,6 +39,9 @@ def plan(chosen: argparse.Namespace) -> int:
     from parlab.plan import MODELS, hardware_of, search
     from parlab.world.cluster import CLUSTERS
 
+    check_between("--top", chosen.top, 1, 10**6)
+    if chosen.memory is not None:
+        positive("--memory", chosen.memory)  # in GiB; the library's is in bytes
     models = {**MODELS, **MIXTRALS}
     names = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-", "mixtral-")]
     model = next((name for name in names if name in models), chosen.model)

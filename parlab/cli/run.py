@@ -9,7 +9,9 @@ import sys
 import traceback
 from typing import Any
 
-from parlab.cli.options import Words, path, say
+from parlab.cli.options import Words, check_between, check_new_file, path, say
+
+MOST_RANKS = 1024  # one thread or process a rank
 
 
 def add(words: Words) -> None:
@@ -20,13 +22,17 @@ def add(words: Words) -> None:
     word.add_argument("--engine", default="threads", help="threads, mpi or nccl")
     word.add_argument("--collectives", default="ours", help="ours, or on mpi native")
     word.add_argument("--trace", type=path, help="write the timeline, the measured one if there is one, for Perfetto")
-    word.set_defaults(command=run)
+    names = {"size": "--ranks", "engine": "--engine", "collectives": "--collectives"}
+    word.set_defaults(command=run, names=names)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Run module:function on ranks; print what it printed, and the timelines."""
     from parlab.world import run
 
+    check_between("--ranks", chosen.ranks, 1, MOST_RANKS)
+    if chosen.trace is not None:
+        check_new_file("--trace", chosen.trace)
     program = _program(chosen.program)
     try:
         done = run(program, chosen.ranks, engine=chosen.engine, collectives=chosen.collectives)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from parlab.cli.options import Words, path, say
-from parlab.cli.train import add_layout, check_size, layout
+from parlab.cli.options import Words, check_new_file, path, say
+from parlab.cli.train import NAMES, add_layout, check_size, layout
 
 
 def add(words: Words) -> None:
@@ -13,13 +13,14 @@ def add(words: Words) -> None:
     word = words.add_parser("trace", help="one training step as a timeline", description=trace.__doc__)
     word.add_argument("file", type=path, help="a Chrome trace, to be opened at ui.perfetto.dev")
     add_layout(word)
-    word.set_defaults(command=trace)
+    word.set_defaults(command=trace, names=NAMES)
 
 
 def trace(chosen: argparse.Namespace) -> int:
     """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
     from parlab.training_run import Settings, train
 
+    check_new_file("file", chosen.file)
     settings = Settings.read(chosen.config, chosen.model)
     check_size(settings)
     mesh, options = layout(chosen)

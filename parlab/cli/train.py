@@ -7,10 +7,21 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from parlab.cli.options import MESH_RANKS, MOST_ACTIONS, Words, path, say
+from parlab.cli.options import Words, path, say
 
 if TYPE_CHECKING:
     from parlab.training_run import Settings
+
+MESH_RANKS = 256  # the most that a model is cut among: one thread a rank
+MOST_ACTIONS = 2**18  # of a pipeline's schedule
+NAMES = {  # of the library's arguments, as options
+    **{name: f"--{name}" for name in ("schedule", "microbatches", "chunks", "zero", "attention", "recompute")},
+    "p": "pp",
+    "m": "--microbatches",
+    "folder": "--folder",
+    "every": "--every",
+    "stop_after": "--steps",
+}
 
 
 def add(words: Words) -> None:
@@ -21,7 +32,7 @@ def add(words: Words) -> None:
     word.add_argument("--resume", action="store_true", help="go on from the checkpoint in --folder, on any mesh")
     word.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     word.add_argument("--steps", type=int, help="how many of this run; else all")
-    word.set_defaults(command=train)
+    word.set_defaults(command=train, names=NAMES)
 
 
 def add_layout(word: argparse.ArgumentParser) -> None:
@@ -30,7 +41,7 @@ def add_layout(word: argparse.ArgumentParser) -> None:
     word.add_argument(
         "--schedule", default="one_f_one_b", help="of the pipeline: gpipe, zb_h1, interleaved_one_f_one_b, ..."
     )
-    word.add_argument("--microbatches", type=int, help="else two for each of the pipeline's ranks")
+    word.add_argument("--microbatches", type=int, help="else two for each rank of a pipeline, and one without")
     word.add_argument("--chunks", type=int, default=2, help="a rank, of schedules that have several")
     word.add_argument("--zero", type=int, default=1, help="0, 1, 2 or 3")
     word.add_argument("--attention", default="ring", help="over cp: ring, ulysses or allgather")
@@ -44,7 +55,10 @@ def add_layout(word: argparse.ArgumentParser) -> None:
 
 
 def train(chosen: argparse.Namespace) -> int:
-    """Train a small Llama or Mixtral, cut along any axes; every mesh computes one rank's losses, up to rounding."""
+    """Train a small Llama or Mixtral, cut along any axes; every mesh computes one rank's losses, up to rounding.
+
+    The status is 1 if the mean of the last losses is not a number.
+    """
     from parlab import training_run
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
@@ -56,9 +70,14 @@ def train(chosen: argparse.Namespace) -> int:
     )
     check_size(settings)
     mesh, options = layout(chosen)
-    live = sys.stdout.isatty()
+    live, skipped = sys.stdout.isatty(), 0
+    after = "\n" if live else ""  # after a line that is written over
 
-    def tell(step: int, loss: float, rate: float, left: float) -> None:
+    def tell(step: int, loss: float, rate: float, left: float, now_skipped: int) -> None:
+        nonlocal skipped
+        if now_skipped and not skipped:
+            say(f"{after}step {step} is skipped: a gradient overflowed, and no weight changed")
+        skipped = now_skipped
         if live or step == 1 or step % 25 == 0 or step == settings.steps:
             line = f"step {step:4}/{settings.steps}  loss {loss:.4f}  {rate:8.0f} tokens/s  {left:4.0f} s left"
             say(f"\r{line}" if live else line, end="" if live else "\n")
@@ -76,9 +95,10 @@ def train(chosen: argparse.Namespace) -> int:
     least = settings.entropy
     unseen = "which no model can pass on text that it has not seen"
     floor = "" if least is None else f"; the entropy of the text's source, {unseen}, is {least:.4f}"
+    told = f"{skipped} of {len(losses)} steps skipped: a gradient overflowed\n" if skipped else ""
     mean = sum(losses[-25:]) / len(losses[-25:])
-    say(f"{chr(10) if live else ''}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
-    return 0
+    say(f"{after}{told}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
+    return int(math.isnan(mean))
 
 
 def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
@@ -86,15 +106,16 @@ def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
     from parlab.training_run import schedule_of
 
     mesh = _mesh(chosen.mesh)
-    pp, m = mesh.get("pp", 1), chosen.microbatches
-    actions = pp * chosen.chunks * (m or 2 * pp)
+    pp = mesh.get("pp", 1)
+    m = chosen.microbatches or (2 * pp if pp > 1 else 1)
+    actions = pp * chosen.chunks * m
     if actions > MOST_ACTIONS:
-        said = f"--mesh pp={pp}, --microbatches={m or 2 * pp}, --chunks={chosen.chunks}"
+        said = f"--mesh pp={pp}, --microbatches={m}, --chunks={chosen.chunks}"
         raise ValueError(f"{said}: their product is {actions}, and {MOST_ACTIONS} is the most; use smaller numbers")
     options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
     if chosen.float16:
         options["dtype"] = "float16"
-    options["schedule"] = schedule_of(chosen.schedule, pp, m, chosen.chunks)
+    options["schedule"] = schedule_of(chosen.schedule, pp, chosen.microbatches, chosen.chunks)
     return mesh, options
 
 

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from parlab.arguments import Rule, amount, checked, positive, whole
+from parlab.arguments import amount, positive, whole
 from parlab.zero import MIXED
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(("params", "kept", "work", "nbytes"), amount),
-    "speed": positive,
-    **dict.fromkeys(("dp", "pp", "tp", "m", "chunks", "batch"), partial(whole, least=1)),
-    "zero": partial(whole, least=0),
-}
 
-
-@checked(RULES)
 def memory_on_paper(
     params: float,
     kept: float,
@@ -42,11 +32,15 @@ def memory_on_paper(
     >>> f"{memory_on_paper(405.9e9, 537e9, dp=128, pp=16, tp=8, m=16, zero=1) / 2**30:.1f} GiB"
     '74.6 GiB'
     """
-    weights, gradients, optimizer = (size / (dp if zero >= 3 - place else 1) for place, size in enumerate(state))
+    amount("params", params)
+    amount("kept", kept)
+    for name, size in {"dp": dp, "pp": pp, "tp": tp, "m": m}.items():
+        whole(name, size, 1)
+    whole("zero", zero, 0)
+    weights, gradients, optimizer = (nbytes / (dp if zero >= 3 - place else 1) for place, nbytes in enumerate(state))
     return (params * (weights + gradients + optimizer) + min(pp, m) * kept) / (pp * tp)
 
 
-@checked(RULES)
 def seconds_on_paper(
     work: float, nbytes: float, speed: float, dp: int, pp: int, tp: int, chunks: int, batch: int
 ) -> float:
@@ -68,6 +62,11 @@ def seconds_on_paper(
     >>> seconds_on_paper(8.0, 4e9, 2e9, dp=1, pp=4, tp=2, chunks=2, batch=8)
     11.875
     """
+    amount("work", work)
+    amount("nbytes", nbytes)
+    positive("speed", speed)
+    for name, size in {"dp": dp, "pp": pp, "tp": tp, "chunks": chunks, "batch": batch}.items():
+        whole(name, size, 1)
     stage = (work / tp + (tp - 1) / tp * nbytes / speed) / pp
     m = batch / dp
     return stage * (m + (pp - 1) / chunks + (chunks - 1) / chunks * max(pp - m, 0))

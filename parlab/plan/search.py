@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.arguments import checked, instance, optional
+from parlab.arguments import flag, instance, positive
 from parlab.nn.config import Config
-from parlab.plan.arguments import RULES
-from parlab.plan.estimate import PACES, Estimate, estimate, evaluate
-from parlab.plan.layout import Case, Layout, Sizes, check_rules, layouts, own_rules, possible
+from parlab.plan.arguments import MOST_RANKS, count
+from parlab.plan.case import Case, Sizes
+from parlab.plan.estimate import Estimate, check_job, estimate, evaluate
+from parlab.plan.layout import Layout, check_layouts
 from parlab.plan.machine import Hardware, Machine, hardware_of
+from parlab.plan.rules import check_rules, own_rules, possible
 from parlab.plan.software import MESH, Software, software_of
 from parlab.world import Cluster
 from parlab.world.units import format_bytes
@@ -169,7 +170,6 @@ class Why(list[Neighbour]):
         return lines + [f"  from {format_bytes(e.total_bytes)} on {e.layout}: {e.total_seconds:.3f} s" for e in later]
 
 
-@checked(RULES | PACES)
 def search(
     config: Config,
     cluster: Cluster,
@@ -201,19 +201,24 @@ def search(
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
     dp 128, pp 16, cp 1, tp 8, chunks 8, ZeRO-2, looped_bfs, sequence parallel
     """
+    check_job(config, cluster, batch, sequence, hardware, software)
+    count("ranks", ranks, MOST_RANKS)
+    if memory is not None:
+        positive("memory", memory)
+    flag("offload", offload)
     machine = Machine(cluster, hardware)
     memory = machine.device.memory if memory is None else memory
     sizes, divisors = Sizes(config), _divisors(ranks)
     knobs: dict[str, list] = {
         **dict.fromkeys(MESH, divisors),
-        "chunks": sorted({v for layers in range(sizes.L, sizes.L + 3) for v in _divisors(layers)}),
+        "chunks": sorted({v for layers in range(sizes.num_layers, sizes.num_layers + 3) for v in _divisors(layers)}),
         "microbatch": [b for b in range(1, 17) if batch % b == 0],  # as in papers: a pipeline needs many
         "sequence_parallel": [False, True],
-        "recompute": ["none", "full"] if sizes.fused else ["none", "selective", "full"],
+        "recompute": ["none", "full"] if sizes.fused_attention else ["none", "selective", "full"],
         "zero": [1, 2, 3],  # 0 is never faster nor smaller
         "schedule": ["1f1b", "looped_bfs"],
         "offload": [False, True] if offload else [False],
-        "ep": _divisors(sizes.experts) if sizes.experts else [1],
+        "ep": _divisors(sizes.num_experts) if sizes.num_experts else [1],
     }
     if unknown := set(fixed) - set(knobs):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
@@ -258,7 +263,6 @@ def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
     return dict(zip(names, axes, strict=True))
 
 
-@checked({"plans": partial(instance, kind=Plans), "layout": optional(layouts)})
 def why(plans: Plans, layout: Layout | None = None) -> Why:
     """The neighbours of `layout` among the possible layouts. None: of the best one.
 
@@ -270,6 +274,9 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     Raises:
         ValueError: nothing fits, or the layout is not possible.
     """
+    instance("plans", plans, Plans)
+    if layout is not None:
+        check_layouts(layout)
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = vars(plans.layouts), vars(base.layout)
     # One field differs, or two sizes of the mesh

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from parlab.arguments import check_fields, checked
-from parlab.plan.arguments import RULES, SOFTWARE
+from parlab.arguments import flag, instance, text, whole
+from parlab.plan.arguments import float_itemsize
 from parlab.world import Cluster
 
 MESH = ("tp", "cp", "pp", "dp")  # our `Mesh`, Llama 3 and torchtitan: ranks that follow each other share a replica
@@ -52,7 +52,19 @@ class Software:
     source: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self, SOFTWARE)
+        hides, order, axes = self.hides, self.order, ", ".join(MESH)
+        if isinstance(hides, str) or not isinstance(hides, Collection) or not all(kind in MESH for kind in hides):
+            raise ValueError(f"hides={hides!r:.60}: a set of some of {axes} is needed")
+        if not isinstance(order, tuple) or len(order) != len(MESH) or set(order) != set(MESH):
+            raise ValueError(f"order={order!r:.60}: a tuple of {axes}, the innermost first, is needed")
+        if self.gradient is not None:
+            float_itemsize("gradient", self.gradient)
+        for name in ("joins_products", "gathers_again", "gathers_once", "cuts_logits"):
+            flag(name, getattr(self, name))
+        for name in ("scatters_gradients", "scatters", "one_stream"):
+            flag(name, getattr(self, name))
+        whole("logit", self.logit, 0)
+        text("source", self.source)
 
     def but(self, **changes: Any) -> Software:
         """The same software with other habits: `MEGATRON.but(hides=())`."""
@@ -69,8 +81,8 @@ MEGATRON, PLAIN, LLAMA_3, TORCHTITAN = (PROGRAMS[name] for name in ("megatron", 
 OURS = Software(source="the programs of `parlab.train` on the simulated clock: nothing is hidden but between stages")
 
 
-@checked(RULES)
 def software_of(cluster: Cluster) -> Software:
     """The software of the published runs on a cluster's device: `PLAIN` on A100s, `LLAMA_3` on H100s, else `OURS`."""
+    instance("cluster", cluster, Cluster)
     name = cluster.device_of(0).name
     return PLAIN if "A100" in name else LLAMA_3 if "H100" in name else OURS

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from parlab.arguments import checked, instance, one_of, optional
+from parlab.arguments import instance, one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
+from parlab.plan.case import Case
 from parlab.plan.estimate import estimate, kept_of_layer
-from parlab.plan.layout import Case, Layout
+from parlab.plan.layout import Layout
 from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.seconds import layer_seconds, total
 from parlab.plan.software import PROGRAMS, Software
@@ -58,18 +58,10 @@ class Validation(list[Row]):
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
         """The mean and the greatest absolute error of each family."""
-        return self._errors("family")
-
-    @property
-    def errors_of_kinds(self) -> dict[str, tuple[float, float]]:
-        """The mean and the greatest absolute error of all fitted rows, of all formulas, and of all unseen rows."""
-        return self._errors("kind")
-
-    def _errors(self, field: str) -> dict[str, tuple[float, float]]:
-        groups: dict[str, list[float]] = {}
+        families: dict[str, list[float]] = {}
         for row in self:
-            groups.setdefault(getattr(row, field), []).append(abs(row.error))
-        return {name: (sum(of) / len(of), max(of)) for name, of in groups.items()}
+            families.setdefault(row.family, []).append(abs(row.error))
+        return {name: (sum(of) / len(of), max(of)) for name, of in families.items()}
 
     def __str__(self) -> str:
         lines = []
@@ -81,7 +73,6 @@ class Validation(list[Row]):
         return "\n".join(lines)
 
 
-@checked({"hardware": optional(partial(instance, kind=Hardware)), "without": optional(partial(one_of, choices=TERMS))})
 def validation(hardware: Hardware | None = None, without: str | None = None) -> Validation:
     """Predict every published row of `published.toml`, which names their sources.
 
@@ -96,6 +87,10 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
     >>> f"{mean:.1%}, {worst:.1%}"
     '1.8%, 3.2%'
     """
+    if hardware is not None:
+        instance("hardware", hardware, Hardware)
+    if without is not None:
+        one_of("without", without, TERMS)
     found = Validation()
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
         for values in family["rows"]:
@@ -144,6 +139,6 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without
     if unit == "GB":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
         state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
         return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
-    again = found.flops / 3 - 2 * batch * sequence * case.E * case.V  # the head is not made again
+    again = found.flops / 3 - 2 * batch * sequence * case.hidden_size * case.vocab_size  # the head is not made again
     flops = found.flops + (again if layout.recompute == "full" else 0)
     return flops / seconds / layout.ranks / 1e12

@@ -6,7 +6,7 @@ from typing import Any
 
 from parlab.arguments import instance
 from parlab.plan.estimate import Estimate, estimate
-from parlab.plan.layout import Layout, layouts
+from parlab.plan.layout import Layout, check_layouts
 from parlab.plan.search import Plans
 from parlab.plan.software import MESH
 from parlab.world.units import format_bytes, several
@@ -32,7 +32,7 @@ class Walk(list[Estimate]):
 
     def __init__(self, plans: Plans, layout: Layout) -> None:
         instance("plans", plans, Plans)
-        layouts("layout", layout)
+        check_layouts(layout)
         super().__init__([estimate(layout=layout, **plans.asked)])
         self.plans = plans
         self.moves = ["start"]

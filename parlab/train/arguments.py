@@ -1,17 +1,13 @@
-"""The arguments of this room: a rule for each name, and the checks that join several arguments."""
+"""The checks of the trainer's arguments."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from parlab.arguments import Rule, amount, flag, instance, one_of, optional, whole
+from parlab.arguments import amount, flag, one_of, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
 from parlab.nn.config import LlamaConfig
 from parlab.nn.embedding import check_any_target, checked_range, checked_targets
@@ -21,7 +17,6 @@ from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.slices import check_sizes
 from parlab.train.mesh import Mesh
-from parlab.world import Timeline
 from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
 
@@ -41,69 +36,33 @@ class Choices(NamedTuple):
     bias_rate: float
 
 
-def folder(name: str, value: Any) -> None:
+def check_folder(folder: Any) -> None:
     """Refuse a value that is no path, an empty path, and the path of a file. The folder need not exist yet."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise ValueError(f"{name}={value!r:.60}: must be the path of a folder")
-    if Path(value).is_file():
-        raise ValueError(f"{name}={str(value)!r}: it is a file; use a folder")
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise ValueError(f"folder={folder!r:.60}: must be the path of a folder")
+    if Path(folder).is_file():
+        raise ValueError(f"folder={str(folder)!r}: it is a file; use a folder")
 
 
-def stage(name: str, value: Any) -> None:
-    """Refuse a number that is no stage of ZeRO; 0 means data parallelism without it."""
-    if whole(name, value, 0) > 3:
-        raise ValueError(f"{name}={value}: the stages are 0, 1, 2 and 3")
-
-
-def tokens(name: str, value: Any) -> None:
-    """Refuse a batch that is no array `[B, S]` of whole numbers."""
-    if not is_array(value) or value.ndim != 2 or not value.size or not _is_integral(value):
-        raise ValueError(f"{name}={value!r:.60}: an array [batch, sequence] of whole numbers is needed")
-
-
-def text(name: str, value: Any) -> None:
-    """Refuse a text that is no array or list `[N]` of whole numbers."""
-    x = np.asarray(value)
-    if x.ndim != 1 or not _is_integral(x):
-        raise ValueError(f"{name}={value!r:.60}: an array [N] of whole numbers is needed")
-
-
-def _is_integral(x: Array) -> bool:
+def is_integral(x: Array) -> bool:
+    """Whether an array holds whole numbers."""
     return bool(namespace(x).isdtype(x.dtype, "integral"))
 
 
-RULES: dict[str, Rule] = {
-    # the trainer
-    "mesh": partial(instance, kind=Mesh),
-    "model": partial(instance, kind=Llama),
-    "schedule": optional(partial(instance, kind=Schedule)),
-    "zero": stage,
-    "attention": partial(one_of, choices=("ring", "ulysses", "allgather")),
-    "layout": optional(partial(one_of, choices=LAYOUTS)),
-    "sequence_parallel": flag,
-    "recompute": partial(one_of, choices=("none", "full")),
-    "reduce": optional(partial(one_of, choices=("accumulate", "each"))),
-    "overlap_gather": flag,
-    "keep_last_block": flag,
-    "auxiliary": amount,
-    "bias_rate": amount,
-    # a step
-    "tokens": tokens,
-    "targets": tokens,
-    "lr": optional(amount),
-    # the data
-    "length": partial(whole, least=1),
-    "seed": partial(whole, least=0),
-    "first": partial(whole, least=0),
-    "size": partial(whole, least=1),
-    # checkpoints
-    "folder": folder,
-    "notes": optional(partial(instance, kind=Mapping)),
-    # costs
-    "B": partial(whole, least=1),
-    "S": partial(whole, least=1),
-    "timeline": partial(instance, kind=Timeline),
-}
+def check_choices(choices: Choices) -> None:
+    """Refuse a choice that there is not."""
+    if whole("zero", choices.zero, 0) > 3:
+        raise ValueError(f"zero={choices.zero}: the stages are 0, 1, 2 and 3")
+    one_of("attention", choices.attention, ("ring", "ulysses", "allgather"))
+    one_of("layout", choices.layout, LAYOUTS)
+    flag("sequence_parallel", choices.sequence_parallel)
+    one_of("recompute", choices.recompute, ("none", "full"))
+    if choices.reduce is not None:
+        one_of("reduce", choices.reduce, ("accumulate", "each"))
+    flag("overlap_gather", choices.overlap_gather)
+    flag("keep_last_block", choices.keep_last_block)
+    amount("auxiliary", choices.auxiliary)
+    amount("bias_rate", choices.bias_rate)
 
 
 def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
@@ -152,8 +111,19 @@ def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings
             raise ValueError(f"cp={cp}: attention='ulysses' deals out heads, and {left}")
 
 
+def check_layers(model: Llama, schedule: Schedule, layers: Any) -> None:
+    """Refuse what is no list of the layers of each stage, in order and never none."""
+    model.stages(layers)  # which refuses ranges that are not all the layers in order
+    if len(layers) != schedule.num_stages or not all(layers):
+        said = f"layers={layers!r}: schedule has {several(schedule.num_stages, 'stage')}"
+        raise ValueError(f"{said}: give each at least one layer, as parlab.pipeline.partition does")
+
+
 def check_batch(parts: Any, tokens: Array, targets: Array) -> None:
-    """Refuse a batch that the mesh cannot cut, without targets or outside the vocabulary, or that differs by rank."""
+    """Refuse a batch that is none, that the mesh cannot cut, that has no targets, or is not the same on every rank."""
+    for name, x in (("tokens", tokens), ("targets", targets)):
+        if not is_array(x) or x.ndim != 2 or not x.size or not is_integral(x):
+            raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
     contents = [to_numpy(tokens), to_numpy(targets)]  # from a device too: nothing has been launched yet
     checked_range("tokens", contents[0], parts.config.vocab_size)
     checked_targets(contents[1], parts.config.vocab_size)

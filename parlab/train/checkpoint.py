@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as to_bytes
 
-from parlab.arguments import checked, instance
+from parlab.arguments import instance
 from parlab.arrays import asarray, default_namespace, itemsize, namespace, to_numpy
 from parlab.files import write_whole
 from parlab.nn import AdamW
 from parlab.nn.huggingface import open_tensors
-from parlab.train.arguments import RULES
+from parlab.train.arguments import check_folder
 from parlab.train.index import INDEX, as_json, model_kinds, read_index, settings_names, write_index
 from parlab.train.lock import locked
 from parlab.train.mesh import Mesh
@@ -43,7 +43,6 @@ from parlab.zero import LossScale
 KINDS = ("master", "mean", "square")
 
 
-@checked(RULES)
 def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
     """Write a checkpoint, each rank its own pieces; all ranks call this, and see the same folder.
 
@@ -55,6 +54,9 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         ValueError: notes that JSON cannot hold; another run saves into the folder at the same time.
     """
     instance("trainer", trainer, Trainer)
+    check_folder(folder)
+    if notes is not None:
+        instance("notes", notes, Mapping)
     try:
         as_json(notes)
     except (AttributeError, TypeError, ValueError) as error:
@@ -71,7 +73,6 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         comm.barrier()
 
 
-@checked(RULES)
 def load(
     folder: str | os.PathLike[str], mesh: Mesh, *, optimizer: AdamW | None = None, xp: Any = None, **options: Any
 ) -> Trainer:
@@ -89,6 +90,8 @@ def load(
         ValueError: a file is damaged or truncated; pieces leave a hole in a weight, or overlap; a weight is not one of
             the model's; or what `Trainer` refuses.
     """
+    check_folder(folder)
+    instance("mesh", mesh, Mesh)
     folder, index = Path(folder), read_index(folder)
     saved = by_weight(index["pieces"], model_kinds(index["config"])[1].from_dict(index["config"]).weight_shapes)
     trainer = _untrained(index, mesh, optimizer, xp or default_namespace(), options)
@@ -101,10 +104,10 @@ def load(
     return trainer
 
 
-@checked(RULES)
 def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     """Write the weights as a folder that Hugging Face's transformers opens; all ranks call this."""
     instance("trainer", trainer, Trainer)
+    check_folder(folder)
     weights = trainer.full_weights()
     if trainer.mesh.comm.rank == 0:
         model_kinds(trainer.config.to_dict())[0](trainer.config, weights).save(folder)

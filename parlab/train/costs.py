@@ -9,12 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 from parlab import arrays
-from parlab.arguments import checked, instance
+from parlab.arguments import instance, whole
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD
 from parlab.nn.mixtral import MixtralConfig
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
-from parlab.train.arguments import RULES
 from parlab.train.attention import METHODS
 from parlab.train.trainer import Trainer
 from parlab.world import Link, Timeline, Transfer
@@ -31,13 +30,13 @@ def strategy_of(transfer: Transfer) -> str:
     return STRATEGIES.get(group, group) if named else "norm"
 
 
-@checked(RULES)
 def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     """The bytes that all ranks sent to others, by strategy.
 
     dp: weights and gradients over dp × cp (an expert's over edp), and the loss. ep: tokens to their experts and back,
     if there are experts. norm: the sum of squares, for clipping and skipping.
     """
+    instance("timeline", timeline, Timeline)
     found = Counter(dict.fromkeys(("dp", "pp", "cp", "tp", "norm"), 0))
     for transfer in timeline.transfers:
         if transfer.src != transfer.dst:
@@ -45,7 +44,6 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     return dict(found)
 
 
-@checked(RULES)
 def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     """The closed form of what `bytes_by_strategy` counts in one step on a batch `[B, S]`.
 
@@ -55,6 +53,8 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
         ValueError: a mixture of experts, whose bytes depend on the router's choices.
     """
     instance("trainer", trainer, Trainer)
+    whole("B", B, 1)
+    whole("S", S, 1)
     if isinstance(trainer.config, MixtralConfig):
         raise ValueError("trainer: a mixture of experts sends as its router chooses; count with bytes_by_strategy()")
     mesh, m = trainer.mesh.sizes, trainer.schedule.num_microbatches

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import checked
+from parlab.arguments import whole
 from parlab.arrays import Array, asarray, default_namespace, generator
-from parlab.train.arguments import RULES, text
+from parlab.train.arguments import is_integral
 
 
 class Samples:
@@ -32,9 +32,12 @@ class Samples:
     ([0, 4, 8], [1, 1, 1, 1])
     """
 
-    @checked({**RULES, "tokens": text})
     def __init__(self, tokens: Any, length: int, seed: int = 0) -> None:
         self.tokens, self.length, self.seed = np.asarray(tokens), length, seed
+        if self.tokens.ndim != 1 or not is_integral(self.tokens):
+            raise ValueError(f"tokens={tokens!r:.60}: an array [N] of whole numbers is needed")
+        whole("length", length, 1)
+        whole("seed", seed, 0)
         self.epoch_size = (len(self.tokens) - 1) // length  # a window's last target is the next one's first token
         if self.epoch_size < 1:
             raise ValueError(
@@ -42,9 +45,10 @@ class Samples:
             )
         self._order = lru_cache(maxsize=2)(lambda epoch: generator(seed, epoch).permutation(self.epoch_size))
 
-    @checked(RULES)
     def batch(self, first: int, size: int, *, xp: Any = None) -> tuple[Array, Array]:
         """`(tokens, targets)`, `[size, length]` each: `size` samples from number `first` on."""
+        whole("first", first, 0)
+        whole("size", size, 1)
         numbers = [divmod(number, self.epoch_size) for number in range(first, first + size)]
         starts = np.asarray([self._order(epoch)[place] * self.length for epoch, place in numbers])
         xp = xp or default_namespace()

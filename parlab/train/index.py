@@ -23,11 +23,11 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from parlab.arguments import Rule, checked, finite, instance, one_of, optional, positive, text, whole
+from parlab.arguments import Rule, finite, instance, one_of, optional, positive, text, whole
 from parlab.files import write_whole
 from parlab.nn import AdamW, Llama, LlamaConfig, Mixtral, MixtralConfig
 from parlab.nn.huggingface import read_json
-from parlab.train.arguments import RULES
+from parlab.train.arguments import check_folder
 from parlab.zero import LossScale
 
 FORMAT = "parlab checkpoint 2"
@@ -42,7 +42,6 @@ def write_index(folder: Path, content: Mapping[str, Any]) -> None:
     write_whole(folder / INDEX, json.dumps({**content, "checksum": _checksum(content)}, indent=1))
 
 
-@checked(RULES)
 def read_index(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of `index.json`: config, optimizer, precision, progress, notes, files, and the table of pieces.
 
@@ -50,6 +49,7 @@ def read_index(folder: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: there is no checkpoint in the folder.
         ValueError: the index is damaged, or of another format.
     """
+    check_folder(folder)
     path = Path(folder) / INDEX
     if not path.exists():
         raise FileNotFoundError(f"{folder} has no {INDEX}: no save() into it was completed")

@@ -1,54 +1,23 @@
 """A lock on a folder, so that two runs never write into it at the same time.
 
-The operating system holds the lock, on a file in the folder, and frees it when the process ends, however it ends: the
-file of a process that was killed stops nobody. On a network file system the server holds the lock, for all hosts. The
-text of the file names the process and the host that have the lock.
+`filelock` asks the operating system for it, which frees it when the process ends, however it ends: the file of a
+process that was killed stops nobody. On a network file system the server holds the lock, for all hosts.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
-if sys.platform == "win32":
-    import msvcrt
+from filelock import FileLock, Timeout
 
-    FAR = 2**30  # the locked byte: Windows lets nobody read it, and the file's text must be read
-
-    def _lock(file: IO[str]) -> None:
-        file.seek(FAR)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-
-    def _is_at(file: IO[str], path: Path) -> bool:
-        return True  # an open file is never removed
-
-    def _remove(file: IO[str], path: Path) -> None:
-        file.close()  # an open file cannot be removed
-        with suppress(PermissionError):  # another process has opened it meanwhile
-            path.unlink(missing_ok=True)
-
-else:
-    import fcntl
-
-    def _lock(file: IO[str]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _is_at(file: IO[str], path: Path) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file.fileno()), path.stat())
-        except FileNotFoundError:
-            return False
-
-    def _remove(file: IO[str], path: Path) -> None:
-        path.unlink(missing_ok=True)  # while the lock is held: the file cannot be another process's yet
-        file.close()
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # errors of a file system that has none
 
 
 @contextmanager
@@ -57,50 +26,44 @@ def locked(folder: Path, purpose: str) -> Iterator[None]:
 
     Args:
         folder: made if it is not there, and removed again if nothing was written into it.
-        purpose: names the file, `.{purpose}.lock`, which is removed at the end.
+        purpose: names two files, which are removed at the end: `.{purpose}.lock`, and `.{purpose}.holder`, which says
+            the process and the host that have the lock. (Windows lets nobody read a locked file.)
 
     Raises:
         ValueError: another process has entered it, or another thread of this one.
     """
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f".{purpose}.lock"
-    file = _open_locked(path, purpose)
+    path, holder = folder / f".{purpose}.lock", folder / f".{purpose}.holder"
+    lock = FileLock(path)
     try:
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
-        file.flush()
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ValueError(
+            f"folder={str(folder)!r}: another run is {purpose} there ({_named_in(holder)}): "
+            "wait until it ends, or use another folder"
+        ) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        warnings.warn(f"{path}: there are no locks here ({error}); let no other run write there", stacklevel=3)
+    try:
+        since = f"since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}, {since}", encoding="utf-8")
         yield
     finally:
-        _remove(file, path)
+        holder.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows removes no open file; there the release does
+            path.unlink(missing_ok=True)  # while the lock is held: the file cannot be another process's yet
+        lock.release()
         if made:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
-def _open_locked(path: Path, purpose: str) -> IO[str]:
-    """The file at `path`, locked by this process."""
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        try:
-            _lock(file)
-        except (BlockingIOError, PermissionError):
-            file.close()
-            raise ValueError(
-                f"folder={str(path.parent)!r}: another run is {purpose} there ({_holder(path)}): "
-                "wait until it ends, or use another folder"
-            ) from None
-        except OSError as error:
-            warnings.warn(f"{path}: there are no locks here ({error}); let no other run write there", stacklevel=4)
-        if _is_at(file, path):
-            return file
-        file.close()  # its last holder has just removed it
-
-
-def _holder(path: Path) -> str:
-    """The process that has the lock, as the file names it."""
+def _named_in(holder: Path) -> str:
+    """The process that has the lock, as it has said itself."""
     with suppress(OSError):
-        if text := path.read_text(encoding="utf-8"):
+        if text := holder.read_text(encoding="utf-8"):
             return text
     return "its process has not said which it is"

@@ -3,8 +3,9 @@
 Tensor parallelism does not cut an expert. Its ranks have the same tokens, run the same experts on them, and get the
 same gradients. Under sequence parallelism each runs them on its own tokens, and the gradients are summed over tp.
 
-The load is that of all tokens, whatever rank they are on. The auxiliary loss counts it over the tokens of a microbatch
-on all replicas, its probabilities over this rank's tokens. The bias counts it over all microbatches of the step.
+The load is that of the whole batch, whatever rank a token is on and whatever microbatch it is in: for the bias, which
+moves after the step, and for the auxiliary loss, whose gradient needs it in the first backward. So a step of several
+microbatches begins with a first pass, forward alone, that counts (`BatchExperts`, and `count_loads` in `step.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from parlab.arrays import Array, namespace, to_host
 from parlab.experts import ExpertParallel
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
+from parlab.nn.moe import asked_loads
+from parlab.nn.routing import Routing
 from parlab.nn.stage import Stage, Weights
 from parlab.tensor import SequenceParallelNorm
 from parlab.train.arguments import Choices
@@ -39,8 +42,28 @@ def owner_in_copy(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
     return int(found[1]) // (config.num_local_experts // mesh.ep.size)
 
 
+class BatchExperts(ExpertParallel):
+    """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
+
+    Attributes:
+        counting: the first pass is under way: `counted` adds up the pairs of each call.
+        batch_loads: pairs on each expert, of all tokens, as the pass has counted them; None: a call has all tokens.
+    """
+
+    counting = False
+    batch_loads: list[int] | None = None
+
+    def loads_together(self, routing: Routing) -> list[int]:
+        """Pairs on each expert, of the whole batch; in the first pass, of this call."""
+        if self.counting:
+            of_call = asked_loads(routing, self.num_experts)
+            self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
+            return of_call
+        return super().loads_together(routing) if self.batch_loads is None else self.batch_loads
+
+
 def mixture_maker(
-    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: Choices, made: dict[int, ExpertParallel]
+    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: Choices, made: dict[int, BatchExperts]
 ) -> Callable[[str], Stage] | None:
     """Makes the mixture of experts of a layer from the layer's prefix, and puts it into `made`, by layer; None: the
     model has none."""
@@ -54,7 +77,7 @@ def mixture_maker(
     }
 
     def mixture(prefix: str) -> Stage:
-        experts = ExpertParallel(mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
+        experts = BatchExperts(mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
         made[int(prefix.rpartition(".")[2])] = experts
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
         return SequenceParallelNorm(mesh.tp, experts) if settings.sequence_parallel else experts
@@ -67,25 +90,20 @@ def groups_of_tokens(mesh: Mesh, settings: Choices) -> list[Comm]:
     return [mesh.data, *([mesh.tp] if settings.sequence_parallel else [])]
 
 
-def rebalance(
-    mixtures: Mapping[int, ExpertParallel], groups: Sequence[Comm], like: Array, skipped: bool
-) -> list[list[int]]:
-    """Move the biases of all layers by the loads of the whole batch, if the step is not skipped. All ranks call it.
+def take_counts(mixtures: Mapping[int, BatchExperts], groups: Sequence[Comm], like: Array) -> list[list[int]]:
+    """The pairs on each expert that the mixtures of all ranks have counted: `[L][N]`; they count anew.
 
     Args:
-        mixtures: this rank's, by layer.
+        mixtures: the model's, by layer; those of other ranks of the pipeline have counted nothing.
         groups: over which this rank's tokens and layers become all.
         like: an array of the library and on the device of the model.
     """
     own = [mixtures[layer].counted for layer in sorted(mixtures)]
     xp = namespace(like)
-    counts = xp.asarray(own, dtype=xp.int64, device=like.device)  # [L, N]; 0 for the layers of other ranks
+    counts = xp.asarray(own, dtype=xp.int64, device=like.device)  # [L, N]
     for group in groups:
         counts = group.all_reduce(counts)
+    for mixture in mixtures.values():
+        mixture.counted = [0] * mixture.num_experts
     loads: list[list[int]] = to_host(counts)
-    for layer, of_layer in enumerate(loads):
-        if skipped:
-            mixtures[layer].counted = [0] * len(of_layer)
-        else:
-            mixtures[layer].rebalance(of_layer)
     return loads

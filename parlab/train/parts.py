@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from parlab.arrays import Array, asarray, namespace
-from parlab.experts import ExpertParallel
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.embedding import number_of_targets
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
-from parlab.pipeline import Action, Schedule, partition
+from parlab.pipeline import Action, Schedule
 from parlab.tensor import ParallelLlama, Recompute, shard_weights
 from parlab.train.arguments import Choices
 from parlab.train.attention import attention_core, own_positions
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import is_expert, mixture_maker, owner_in_copy
+from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_in_copy
 from parlab.train.stages import GatheredStage
 from parlab.zero import Replica, replica_of
 from parlab.zero.replica import Part
@@ -36,6 +36,7 @@ class Parts:
         blocks: the names of this rank's weights, by ZeRO's block.
         shared: of each block that several ranks of pp hold, the group of these ranks.
         waiting: gradients of shared blocks, until all microbatches are done.
+        first_pass: the forwards that count the loads of a batch of several microbatches, if there is an auxiliary loss.
         opened: the blocks in the order in which a step opens them.
         replica: ZeRO's, which took over the weights of `model`.
         stages: of this rank, by their number in the pipeline.
@@ -44,16 +45,22 @@ class Parts:
     """
 
     def __init__(
-        self, mesh: Mesh, model: Llama, optimizer: AdamW, schedule: Schedule, settings: Choices, **precision: Any
+        self,
+        mesh: Mesh,
+        model: Llama,
+        optimizer: AdamW,
+        schedule: Schedule,
+        layers: Sequence[range],
+        settings: Choices,
+        **precision: Any,
     ) -> None:
         self.mesh, self.config, self.schedule, self.settings = mesh, model.config, schedule, settings
         self.xp, self.device = namespace(model.weights[FINAL_NORM]), model.weights[FINAL_NORM].device
-        self.mixtures: dict[int, ExpertParallel] = {}
+        self.mixtures: dict[int, BatchExperts] = {}
         self.waiting: dict[str, Gradients] = {}
         self.loads: list[list[int]] = []
         self.samples = 0
 
-        layers = partition(self.config.num_hidden_layers, schedule.num_stages)
         self.holders = weight_holders(model, layers, schedule)
         here = [name for name, ranks in self.holders.items() if mesh.pp.rank in ranks]
         self.model = own_model(mesh, model, here, settings, self.mixtures, self.positions)
@@ -61,7 +68,8 @@ class Parts:
         self.shared = shared_blocks(mesh, self.holders, self.blocks)
         chains = enumerate(self.model.stages(layers))
         own = {number: chain.stages for number, chain in chains if mesh.pp.rank in schedule.holders(number)}
-        self.opened, made = uses_of_blocks(schedule.actions[mesh.pp.rank], own, self.blocks)
+        self.first_pass = first_pass(schedule, mesh.pp.rank) if settings.auxiliary else []
+        self.opened, made = uses_of_blocks([*self.first_pass, *schedule.actions[mesh.pp.rank]], own, self.blocks)
         times = {block: 1 if block in self.shared else made[block] for block in self.blocks}
         part = part_of_replica(mesh, self.model, self.holders, self.blocks, settings.zero, times)
         self.replica = zero_replica(mesh, self.model, self.blocks, part, settings, optimizer, precision)
@@ -99,6 +107,14 @@ class Parts:
                 self.replica.add_gradients(block, found)
 
 
+def first_pass(schedule: Schedule, rank: int) -> list[Action]:
+    """The forwards of a rank in a pass over all microbatches, one after the other; none where there is one alone."""
+    if schedule.num_microbatches == 1:
+        return []
+    every = product(range(schedule.num_microbatches), range(schedule.num_stages))
+    return [Action("F", stage, number) for number, stage in every if schedule.rank_of(stage, number) == rank]
+
+
 def weight_holders(model: Llama, layers: Sequence[range], schedule: Schedule) -> dict[str, tuple[int, ...]]:
     """The ranks of the pipeline that hold each weight: several, if stages share it, or if ranks share a stage."""
     ranks: dict[str, set[int]] = {name: set() for name in model.weights}
@@ -113,7 +129,7 @@ def own_model(
     model: Llama,
     here: Iterable[str],
     settings: Choices,
-    mixtures: dict[int, ExpertParallel],
+    mixtures: dict[int, BatchExperts],
     positions: Any,
 ) -> ParallelLlama:
     """The tensor-parallel model with copies of this rank's slices of the weights `here`."""

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
 from parlab.pipeline import run_schedule
-from parlab.train.mixture import groups_of_tokens, rebalance
+from parlab.train.mixture import groups_of_tokens, take_counts
 from parlab.train.parts import Parts
+from parlab.world import Comm
 
 
 class TrainResult(NamedTuple):
@@ -46,13 +47,17 @@ def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) ->
     replica.begin(parts.opened)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
         own = microbatches(parts, tokens), microbatches(parts, targets)
+        if parts.first_pass:
+            count_loads(parts, *own)
         loss = forward_backward(parts, *own, parts.target_tokens(targets))
         sum_shared_gradients(parts)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
     if parts.settings.bias_rate:
-        groups = [*groups_of_tokens(parts.mesh, parts.settings), parts.mesh.pp]
-        parts.loads = rebalance(parts.mixtures, groups, tokens, result.skipped)
+        parts.loads = take_counts(parts.mixtures, groups_of_batch(parts), tokens)
+        if not result.skipped:
+            for layer, loads in enumerate(parts.loads):
+                parts.mixtures[layer].rebalance(loads)
     parts.samples += tokens.shape[0]
     return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)
 
@@ -67,6 +72,44 @@ def microbatches(parts: Parts, x: Array) -> list[Array]:
     return [x[start : start + rows, :] for start in starts]
 
 
+def activation(parts: Parts, tokens: Array) -> Array:
+    """An array like the one that a stage passes to the next for a microbatch: `[b, s, E]`."""
+    b, s = tokens.shape
+    if parts.settings.sequence_parallel:
+        s //= parts.mesh.tp.size
+    return parts.xp.empty((b, s, parts.config.hidden_size), dtype=parts.replica.dtype, device=parts.device)
+
+
+def groups_of_batch(parts: Parts) -> list[Comm]:
+    """The groups over which a rank's tokens and layers become the whole batch's."""
+    return [*groups_of_tokens(parts.mesh, parts.settings), parts.mesh.pp]
+
+
+def count_loads(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array]) -> None:
+    """Tell the mixtures the loads of the whole batch: all microbatches run forward once, and nothing else is kept.
+
+    The auxiliary loss weighs each expert by its load in the batch, and its gradient goes through the router into all
+    layers below. So the first backward needs the loads of the last forward, and no correction afterwards can mend it.
+    """
+    pp, schedule, like = parts.mesh.pp, parts.schedule, activation(parts, inputs[0])
+    for mixture in parts.mixtures.values():
+        mixture.counting = True
+    for _, stage, number in parts.first_pass:
+        if stage == 0:
+            x = inputs[number]
+        elif (source := schedule.rank_of(stage - 1, number)) != pp.rank:
+            x = pp.recv(source, like)
+        if stage == schedule.num_stages - 1:
+            parts.stages[stage].forward(x, targets[number])
+            continue
+        x, _ = parts.stages[stage].forward(x)
+        if (after := schedule.rank_of(stage + 1, number)) != pp.rank:
+            pp.send(x, after)
+    loads = take_counts(parts.mixtures, groups_of_batch(parts), inputs[0])
+    for layer, mixture in parts.mixtures.items():
+        mixture.counting, mixture.batch_loads = False, loads[layer]
+
+
 def forward_backward(
     parts: Parts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
@@ -74,17 +117,13 @@ def forward_backward(
 
     `GatheredStage` (`stages.py`) calls `parts.take` after each B or W.
     """
-    b, s = inputs[0].shape
-    if parts.settings.sequence_parallel:
-        s //= parts.mesh.tp.size
-    shape = b, s, parts.config.hidden_size  # of what one stage passes to the next
     loss, _ = run_schedule(
         parts.mesh.pp,
         parts.schedule,
         parts.stages,
         inputs,
         targets,
-        like=parts.xp.empty(shape, dtype=parts.replica.dtype, device=parts.device),
+        like=activation(parts, inputs[0]),
         loss_scale=parts.replica.loss_scale,
         on_gradients=lambda *taken: None,  # `take` has them already
         target_tokens=target_tokens,

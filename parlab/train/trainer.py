@@ -13,15 +13,15 @@ The packages of the strategies do not import each other; here they meet:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parlab.arguments import checked
+from parlab.arguments import amount, instance
 from parlab.arrays import Array
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.pipeline import Schedule, one_f_one_b
-from parlab.train.arguments import RULES, Choices, check_batch, check_model, check_settings
+from parlab.pipeline import Schedule, one_f_one_b, partition
+from parlab.train.arguments import Choices, check_batch, check_choices, check_layers, check_model, check_settings
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import is_expert, owner_in_copy
 from parlab.train.parts import Parts
@@ -39,6 +39,8 @@ class Trainer(Parts):
         optimizer: the hyperparameters.
         schedule: of the `mesh.pp` ranks of the pipeline; it also has the number of microbatches. None: 1F1B, with one
             microbatch a rank.
+        layers: of each pipeline stage, as `parlab.pipeline.partition` gives them for a head or layers that cost more;
+            None: as many in each, or one more.
         zero: 0: every rank has the whole state; 1, 2, 3: the stages of `Zero`, over dp × cp.
         attention: over `mesh.cp`: ring, ulysses or allgather.
         layout: of the tokens: contiguous, zigzag or striped; None: zigzag, or contiguous for Ulysses.
@@ -51,7 +53,9 @@ class Trainer(Parts):
         overlap_gather: at zero 1 and 2. New weights are gathered beside the next step's forward; a program that ends
             after a step calls `finish()`.
         keep_last_block: at zero 3. Each rank keeps its last block gathered from its forward to its backward.
-        auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it.
+        auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it. Its loads
+            are those of the whole batch, on every mesh: with several microbatches a step first runs all of them forward
+            to count.
         bias_rate: γ of the bias that balances a Mixtral's experts without a loss.
 
     Raises:
@@ -70,7 +74,6 @@ class Trainer(Parts):
     True
     """
 
-    @checked(RULES)
     def __init__(
         self,
         mesh: Mesh,
@@ -78,6 +81,7 @@ class Trainer(Parts):
         optimizer: AdamW,
         *,
         schedule: Schedule | None = None,
+        layers: Sequence[range] | None = None,
         zero: int = 1,
         attention: str = "ring",
         layout: str | None = None,
@@ -92,9 +96,11 @@ class Trainer(Parts):
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
     ) -> None:
-        check_model(mesh, model, optimizer)
+        instance("mesh", mesh, Mesh)
+        instance("model", model, Llama)
         if schedule is None:
             schedule = one_f_one_b(mesh.pp.size, mesh.pp.size)
+        instance("schedule", schedule, Schedule)
         if layout is None:
             layout = "contiguous" if attention == "ulysses" else "zigzag"
         settings = Choices(
@@ -109,12 +115,15 @@ class Trainer(Parts):
             auxiliary,
             bias_rate,
         )
+        check_choices(settings)
+        check_model(mesh, model, optimizer)
         check_settings(mesh, model.config, schedule, settings)
-        super().__init__(
-            mesh, model, optimizer, schedule, settings, dtype=dtype, loss_scale=loss_scale, max_norm=max_norm
-        )
+        if layers is None:
+            layers = partition(model.config.num_hidden_layers, schedule.num_stages)
+        check_layers(model, schedule, layers)
+        precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
+        super().__init__(mesh, model, optimizer, schedule, layers, settings, **precision)
 
-    @checked(RULES)
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
         """Train on a batch. Every rank is given the whole batch, and takes its rows and columns of it.
 
@@ -128,6 +137,8 @@ class Trainer(Parts):
                 all; before any message.
             MismatchError: the first batch is not the same on every rank.
         """
+        if lr is not None:
+            amount("lr", lr)
         check_batch(self, tokens, targets)
         return train_step(self, tokens, targets, lr)
 

@@ -21,7 +21,6 @@ from parlab.plan import (
     validation,
     why,
 )
-from parlab.plan.search import _change
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 
 FREE = Cluster.uniform(0, math.inf, flops=math.inf, memory_bandwidth=math.inf)
@@ -52,17 +51,13 @@ def empty(name, **options):
 ROWS = [
     # a fraction of the data sheet
     (hardware(products=1000), "products=1000: a fraction of the data sheet, greater than 0 and at most 1"),
-    (hardware(products=math.inf), "products=inf: a fraction"),
     (hardware(products="1"), "products='1': must be a number greater than 0"),
     (hardware(memory=2), "memory=2: a fraction of the data sheet"),
-    (hardware(memory=0), "memory=0: must be a number greater than 0"),
     (hardware(intra=1.1), "intra=1.1: a fraction"),
     (hardware(inter=math.nan), "inter=nan: must be a number greater than 0"),
     (hardware(exponentials=-1), "exponentials=-1: must be a number greater than 0"),
     (hardware(host_link=None), "host_link=None: must be a number greater than 0"),
-    (hardware(host_memory=0), "host_memory=0: must be a number greater than 0"),
     (hardware(attention=2), "attention=2: a fraction of the data sheet"),
-    (hardware(processors=0.5), "processors=0.5: must be a whole number, at least 1"),
     (hardware(processors=0), "processors=0: must be a whole number, at least 1"),
     (hardware(usable=80), "usable=80: must be two numbers of GiB, the least and the most"),
     (hardware(usable=(80, 72)), "usable=(80, 72): the least comes first"),
@@ -70,11 +65,8 @@ ROWS = [
     (hardware(collective=-1), "collective=-1: must be"),
     # habits of software
     (software(hides={"everything"}), "hides={'everything'}: a set of some of tp, cp, pp, dp is needed"),
-    (software(hides="dptp"), "hides='dptp': a set of some of tp, cp, pp, dp is needed"),
     (software(hides="tp"), "hides='tp': a set of some of"),
-    (software(hides=None), "hides=None: a set of some of"),
     (software(hides=[["tp"]]), "hides=[['tp']]: a set of some of"),
-    (software(order=("tp", "cp", "pp")), "order=('tp', 'cp', 'pp'): a tuple of tp, cp, pp, dp, the innermost first"),
     (software(order=["tp", "cp", "pp", "dp"]), "a tuple of tp, cp, pp, dp, the innermost first"),
     (software(order=("tp", "tp", "pp", "dp")), "order=('tp', 'tp', 'pp', 'dp'): a tuple"),
     (software(gradient=3), "gradient=3: an element of a floating dtype"),
@@ -82,30 +74,23 @@ ROWS = [
     (software(logit=-1), "logit=-1: must be a whole number, at least 0"),
     (lambda: software_of("A100"), "cluster='A100': must be a Cluster"),
     (hardware(rails="no"), "rails='no': must be True or False"),
-    (hardware(rails=1), "rails=1: must be True or False"),
     (hardware(source=None), "source=None: must be a string"),
     (lambda: hardware_of("A100"), "cluster='A100': must be a Cluster"),
     (lambda: validation(3), "hardware=3: must be a Hardware"),
     # an estimate
     (asked(itemsize=3), "itemsize=3: an element of a floating dtype has 1, 2, 4 or 8 bytes"),
     (asked(itemsize=2.0), "itemsize=2.0: must be a whole number"),
-    (asked(itemsize=0), "itemsize=0: an element"),
     (asked(batch=10**19), "batch=10000000000000000000: must be at most 1000000000000"),
     (asked(sequence=10**26), "sequence=100000000000000000000000000: must be at most 1000000000000"),
-    (asked(batch=True), "batch=True: must be a whole number, at least 1"),
     (asked(state=None), "state=None: must be a StateBytes"),
     (asked(hardware="H100"), "hardware='H100': must be a Hardware"),
     (asked(software="PLAIN"), "software='PLAIN': must be a Software"),
-    (sought(software="PLAIN"), "software='PLAIN': must be a Software"),
-    (sought(hardware="H100"), "hardware='H100': must be a Hardware"),
     (lambda: estimate(None, DGX_H100, Layout(), batch=1, sequence=1), "config=None: a LlamaConfig or a GPTConfig"),
     (lambda: estimate(LLAMA_8B, None, Layout(), batch=1, sequence=1), "cluster=None: must be a Cluster"),
     (lambda: estimate(LLAMA_8B, DGX_H100, None, batch=1, sequence=1), "layout=None: must be a Layout"),
     # a layout
     (asked(Layout(offload=1)), "offload=1: must be True or False"),
-    (asked(Layout(sequence_parallel=0)), "sequence_parallel=0: must be True or False"),
     (asked(Layout(offload=np.array([0, 1]))), "offload=0: must be True or False"),
-    (asked(Layout(offload=None)), "offload=None: must be True or False"),
     *[(empty(name), "layout=columns of 0 layouts: at least one layout is needed") for name in vars(Layout())],
     (
         asked(Layout(dp=np.array([1, 2]), tp=np.array([1, 2, 4]))),
@@ -113,20 +98,14 @@ ROWS = [
     ),
     (asked(Layout(dp=2**21)), "dp=2097152: must be at most 1048576"),
     (asked(Layout(chunks=2**62, pp=4)), "chunks=4611686018427387904: must be at most 1048576"),
-    (asked(Layout(dp=10**30)), "dp=1000000000000000000000000000000: whole numbers are needed"),
     (
         asked(Layout(dp=2**18, tp=8)),
         "tp=8, cp=1, pp=1, dp=262144: their product, the number of ranks, must be at most 1048576",
     ),
     # a search
-    (sought(2**70), "ranks=1180591620717411303424: must be at most 1048576"),
     (sought(2**20 + 1), "ranks=1048577: must be at most 1048576"),
-    (sought(batch=2**63), "batch=9223372036854775808: must be at most 1000000000000"),
-    (sought(sequence=10**13), "sequence=10000000000000: must be at most 1000000000000"),
     (sought(memory=math.nan), "memory=nan: must be a number greater than 0"),
-    (sought(memory="80"), "memory='80': must be a number greater than 0"),
     (sought(offload=1), "offload=1: must be True or False"),
-    (sought(sequence_parallel=[0, 1]), "sequence_parallel=0: must be True or False"),
     (lambda: why(None), "plans=None: must be a Plans"),
     (lambda: why(sought(batch=1, sequence=8, tp=8)(), 3), "layout=3: must be a Layout"),
 ]
@@ -166,9 +145,12 @@ def test_on_a_cluster_on_which_nothing_takes_time_each_neighbour_takes_as_long()
     assert (plans.grid.mfu == 0).all()
 
 
-@pytest.mark.parametrize(("now", "before", "change"), [(3, 2, 0.5), (0, 2, -1), (0.0, 0.0, 0), (1e-9, 0.0, math.inf)])
-def test_the_change_of_a_step_is_relative_and_without_end_where_it_took_no_time(now, before, change):
-    assert _change(now, before) == change
+def test_beside_a_step_that_takes_no_time_an_optimizer_on_the_host_is_infinitely_slower_and_all_else_as_fast():
+    plans = search(LLAMA_8B, FREE, 8, batch=8, sequence=64, offload=True, hardware=Hardware(host_link=1e-3))
+    assert plans.best.total_seconds == 0
+    change = {(n.knob, n.change, n.binds.partition(":")[0]) for n in why(plans)}
+    assert ("offload", math.inf, "optimizer") in change
+    assert {change for knob, change, _ in change if knob != "offload"} == {0.0}
 
 
 def test_a_peak_without_end_is_never_used():
@@ -182,8 +164,3 @@ def test_sizes_of_a_model_beyond_all_models_are_estimated_without_overflow():
     found = estimate(huge, CLASSROOM, Layout(tp=2), batch=10**6, sequence=10**6)
     assert math.isfinite(found.total_seconds)
     assert math.isfinite(found.total_bytes)
-
-
-@pytest.mark.parametrize("name", ["intra", "inter", "memory"])
-def test_inf_means_free_links_or_memory(name):
-    assert getattr(Hardware(**{name: math.inf}), name) == math.inf

@@ -11,8 +11,8 @@ from parlab.nn.optimizer import AdamW
 from parlab.pipeline import gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule
 from parlab.pipeline.closed_forms import exposed_transfers
 from parlab.plan import GPTConfig, Layout, estimate
+from parlab.plan.case import Case
 from parlab.plan.estimate import kept_of_layer
-from parlab.plan.layout import Case
 from parlab.sequence import ring_attention, ring_attention_backward
 from parlab.tensor import ParallelLlama, kept_items
 from parlab.world import CLASSROOM, Cluster

@@ -31,7 +31,7 @@ from parlab.plan import (
     search,
     software_of,
 )
-from parlab.plan.layout import Sizes
+from parlab.plan.case import Sizes
 from parlab.tensor.costs import kept_by_place, llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 from parlab.zero import StateBytes, model_state_bytes
@@ -62,8 +62,8 @@ def test_models_have_the_published_number_of_parameters(name, billions):
 @pytest.mark.parametrize("config", [LLAMA_8B, GPT_175B], ids=["llama", "gpt"])
 def test_sizes_add_up_to_the_model(config):
     found = Sizes(config)
-    tied = 0 if found.fused else found.V * found.E
-    whole = found.L * (found.layer_cut + found.layer_whole) + found.first + found.last - tied
+    tied = 0 if found.fused_attention else found.vocab_size * found.hidden_size
+    whole = found.num_layers * (found.layer_cut + found.layer_whole) + found.first_params + found.last_params - tied
     assert whole == config.num_parameters
 
 

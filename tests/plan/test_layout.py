@@ -6,21 +6,19 @@ import numpy as np
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import GPT_22B, LLAMA_8B, LLAMA_405B, GPTConfig, Hardware, Layout, estimate, search
+from parlab.plan import GPT_22B, LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search
 from parlab.world import CLASSROOM, DGX_H100
 
 REFUSED = [
     (dict(dp=0), "dp=0: must be at least 1"),
     (dict(tp=2.5), "tp=2.5: whole numbers"),
     (dict(tp=3), "tp=3: num_attention_heads 32 .* a divisor of 32"),
-    (dict(tp=64), "tp=64: num_attention_heads 32"),
     (dict(zero=4), "zero=4: use stage 0, 1, 2 or 3"),
     (dict(zero=True), "zero=True: whole numbers are needed"),
     (dict(dp=None), "dp=None: whole numbers are needed"),
     (dict(schedule="2f2b"), "schedule='2f2b': use one of 1f1b, gpipe, looped_bfs"),
     (dict(recompute="some"), "recompute='some': use one of none, selective, full"),
     (dict(dp=3), "dp=3, microbatch=1: batch 16 must be a multiple"),
-    (dict(dp=2, microbatch=16), "dp=2, microbatch=16: batch 16 must be a multiple"),
     (dict(pp=32), "pp=32: batch 16 has fewer microbatches a replica"),
     (dict(pp=5, chunks=2, batch=15), r"pp=5, chunks=2: 32 layers .* must divide 32, 33 or 34"),
     (dict(pp=33, batch=64), "pp=33: 32 layers are fewer than so many stages: at most 32"),
@@ -32,10 +30,7 @@ REFUSED = [
         "pp=4, chunks=2: interleaving needs a batch .6. of whole groups",
     ),
     (dict(tp=8, cp=1, sequence=100, sequence_parallel=True), "cp=1, tp=8: sequence parallelism cuts sequence 100"),
-    (dict(tp=8, sequence_parallel="no"), "sequence_parallel='no': must be True or False"),
     (dict(offload="yes"), "offload='yes': must be True or False"),
-    (dict(batch=0), "batch=0: must be a whole number, at least 1"),
-    (dict(sequence=1.5), "sequence=1.5: must be a whole number"),
 ]
 
 
@@ -81,40 +76,8 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: search(LLAMA_8B, DGX_H100, 0, batch=8, sequence=4096), "ranks=0"),
-        (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, memory=0), "memory=0: must be a number greater"),
-        (lambda: search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=4096, tpp=1), "tpp=1: the knobs are tp, cp"),
-        (lambda: search(LLAMA_8B, "H100", 8, batch=8, sequence=4096), "cluster='H100': must be a Cluster"),
-        (lambda: estimate(LLAMA_8B, DGX_H100, {"dp": 8}, batch=8, sequence=64), "must be a Layout"),
-        (
-            lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, hardware="H100"),
-            "must be a Hardware",
-        ),
-        (
-            lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, hardware=Hardware(products=-1)),
-            "products=-1: must be a number greater",
-        ),
-        (
-            lambda: estimate(LLAMA_8B, DGX_H100, Layout(dp=8), batch=8, sequence=64, state=16),
-            "state=16: must be a StateBytes",
-        ),
-        (lambda: search("8b", DGX_H100, 8, batch=8, sequence=4096), "config='8b': a LlamaConfig or a GPTConfig"),
-        (lambda: GPTConfig(64, 48, 2, 5), "hidden_size 48 does not divide among num_attention_heads 5"),
-        (lambda: GPTConfig(64, 48, 0, 4), "num_hidden_layers=0"),
-    ],
-)
-def test_bad_searches_and_models_are_refused(call, text):
-    with pytest.raises(ValueError, match=text):
-        call()
-
-
-@pytest.mark.parametrize(
     ("knob", "text"),
     [
-        (dict(offload="no"), "offload='no': must be True or False"),
-        (dict(sequence_parallel="no"), "sequence_parallel='no': must be True or False"),
         (dict(sequence_parallel=[False, "no"]), "sequence_parallel='no': must be True or False"),
         (dict(zero=[1, 4]), "zero=4: use stage 0, 1, 2 or 3"),
         (dict(zero=True), "zero=True: whole numbers are needed"),
@@ -122,7 +85,6 @@ def test_bad_searches_and_models_are_refused(call, text):
         (dict(tp=[1, "2"]), "tp='2': whole numbers are needed"),
         (dict(dp=[1.0]), "dp=1.0: whole numbers are needed"),
         (dict(recompute=["none", "some"]), "recompute='some': use one of none, selective, full"),
-        (dict(schedule="dualpipe"), "schedule='dualpipe': use one of 1f1b, gpipe, looped_bfs"),
         (dict(tp=(5, 6)), r"tp=\(5, 6\): no layout is possible"),
     ],
     ids=str,

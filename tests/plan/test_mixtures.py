@@ -15,8 +15,8 @@ from parlab.nn.parameters import layer_parameters
 from parlab.nn.published_mixtures import MIXTRALS, MIXTURES
 from parlab.pipeline import one_f_one_b
 from parlab.plan import LLAMA_8B, Layout, estimate, search
+from parlab.plan.case import Case
 from parlab.plan.estimate import kept_of_experts, kept_of_layer
-from parlab.plan.layout import Case
 from parlab.plan.machine import Machine
 from parlab.train import Mesh, Trainer, bytes_by_strategy
 from parlab.world import CLASSROOM, DGX_H100
@@ -87,13 +87,14 @@ def test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_emb
     found = estimate(MIXTRAL, DGX_H100, layout, batch=64, sequence=4096).bytes
     case = Case(MIXTRAL, layout, 64, 4096)
     rank, fewer, params = case.stages[1]  # in the middle: 8 layers
-    assert (int(rank), int(case.layers * case.v - fewer)) == (1, 8)
-    layer, experts = layer_parameters(MIXTURES["mixtral-8x7b"]), 8 * case.layer_experts
+    assert (int(rank), int(case.chunk_layers * case.chunks - fewer)) == (1, 8)
+    layer, experts = layer_parameters(MIXTURES["mixtral-8x7b"]), 8 * case.layer_expert_params
     assert experts == 8 * layer.experts // ep * layer.expert
     if tp == 1:
         assert params == 8 * (layer.attention + layer.beside_experts)
     of_ranks = [
-        (params, (case.layers * case.v - fewer) * case.layer_experts) for _, fewer, params in case.stages
+        (params, (case.chunk_layers * case.chunks - fewer) * case.layer_expert_params)
+        for _, fewer, params in case.stages
     ]  # without experts, and experts
     assert found["weights"] in [2 * (params + experts) for params, experts in of_ranks]
     assert found["optimizer"] in [12 * (params / 8 + experts * ep / 8) for params, experts in of_ranks]
@@ -153,3 +154,13 @@ def test_the_command_plans_a_mixtral_by_its_short_name(capsys):
     said = capsys.readouterr().out
     assert ", ep " in said
     assert "  ep\n" in said
+
+
+def test_the_ranks_of_ep_lie_a_pipeline_apart_so_mixtral_8x7bs_rows_all_leave_the_node():
+    """dp 8, pp 8, ep 8 on nodes of 8: by Llama 3's order a rank of ep has each of the others on another node."""
+    found = estimate(MIXTRAL, DGX_H100, Layout(dp=8, pp=8, ep=8), batch=64, sequence=4096)
+    sent = 4096 * 2 * 4096 * 2  # bytes of a dispatch: two experts of each of 4096 tokens of 4096 elements
+    machine = Machine(DGX_H100, None)
+    exchange = sent * 7 / 8 / machine.inter + machine.hardware.collective
+    exchanges = 32 / 8 * 8 * 4  # layers of a rank, microbatches, and two forward and two backward
+    assert found.seconds["ep"] == pytest.approx(exchanges * exchange)

@@ -67,20 +67,3 @@ def test_a_gpt_is_known_by_its_size_too_and_memory_without_end_is_null(model, ca
 def test_the_command_plans_for_each_cluster_it_names_the_classroom_with_memory_without_end_too(cluster, capsys):
     assert main([*ASKED, "--cluster", cluster]) == 0
     assert ("fit in inf B" in capsys.readouterr().out) == (cluster == "classroom")
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        (["--model", "9b"], "--model='9b': use one of llama-7b"),
-        (["--cluster", "tpu"], "--cluster='tpu': use one of dgx_h100, dgx_a100, classroom"),
-        (["--memory", "1"], "the leanest needs"),
-        (["--memory", "-1"], "--memory=-1.0: must be"),
-        (["--products", "2"], "--products=2.0: a fraction"),
-        (["--top", "0"], "--top=0: must be"),
-        (["--gpus", "0"], "--gpus=0: must be"),
-    ],
-)
-def test_bad_arguments_are_told_in_a_sentence(changed, text, capsys):
-    assert main([*ASKED, *changed]) == 2
-    assert text in capsys.readouterr().err

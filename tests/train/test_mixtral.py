@@ -17,6 +17,7 @@ from parlab.nn.mixtral import load as load_mixtral
 from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
 from parlab.pipeline import dualpipe, one_f_one_b, zb_v
 from parlab.train import Mesh, Trainer, bytes_by_strategy, export, load, save, step_bytes
+from parlab.zero import LossScale
 from tests.nn.parity import worst_error
 from tests.train.models import LR, SIZES, batches, drawn, model
 
@@ -274,19 +275,14 @@ def test_a_checkpoint_of_one_ep_opens_under_any_other(zero, tmp_path):
 BALANCED = {"auxiliary": 0.3, "bias_rate": 0.02}
 
 
-def balanced_serial(m: int, dp: int, steps: int = 3) -> tuple[Any, ...]:
-    """Weights and biases of serial steps on m microbatches, and the last step's loads: [L][N]."""
+@cache
+def balanced_serial(steps: int = 3) -> tuple[Any, ...]:
+    """Weights and biases of serial steps on whole batches, and the last step's loads: [L][N]."""
     start = mixtral()
     trained = Mixtral(start.config, {n: x.copy() for n, x in start.weights.items()}, **BALANCED)
     optimizer = AdamW(lr=LR)
     for tokens, targets in batches(B, S, steps):
-        rows = np.arange(B).reshape(dp, m, -1)  # of each replica's microbatches
-        mean: dict[str, Any] = {}
-        for number in range(m):
-            own = rows[:, number].reshape(-1)
-            _, gradients = trained.loss_and_gradients(tokens[own], targets[own])
-            mean = {name: mean.get(name, 0) + x / m for name, x in gradients.items()}
-        optimizer.step(trained.weights, mean)
+        optimizer.step(trained.weights, trained.loss_and_gradients(tokens, targets)[1])
         loads = [mixture.counted for mixture in trained.mixtures]
         trained.rebalance()
     return trained.weights, [mixture.bias for mixture in trained.mixtures], loads
@@ -294,7 +290,7 @@ def balanced_serial(m: int, dp: int, steps: int = 3) -> tuple[Any, ...]:
 
 def wrong_balance(axes: dict[str, int], m: int = 1, change: Any = id, **options: Any) -> set[str]:
     """Of `weights`, `biases` and `loads` those that differ from serial after three steps."""
-    weights, biases, loads = balanced_serial(m, axes.get("dp", 1))
+    weights, biases, loads = balanced_serial()
 
     def program(comm):
         schedule = one_f_one_b(axes.get("pp", 1), m)
@@ -332,27 +328,34 @@ def test_steps_with_the_auxiliary_loss_and_the_bias_equal_serial_ones_and_the_lo
     assert wrong_balance(axes, m, **options) == set()
 
 
-@pytest.mark.parametrize("name", ["dp 4, ep 2, zero 3", "all, recomputed"])
-def test_the_first_gradients_with_an_auxiliary_loss_equal_serial_to_1e_12(name, monkeypatch):
-    axes, options = MESHES[name]
-    m = 2 * axes.get("pp", 1) if "pp" in axes else 1
+@pytest.mark.parametrize(
+    ("axes", "schedule", "options"),
+    [
+        ({"dp": 4, "ep": 2}, one_f_one_b(1, 1), {"zero": 3}),
+        ({}, one_f_one_b(1, 8), {"zero": 0}),
+        ({"dp": 2, "ep": 2}, one_f_one_b(1, 4), {"zero": 3, "keep_last_block": True}),
+        ({"dp": 2, "ep": 2}, one_f_one_b(1, 2), {"zero": 1, "overlap_gather": True}),
+        ({"pp": 4}, one_f_one_b(4, 8), {"zero": 1}),
+        ({"dp": 2, "pp": 2, "ep": 2}, zb_v(2, 4), {"zero": 3}),
+        ({"dp": 2, "pp": 2, "ep": 2}, dualpipe(2, 4), {"zero": 1}),
+        ({"dp": 2, "pp": 2, "cp": 2, "tp": 2, "ep": 4}, one_f_one_b(2, 4), MESHES["all, recomputed"][1]),
+    ],
+    ids=str,
+)
+def test_gradients_with_an_auxiliary_loss_are_the_serial_ones_of_the_whole_batch_on_every_mesh(axes, schedule, options):
+    """Loads counted over a microbatch alone are off by 3e-3 here: f would be another one for each number of them."""
     start, (tokens, targets) = mixtral(), batches(B, S)[0]
-    rows = np.arange(B).reshape(axes["dp"], m, -1)
-    expected: dict[str, Any] = {}
-    trained = Mixtral(start.config, start.weights, auxiliary=0.3)
-    for number in range(m):
-        own = rows[:, number].reshape(-1)
-        gradients = trained.loss_and_gradients(tokens[own], targets[own])[1]
-        expected = {n: expected.get(n, 0) + x / m for n, x in gradients.items()}
+    expected = Mixtral(start.config, start.weights, auxiliary=0.3).loss_and_gradients(tokens, targets)[1]
     plain = start.loss_and_gradients(tokens, targets)[1]
     router = "model.layers.0.block_sparse_moe.gate.weight"
     assert not np.allclose(expected[router], plain[router], rtol=1e-3)  # the auxiliary loss is there
 
     def program(comm):
-        schedule = one_f_one_b(axes.get("pp", 1), m)
         trainer = Trainer(Mesh(comm, **axes), start, AdamW(), auxiliary=0.3, schedule=schedule, **options)
         trainer.step(tokens, targets)
-        return trainer.full_gradients()
+        gradients = trainer.full_gradients()
+        trainer.finish()
+        return gradients
 
     for own in run(program, math.prod(size for axis, size in axes.items() if axis != "ep")).results:
         assert worst_error([own[n] for n in expected], list(expected.values())) <= 1e-12
@@ -373,7 +376,7 @@ def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_a
 
 def test_a_checkpoint_keeps_the_biases_of_all_layers(tmp_path):
     text = batches(B, S, 3)
-    weights, biases, _ = balanced_serial(2, 2)
+    weights, biases, _ = balanced_serial()
 
     def begin(comm):
         trainer = Trainer(Mesh(comm, dp=2, pp=2, ep=2), mixtral(), AdamW(lr=LR), **BALANCED)  # m = 2
@@ -390,6 +393,32 @@ def test_a_checkpoint_keeps_the_biases_of_all_layers(tmp_path):
     for own, own_biases in run(go_on, 4).results:
         assert own_biases == biases
         assert worst_error([own[n] for n in weights], list(weights.values())) <= 1e-8
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_step_after_a_skipped_one_has_its_own_loads_gradients_and_biases_and_not_those_of_both(zero):
+    """The first batch overflows: weights and biases stay, so the second step is another trainer's first."""
+    first, second = batches(B, S, 2)
+
+    def program(comm, overflow):
+        mesh, schedule = Mesh(comm, dp=2, pp=2, ep=2), one_f_one_b(2, 4)
+        options = {"schedule": schedule, "zero": zero, "loss_scale": LossScale(8.0, interval=9), **BALANCED}
+        trainer = Trainer(mesh, mixtral(), AdamW(lr=LR), **options)
+        if overflow:
+            add = trainer.replica.add_gradients
+            trainer.replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
+            assert trainer.step(*first).skipped
+            trainer.replica.add_gradients = add
+        trainer.step(*second)
+        return trainer.loads, trainer.biases, trainer.full_gradients()
+
+    for (loads, biases, gradients), (own_loads, own_biases, own) in zip(
+        run(program, 4, False).results, run(program, 4, True).results, strict=True
+    ):
+        assert own_loads == loads
+        assert {sum(of_layer) for of_layer in own_loads} == {B * S * 2}
+        assert own_biases == biases
+        assert worst_error([own[n] for n in gradients], list(gradients.values())) <= 1e-12
 
 
 def test_a_balance_of_a_model_without_experts_is_refused_by_name():
