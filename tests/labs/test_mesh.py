@@ -399,7 +399,7 @@ WRONG = [
     (
         "07.who_sums",
         on_the_first_alone,
-        "returned None, expected float64[5]\n  likely cause: no `return` is reached here; or it is `reduce`'s result",
+        "returned None, expected float64[5]\n  likely cause: `reduce` gives its sum to one rank, and None to all",
     ),
     ("07.who_sums", first_rank_enters, "all_reduce"),
     ("07.who_sums", in_single_precision, "returned float32[5], expected float64[5]"),
