@@ -1,5 +1,7 @@
 """No wrong answer passes by luck: the fixed cases refuse each, whatever is drawn beside them, and say why."""
 
+from functools import cache
+
 import pytest
 
 from parlab.labs import EXERCISES
@@ -9,10 +11,14 @@ from tests.labs.lucky_answers import LUCKY
 ALL = [(name, answer) for name, answers in LUCKY.items() for answer in answers]
 
 
+@cache
+def reviewed(name, answer):
+    return EXERCISES[name].review(answer, seconds=30, seed=0, extra=0)
+
+
 @pytest.mark.parametrize(("name", "answer"), ALL, ids=[f"{name}-{answer.__name__}" for name, answer in ALL])
 def test_a_wrong_answer_is_refused_by_the_fixed_cases_so_with_any_seed(name, answer):
-    review = EXERCISES[name].review(answer, seconds=30, seed=0, extra=0)
-    assert review.status == "not yet", review.text
+    assert reviewed(name, answer).status == "not yet"
 
 
 def test_each_exercise_has_two_lucky_answers_or_more():
@@ -144,6 +150,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     ("name", "answer", "said"), [(name, *pair) for name, told in CAUSES.items() for pair in told.items()]
 )
 def test_a_lucky_answer_is_told_the_case_the_numbers_and_the_cause(name, answer, said):
-    text = EXERCISES[name].review(getattr(lucky_answers, answer), seconds=30, seed=0, extra=0).text
+    text = reviewed(name, getattr(lucky_answers, answer)).text
     missing = [part for part in said.split("|") if part not in text]
     assert not missing, text
