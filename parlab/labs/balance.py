@@ -11,10 +11,10 @@ import numpy as np
 from parlab.arguments import instance
 from parlab.arrays import asarray, namespace, to_numpy
 from parlab.labs.balance_mistakes import MISTAKES, Balance, Step
-from parlab.labs.difference import brief, difference, likely
+from parlab.labs.difference import brief, difference, likely, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import Wrong
+from parlab.labs.wrong import Wrong, explains
 from parlab.nn.moe import MixtureOfExperts
 from parlab.nn.routing import Routing, balanced_bias, expert_loads, route
 from parlab.train import Trainer
@@ -139,7 +139,10 @@ class BalanceCase:
 
 def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
     given = (*case.arrays(), case.k, case.rate)
-    found, right = trial.called(*given), balanced(*given)
+    right = balanced(*given)
+    counted = int(right[0].max()) + 1  # by np.bincount without minlength
+    with explains(f"({counted},)" if counted < case.num_experts else "(no such shape)", FEW):
+        found = trial.called(*given)
     left = trial.left[1]
     form = _form_of(found, case)
     loads = np.bincount(right[0].ravel(), minlength=case.num_experts)
@@ -164,6 +167,9 @@ def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
     return [f"loads of {min(loads)} to {max(loads)} tokens an expert, {loads.mean():g} on average"]
 
 
+FEW = "nobody chose the last expert: np.bincount(..., minlength=N) counts it as 0"
+
+
 def _form_of(found: Any, case: BalanceCase) -> list[str] | None:
     """The lines about a result of a wrong form; None: the form is right."""
     T, N, k = case.tokens, case.num_experts, case.k
@@ -173,6 +179,9 @@ def _form_of(found: Any, case: BalanceCase) -> list[str] | None:
     chosen, gates, moved = found
     if not isinstance(chosen, np.ndarray) or chosen.dtype.kind not in "iu" or chosen.shape != (T, k):
         return [f"chosen: returned {_form(chosen)}, expected whole numbers of shape ({T}, {k})"]
+    if chosen.min() < 0 or chosen.max() >= N:
+        cause = likely([("experts are numbered from 0", chosen.min() == 1)])
+        return [f"chosen: returned experts {chosen.min()} to {chosen.max()}, there are 0 to {N - 1}", *cause]
     if not isinstance(gates, np.ndarray) or gates.shape != (T, k):
         every = isinstance(gates, np.ndarray) and gates.shape == (T, N)
         cause = likely([("the gates are those of the k chosen: np.take_along_axis(scores, chosen, axis=1)", every)])
@@ -180,13 +189,16 @@ def _form_of(found: Any, case: BalanceCase) -> list[str] | None:
     if not isinstance(moved, np.ndarray) or moved.shape != (N,):
         few = isinstance(moved, np.ndarray) and moved.ndim == 1 and len(moved) == chosen.max() + 1
         causes = [
-            ("nobody chose the last expert: np.bincount(..., minlength=N) counts it as 0", few),
+            (FEW, few),
             (
                 "one bias an expert, [N], for all tokens; count the load over all of them",
                 isinstance(moved, np.ndarray) and moved.ndim == 2,
             ),
         ]
         return [f"bias: returned {_form(moved)}, expected float64 of shape ({N},)", *likely(causes)]
+    for name, array in (("gates", gates), ("bias", moved)):
+        if array.dtype != np.float64:
+            return [f"{name}: returned {_form(array)}, expected float64", f"likely cause: {array.dtype} on the way"]
     return None
 
 
@@ -205,16 +217,18 @@ def _by_expert(step: Any) -> Step:
 
 
 def _why(part: int, found: Any, given: tuple[Any, ...], trial: Trial) -> list[str]:
-    """The mistake that gives this part of the result; of several, the one that gives most on larger cases too."""
-    able = [(cause, mistake) for cause, mistake in MISTAKES if _alike(found, mistake(*given))[part]]
+    """The mistakes that give this part of the result; of several, those that give most on larger cases too."""
+    able = [(cause, mistake) for cause, mistake in MISTAKES if all(_alike(found, mistake(*given))[: part + 1])]
     score = [0] * len(able)
     for case in LARGER if len(able) > 1 else ():
         more = (*case.arrays(), case.k, case.rate)
         with suppress(Wrong):
             again = trial.called(*more)
-            if _form_of(again, case) is None:
-                score = [n + sum(_alike(again, m(*more))) for n, (_, m) in zip(score, able, strict=True)]
-    return likely((cause, n == max(score)) for n, (cause, _) in zip(score, able, strict=True))
+            form = _form_of(again, case)
+            if form is not None:
+                return form[1:] or possible((cause, True) for cause, _ in able)
+            score = [n + sum(_alike(again, m(*more))) for n, (_, m) in zip(score, able, strict=True)]
+    return possible((cause, n == max(score)) for n, (cause, _) in zip(score, able, strict=True))
 
 
 def _alike(found: Any, made: Step) -> list[bool]:

@@ -91,8 +91,19 @@ def _of_the_plain_choice(scores: Any, bias: Any, k: int, rate: float) -> Step:
     return chosen, gates, bias + rate * _toward(load)
 
 
+def _numbered_from_1(scores: Any, bias: Any, k: int, rate: float) -> Step:
+    chosen, gates, moved = _right(scores, bias, k, rate)
+    return chosen + 1, gates, moved
+
+
 def _once_a_token(b: Any, load: Any, g: float, chosen: Any, gates: Any) -> Any:
     return b + g * sum(_toward(_load(of_token, len(b))) for of_token in chosen)
+
+
+def _counted_short(b: Any, load: Any, g: float, chosen: Any, gates: Any) -> Any:
+    """By np.bincount without minlength; nothing moves where the shapes do not fit, and NumPy says so."""
+    short = np.bincount(chosen.ravel())
+    return b + g * _toward(short) if len(short) in (1, len(b)) else np.full(len(b), np.nan)
 
 
 def _of_gates(b: Any, load: Any, g: float, chosen: Any, gates: Any) -> Any:
@@ -214,6 +225,24 @@ MISTAKES: list[tuple[str, Balance]] = [
         "the mean is that of the experts with a load; of all N",
         _moving(lambda b, load, g, *_: b + g * _toward(load, load[load > 0].mean())),
     ),
+    (
+        "the mean is rounded down; it is T · k/N, and need not be whole",
+        _moving(lambda b, load, g, *_: b + g * _toward(load, load.sum() // len(b))),
+    ),
+    (
+        "the loads are shares here, and the mean is one of numbers: compare like with like",
+        _moving(lambda b, load, g, *_: b + g * _toward(load / load.sum(), load.mean())),
+    ),
+    (
+        "the loads are shares here, and the mean is one of numbers: compare like with like",
+        _moving(lambda b, load, g, chosen, _: b + g * _toward(load / len(chosen), load.mean())),
+    ),
+    (
+        "the mean load as a share of the tokens is k/N, not 1/N: each token counts for k experts",
+        _moving(lambda b, load, g, chosen, _: b + g * _toward(load, len(chosen) / len(b))),
+    ),
+    ("experts are numbered from 0", _numbered_from_1),
+    ("nobody chose the last expert: np.bincount(..., minlength=N) counts it as 0", _moving(_counted_short)),
     (
         "the mean load is T · k/N, not T/N: each token counts for k experts",
         _moving(lambda b, load, g, chosen, _: b + g * _toward(load, len(chosen) / len(b))),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from parlab.labs.difference import brief
+from parlab.labs.difference import brief, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import NotWritten, Wrong
@@ -65,6 +65,7 @@ CASES = [
     LogCase(3, 0, ((0, 1, 8, 20), (0, 2, 38, 44))),
     LogCase(3, 2, ((1, 0, 10, 15), (2, 1, 18, 25))),
     LogCase(3, 2, ((2, 1, 18, 25), (0, 1, 38, 44), (1, 0, 10, 15), (1, 2, 48, 53))),
+    LogCase(3, 0, ((0, 1, 0, 10), (1, 2, 5, 8))),
     LogCase(4, 0, ((0, 1, 1, 3), (1, 2, 0, 2), (2, 3, 0, 1))),
     LogCase(5, 4, ((0, 1, 8, 19), (2, 1, 8, 19), (4, 3, 48, 50))),
     LogCase(
@@ -127,15 +128,60 @@ def _cause(case: LogCase, way: list[Waited], found: int) -> list[str]:
     if not way:
         return [f"rank {case.rank} never waits: nobody else made it wait"]
     told = [f"the way back: {', '.join(f'{rank} waits for {peer} until {came}' for rank, peer, _, came in way)}"]
-    on_the_way = [at for at, wait in enumerate(way[1:], start=1) if wait[0] == found]
-    if on_the_way:
-        rank, peer, _, came = way[on_the_way[0]]
-        told.append(f"likely cause: rank {rank} had waited itself, for rank {peer} until {came}; the way goes on")
-    elif any(one[0] == way[-1][1] for one in case.waits):
-        told.append(f"likely cause: the waits of rank {way[-1][1]} ended later; only a wait that ended before counts")
-    else:
-        told.append(f"likely cause: rank {found} is not on it; of a rank's waits the last one counts")
-    return told
+    named = possible((cause, found == rank) for cause, rank in _mistakes(case, way))
+    return told + (named or [f"rank {found} is not where it ends"])
 
 
+def _mistakes(case: LogCase, way: list[Waited]) -> Iterator[tuple[str, int]]:
+    """Usual mistakes, each with the rank that it finds."""
+    for rank, peer, _, came in way:
+        yield f"rank {rank} had waited itself, for rank {peer} until {came}; the way goes on", rank
+    for cause, counts, best in OTHER_WAYS:
+        yield cause, _end_of_a_way(case, counts, best)
+    last = {rank: peer for rank, peer, _, _ in case.waits}  # of each rank the last wait in the list
+    rank, seen = case.rank, set()
+    while rank in last and rank not in seen:
+        seen.add(rank)
+        rank = last[rank]
+    yield LATER, rank
+
+
+def _end_of_a_way(
+    case: LogCase, counts: Callable[[Waited, Waited], bool], best: Callable[[Waited], tuple[int, ...]]
+) -> int:
+    """Where the way back ends if a peer's wait counts by another rule, or another one of them is the best."""
+    rank, before, passed = case.rank, None, set()
+    while own := [one for one in case.waits if one[0] == rank and (before is None or counts(one, before))]:
+        before = max(own, key=best)
+        if before in passed:
+            break  # in circles
+        passed.add(before)
+        rank = before[1]
+    return rank
+
+
+LATER = "a wait counts that ended only after its rank had come; of a rank's waits only one that ended before counts"
+OTHER_WAYS: list[tuple[str, Callable[[Waited, Waited], bool], Callable[[Waited], tuple[int, ...]]]] = [
+    (LATER, lambda one, last: True, lambda one: (one[3],)),
+    (
+        "a peer's wait counts if it had ended before the peer came, also if it began after the other's wait",
+        lambda one, last: one[2] <= last[2] and one[3] < last[3],
+        lambda one: (one[3],),
+    ),
+    (
+        "a peer's wait counts if it had ended before the peer came, not only before the other began to wait",
+        lambda one, last: one[3] < last[2],
+        lambda one: (one[3],),
+    ),
+    (
+        "of a rank's waits the last one counts, not the first",
+        lambda one, last: one[3] < last[3],
+        lambda one: (-one[3],),
+    ),
+    (
+        "of a rank's waits the last one counts, not the longest",
+        lambda one, last: one[3] < last[3],
+        lambda one: (one[3] - one[2], one[3]),
+    ),
+]
 TO_BLAME = Exercise("00.to_blame", "to_blame(waits, rank)", CASES, _try, _draw, solved_by=("parlab.labs.to_blame",))

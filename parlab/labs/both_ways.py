@@ -18,6 +18,7 @@ from parlab.labs.wrong import NotWritten, Wrong, need_messages
 from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention, shard
 from parlab.world import Comm, Run, WorldError, per_rank, run
+from parlab.world.units import several
 
 ROUNDING = 1e-9  # of the largest entry: merges in another order
 
@@ -34,8 +35,8 @@ class UspCase:
     seed: int = 0
 
     def __str__(self) -> str:
-        groups = f"ulysses={self.ulysses}, {self.H} query heads, {self.G} K/V heads"
-        return f"{ranks_in_words(self.size)}, {groups}, {self.c} tokens on each"
+        groups = f"ulysses={self.ulysses}, {several(self.H, 'query head')}, {several(self.G, 'K/V head')}"
+        return f"{ranks_in_words(self.size)}, {groups}, {several(self.c, 'token')} on each"
 
     def inputs(self) -> list[np.ndarray]:
         """q, k and v, whole."""
@@ -205,6 +206,8 @@ USP = Exercise(
         UspCase(6, 3, 6, 3),
         UspCase(8, 4, 8, 4, 1),
         UspCase(8, 2, 4, 4, 3),
+        UspCase(9, 3, 3, 3, 1),
+        UspCase(12, 4, 4, 4, 1),
     ],
     _try_usp,
     _draw_usp,

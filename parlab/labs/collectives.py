@@ -12,7 +12,7 @@ import numpy as np
 from parlab.labs.counts import Count, bytes_sent, listed, messages
 from parlab.labs.difference import difference
 from parlab.labs.exercise import Exercise
-from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
+from parlab.labs.rank_programs import UP_TO_8, Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, explains
 from parlab.world import Comm, Run, per_rank
@@ -21,11 +21,13 @@ VIEWS = "`x` is read-only, and the pieces of np.split are parts of it: write `a 
 
 
 def _with_x_read_only(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The answer, where a rank cannot write into its x, as in the lesson, whose cells share one x among all ranks."""
+    """The answer, where a rank cannot write into its x, as in the lesson, whose cells share one x among all ranks.
+
+    It lies in bytes, which nothing can make writeable again.
+    """
 
     def program(comm: Comm, x: np.ndarray) -> Any:
-        x.flags.writeable = False
-        return answer(comm, x)
+        return answer(comm, np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape))
 
     return program
 
@@ -37,7 +39,7 @@ def _divisible_shape(random: np.random.Generator, size: int, longest: int) -> tu
 
 def _try_reduce_scatter(trial: Trial, case: Case) -> list[str]:
     x, P = case.inputs(), case.size
-    with explains("read-only", VIEWS):
+    with explains("read-only", VIEWS), explains("WRITEABLE", VIEWS):
         done = trial.ran(_with_x_read_only(trial.answer), P, per_rank(x))
     pieces = [[np.split(one, P)[rank] for one in x] for rank in range(P)]
     sums = [sum(of_rank) for of_rank in pieces]
@@ -129,6 +131,7 @@ def _try_circulant(trial: Trial, case: Case) -> list[str]:
     rounded = explains("broadcast", "of 3 pieces a rank keeps 2: it keeps the larger half")
     with (
         explains("read-only", VIEWS),
+        explains("WRITEABLE", VIEWS),
         rounded if P & (P - 1) else nullcontext(),  # of a power of two no half is rounded
     ):
         done = trial.ran(_with_x_read_only(trial.answer), P, per_rank(x))
@@ -155,7 +158,7 @@ def _try_circulant(trial: Trial, case: Case) -> list[str]:
     ]
 
 
-CIRCULANT = on_arrays("01.circulant", "circulant(comm, x)", _try_circulant, _divisible_shape)
+CIRCULANT = on_arrays("01.circulant", "circulant(comm, x)", _try_circulant, _divisible_shape, (*UP_TO_8, 10, 13))
 
 
 def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:

@@ -107,6 +107,11 @@ def ranks_in_words(size: int) -> str:
     return several(size, "rank")
 
 
+def microbatches_in_words(number: int) -> str:
+    """`1 microbatch` or `4 microbatches`."""
+    return f"{number} microbatch" + "es" * (number != 1)
+
+
 def listed(numbers: Sequence[int]) -> str:
     """`1, 2 and 3`."""
     *others, last = map(str, numbers)

@@ -74,6 +74,16 @@ def likely(causes: Iterable[tuple[str, bool]]) -> list[str]:
     return next(([f"likely cause: {cause}"] for cause, explains in causes if explains), [])
 
 
+def possible(causes: Iterable[tuple[str, bool]]) -> list[str]:
+    """A line with each cause that explains the result: two mistakes may give the same numbers, and both are named.
+
+    >>> possible([("it is doubled", True), ("it is halved", False), ("it is added to itself", True)])
+    ['likely cause: it is doubled', 'or: it is added to itself']
+    """
+    found = dict.fromkeys(cause for cause, explains in causes if explains)
+    return [f"{'or' if number else 'likely cause'}: {cause}" for number, cause in enumerate(found)]
+
+
 def kind(result: Any) -> str:
     """The name of a result's type, as it is shown."""
     return "None" if result is None else result.kind if isinstance(result, Foreign) else type(result).__name__

@@ -17,6 +17,7 @@ from parlab.labs.wrong import Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
 from parlab.sequence.tiles import dealt, journeys
+from parlab.world.units import several
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class HeadsCase:
     G: int
 
     def __str__(self) -> str:
-        return f"{ranks_in_words(self.size)}, {self.H} query heads, {self.G} K/V heads"
+        return f"{ranks_in_words(self.size)}, {several(self.H, 'query head')}, {several(self.G, 'K/V head')}"
 
 
 def _whole_numbers(found: Any) -> list[int] | None:
@@ -62,7 +63,7 @@ def _try_heads(trial: Trial, case: HeadsCase) -> list[str]:
     copies = sum(map(len, keys))
     kib = ulysses_cost(shape, case.size).nbytes / 1024
     sent = f"rank 0 sends {kib:g} KiB for its 1024 tokens of size 64"
-    return [f"{copies} K/V heads on all ranks together, of {case.G}; {sent}"]
+    return [f"{several(copies, 'K/V head')} on all ranks together, of {case.G}; {sent}"]
 
 
 def _checked_heads(call: tuple[int, ...], result: Any) -> tuple[list[int], list[int]]:
@@ -107,7 +108,7 @@ def _query_cause(found: Sequence[list[int]], right: Sequence[range], rank: int, 
     if cause := _first_rule(found, rules):
         return cause
     if len(found[rank]) == len(right[rank]):
-        return f"the ranks before rank {rank} own {right[rank].start} query heads"
+        return f"the ranks before rank {rank} own {several(right[rank].start, 'query head')}"
     more = f", and the first {H % P} ranks have one query head more" if H % P else ""
     return f"each rank has H // P = {each} heads{more}"
 

@@ -6,9 +6,10 @@ import csv
 import html
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -48,12 +49,15 @@ class Mark:
 
 
 def submissions(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The submissions below `folder`: notebooks, and programs that lie beside no notebook; and the other programs."""
+    """The submissions below `folder`, and the programs that are none, as they lie beside a notebook.
+
+    In `folder` itself each file is one student's, so none of its programs is left out.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in (".ipynb", ".py") and path.is_file()]
     seen = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     programs = [path for path in seen if path.suffix.lower() == ".py"]
     with_notebook = {path.parent for path in seen if path not in programs}
-    beside = [path for path in programs if path.parent in with_notebook]
+    beside = [path for path in programs if path.parent in with_notebook - {folder}]
     return [path for path in seen if path not in beside], beside
 
 
@@ -72,7 +76,8 @@ def grade(
     """Mark every submission below `folder`, and write `out` and a report for each into the folder beside it.
 
     Args:
-        folder: one notebook or program for each student, or one folder for each student.
+        folder: one notebook or program for each student, or one folder for each student. In a student's folder, a
+            program beside a notebook is left out, and the notebook's note names it.
         out: the table (CSV), one row for each submission; the reports go to `out` without its ending, with "-reports".
         exercises: the columns of the table; (): all that some submission checks.
         seed, extra: the seed and the number of the newly drawn cases, the same for all submissions.
@@ -98,11 +103,13 @@ def grade(
         say(f"left out, as beside a notebook: {', '.join(path.relative_to(folder).as_posix() for path in beside)}")
     options = {"seconds": seconds, "seed": seed, "extra": extra}
     marks = []
+    names = _names(paths, folder)
     given_up = Event()
     pool = ThreadPoolExecutor(jobs or os.cpu_count())
     try:
         waiting = [
-            pool.submit(_marked, submission.run_submission, path, folder, options, limit, given_up) for path in paths
+            pool.submit(_marked, submission.run_submission, path, name, folder, options, limit, given_up)
+            for path, name in names.items()
         ]
         for number, done in enumerate(as_completed(waiting), start=1):
             mark = done.result()
@@ -115,7 +122,8 @@ def grade(
     finally:  # also after Ctrl-C
         given_up.set()
         pool.shutdown(cancel_futures=True)
-    marks.sort(key=lambda mark: mark.name)
+    left_out = {name: [one.name for one in beside if one.parent == path.parent] for path, name in names.items()}
+    marks = [_with_left_out(mark, left_out[mark.name]) for mark in sorted(marks, key=lambda mark: mark.name)]
     found = {name for mark in marks for name in mark.reviews}
     exercises = exercises or sorted(found)
     write_whole(out, _table(marks, exercises))
@@ -138,14 +146,24 @@ def _reports(out: Path) -> Path:
     return reports
 
 
-def _marked(run: Runner, path: Path, folder: Path, options: dict[str, Any], limit: float, given_up: Event) -> Mark:
-    below = path.relative_to(folder)
-    name = below.with_suffix("").as_posix()
-    endings = [other.suffix.lower() for other in path.parent.iterdir() if other.stem == path.stem]
-    if endings.count(path.suffix.lower()) > 1:
-        name = below.as_posix()
+def _names(paths: Sequence[Path], folder: Path) -> dict[Path, str]:
+    """The name of each submission: its path without the ending, which stays where two names would be the same."""
+    stems = Counter(path.with_suffix("") for path in paths)
+    kept = {path: path if stems[path.with_suffix("")] > 1 else path.with_suffix("") for path in paths}
+    return {path: name.relative_to(folder).as_posix() for path, name in kept.items()}
+
+
+def _with_left_out(mark: Mark, programs: Sequence[str]) -> Mark:
+    """The mark with a note about the programs beside the submission, which were not marked."""
+    notes = [mark.note, f"left out, as beside a notebook: {', '.join(programs)}" if programs else ""]
+    return replace(mark, note="; ".join(filter(None, notes)))
+
+
+def _marked(
+    run: Runner, path: Path, name: str, folder: Path, options: dict[str, Any], limit: float, given_up: Event
+) -> Mark:
     try:
-        execution = run(path, below, options, limit, given_up.is_set)
+        execution = run(path, path.relative_to(folder), options, limit, given_up.is_set)
     except (ValueError, OSError) as error:  # not a notebook, or it cannot be read or copied
         return Mark(name, note=str(error))
     flags = [f"{exercise}: {flag}" for exercise, review in execution.reviews.items() for flag in review["flags"]]

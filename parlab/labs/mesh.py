@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import apart, difference, likely
+from parlab.labs.difference import apart, difference, likely, possible
 from parlab.labs.difference import kind as kind_of
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
@@ -100,11 +100,12 @@ def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
                 continue
             found = runs[kind].results[rank]
             if said := difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE):
-                causes = (
-                    [NO_RETURN if all(other is None for other in runs[kind].results) else RETURNS_NONE]
-                    if found is None
-                    else _likely_sum(kind, drawn[kind], place, found, _met(runs[kind], case, rank))
-                )
+                if _reduced(runs[kind]) and (found is None or _reached(runs[kind], right, case.places, place, over)):
+                    causes = [REDUCED]
+                elif found is None:
+                    causes = [NO_RETURN if all(other is None for other in runs[kind].results) else NO_RETURN_HERE]
+                else:
+                    causes = _likely_sum(kind, drawn[kind], place, found, _met(runs[kind], case, rank))
                 raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
     if not any(done.timeline.transfers for done in runs.values()):
         need_messages(runs[CUT])
@@ -112,7 +113,8 @@ def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
 
 
 NO_RETURN = "likely cause: no `return` is reached for this kind: the sum was made, and not handed back"
-RETURNS_NONE = "likely cause: no `return` is reached here; or it is `reduce`'s result, None on all ranks but one"
+NO_RETURN_HERE = "likely cause: no `return` is reached on this rank"
+REDUCED = "likely cause: `reduce` gives its sum to one rank, and None to all others; `all_reduce` gives it to all"
 ALL_OF_PP = "likely cause: only the two ends have the tied table and call the function: sum over `ends`, not over pp"
 
 
@@ -124,7 +126,22 @@ def _ran_kind(trial: Trial, program: Any, case: MeshCase, kind: str) -> Run:
         said, cause, _ = str(wrong).partition("likely cause: ")
         if kind == TIED and cause and re.search(r"of group (pp|model|comm)\b", said):
             wrong.args = (f"kind {kind!r}: {said.rstrip()}", ALL_OF_PP)
+        if "None" in said and wrong.run is not None and _reduced(wrong.run):
+            wrong.args = (*wrong.args, REDUCED)
         raise
+
+
+def _reduced(done: Run) -> bool:
+    return any(transfer.name.rpartition(": ")[2] == "reduce" for transfer in done.timeline.transfers)
+
+
+def _reached(done: Run, right: dict[Axes, Any], places: list[Axes], place: Axes, over: str) -> bool:
+    """Whether another rank of the same sum has it right."""
+    of_sum = [
+        all(a == b or axis in over + "dc" for axis, a, b in zip("dpct", place, other, strict=True)) for other in places
+    ]
+    results = [found for found, member in zip(done.results, of_sum, strict=True) if member and found is not None]
+    return any(not difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE) for found in results)
 
 
 def _met(done: Run, case: MeshCase, rank: int) -> str:
@@ -141,6 +158,8 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
     right = _sums(drawn, over)[place]
     if not isinstance(found, np.ndarray) or found.shape != right.shape or _close(found, right):
         return []
+    alike = len({other["dpct".index(over)] for other in drawn}) if over else 1  # ranks whose gradients add up
+    twice = f"the sum over {'tp' if over == 't' else 'the two ends'} is made twice"
     for text, kinds, *sums in (
         (THROWN_AWAY.format("tp"), (NORM, HEAD) if "t" in met else (), ("", "dc")),
         (THROWN_AWAY.format("the two ends"), (TIED,) if "p" in met else (), ("", "dc")),
@@ -171,7 +190,9 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
         ("the ranks of dp are not in it: they have the same weights and other rows", every, (over, "c")),
     ):
         if kind in kinds and any(_close(found, _sums(drawn, *how)[place]) for how in sums):
-            return [f"likely cause: {text}"]
+            return possible([(text, True), (twice, _close(found, right * alike))])
+    if over and _close(found, right * alike):
+        return [f"likely cause: {twice}"]
     data = len({(d, c) for d, _, c, _ in drawn})
     if _close(found, _sums(drawn, over, "")[place] / data):
         made = THROWN_AWAY.format("dp and cp") if {*met} & {*"dc"} else "nothing is summed over dp and cp"
@@ -180,11 +201,9 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
         if _close(found, x):
             return [f"likely cause: it is the gradient of {_at(other)} alone"]
     first = int(np.argmax(abs(right)))
-    if right[first] and _close(found, right * (found[first] / right[first])):
-        return [
-            f"likely cause: it is {found[first] / right[first]:.4g} times what it should be: "
-            "divide once, by the number of ranks in mesh.data"
-        ]
+    if right[first] and _close(found, right * (times := found[first] / right[first])):
+        told = f"it is {times:.4g} times what it should be"
+        return [f"likely cause: {told}: divide once, by the number of ranks in mesh.data"]
     return []
 
 

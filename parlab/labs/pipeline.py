@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.labs.counts import microbatches_in_words
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
@@ -41,10 +42,10 @@ class Case:
     executed: bool = True
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, {self.microbatches} microbatches"
+        return f"{self.size} ranks, {microbatches_in_words(self.microbatches)}"
 
 
-GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 13)) for p in range(2, 8) for m in (p, 2 * p - 1)]
+GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 15)) for p in range(2, 8) for m in (p, 2 * p + 1)]
 
 
 def listing(p: int, m: int) -> Schedule:
@@ -107,7 +108,7 @@ def _try_one_f_one_b(trial: Trial, case: Case) -> list[str]:
     for rank, peak in enumerate(most):
         if peak > p - rank:
             raise Wrong(
-                f"it runs, but rank {rank} keeps {peak} microbatches, should be p − {rank} = {p - rank}",
+                f"it runs, but rank {rank} keeps {microbatches_in_words(peak)}, should be p − {rank} = {p - rank}",
                 f"likely cause: {_first_late_backward(timeline, rank)}",
             )
     return [
@@ -189,7 +190,8 @@ class Puzzle:
     executed: bool = True
 
     def __str__(self) -> str:
-        return f"{self.size} ranks, {self.microbatches} microbatches, at most {self.limit} activations on a rank"
+        kept = f"at most {several(self.limit, 'activation')} on a rank"
+        return f"{self.size} ranks, {microbatches_in_words(self.microbatches)}, {kept}"
 
 
 PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
@@ -282,7 +284,7 @@ def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
     except ValueError as error:
         raise Wrong(f"it cannot run: {error}", *_miscounted(schedule, case.microbatches, str(error))) from None
     if schedule.num_microbatches != case.microbatches:
-        raise Wrong(f"it has {schedule.num_microbatches} microbatches, should have {case.microbatches}")
+        raise Wrong(f"it has {microbatches_in_words(schedule.num_microbatches)}, should have {case.microbatches}")
 
 
 def _miscounted(schedule: Schedule, m: int, refused: str) -> list[str]:
@@ -301,7 +303,7 @@ def _miscounted(schedule: Schedule, m: int, refused: str) -> list[str]:
             return [f"likely cause: {action} stands again where {never} should, which the row never does"]
         return [f"likely cause: a part of the row begins with {action}, and a part before it has done that"]
     if action.microbatch >= m:
-        return [f"likely cause: there are {m} microbatches, 0 to {m - 1}"]
+        return [f"likely cause: there are {microbatches_in_words(m)}, 0 to {m - 1}"]
     if "has no backward" in refused and all(one.kind in "FB" for one in row):
         done = {one.microbatch for one in row if one.kind == "B"}
         if action.microbatch < max(done, default=-1):

@@ -120,6 +120,18 @@ def check_results(
         raise Wrong(f"the results are right, but comm.{name} did the work: build it from {build}")
 
 
+def check_rightwards(done: Run, cause: str) -> None:
+    """Raise `Wrong`, with this cause, unless every message goes to the rank on the right."""
+    P = done.timeline.size
+    for src, dst in sorted({(transfer.src, transfer.dst) for transfer in done.timeline.transfers}):
+        if dst != (src + 1) % P:
+            raise Wrong(
+                "the results are right, but not the way of the pieces:",
+                f"rank {src} sends to rank {dst}, should be to its right, rank {(src + 1) % P}",
+                f"likely cause: {cause}",
+            )
+
+
 def _mistakes(
     rank: int, inputs: list[Any], expected: list[Any], terms: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from parlab.labs.blame import TO_BLAME
 from parlab.labs.counts import Count, bytes_sent, makespan, messages, steps
-from parlab.labs.rank_programs import Case, check_results, on_arrays, some_shape
+from parlab.labs.rank_programs import Case, check_results, check_rightwards, on_arrays, some_shape
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import Cluster, Comm, Run, per_rank
@@ -105,7 +105,7 @@ def _try_overlap(trial: Trial, case: Case) -> list[str]:
         "returns": twice,
     }
     check_results(done, x, [sum(terms)] * P, [terms] * P, tools=("isend", "irecv"), mistakes=mistakes)
-    _check_rightwards(done)
+    check_rightwards(done, "pieces travel in a ring; pass on to comm.right what comes from comm.left")
     return [
         line,
         messages(done).check("P − 1", P - 1, "the last piece is passed on, too"),
@@ -137,18 +137,6 @@ def _stands_still(done: Run) -> str:
         return "a rank does something else, too, that takes time"
     start, end = map(done.timeline.format, (first.start, first.end))
     return f"from {start} to {end} rank {first.rank} does not work: it stands still until a message has passed"
-
-
-def _check_rightwards(done: Run) -> None:
-    """Raise `Wrong` unless every message goes to the rank on the right."""
-    P = done.timeline.size
-    for src, dst in sorted({(transfer.src, transfer.dst) for transfer in done.timeline.transfers}):
-        if dst != (src + 1) % P:
-            raise Wrong(
-                "the results are right, but not the way of the pieces:",
-                f"rank {src} sends to rank {dst}, should be to its right, rank {(src + 1) % P}",
-                "likely cause: pieces travel in a ring; pass on to comm.right what comes from comm.left",
-            )
 
 
 OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))

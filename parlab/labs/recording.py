@@ -9,6 +9,7 @@ import json
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -38,24 +39,34 @@ def reviewed(exercise: Exercise, answer: Callable[..., Any], seconds: float, see
         return exercise.review(answer, seconds, seed)
     options = json.loads(os.environ[OPTIONS])
     unfinished = f"{exercise.name}: {FAILED}. The review did not come to its end: the answer ended it, or took too long"
-    _append(Review(exercise.name, FAILED, unfinished, 0, 1, options["seed"]), answer)  # replaced by the next
+    begun = Review(exercise.name, FAILED, unfinished, 0, 1, options["seed"])
+    _append(begun, answer, begun=True)  # replaced by the next
     review = exercise.review(answer, **options)
     _append(review, answer, library_functions(exercise, answer))
     return review
 
 
-def _append(review: Review, answer: Any, flags: Collection[str] = ()) -> None:
+def _append(review: Review, answer: Any, flags: Collection[str] = (), begun: bool = False) -> None:
     record = review.as_dict() | {"flags": [*review.flags, *flags], "source": session.source(answer)}
+    record |= {"begun": begun, "process": os.getpid()}
     with open(os.environ[FILE], "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
-    """The last review of each exercise: the dict of `Review.as_dict` with the answer's `source`."""
+    """The last review of each exercise: the dict of `Review.as_dict` with the answer's `source`.
+
+    An exercise that one process, which ran all cells, checked several times gets a flag that says so.
+    """
     if not file.exists():
         return {}
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return {record["name"]: record for record in records}
+    checks = Counter((record.get("process"), record["name"]) for record in records if record.get("begun"))
+    last = {record["name"]: record for record in records}
+    for name, record in last.items():
+        if (times := max((checks[key] for key in checks if key[1] == name), default=0)) > 1:
+            record["flags"].append(f"checked {times} times, the last one counts")
+    return last
 
 
 def check_the_rest(namespace: dict[str, Any], exercises: Mapping[str, Exercise]) -> None:

@@ -105,7 +105,7 @@ def _try_ring(trial: Trial, case: HopCase) -> list[str]:
     except Wrong as wrong:
         raise _about_requests(wrong) from None
     _check_ways(done)
-    _check_calls(seen)
+    _check_calls(seen, max(messages(done).numbers))
     whole = [np.concatenate(parts) for parts in zip(*kvs, strict=True)]
     _check_results(done, [_attended(one, whole) for one in q], [[_attended(one, kv) for kv in kvs] for one in q])
     nbytes = sum(x.nbytes for x in kvs[0])
@@ -145,15 +145,23 @@ def _check_ways(done: Run) -> None:
             )
 
 
-def _check_calls(seen: list[Seen]) -> None:
-    """Raise `Wrong` unless attend_to was told, on each rank, whose K/V it got, and got those of each rank once."""
+def _check_calls(seen: list[Seen], hops: int) -> None:
+    """Raise `Wrong` unless attend_to was told, on each rank, whose K/V it got, and got those of each rank once.
+
+    `hops` are the most messages that a rank sent.
+    """
     P = len(seen)
     owners = [[owner for _, owner in calls] for calls in seen]
     told = [[source for source, _ in calls] for calls in seen]
     if any(None in of_rank for of_rank in owners):
         return  # changed on their way, or by the answer: the results say it
     right = [[(rank - hop) % P for hop in range(P)] for rank in range(P)]
+    short = P > 1 and hops < P - 1 and all(had == one[: hops + 1] for had, one in zip(owners, right, strict=True))
     causes = [
+        (f"no hop was made, so a rank attends its own K/V alone: {CALLS}", short and hops == 0 and P > 2),
+        (f"no hop was made: one too few, or none is posted at all: {CALLS}", short and hops == 0 and P == 2),
+        (f"one hop too few: {CALLS}", short and hops == P - 2),
+        (f"too few hops, {hops}: {CALLS}", short),
         *((cause, P > 1 and owners != right and all(map(same, owners, right))) for cause, same in WRONG_OWNERS),
         *((cause, told == _by(wrong, owners)) for cause, wrong in WRONG_SOURCES if owners == right),
     ]

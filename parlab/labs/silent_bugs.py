@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -363,9 +364,18 @@ def _how(case: BugCase) -> tuple[int, bool]:
     return case.seed if case.long_prompts else case.seed % MODELS, case.long_prompts
 
 
+_PATIENT: ContextVar[Suspect] = ContextVar("patient")
+
+
+def _ask(check: str) -> Any:
+    """Ask the patient of this trial. It is no variable of this function, so an answer cannot read it out of there."""
+    return _PATIENT.get().ask(check)
+
+
 def _try_find_bug(trial: Trial, case: BugCase) -> list[str]:
     patient = Suspect(case.bug, *_how(case))
-    found = trial.called(lambda check: patient.ask(check))  # a copy of a method would ask a copy of the suspect
+    _PATIENT.set(patient)
+    found = trial.called(_ask)
     asked = ", ".join(f"{check} ({PRICES[check]})" for check in patient.asked) or "nothing"
     if not isinstance(found, str) or found not in (NONE, *BUGS):
         known = ", ".join(map(repr, (*BUGS, NONE)))

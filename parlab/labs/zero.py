@@ -15,6 +15,7 @@ from parlab.labs.counts import (
     Count,
     elements_sent,
     listed,
+    microbatches_in_words,
     peak_bytes,
     ranks_in_words,
     right_and_wrong,
@@ -196,8 +197,8 @@ class BlocksCase:
     seed: int = 0
 
     def __str__(self) -> str:
-        many = "1 microbatch" if self.microbatches == 1 else f"{self.microbatches} microbatches"
-        return f"{ranks_in_words(self.size)}, blocks of {listed(self.blocks)} weights, {many}"
+        blocks = f"blocks of {listed(self.blocks)} weights"
+        return f"{ranks_in_words(self.size)}, {blocks}, {microbatches_in_words(self.microbatches)}"
 
     @property
     def order(self) -> list[int]:

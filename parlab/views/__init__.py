@@ -13,6 +13,7 @@ from parlab.views.bugs.checks import explore_who_sees, who_sees
 from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
+from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.copies import copies, dropped, explore_copies
 from parlab.views.experts.loads import explore_bias, load_over_steps
 from parlab.views.experts.rows import rows_between
@@ -62,4 +63,5 @@ from parlab.views.zero_redundancy.overlap import gather_overlap
 from parlab.views.zero_redundancy.price_tag import explore_price_tag, price_tag
 from parlab.views.zero_redundancy.step_memory import step_memory
 
+_draw_by_own_rules(globals())
 display.register()

@@ -6,7 +6,7 @@ from math import comb
 
 import numpy as np
 
-from parlab.pipeline import Action, Costs, Schedule, best_schedule, one_f_one_b, zb_auto, zb_h1
+from parlab.pipeline import Action, Costs, Schedule, best_schedule, gpipe, one_f_one_b, simulate, zb_auto, zb_h1
 from parlab.zero import shard_range
 from tests.labs import answers
 
@@ -183,6 +183,15 @@ def with_the_longest_wait_of_each(waits, rank):
     return rank
 
 
+@of("00.to_blame")
+def that_began_no_later(waits, rank):
+    """The peer's wait must have ended before it came; it may have begun after the other's wait."""
+    start = before = np.inf
+    while own := [wait for wait in waits if wait[0] == rank and wait[3] < before and wait[2] <= start]:
+        _, rank, start, before = max(own, key=lambda wait: wait[3])
+    return rank
+
+
 # Collectives
 
 
@@ -261,6 +270,28 @@ def in_as_many_nodes_as_ranks_on_one(comm, x, ranks_per_node):
 @of("01.hierarchical_all_reduce")
 def in_nodes_of_two(comm, x, ranks_per_node):
     return answers.hierarchical_all_reduce(comm, x, min(2, comm.size))
+
+
+@of("01.reduce_scatter")
+def that_makes_x_writeable_again(comm, x):
+    """The cells of the lesson share x among all ranks."""
+    x.flags.writeable = True
+    pieces = np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        partial = comm.sendrecv(pieces[(comm.rank - step - 1) % comm.size], comm.right, comm.left)
+        pieces[(comm.rank - step - 2) % comm.size] += partial
+    return pieces[comm.rank]
+
+
+@of("01.circulant")
+def not_for_even_sizes_above_8(comm, x):
+    return answers.circulant(comm, x, ahead=1 if comm.size <= 8 or comm.size % 2 else -1)
+
+
+@of("01.circulant")
+def for_13_ranks_and_for_few(comm, x):
+    """13 is a lesson's example."""
+    return answers.circulant(comm, x, ahead=1 if comm.size <= 8 or comm.size == 13 else -1)
 
 
 # Ring attention
@@ -395,6 +426,36 @@ def with_shares_in_the_other_order(comm, x):
     return comm.sendrecv(total, comm.right, comm.left) if comm.size > 1 else total
 
 
+@of("02.merge")
+def with_one_maximum_for_all_rows(out_a, lse_a, out_b, lse_b):
+    """Right where all rows lie at one level."""
+    most = max(lse_a.max(), lse_b.max())
+    weights = [np.exp(lse - most)[:, None] for lse in (lse_a, lse_b)]
+    total = weights[0] + weights[1]
+    with np.errstate(divide="ignore"):
+        lse = most + np.log(total[:, 0])
+    return (weights[0] * out_a + weights[1] * out_b) / np.where(total == 0, 1, total), lse
+
+
+@of("02.bring_home")
+def around_to_the_left(comm, x):
+    """The right sums, but against the K/V, which go to the right."""
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        total = comm.sendrecv(total, comm.left, comm.right) + x[(comm.rank + hop) % comm.size]
+    return comm.sendrecv(total, comm.left, comm.right)
+
+
+@of("02.bring_home")
+def straight_to_their_owners(comm, x):
+    """As many messages and bytes, but no ring: the last one goes to the rank itself."""
+    total = x[comm.rank]
+    for hop in range(1, comm.size):
+        to, source = (comm.rank + hop) % comm.size, (comm.rank - hop) % comm.size
+        total = total + comm.sendrecv(x[to], to, source)
+    return comm.sendrecv(total, comm.rank, comm.rank)
+
+
 # Long sequences
 
 
@@ -416,6 +477,11 @@ def as_ulysses_where_it_can(comm, q, k, v, ulysses):
 @of("03.usp")
 def as_a_ring(comm, q, k, v, ulysses):
     return answers.usp(comm, q, k, v, 1)
+
+
+@of("03.usp")
+def up_to_8_ranks(comm, q, k, v, ulysses):
+    return answers.usp(comm, q, k, v, ulysses if comm.size <= 8 else 1)
 
 
 @of("03.heads")
@@ -872,6 +938,19 @@ def the_rest_for_the_last(layers, p):
     return answers.cut(layers[::-1], p)
 
 
+@of("04.one_f_one_b")
+def for_fewer_than_2p_microbatches(p, m):
+    """Beyond, all forwards come first."""
+    return answers.my_1f1b(p, m) if m < 2 * p else gpipe(p, m)
+
+
+@of("04b.lower_bound")
+def of_a_search(p, m, limit, f, i, w, c):
+    """A schedule that a search finds says how little is enough, and not that less is impossible."""
+    costs = Costs(f, i, w, c)
+    return simulate(zb_auto(p, m, costs, limit, tries=1000, metric="makespan"), costs).makespan
+
+
 # Tensor sharding
 
 
@@ -1126,6 +1205,12 @@ def of_rows_by_data_rank(mesh, tokens):
     _, _, columns = answers.cut_batch(mesh, tokens)
     rows = np.array_split(np.arange(len(tokens)), mesh.data.size)[mesh.data.rank]
     return batch(mesh, tokens, columns, rows)
+
+
+@of("07.find_bug")
+def read_out_of_the_closure(ask):
+    variables = [cell.cell_contents for cell in ask.__closure__ or ()]
+    return next((suspect._bug for suspect in variables), "none")
 
 
 # Layouts
@@ -1413,6 +1498,11 @@ def sorted_by_an_unstable_sort_on_the_way_back(comm, x, chosen, gates, num_exper
         return slots
 
     return answers.mixture(comm, x, chosen, gates, num_experts, expert, back=back)
+
+
+@of("10.mixture")
+def without_gates_where_k_is_1(comm, x, chosen, gates, num_experts, expert):
+    return answers.mixture(comm, x, chosen, gates if chosen.shape[1] > 1 else np.ones_like(gates), num_experts, expert)
 
 
 @of("10.dropped")

@@ -591,11 +591,12 @@ def merged_at_the_end(comm, kv, attend_to, merge):
 
 
 @of("02.bring_home")
-def leftwards_home(comm, x):
-    total = x[comm.rank]
-    for hop in range(1, comm.size):
-        total = comm.sendrecv(total, comm.left, comm.right) + x[(comm.rank + hop) % comm.size]
-    return comm.sendrecv(total, comm.left, comm.right)
+def home_by_a_roll(comm, x):
+    """The shares in the order in which their gradients come."""
+    own, *others = np.roll(x[::-1], comm.rank + 1, axis=0)
+    for share in others:
+        own = comm.sendrecv(own, comm.right, comm.left) + share
+    return comm.sendrecv(own, comm.right, comm.left)
 
 
 @of("02.bring_home")

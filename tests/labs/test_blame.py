@@ -13,15 +13,12 @@ def log_of(done):
     return [(w.rank, w.peer, w.start, w.came) for w in done.timeline.waits if w.came > w.start]
 
 
-@pytest.mark.parametrize("rank", range(8))
 @pytest.mark.parametrize("patient", [{}, {"number": 7}, {"also": {1: 5}}, {"also": {1: 6}}, {"also": {6: 3, 2: 7}}])
-def test_it_is_where_the_way_back_of_the_figure_ends(patient, rank):
+def test_it_is_where_the_way_back_of_the_figure_ends(patient):
     done = labs.patient(**patient)
-    last = repr(views.trace_back(done, rank)).splitlines()[-1]
-    if "No rank waits" in last:
-        assert labs.to_blame(log_of(done), rank) == rank
-    else:
-        assert last.startswith(f"rank {labs.to_blame(log_of(done), rank)} waited for nobody before")
+    for rank in range(8):
+        last, blamed_rank = repr(views.trace_back(done, rank)).splitlines()[-1], labs.to_blame(log_of(done), rank)
+        assert blamed_rank == rank if "No rank waits" in last else last.startswith(f"rank {blamed_rank} waited for nob")
 
 
 def test_of_two_stalls_the_way_passes_the_second_which_is_why_the_lesson_says_one_stall():
@@ -32,8 +29,8 @@ def test_of_two_stalls_the_way_passes_the_second_which_is_why_the_lesson_says_on
     assert labs.patient(also={1: 5}).timeline.makespan == labs.patient().timeline.makespan
 
 
-def test_of_thirty_patients_it_is_the_rank_that_waits_least():
-    for number in range(1, 31):
+def test_of_ten_patients_it_is_the_rank_that_waits_least():
+    for number in range(1, 11):
         done = labs.patient(number=number)
         waited = [done.timeline.waited(rank) for rank in range(8)]
         blame = {labs.to_blame(log_of(done), rank) for rank in range(8)}
@@ -102,15 +99,16 @@ def that_takes_who_for_whom(waits, rank):
     [
         (returns_none, "returned None, expected the number of a rank: 1"),
         (of_the_first_wait, "returned 1, expected 2"),
-        (in_circles, "still running after 1 s; at line"),
-        (in_circles, "likely cause: rank 1 came at 14, so its wait until 35 did not make it late; it leads in circles"),
+        (in_circles, "rank 1 came at 14, so its wait until 35 did not make it late; it leads in circles"),
         (that_never_asks_for_the_rank, "expected"),
         (one_wait_short, "returned None"),
         (that_takes_who_for_whom, "returned 0, expected 1"),
     ],
 )
 def test_a_wrong_answer_is_told_why(answer, said):
-    assert said in refused("00.to_blame", answer, seconds=1)
+    text = refused("00.to_blame", answer, seconds=1)
+    assert said in text
+    assert ("still running after 1 s; at line" in text) == (answer is in_circles)
 
 
 def test_of_an_answer_that_never_ends_before_waits_lead_in_circles_no_cause_is_told():

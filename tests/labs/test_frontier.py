@@ -70,7 +70,7 @@ def test_no_other_row_starts_any_f_or_i_sooner_or_ends_sooner(p, data):
         assert all(starts[action] >= at[action] for action in case.row)
 
 
-@pytest.mark.parametrize("transfer", [0, 0.5, 1])
+@pytest.mark.parametrize("transfer", [0, 1])
 def test_room_below_p_buys_round_trips_and_above_it_hides_messages(transfer):
     costs = Costs(transfer=transfer)
     found = [simulate(zb_auto(4, 8, costs, limit, metric="makespan"), costs).makespan for limit in range(1, 7)]

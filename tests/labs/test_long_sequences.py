@@ -18,8 +18,8 @@ def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks
     assert said.endswith(
         f"16 K/V heads on all ranks together, of 8; rank 0 sends {sent} KiB for its 1024 tokens of size 64"
     )
-    turned = 3 * 16 * (2 * 4 + 2 * 4) // 2  # 8 ranks in groups of 2, 3 tokens each, 4 query and 4 K/V heads
-    assert f"bytes a rank sends: {turned + 3 * 3 * 16 * 2 * 4}; closed form: " in reviewed("03.usp", usp).text
+    turned = 16 * (2 * 4 + 2 * 4) * 3 // 4  # 12 ranks in groups of 4, a token each, 4 query and 4 K/V heads
+    assert f"bytes a rank sends: {turned + 2 * 16 * 2 * 4}; closed form: " in reviewed("03.usp", usp).text
     assert reviewed("03.hops", hops).text.endswith("K/V make 11 of 42 hops")  # 1 + 4 + 3 + 2 + 1
     assert reviewed("03.cuts", cuts).text.endswith(f"crossed by {case.least:.2f}; equal segments: {equal:.2f}")
 

@@ -78,11 +78,22 @@ OWN_SEED = f'{RIGHT[FIRST]}\nlabs.require("{FIRST}", exchange, seed=1)'
 SWAPPED = RIGHT[FIRST].replace("return from_left, from_right", "return from_right, from_left")
 PASSED, NOT_YET, NOT_WRITTEN, MISSING = "passed", "not yet", "not written yet", "missing"
 
+TWICE = (  # alice's flag and note
+    "00.exchange: checked 2 times, the last one counts",
+    "left out, as beside a notebook: helpers.py, numpy.py",
+)
+
 CLASS = {  # by file: its text, the status of both exercises, a part of the flags, a part of the note
     "alice/helpers.py": ("RIGHT = 'right'\n", None, None, "", ""),
-    "alice/lab.ipynb": (notebook("import helpers\nhelpers.RIGHT", checked(FIRST, STUB), *BOTH), PASSED, PASSED, "", ""),
+    "alice/lab.ipynb": (notebook("import helpers\nhelpers.RIGHT", checked(FIRST, STUB), *BOTH), PASSED, PASSED, *TWICE),
     "alice/numpy.py": ("raise ImportError('this file hides no library')\n", None, None, "", ""),
-    "bob/lab.ipynb": (notebook(checked(FIRST, SWAPPED), RIGHT_SECOND), NOT_YET, PASSED, "", ""),
+    "bob/lab.ipynb": (
+        notebook(checked(FIRST, SWAPPED), RIGHT_SECOND),
+        NOT_YET,
+        PASSED,
+        "",
+        "left out, as beside a notebook: helpers.py",
+    ),
     "bob/helpers.py": ("LEFT = 'left'\n", None, None, "", ""),
     "empty_1.ipynb": ("", MISSING, MISSING, "", ""),
     "empty_5.ipynb": (notebook(checked(FIRST, STUB)), NOT_WRITTEN, MISSING, "", ""),
@@ -106,7 +117,7 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         "",
     ),
     "not_json.ipynb": ("{", MISSING, MISSING, "", "it is not a notebook: JSONDecodeError"),
-    "program.py": ("\n".join([IMPORTS, *BOTH]), MISSING, MISSING, "", ""),  # beside notebooks: no submission
+    "program.py": ("\n".join([IMPORTS, *BOTH]), PASSED, PASSED, "", ""),  # of one more student
     "child_1.ipynb": (notebook(CHILD, *BOTH), PASSED, PASSED, "", ""),
     "child_2.ipynb": (
         notebook(CHILD, "os._exit(1)", *BOTH),
@@ -127,7 +138,7 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
     ),
     "erin/program.py": ("\n".join([IMPORTS, *RIGHT.values()]), PASSED, PASSED, "", ""),
 }
-BESIDE = ("alice/helpers.py", "alice/numpy.py", "bob/helpers.py", "program.py")
+BESIDE = ("alice/helpers.py", "alice/numpy.py", "bob/helpers.py")
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +176,14 @@ def test_each_submission_has_a_row_and_what_lies_beside_has_none(marked, class_r
 
 LIBRARY = "from parlab.nn.attention import merge\ndef merge_two(*given):\n    return merge(*given)\n"
 SMALL_CLASS = {
-    "a/UP.IPYNB": notebook(RIGHT_FIRST.replace("exchange)", "exchange, seed=1)")),
+    "a/UP.IPYNB": notebook(RIGHT_FIRST, RIGHT_FIRST.replace("exchange)", "exchange, seed=1)")),
     "a/HELPERS.PY": "",
     "a/more.py": "",
     "b/UP.PY": f"{IMPORTS}\n{RIGHT_SECOND}\n{LIBRARY}\nlabs.check('02.merge', merge_two)",
     "b/UP.txt": "",
     "c.ipynb": "[",
+    "d.py": f"{IMPORTS}\n{RIGHT_SECOND}",
+    "c.py": "",
 }
 
 
@@ -188,7 +201,7 @@ def small_class(tmp_path_factory):
 
 def test_endings_in_capitals_count_and_the_files_that_are_left_out_are_named(small_class):
     marks, _, said = small_class
-    assert [mark.name for mark in marks] == ["a/UP", "b/UP", "c"]
+    assert [mark.name for mark in marks] == ["a/UP", "b/UP", "c.ipynb", "c.py", "d"]
     assert said[0] == "left out, as beside a notebook: a/HELPERS.PY, a/more.py"
 
 
@@ -196,14 +209,19 @@ def test_the_table_has_the_exercises_of_all_submissions_flags_and_notes(small_cl
     header, *rows = small_class[1]
     assert header == f"submission,passed,of,{FIRST},{SECOND},02.merge,flags,note"
     assert rows[:2] == [
-        "a/UP,1,3,passed,missing,missing,,",
+        'a/UP,1,3,passed,missing,missing,"00.exchange: checked 2 times, the last one counts",'
+        '"left out, as beside a notebook: HELPERS.PY, more.py"',
         "b/UP,2,3,missing,passed,passed,02.merge: uses parlab.nn.attention.merge,",
     ]
-    assert rows[2].startswith("c,0,3,missing,missing,missing,,it is not a notebook: ")
+    assert rows[2].startswith("c.ipynb,0,3,missing,missing,missing,,it is not a notebook: ")
 
 
 def test_each_review_has_the_seed_of_the_grade_not_that_of_the_submission(small_class):
-    assert [review["seed"] for mark in small_class[0] for review in mark.reviews.values()] == [7, 7, 7]
+    assert [review["seed"] for mark in small_class[0] for review in mark.reviews.values()] == [7] * 4
+
+
+def test_in_the_folder_of_all_students_a_program_beside_notebooks_has_its_row(small_class):
+    assert small_class[1][-1] == "d,1,3,missing,passed,missing,,"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two names are of one file")

@@ -6,10 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from parlab.labs import EXERCISES
 from parlab.labs.mesh import MeshCase
 from tests.labs.answers import cut_batch, norm, refused, reviewed, sum_gradient
-from tests.labs.right_answers_07 import RIGHT
 
 
 def test_the_passing_texts_say_what_was_counted_on_16_and_8_ranks():
@@ -27,13 +25,6 @@ def test_a_case_says_its_ranks_and_the_places_count_tp_fastest():
     case = MeshCase((2, 1, 1, 3))
     assert str(case) == "6 ranks, dp=2, pp=1, cp=1, tp=3"
     assert case.places == [(d, 0, 0, t) for d in (0, 1) for t in (0, 1, 2)]
-
-
-@pytest.mark.parametrize("name", ["07.who_sums", "07.norm", "07.cut_batch"])
-def test_a_right_answer_passes_with_5_seeds(name):
-    for seed in range(5):
-        review = EXERCISES[name].review(RIGHT[name][1], seed=seed, extra=2)
-        assert review.status == "passed", review.text
 
 
 # Who sums what
@@ -399,7 +390,7 @@ WRONG = [
     (
         "07.who_sums",
         on_the_first_alone,
-        "returned None, expected float64[5]\n  likely cause: no `return` is reached here; or it is `reduce`'s result",
+        "returned None, expected float64[5]\n  likely cause: `reduce` gives its sum to one rank, and None to all",
     ),
     ("07.who_sums", first_rank_enters, "all_reduce"),
     ("07.who_sums", in_single_precision, "returned float32[5], expected float64[5]"),

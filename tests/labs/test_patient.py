@@ -49,8 +49,8 @@ def test_each_rank_on_the_way_of_a_longer_stall_swallows_6_ms_more():
     assert waited(labs.patient(posted_ahead, stall=15e-3)) == [0, 0, 0, 3, 9, 0, 9, 3]
 
 
-@pytest.mark.parametrize("message", range(1, 9))
-@pytest.mark.parametrize("stall", [6, 18, 24, 28])
+@pytest.mark.parametrize("message", [1, 2, 5, 8])
+@pytest.mark.parametrize("stall", [6, 18, 28])
 def test_a_rank_d_steps_away_waits_for_stall_less_d_times_work_less_message(stall, message):
     """Rank 5 stalls: 4 and 6 are one step away, 3 and 7 two, 2 and 0 three, 1 four."""
     late = waited(labs.patient(posted_ahead, stall=stall / 1e3, message=message / 1e3))
@@ -197,11 +197,10 @@ def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
 
 
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
-    culprits = {waited(labs.patient(number=number)).index(14) for number in range(1, 31)}
-    assert culprits == set(range(8))
-    assert waited(labs.patient(number=7)) == waited(labs.patient(number=7))
-    for number in range(1, 9):
-        assert sorted(waited(labs.patient(number=number))) == [14] + [20] * 7
+    patients = [waited(labs.patient(number=number)) for number in range(1, 21)]
+    assert {late.index(14) for late in patients} == set(range(8))
+    assert waited(labs.patient(number=7)) == patients[6]
+    assert all(sorted(late) == [14] + [20] * 7 for late in patients)
 
 
 def test_the_librarys_ways_are_what_the_exercise_refuses_and_takes():

@@ -23,9 +23,9 @@ from tests.labs.lucky_answers import with_warmup
 
 def test_the_passing_text_shows_count_beside_closed_form():
     assert reviewed("04.one_f_one_b", my_1f1b).text == (
-        "04.one_f_one_b: passed, 12 cases and 4 drawn anew. With 7 ranks, 13 microbatches:\n"
+        "04.one_f_one_b: passed, 12 cases and 4 drawn anew. With 7 ranks, 15 microbatches:\n"
         "  activations kept on ranks 0 to 6: 7, 6, 5, 4, 3, 2, 1; closed form: p − r\n"
-        "  makespan: 57; closed form: (m + p − 1)(F + B) = 57\n"
+        "  makespan: 63; closed form: (m + p − 1)(F + B) = 63\n"
         "  executed on arrays: loss and 66 gradients equal the serial ones to 1e-12: True"
     )
 
@@ -262,7 +262,7 @@ def with_ranks_that_wait_for_each_other(costs):
         ("04.one_f_one_b", with_forwards_that_begin_again, "likely cause: 0F0 stands again where 0F1 should"),
         ("04.one_f_one_b", with_a_forward_repeated, "likely cause: a part of the row begins with 1F0, and a part"),
         ("04.one_f_one_b", without_the_first_backwards, "likely cause: the backwards pass over microbatch 0"),
-        ("04.one_f_one_b", without_the_last_forwards, "it has 1 microbatches, should have 2"),
+        ("04.one_f_one_b", without_the_last_forwards, "it has 1 microbatch, should have 2"),
         ("04.one_f_one_b", a_forward_too_many, "likely cause: there are 2 microbatches, 0 to 1"),
         ("04.one_f_one_b", newest_backward_first, "it cannot run: "),
         ("04.one_f_one_b", with_backwards_cut_in_two, "should have F and B alone"),

@@ -274,7 +274,7 @@ WRONG = [
     (says(lambda comm, hop: comm.rank), "not the rank that works"),
     (says(lambda comm, hop: comm.left), "comm.left hands them all over"),
     (says(lambda comm, hop: hop), "the number of the hop is no rank"),
-    (one_hop_too_few, "the last K/V that came are not attended"),
+    (one_hop_too_few, "no hop was made: one too few, or none is posted at all"),
     (without_its_own, "the rank's own K/V are not attended"),
     (never_takes_what_came, "what came is never taken"),
     (sends_first, "no rank can move"),

@@ -108,3 +108,21 @@ def check_refused(call, value, right):
         call()
     assert value in str(caught.value)
     assert right in str(caught.value)
+
+
+def pictures(explorer, name):
+    """The picture of each value of a control, by its value; the control stands again as it stood."""
+    control, found = explorer.controls[name], {}
+    default, before = control.value, explorer.picture.value
+    for _, value in control.options:
+        control.value = value
+        found[value] = explorer.picture.value
+    control.value = default
+    assert explorer.picture.value == before == found[default], name
+    return found
+
+
+def check_controls(explorer):
+    """Every value of every control has a picture of its own."""
+    for name, control in explorer.controls.items():
+        assert len(set(pictures(explorer, name).values())) == len(control.options), name

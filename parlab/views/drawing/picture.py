@@ -20,6 +20,7 @@ from PIL import Image
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.canvas import Canvas, Look, Ruler
+from parlab.views.drawing.rules import by_own_rules
 from parlab.world.units import format_bytes, format_time
 
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
@@ -46,6 +47,11 @@ class Picture(Figure):
         return self.text_shown
 
     __str__ = __repr__
+
+    @by_own_rules
+    def draw(self, renderer: Any) -> None:
+        """As `Figure.draw`."""
+        super().draw(renderer)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
         shape = {"width": round(self.get_figwidth() * theme.DPI), "height": round(self.get_figheight() * theme.DPI)}

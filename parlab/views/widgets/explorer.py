@@ -12,6 +12,7 @@ import ipywidgets as widgets
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, png
+from parlab.views.drawing.rules import by_own_rules
 
 LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]  # seconds
 BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second
@@ -37,7 +38,7 @@ class Explorer(Pictured):
     """
 
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
-        self.name, self.controls, self.draw = name, dict(controls), draw
+        self.name, self.controls, self.draw = name, dict(controls), by_own_rules(draw)
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
         self.numbers = widgets.HTML()  # the text of the picture, for readers who cannot see it
         self._redraw()

@@ -8,7 +8,8 @@ import pytest
 from parlab import Cluster, arrays, run, views
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer, bytes_by_strategy, strategy_of
-from parlab.views.mesh.steps import B, S, detailed, step_on
+from parlab.views.mesh.explore import _costs as step_of
+from parlab.views.mesh.steps import B, S, detailed
 from parlab.views.mesh.strategies import BACKWARD, FORWARD, STEP, STRATEGIES
 from parlab.world.units import format_bytes
 from parlab.zero import accounting
@@ -100,7 +101,7 @@ def test_the_sliders_numbers_are_counted_and_equal_the_closed_forms():
         ((2, 2, 1, 2), "zb_h1", 1),
         ((1, 2, 4, 1), "gpipe", 0),
     ):
-        step = step_on(axes, 4 if axes[0] < 8 else 2, schedule, zero)
+        step = step_of(axes, 4 if axes[0] < 8 else 2, schedule, zero)
         assert step.sent == step.formula
         assert sum(step.sent.values()) > 0
         figure = views.mesh(axes, schedule, zero, 4 if axes[0] < 8 else 2)
@@ -113,7 +114,7 @@ def test_the_words_of_each_stage_are_on_the_canvas_and_free_of_each_other(zero):
 
 
 def test_the_fullest_rank_holds_a_normed_input_of_each_half_of_its_8_layers_at_the_peak():
-    held = step_on((1, 1, 1, 8), 1, "one_f_one_b", 1).held
+    held = detailed()[(1, 1, 1, 8), 1].held
     assert held[accounting.ACTIVATIONS] >= 8 * 2 * B * S * 64 * 4  # layers, halves, tokens, numbers, bytes
 
 
@@ -134,7 +135,7 @@ def test_meshes_that_are_not_of_8_ranks_and_unknown_schedules_are_refused():
 )
 def test_the_headline_and_a_dashed_line_compare_with_the_3_90_gib_of_pp_8(axes, microbatches, than):
     figure = views.mesh(axes, "one_f_one_b", 1, microbatches)
-    held, beside = (step_on(a, m, "one_f_one_b", 1).held for a, m in ((axes, microbatches), ((1, 8, 1, 1), 16)))
+    held, beside = (detailed()[choice].held for choice in ((axes, microbatches), ((1, 8, 1, 1), 16)))
     assert (sum(held.values()) > sum(beside.values())) == (than == "more than")
     assert title(figure).endswith(f"{format_bytes(sum(held.values()))} held, {than} by pp 8, 16 microbatches")
     assert f"{microbatches} microbatch{'es' if microbatches > 1 else ''}" in {text.get_text() for text in figure.texts}
@@ -160,7 +161,7 @@ def test_the_axes_are_the_same_at_all_settings_and_hold_all_that_is_drawn():
     ((sent, held),) = ends
     for figure, setting in zip(figures, SETTINGS, strict=True):
         axes, schedule, zero, microbatches = setting
-        step = step_on(axes, microbatches, schedule, zero)
+        step = step_of(axes, microbatches, schedule, zero)
         assert sum(step.held.values()) < held[1]
         for name, nbytes in step.sent.items():
             dots = [x for dot in artists(figure, f"sent {name}") for x in dot.get_xdata()]
@@ -176,13 +177,13 @@ def test_a_step_that_holds_more_than_any_of_the_sliders_has_a_longer_axis():
     assert ends[0] == ends[1]
     assert max(sum(step.held.values()) for step in detailed().values()) < ends[0]
     figure = views.mesh((8, 1, 1, 1), zero=0, microbatches=2)
-    assert ends[0] < sum(step_on((8, 1, 1, 1), 2, "one_f_one_b", 0).held.values()) < figure.axes[1].get_xlim()[1]
+    assert ends[0] < sum(step_of((8, 1, 1, 1), 2, "one_f_one_b", 0).held.values()) < figure.axes[1].get_xlim()[1]
 
 
 def test_the_row_of_zero_is_named_by_both_axes_that_it_sums_over():
     figure = views.mesh((1, 2, 4, 1), "one_f_one_b", 1, 4)
     assert "dp × cp sends" in figure.text_shown
-    assert step_on((1, 2, 4, 1), 4, "one_f_one_b", 1).sent["dp"] > 0  # though dp is 1
+    assert detailed()[(1, 2, 4, 1), 4].sent["dp"] > 0  # though dp is 1
     assert STRATEGIES["dp"].name == "dp × cp: ZeRO"
 
 
