@@ -36,6 +36,7 @@ from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.ring import zigzag_rule
+from parlab.labs.ring_clock import attends, h100s, tokens_on
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
@@ -205,11 +206,13 @@ __all__ = [
     "EXERCISES",
     "Exercise",
     "Review",
+    "attends",
     "balance_by",
     "balanced",
     "check",
     "first_buffer",
     "gathered_ahead",
+    "h100s",
     "hint",
     "in_turn",
     "load",
@@ -223,6 +226,7 @@ __all__ = [
     "score",
     "summary",
     "to_blame",
+    "tokens_on",
     "yours",
     "zigzag_rule",
 ]
