@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from parlab.arguments import flag, whole
-from parlab.arrays import default_namespace
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, pair_flops, shard
-from parlab.world import DGX_H100, Cluster, Comm, Link, per_rank
+from parlab.arrays import Array, default_namespace, namespace
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, pair_flops, shard, unshard
+from parlab.world import DGX_H100, Cluster, Comm, Link, Run, per_rank
 
 MODEL = AttentionShape(S=2**20, H=32, G=32, D=128, itemsize=2)
 ROW, NUMBERS, ITEMSIZE = 64, 8, 8  # the tokens that a row stands for; its numbers, in float64
@@ -33,7 +33,7 @@ def h100s(ranks_per_node: int = 1, *, free: bool = False) -> Cluster:
         ValueError: no rank in a node, or `free` is no bool.
 
     >>> h100s().link(0, 1).picoseconds(2 * NUMBERS * ITEMSIZE * 256) / 1e9  # ms, of the K/V of 16384 tokens
-    5.368709671
+    5.36870967
     """
     whole("ranks_per_node", ranks_per_node, 1)
     flag("free", free)
@@ -69,3 +69,19 @@ def attends(comm: Comm, pairs: int, layout: str | None = None) -> AbstractContex
     """
     whole("pairs", pairs, 0)
     return comm.compute("ring" if layout is None else f"ring, causal=True, layout={layout}", flops=PAIR * pairs)
+
+
+def dealt(x: Array, gpus: int = 4, layout: str = "contiguous") -> Any:
+    """The rows of `x` `[rows, numbers]`, dealt out to ranks: an argument of `run`.
+
+    Raises:
+        ValueError: rows that the layout cannot divide.
+    """
+    return per_rank(shard(x, gpus, layout, axis=0))
+
+
+def same_as_one(done: Run, out: Array, layout: str = "contiguous") -> bool:
+    """Whether the ranks' (out, lse) hold one device's `out` `[rows, numbers]`, to 1e-12 of its largest number."""
+    made = unshard([found for found, _ in done.results], layout, axis=0)
+    xp = namespace(out)
+    return bool(xp.max(xp.abs(made - out)) <= 1e-12 * xp.max(xp.abs(out)))
