@@ -40,12 +40,12 @@ def h100s(ranks_per_node: int = 1, *, free: bool = False) -> Cluster:
     real = DGX_H100.reaching(FLASH_ATTENTION_3)
     flops = real.device_of(0).flops * PAIR / pair_flops(ROW**2, 1, MODEL.H, MODEL.D)
     bytes_of_a_row = ROW * MODEL.token(backward=False).kv
-    links = (
+    intra, inter = (
         Link(0.0, math.inf if free else link.bandwidth * 2 * NUMBERS * ITEMSIZE / bytes_of_a_row)
         for link in (real.intra, real.inter)
     )
     device = replace(real.device_of(0), flops=flops)
-    return Cluster("H100s, one layer", device, ranks_per_node, *links, ports=real.ports)
+    return Cluster("H100s, one layer", device, ranks_per_node, intra, inter, ports=real.ports)
 
 
 def tokens_on(gpus: int, each: int, layout: str = "contiguous") -> Any:

@@ -99,7 +99,7 @@ def double_ring_film(shown: Timeline) -> Film:
 
 
 def _sources(rank: int) -> list[int]:
-    """The ranks whose K/V a rank has, one after the other: a turn of its node, then one with those of the other node."""
+    """The ranks whose K/V a rank has, one after the other: a turn of its own node, then one of the other node."""
     node, place = divmod(rank, INSIDE)
     nodes = SIZE // INSIDE
     return [(node - t) % nodes * INSIDE + (place - hop) % INSIDE for t in range(nodes) for hop in range(INSIDE)]
