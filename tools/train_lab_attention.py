@@ -20,8 +20,8 @@ from safetensors.numpy import save
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
-from parlab.sequence.lab import SEEDS, WEIGHTS, config_of, lab_text, spelled, vocabulary_of, words_of
-from parlab.sequence.text_split import unit_ends
+from parlab.sequence.splitting.lab import SEEDS, WEIGHTS, config_of, lab_text, spelled, vocabulary_of, words_of
+from parlab.sequence.splitting.text import unit_ends
 
 DATA = Path(__file__).parents[1] / "parlab/sequence/data"
 STEPS, ROWS, NOISE, RATE = 800, 2, 0.1, 1e-2

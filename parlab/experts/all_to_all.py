@@ -26,6 +26,7 @@ from parlab.arrays import Array, namespace, to_host
 from parlab.nn.moe import Pairs, gates_of, parts_of, rows_of, slots_of, sort_by_expert, sum_of_slots
 from parlab.nn.routing import Routing
 from parlab.world import Comm
+from parlab.world.collectives.walks import partners
 
 
 class Plan(NamedTuple):
@@ -150,8 +151,7 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     xp, E = namespace(rows), rows.shape[1]
     leaving = parts_of(rows, sent)
     arriving = list(leaving)  # a rank's own rows stay
-    for distance in range(1, comm.size):
-        ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+    for ahead, behind in partners(comm):
         form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)
         arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
     return xp.concat(arriving)
@@ -184,8 +184,7 @@ class Travelling:
         leaving = parts_of(rows, sent)
         self.arriving = list(leaving)
         self.sends, self.receives = [], {}
-        for distance in range(1, comm.size):
-            ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        for ahead, behind in partners(comm):
             form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)
             self.receives[behind] = comm.irecv(behind, form, label=label)
             self.sends.append(comm.isend(leaving[ahead], ahead, label=label))

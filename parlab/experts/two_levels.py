@@ -22,6 +22,7 @@ from parlab.arrays import Array, add_at, namespace, to_host
 from parlab.nn.moe import MixtureOfExperts
 from parlab.nn.routing import Routing, destinations
 from parlab.world import Comm
+from parlab.world.collectives.walks import partners
 
 
 class Hop(NamedTuple):
@@ -48,8 +49,7 @@ def send_rows(hop: Hop, columns: tuple[Array, ...], label: str) -> tuple[Array, 
     comm, xp = hop.comm, namespace(*columns)
     outgoing = [tuple(xp.take(column, rows, axis=0) for column in columns) for rows in hop.leaving]
     incoming = list(outgoing)
-    for distance in range(1, comm.size):
-        ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+    for ahead, behind in partners(comm):
         form = tuple(
             xp.empty((hop.arriving[behind], *column.shape[1:]), dtype=column.dtype, device=column.device)
             for column in columns
@@ -67,16 +67,17 @@ def add_back(hop: Hop, columns: tuple[Array, ...], rows: int, label: str) -> tup
     stops = [sum(hop.arriving[:source]) for source in range(comm.size + 1)]
     outgoing = [tuple(column[stops[r] : stops[r + 1], ...] for column in columns) for r in range(comm.size)]
     sums = tuple(xp.zeros((rows, *column.shape[1:]), dtype=column.dtype, device=column.device) for column in columns)
-    for distance in range(comm.size):
-        ahead, behind = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+    _add_rows(sums, hop.leaving[comm.rank], outgoing[comm.rank])
+    for ahead, behind in partners(comm):
         back = hop.leaving[behind]
         form = tuple(xp.empty((back.shape[0], *x.shape[1:]), dtype=x.dtype, device=x.device) for x in columns)
-        parts = outgoing[ahead]
-        if distance:
-            parts = comm.sendrecv(outgoing[ahead], ahead, behind, like=form, label=label)
-        for total, part in zip(sums, parts, strict=True):
-            add_at(total, back, part)
+        _add_rows(sums, back, comm.sendrecv(outgoing[ahead], ahead, behind, like=form, label=label))
     return sums
+
+
+def _add_rows(sums: tuple[Array, ...], places: Array, parts: tuple[Array, ...]) -> None:
+    for total, part in zip(sums, parts, strict=True):
+        add_at(total, places, part)
 
 
 class TwoLevelCache(NamedTuple):

@@ -16,7 +16,7 @@ from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
-from parlab.sequence.ring_schedule import dealt, journeys
+from parlab.sequence.tiles import dealt, journeys
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ HOPS = Exercise(
     ],
     _try_hops,
     _draw_packed,
-    solved_by=("parlab.sequence.ring_schedule.journeys",),
+    solved_by=("parlab.sequence.tiles.journeys",),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.sums import wide_zeros
+from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -26,10 +27,10 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, checked_group
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.exchange import exchange
 from parlab.sequence.layouts import Documents
-from parlab.sequence.ring_schedule import Dealt, dealt, readers, tiles
-from parlab.sequence.travel import exchange
+from parlab.sequence.tiles import Dealt, dealt, readers, tiles
 from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
 
@@ -173,11 +174,8 @@ def allgather_cost(
     c = shape.shard(size, rank)
     reads = readers(size, c, dealt(**how))
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
-    there, back, column = (
-        goes,
-        comes,
-        min(goes, 1),
-    )  # messages, and how many sources' gradients the largest one home has
+    there, back = goes, comes  # messages
+    column = min(goes, 1)  # how many sources' gradients the largest message home has
     if ranks_per_node is not None:
         nodes = size // checked_group("ranks_per_node", ranks_per_node, size)
         goes = comes = size - 1

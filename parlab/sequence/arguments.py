@@ -1,19 +1,12 @@
-"""The rules of this room's arguments, by name (`parlab.arguments.checked`).
-
-Checks that join list_like arguments stand in the functions that take them.
-"""
+"""Checks of arguments that several files of this room share. All others stand at the door of their function."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import text
+from parlab.arguments import whole
 from parlab.arrays import is_array
-from parlab.world import Run, Timeline
-
-HIERARCHICAL, GRID = EXCHANGES = ("hierarchical", "grid")  # of ranks told their node: two levels; one, links unmixed
-
-EARLY, LATE = CROSSINGS = ("early", "late")  # with the first hop of a turn inside the node, or with the last
+from parlab.world.units import several
 
 
 def list_like(name: str, value: Any) -> Any:
@@ -27,22 +20,9 @@ def list_like(name: str, value: Any) -> Any:
     return value
 
 
-def texts(name: str, value: Any) -> None:
-    """Refuse what is no list of strings.
-
-    Raises:
-        ValueError: so it is.
-    """
-    list_like(name, value)
-    for number, item in enumerate(value):
-        text(f"{name}[{number}]", item)
-
-
-def recorded(name: str, value: Any) -> None:
-    """Refuse what is neither a run nor its timeline.
-
-    Raises:
-        ValueError: so it is.
-    """
-    if not isinstance(value, Run | Timeline):
-        raise ValueError(f"{name}={value!r:.60}: must be a Run or a Timeline")
+def checked_group(name: str, ranks: int, size: int) -> int:
+    """`ranks`, the argument called `name`, if so many of `size` ranks can form a group; else a ValueError."""
+    if whole(name, ranks) < 1 or size % ranks:
+        divisors = [number for number in range(1, size + 1) if size % number == 0]
+        raise ValueError(f"{name}={ranks}: must divide the {several(size, 'rank')}: use one of {divisors}")
+    return ranks

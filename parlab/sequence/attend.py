@@ -21,7 +21,7 @@ from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.costs import pair_flops
 from parlab.sequence.layouts import Documents, checked_documents
-from parlab.sequence.ring_schedule import Dealt, Tile, dealt
+from parlab.sequence.tiles import Dealt, Tile, dealt
 from parlab.world import Comm
 
 Scale = float | None

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from parlab.arguments import amount, checked_rank, flag, positive, whole
 from parlab.sequence.layouts import checked_documents
-from parlab.world.units import several
 
 
 class Token(NamedTuple):
@@ -64,14 +63,6 @@ class AttentionShape:
         return Token(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
 
 
-def checked_group(name: str, ranks: int, size: int) -> int:
-    """`ranks`, the argument called `name`, if so many of `size` ranks can form a group; else a ValueError."""
-    if whole(name, ranks) < 1 or size % ranks:
-        divisors = [number for number in range(1, size + 1) if size % number == 0]
-        raise ValueError(f"{name}={ranks}: must divide the {several(size, 'rank')}: use one of {divisors}")
-    return ranks
-
-
 class RankCost(NamedTuple):
     """The bytes that one rank sends, and the most bytes that it holds beside the results of one tile."""
 
@@ -99,19 +90,25 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
 
 
-def load_ratio(S: int, size: int, layout: str = "contiguous", *, causal: bool = True) -> float:
-    """The work of the slowest rank over the mean. Causal, exactly: contiguous ((2P−1)c + 1)/(Pc + 1), towards 2 − 1/P;
-    zigzag 1, which is balanced; striped P(c + 1)/(Pc + 1).
+def score_memory_savings(P: int) -> float:
+    """The share of the memory for scores that a ring of P ranks saves each of them, 1 − 1/P: a rank has the rows of S/P
+    queries, S/P × S scores a head in all its steps, and one rank alone has S × S.
 
-    >>> round(load_ratio(8 * 1024, 8, "contiguous"), 3), load_ratio(8 * 1024, 8, "zigzag")
-    (1.875, 1.0)
+    With P at least 1, or it is a ValueError. Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for
+    Near-Infinite Context", section 3.
+
+    >>> [score_memory_savings(P) for P in (1, 2, 4, 8)]
+    [0.0, 0.5, 0.75, 0.875]
     """
-    pairs = unmasked_pairs(S, size, layout, causal=causal)
-    return max(pairs) * size / sum(pairs)
+    return 1 - 1 / whole("P", P, least=1)
 
 
 def pair_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) -> int:
     """The flops of `pairs` unmasked pairs: two products forward, q kᵀ and p v; five of the same size backward."""
+    whole("B", B, least=1)
+    whole("H", H, least=1)
+    whole("D", D, least=1)
+    flag("backward", backward)
     return (10 if backward else 4) * pairs * B * H * D
 
 

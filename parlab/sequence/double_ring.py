@@ -16,7 +16,7 @@ from typing import Any
 
 from parlab.arguments import one_of
 from parlab.arrays import Array
-from parlab.sequence.arguments import CROSSINGS, EARLY
+from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -30,11 +30,15 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, checked_group
-from parlab.sequence.ring_costs import plain_ring_cost
-from parlab.sequence.ring_schedule import tiles
-from parlab.sequence.travel import Homeward, grid, travel
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.exchange import grid
+from parlab.sequence.homeward import Homeward
+from parlab.sequence.ring import plain_ring_cost
+from parlab.sequence.tiles import tiles
 from parlab.world import Comm
+from parlab.world.collectives.walks import around_ring
+
+EARLY, LATE = CROSSINGS = ("early", "late")  # with the first hop of a turn inside the node, or with the last
 
 
 def double_ring_attention(
@@ -63,7 +67,7 @@ def double_ring_attention(
     from_node = k, v
     for turn in range(between.size):  # with the K/V of the node `home`
         home, last = (between.rank - turn) % between.size, turn == between.size - 1
-        for local, kv in travel(node, from_node, label):  # twice [B, G, S/P, D], of its rank `local`
+        for local, kv in around_ring(node, from_node, label):  # twice [B, G, S/P, D], of its rank `local`
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
@@ -110,7 +114,7 @@ def double_ring_attention_backward(
     for turn in range(between.size):
         home, last = (between.rank - turn) % between.size, turn == between.size - 1
         to_our_place = Homeward(node, (k, v), label)
-        for local, kv in travel(node, from_node, label):
+        for local, kv in around_ring(node, from_node, label):
             if local == crosses_beside and share:
                 to_our_node.add(share)
                 share = None

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Heads, add_to
 from parlab.sequence.costs import AttentionShape, Token
+from parlab.sequence.exchange import exchange
 from parlab.sequence.layouts import positions
-from parlab.sequence.travel import exchange
 from parlab.world import Comm
 from parlab.world.collectives import piece_sizes, pieces_of
 from parlab.world.units import several
@@ -38,11 +38,8 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     for queries in pieces_of(piece_sizes(H, size)):
         first, last = queries.start, queries.stop
         keys = slice(first // group, (last - 1) // group + 1)
-        edges = [
-            first,
-            *range((keys.start + 1) * group, last, group),
-            last,
-        ]  # of the readers of each K/V head
+        within = range((keys.start + 1) * group, last, group)
+        edges = [first, *within, last]  # of the readers of each K/V head
         reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in reads}) == 1
         pairs = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]

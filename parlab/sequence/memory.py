@@ -149,15 +149,15 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     return sum(nbytes for place, nbytes in items if keeps(place))
 
 
-def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str, layout: str = "zigzag") -> list[int]:
-    """The flops that each rank repeats for a block in a causal ring. Attention then sends its messages again too."""
+def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str) -> list[int]:
+    """The flops that each rank repeats for a block in a causal zigzag ring; attention also sends its messages again."""
     whole("B", B, least=1)
     whole("S", S)
     whole("size", size)
     one_of("level", level, tuple(MEMORY_LEVELS))
-    checked_documents(None, S, size, layout)
+    checked_documents(None, S, size, "zigzag")
     projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
     _, products, attention = MEMORY_LEVELS[level]
     heads = config.num_attention_heads, config.head_dim
-    again = [pair_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, layout)]
+    again = [pair_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, "zigzag")]
     return [projections * products + flops * attention for flops in again]

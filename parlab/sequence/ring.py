@@ -1,5 +1,8 @@
 """Ring attention: each rank keeps its queries, and the keys and values travel around the ring.
 
+Invariant: at step t (from 0), rank r attends the K/V of rank s = (r − t) mod P, while these go on to the right and
+those of rank s − 1 come from the left. After P − 1 hops each query has met all keys.
+
 Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", algorithm 1, with the
 layouts of `parlab.sequence.layouts` and tiles merged by their log-sum-exp.
 """
@@ -21,10 +24,13 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
+from parlab.sequence.costs import AttentionShape, RankCost, Token
+from parlab.sequence.homeward import Homeward
 from parlab.sequence.layouts import Documents
-from parlab.sequence.ring_schedule import journeys, tiles
-from parlab.sequence.travel import Homeward, travel
+from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_cost
+from parlab.sequence.tiles import dealt, journeys, tiles
 from parlab.world import Comm
+from parlab.world.collectives.walks import around_ring
 
 
 def ring_attention(
@@ -46,7 +52,7 @@ def ring_attention(
         causal: a token sees itself and earlier ones only.
         layout: contiguous, zigzag or striped: how the sequence was dealt out (`parlab.sequence.shard`).
         documents: the starts of the packed documents, and the end, [0, ..., S]: no token sees another document's. K/V
-            then travel no further than to the last rank that needs them (`journeys`).
+            then travel no further than to the last rank that needs them (`packed_ring_attention`).
         scale: 1/√D when None.
 
     Returns:
@@ -64,14 +70,23 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    label, deal = begin(comm, "ring", q, k, v, causal=causal, layout=layout, documents=documents, scale=scale)
+    told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
+    if documents is not None:
+        return packed_ring_attention(comm, q, k, v, **told)
+    label, deal = begin(comm, "ring", q, k, v, **told)
     out, lse = no_keys_yet(comm, q)
-    hops = journeys(comm.size, k.shape[2], deal)
-    for source, kv in travel(comm, (k, v), label, hops):  # twice [B, G, S/P, D], the K/V of rank `source`
-        if kv is not None:
-            work = tiles(comm.rank, source, comm.size, k.shape[2], deal)  # how the mask cuts queries × keys
-            attend(comm, work, q, kv, (out, lse), scale=scale)  # merged by their lse
-        del kv  # no longer held when the next hop begins
+    kv = k, v  # twice [B, G, S/P, D], at first our own
+    for step in range(comm.size):
+        source, last = (comm.rank - step) % comm.size, step == comm.size - 1  # the rank whose K/V these are
+        if not last:
+            leaving = comm.isend(kv, comm.right, label=label)
+            arriving = comm.irecv(comm.left, kv, label=label)
+        mask = tiles(comm.rank, source, comm.size, k.shape[2], deal)  # the tiles of queries × keys that it leaves
+        attend(comm, mask, q, kv, (out, lse), scale=scale)  # each merged into out and lse
+        if not last:
+            kv = arriving.wait()
+            leaving.wait()
+    del kv  # no longer held when the sums are narrowed
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     return out, lse
@@ -109,15 +124,50 @@ def ring_attention_backward(
     """
     told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
     label, deal, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **told)
-    dq = no_gradient_yet(comm, q)
-    hops = journeys(comm.size, k.shape[2], deal)
+    dq, hops = no_gradient_yet(comm, q), journeys(comm.size, k.shape[2], deal)  # P − 1 of each, or fewer with documents
     home = Homeward(comm, (k, v), label, hops)
-    for source, kv in travel(comm, (k, v), label, hops):  # twice [B, G, S/P, D], the K/V of rank `source`
-        work = tiles(comm.rank, source, comm.size, k.shape[2], deal)
-        home.add(attend_backward(comm, work, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
+    for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
+        mask = tiles(comm.rank, source, comm.size, k.shape[2], deal)
+        home.add(attend_backward(comm, mask, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
+
+
+def ring_cost(
+    shape: AttentionShape,
+    size: int,
+    rank: int = 0,
+    *,
+    causal: bool = False,
+    layout: str = "contiguous",
+    documents: Documents = None,
+    backward: bool = False,
+) -> RankCost:
+    """The messages, bytes and held bytes of `rank`; causal, layout and documents as `ring_attention`.
+
+    >>> shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)
+    >>> ring_cost(shape, 3)[:2]  # two hops of 4 tokens, 16 bytes each
+    (2, 128)
+    >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
+    [(1, 64), (1, 64), (0, 0)]
+    """
+    deal = dealt(causal, layout, documents)
+    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    if documents is not None:
+        return packed_ring_cost(token, c, size, rank, deal, backward=backward)
+    return plain_ring_cost(token, c, size, backward=backward)
+
+
+def plain_ring_cost(token: Token, c: int, size: int, *, backward: bool = False) -> RankCost:
+    """`ring_cost` of shards of c tokens without documents: P − 1 hops of K/V, and backward P of dK/dV.
+
+    Beside its own arrays and sums a rank holds two pairs of K/V: one is attended, one arrives. Backward it holds two
+    pairs of dK/dV as well: one is added to, one arrives.
+    """
+    hops, home = size - 1, size if backward and size > 1 else 0
+    held = token.own + token.sums + min(hops, 2) * token.kv + min(size, 2) * token.dkv
+    return RankCost(hops + home, c * (hops * token.kv + home * token.dkv), c * held)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parlab.arrays import namespace
-from parlab.sequence.arguments import recorded
 from parlab.world import Comm, Run, Timeline, Transfer, values
 from parlab.world.values import Value, leaves, mapped
 
@@ -72,7 +71,8 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     >>> found.chunks, found.attention_bytes, found.gradient_bytes, found.reuse
     ([4, 4, 4, 4], [1536, 1536, 1536, 1536], [0, 0, 0, 0], 0.25)
     """
-    recorded("run", run)
+    if not isinstance(run, Run | Timeline):
+        raise ValueError(f"run={run!r:.60}: must be a Run or a Timeline")
     timeline = run.timeline if isinstance(run, Run) else run
     ranks = range(timeline.size)
     travelled = [t for t in timeline.transfers if t.src != t.dst]

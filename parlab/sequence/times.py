@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from parlab.arguments import amount, flag, instance, one_of, positive, whole
 from parlab.sequence.allgather import a_few_at_a_time
-from parlab.sequence.arguments import EARLY, LATE
-from parlab.sequence.costs import AttentionShape, checked_group, pair_flops, unmasked_pairs
+from parlab.sequence.arguments import checked_group
+from parlab.sequence.costs import AttentionShape, pair_flops, unmasked_pairs
+from parlab.sequence.double_ring import EARLY, LATE
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from parlab.arguments import flag, whole
+from parlab.arguments import flag
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
 from parlab.sequence.attend import (
@@ -27,9 +27,8 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, Token
-from parlab.sequence.ring_schedule import Tile
-from parlab.sequence.travel import swap
+from parlab.sequence.exchange import swap
+from parlab.sequence.tiles import Tile
 from parlab.world import Comm
 
 Parts = Sequence[Array]  # arrays whose rows, axis 2, are queries: out and lse, or dq
@@ -188,35 +187,3 @@ def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:
 def _put(places: Parts, parts: Parts) -> None:
     for place, part in zip(places, parts, strict=True):
         place[...] = part
-
-
-def tree_cost(
-    shape: AttentionShape, size: int, rank: int = 0, *, queries: int | None = None, backward: bool = False
-) -> RankCost:
-    """The messages, bytes and held bytes of `rank`: at every level the rows of half the group, up and down, S·(P − 1)/P
-    rows each way in all where P is a power of two. `queries`: so many replicated queries, all of them at every level.
-
-    >>> tree_cost(AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4), 8, queries=1)[:2]
-    (3, 6240)
-    """
-    c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
-    if queries is not None:
-        if whole("queries", queries, least=1) > shape.S:
-            raise ValueError(f"queries={queries}: the sequence has {shape.S} tokens")
-        return decoding_cost(token, c, queries, tree)
-    messages = sum(len(level.clients) + 1 for level in tree)
-    up = sum(len(level.clients) * len(level.mine) for level in tree) * token.rows
-    down = sum(len(level.other) for level in tree) * token.sums
-    coming = max((len(level.other) for level in tree), default=0) * token.rows
-    merged = max((len(level.mine) for level in tree if level.clients), default=0) * token.sums
-    sums = size * token.sums + token.dkv
-    held = token.own + max(size * token.rows + max(coming, sums), sums + merged)
-    return RankCost(messages, c * (up + down), c * held)
-
-
-def decoding_cost(token: Token, c: int, queries: int, tree: list[Level]) -> RankCost:
-    """`tree_cost` of replicated queries, on shards of c keys: their sums travel at every level, up the tree only."""
-    messages = sum(len(level.clients) for level in tree)
-    sums = min(len(tree) + 1, 3) * token.sums  # its own, the merged ones so far, and those that arrive
-    held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)
-    return RankCost(messages, messages * queries * token.sums, held)

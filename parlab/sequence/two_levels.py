@@ -19,9 +19,10 @@ from typing import Any
 
 from parlab.arguments import one_of
 from parlab.arrays import Array
-from parlab.sequence.arguments import EXCHANGES, GRID
+from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import ALL, KV, add_to
-from parlab.sequence.costs import AttentionShape, checked_group
+from parlab.sequence.costs import AttentionShape
+from parlab.sequence.exchange import exchange, grid
 from parlab.sequence.heads import (
     HeadExchange,
     HeadShare,
@@ -33,8 +34,9 @@ from parlab.sequence.heads import (
     to_heads_cost,
     to_tokens_cost,
 )
-from parlab.sequence.travel import exchange, grid
 from parlab.world import Comm
+
+HIERARCHICAL, GRID = EXCHANGES = ("hierarchical", "grid")  # of ranks told their node: two levels; one, links unmixed
 
 
 class TwoLevelGather:

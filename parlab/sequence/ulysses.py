@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.sequence.arguments import HIERARCHICAL
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -22,8 +21,8 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.layouts import Documents
-from parlab.sequence.ring_schedule import tiles
-from parlab.sequence.two_levels import head_exchange, ranks_inside, told_nodes
+from parlab.sequence.tiles import tiles
+from parlab.sequence.two_levels import HIERARCHICAL, head_exchange, ranks_inside, told_nodes
 from parlab.world import Comm
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.sequence.arguments import HIERARCHICAL
+from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -23,13 +23,15 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, checked_group
+from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.exchange import grid
 from parlab.sequence.heads import head_shares, most_held, share_token
-from parlab.sequence.ring_costs import plain_ring_cost
-from parlab.sequence.ring_schedule import tiles
-from parlab.sequence.travel import Homeward, grid, travel
-from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside, told_nodes
+from parlab.sequence.homeward import Homeward
+from parlab.sequence.ring import plain_ring_cost
+from parlab.sequence.tiles import tiles
+from parlab.sequence.two_levels import HIERARCHICAL, exchange_levels, head_exchange, ranks_inside, told_nodes
 from parlab.world import Comm
+from parlab.world.collectives.walks import around_ring
 
 
 def usp_attention(
@@ -61,7 +63,7 @@ def usp_attention(
     turn = head_exchange(group, q, k, label, layout, ranks_per_node=inside, order=exchange)
     (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     out, lse = no_keys_yet(comm, q)
-    for source, kv in travel(ring, (k, v), label):
+    for source, kv in around_ring(ring, (k, v), label):
         work = tiles(ring.rank, source, ring.size, k.shape[2], deal)
         attend(comm, work, q, kv, (out, lse), scale=scale, heads=turn.pairs)
         del kv  # no longer held when the next hop begins
@@ -99,7 +101,7 @@ def usp_attention_backward(
     rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     dq, home = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
-    for source, kv in travel(ring, (k, v), label):
+    for source, kv in around_ring(ring, (k, v), label):
         work = tiles(ring.rank, source, ring.size, k.shape[2], deal)
         home.add(attend_backward(comm, work, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=turn.pairs))
         del kv  # no longer held when the next hop begins

@@ -24,8 +24,7 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.ring_schedule import Tile
+from parlab.sequence.tiles import Tile
 from parlab.world import Comm, Request
 
 
@@ -163,20 +162,3 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
         raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]
-
-
-def window_cost(shape: AttentionShape, size: int, rank: int = 0, *, window: int, backward: bool = False) -> RankCost:
-    """The messages, bytes and held bytes of `rank`: it sends the tails of its K/V to the right, and backward the dK/dV
-    of the tails that it took to the left. It holds all tails that arrive; backward, later, their dK/dV on the way back
-    and the first dK/dV that come for its own tail.
-
-    >>> window_cost(AttentionShape(S=16, H=1, G=1, D=1, itemsize=4), 4, window=8)[:2]  # 4 tokens, and 3
-    (2, 56)
-    """
-    c, token = shape.shard(size, rank), shape.token(backward=backward)
-    tails = window_tails(shape.S, size, window)
-    right, left = tails[: size - 1 - rank], tails[:rank]
-    held = c * (token.own + token.sums + token.dkv)
-    most = max(sum(left) * token.kv, (sum(left) + sum(right[:1])) * token.dkv)
-    back = left if backward else []
-    return RankCost(len(right + back), sum(right) * token.kv + sum(back) * token.dkv, held + most)

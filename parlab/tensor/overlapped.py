@@ -16,7 +16,6 @@ PyTorch calls it asynchronous tensor parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from parlab.arguments import checked
@@ -26,6 +25,7 @@ from parlab.tensor.arguments import RULES
 from parlab.tensor.operators import SEQUENCE
 from parlab.tensor.slices import check_divides
 from parlab.world import Comm
+from parlab.world.collectives.walks import around_ring
 
 
 @checked(RULES)
@@ -40,7 +40,7 @@ def all_gather_matmul(comm: Comm, x: Array, weight: Array) -> Array:
     True
     """
     shards = [x] * comm.size  # of y, by the rank whose tokens they are
-    for source, tokens in _tokens_of_all(comm, x):
+    for source, tokens in around_ring(comm, x):
         shards[source] = _product(comm, tokens, weight)  # [B, S/t, out/t]
     return namespace(x).concat(shards, axis=SEQUENCE)
 
@@ -54,7 +54,7 @@ def all_gather_matmul_backward(comm: Comm, dy: Array, x: Array, weight: Array) -
     dx = matmul_reduce_scatter(comm, dy, namespace(weight).matrix_transpose(weight))
     of_shard = _shards(dy, comm.size)
     dweight = namespace(weight).zeros_like(weight)
-    for source, tokens in _tokens_of_all(comm, x):
+    for source, tokens in around_ring(comm, x):
         dweight = dweight + _weight_gradient(comm, tokens, of_shard[source])
     return dx, dweight
 
@@ -96,7 +96,7 @@ def matmul_reduce_scatter_backward(comm: Comm, dy: Array, x: Array, weight: Arra
     xp = namespace(x)
     of_shard, transposed = _shards(x, comm.size), xp.matrix_transpose(weight)
     dx, dweight = list(of_shard), xp.zeros_like(weight)
-    for source, dtokens in _tokens_of_all(comm, dy):
+    for source, dtokens in around_ring(comm, dy):
         dx[source] = _product(comm, dtokens, transposed)  # [B, S/t, in/t]
         dweight = dweight + _weight_gradient(comm, of_shard[source], dtokens)
     return xp.concat(dx, axis=SEQUENCE), dweight
@@ -106,21 +106,6 @@ def overlapped_time(product: Any, hop: Any, ranks: int) -> Any:
     """c/t + (t − 1)max(c/t, h): the time of either, for a product of c and hops of h in the same unit, on t ranks."""
     part = product / ranks
     return part + (ranks - 1) * max(part, hop)
-
-
-def _tokens_of_all(comm: Comm, x: Array) -> Iterator[tuple[int, Array]]:
-    """Yields (rank, its tokens), this rank's first. While the caller works, they go to the right.
-
-    Invariant: in step s (from 0), rank r has the tokens of rank (r − s) mod t.
-    """
-    for step in range(comm.size):
-        last = step == comm.size - 1
-        if not last:
-            leaving, arriving = comm.isend(x, comm.right), comm.irecv(comm.left, x)
-        yield (comm.rank - step) % comm.size, x
-        if not last:
-            x = arriving.wait()
-            leaving.wait()
 
 
 def _shards(x: Array, size: int) -> list[Array]:

@@ -12,7 +12,9 @@ import parlab.sequence
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
-from parlab.sequence import shard, unshard
+from parlab.sequence import AttentionShape, shard, unshard
+from parlab.sequence.costs import RankCost
+from parlab.sequence.tree import levels
 from parlab.world import Run, Timeline
 from tests.nn.parity import worst_error
 from tests.sequence.rings import both, draw_inputs
@@ -43,11 +45,49 @@ def visible(S: int, causal: bool, documents: Sequence[int] | None = None, window
     return seen
 
 
-def whole(inputs: Sequence[np.ndarray], mask: np.ndarray) -> list[np.ndarray]:
+def whole(inputs: Sequence[np.ndarray], mask: np.ndarray, scale: float | None = None) -> list[np.ndarray]:
     """out, lse, dq, dk, dv of dense attention."""
     dout, q, k, v = inputs
-    out, lse = dense_attention(q, k, v, mask=mask)
-    return [out, lse, *dense_attention_backward(dout, q, k, v, out, lse, mask=mask)]
+    out, lse = dense_attention(q, k, v, mask=mask, scale=scale)
+    return [out, lse, *dense_attention_backward(dout, q, k, v, out, lse, mask=mask, scale=scale)]
+
+
+def window_cost(shape: AttentionShape, size: int, rank: int, *, window: int, backward: bool) -> RankCost:
+    """A rank sends the last tokens of its K/V to those on the right that see them, and backward dK/dV to the left. It
+    holds all that comes; backward, later, the dK/dV on their way back and the first that come for its own.
+    """
+    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    tails = [min(c, window - 1 - first) for first in range(0, min(window - 1, shape.S - c), c)]
+    right, left = tails[: size - 1 - rank], tails[:rank]
+    most = max(sum(left) * token.kv, (sum(left) + sum(right[:1])) * token.dkv)
+    back = left if backward else []
+    nbytes = sum(right) * token.kv + sum(back) * token.dkv
+    return RankCost(len(right + back), nbytes, c * (token.own + token.sums + token.dkv) + most)
+
+
+def tree_cost(
+    shape: AttentionShape, size: int, rank: int, *, queries: int | None = None, backward: bool = False
+) -> RankCost:
+    """At every level the rows of half the group travel, up and down; replicated queries up only, all of them."""
+    c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
+    clients = [len(level.clients) for level in tree]
+    if queries is not None:
+        sums = min(len(tree) + 1, 3) * token.sums  # its own, the merged ones so far, and those that arrive
+        held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)
+        return RankCost(sum(clients), sum(clients) * queries * token.sums, held)
+    up = sum(number * len(level.mine) for number, level in zip(clients, tree, strict=True)) * token.rows
+    down = sum(len(level.other) for level in tree) * token.sums
+    coming = max((len(level.other) for level in tree), default=0) * token.rows
+    merged = max((len(level.mine) for level in tree if level.clients), default=0) * token.sums
+    sums = size * token.sums + token.dkv
+    held = token.own + max(size * token.rows + max(coming, sums), sums + merged)
+    return RankCost(sum(clients) + len(tree), c * (up + down), c * held)
+
+
+def cost_of(method: str) -> Callable[..., RankCost]:
+    """The closed form of a method's messages, bytes and held bytes; those of the window and the tree stand here."""
+    here = {"window": window_cost, "tree": tree_cost}
+    return here[method] if method in here else getattr(parlab.sequence, f"{method}_cost")
 
 
 def dealt(how: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +108,9 @@ def method_error(functions: Pair, size: int, shape: tuple[int, int, int, int, in
     done = run_method(functions, size, inputs, xp, **how)
     found = [to_numpy(unshard(x, axis=2, **dealt(how))) for x in zip(*done.results, strict=True)]
     mask = visible(shape[3], how.get("causal", False), how.get("documents"), how.get("window"))
-    return worst_error(found, whole(inputs, mask), floor=0.1)  # with one key dq and dk are 0 and noise
+    return worst_error(
+        found, whole(inputs, mask, how.get("scale")), floor=0.1
+    )  # with one key dq and dk are 0 and noise
 
 
 def runs(method: str, size: int, shape: Any, dtype: Any, replicated: int | None = None, **how: Any) -> list[Run]:

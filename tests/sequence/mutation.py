@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-import parlab.nn.attention
-import parlab.nn.tiles
-import parlab.sequence.allgather
-import parlab.sequence.attend
-import parlab.sequence.double_ring
-import parlab.sequence.heads
-import parlab.sequence.layouts
-import parlab.sequence.ring
-import parlab.sequence.ring_schedule
-import parlab.sequence.travel
-import parlab.sequence.tree
-import parlab.sequence.two_levels
-import parlab.sequence.ulysses
-import parlab.sequence.usp
-import parlab.sequence.window
-
-TILES, ATTENTION, SCHEDULE = parlab.nn.tiles, parlab.nn.attention, parlab.sequence.ring_schedule
-ATTEND, HEADS, TWO_LEVELS = parlab.sequence.attend, parlab.sequence.heads, parlab.sequence.two_levels
-TRAVEL, RING = parlab.sequence.travel, parlab.sequence.ring
-DOUBLE, ULYSSES, USP = parlab.sequence.double_ring, parlab.sequence.ulysses, parlab.sequence.usp
-ALLGATHER, TREE, WINDOW = parlab.sequence.allgather, parlab.sequence.tree, parlab.sequence.window
-MODULES = (  # each imports from earlier ones
-    *(TILES, ATTENTION, SCHEDULE, ATTEND, TRAVEL, RING, DOUBLE),
-    *(HEADS, TWO_LEVELS, ULYSSES, USP, ALLGATHER, TREE, WINDOW),
-)
+MODULES = [  # below parlab; each imports from earlier ones
+    *("nn.tiles", "nn.attention", "sequence.tiles", "sequence.attend", "sequence.homeward", "sequence.packed_ring"),
+    *("sequence.ring", "sequence.exchange", "sequence.double_ring", "sequence.heads", "sequence.two_levels"),
+    *("sequence.ulysses", "sequence.usp", "sequence.allgather", "sequence.tree", "sequence.window"),
+]
 
 
-def copy_of(module: ModuleType, old: str = "", new: str = "") -> ModuleType:
-    """A second copy of `module`, with `old` replaced by `new`."""
+def copy_of(name: str, old: str = "", new: str = "") -> ModuleType:
+    """A second copy of the module of this name, with `old` replaced by `new`."""
+    module = import_module(f"parlab.{name}")
     source = inspect.getsource(module)
     assert old in source, f"the mutant is stale: {old!r} is no longer there"
     copied = ModuleType(module.__name__)
@@ -42,13 +24,13 @@ def copy_of(module: ModuleType, old: str = "", new: str = "") -> ModuleType:
     return copied
 
 
-def mutated(module: ModuleType, old: str = "", new: str = "") -> dict[str, Any]:
+def mutated(module: str = "", old: str = "", new: str = "") -> dict[str, Any]:
     """What all modules define, with the mutation of one of them in everything that uses it."""
     names: dict[str, Any] = {}
     for source in MODULES:
-        copied = copy_of(source, *((old, new) if source is module else ()))
-        own = {name for name, x in vars(copied).items() if getattr(x, "__module__", "") == source.__name__}
+        copied = copy_of(source, *((old, new) if source == module else ()))
+        own = {name for name, x in vars(copied).items() if getattr(x, "__module__", "") == f"parlab.{source}"}
         vars(copied).update({name: x for name, x in names.items() if name in vars(copied) and name not in own})
-        constants = {"CAUSAL", "STRICT"} if source is ATTENTION else set()
+        constants = {"CAUSAL", "STRICT"} if source == "nn.attention" else set()
         names |= {name: vars(copied)[name] for name in own | constants}
     return names

@@ -1,73 +1,175 @@
-"""The parity check catches the mistakes that people make in ring attention: each is made here on purpose."""
+"""The parity check catches the usual mistakes in each way to attend across ranks: each is made here on purpose."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import pytest
 
 from parlab.sequence import LAYOUTS
-from parlab.world import DeadlockError
-from tests.sequence.mutation import ATTENTION, RING, SCHEDULE, TRAVEL, mutated
+from tests.sequence.methods import METHODS, method_error
+from tests.sequence.mutation import mutated
 from tests.sequence.rings import ring_error
 
+DOCUMENTS = {"documents": [0, 2, 9, 16]}
+NODES = {"ulysses": 4, "ranks_per_node": 2, "layout": "zigzag"}
+ZIGZAG = {"layout": "zigzag", "documents": [0, 8, 16]}
+CASES: dict[str, list[dict[str, Any]]] = {  # on 4 ranks, 16 tokens, 6 query heads, 3 K/V heads
+    "ring": [*({"layout": layout} for layout in LAYOUTS), DOCUMENTS, DOCUMENTS | {"layout": "striped"}, ZIGZAG],
+    "ulysses": [{}, DOCUMENTS, {"ranks_per_node": 2}],
+    "allgather": [{}, DOCUMENTS, {"kv_heads": 2}, {"ranks_per_node": 2}],
+    "usp": [{"ulysses": 2}, {"ulysses": 2, "layout": "zigzag"}, {"ulysses": 4}, NODES],
+    "double_ring": [{"ranks_per_node": 2}],
+    "tree": [{}],
+    "window": [{"window": window} for window in (2, 5, 7, 16)],
+}
+
 MUTANTS = {
-    "ring shifted by one": (TRAVEL, "yield source, held", "yield (source - 1) % comm.size, held"),
+    "ring shifted by one": (
+        "ring",
+        "sequence.ring",
+        "source, last = (comm.rank - step)",
+        "source, last = (comm.rank - step - 1)",
+    ),
     "ring turned the other way": (
-        TRAVEL,
-        "comm.right, label=label) if hops[source] > step else None\n        arriving = comm.irecv(comm.left",
-        "comm.left, label=label) if hops[source] > step else None\n        arriving = comm.irecv(comm.right",
+        "ring",
+        "sequence.ring",
+        "comm.right, label=label)\n            arriving = comm.irecv(comm.left",
+        "comm.left, label=label)\n            arriving = comm.irecv(comm.right",
     ),
-    "merge without rescaling": (ATTENTION, "out * xp.exp(lse - finite)[..., None]", "out"),
-    "merge forgets lse": (ATTENTION, "return out, merged", "return out, lse"),
-    "mask off by one, diagonal out": (ATTENTION, "CAUSAL = 0", "CAUSAL = -1"),
-    "mask off by one, one key more": (ATTENTION, "CAUSAL = 0", "CAUSAL = 1"),
-    "striped diagonal always in": (SCHEDULE, "CAUSAL if source <= rank else STRICT", "CAUSAL"),
-    "striped diagonal never in": (SCHEDULE, "CAUSAL if source <= rank else STRICT", "STRICT"),
-    "zigzag halves exchanged": (
-        SCHEDULE,
-        "slice(keys.start, keys.start + half)",
-        "slice(keys.start + half, keys.stop)",
+    "merge without rescaling": ("ring", "nn.attention", "out * xp.exp(lse - finite)[..., None]", "out"),
+    "mask off by one, diagonal out": ("ring", "nn.attention", "CAUSAL = 0", "CAUSAL = -1"),
+    "striped diagonal always in": ("ring", "sequence.tiles", "CAUSAL if source <= rank else STRICT", "CAUSAL"),
+    "hidden tile attended": ("ring", "sequence.tiles", "if source < rank else None", ""),
+    "dK/dV start anew at each rank": (
+        "ring",
+        "sequence.homeward",
+        "            add_to(total, share)",
+        "            total = share",
     ),
-    "zigzag masked as contiguous": (SCHEDULE, 'layout == "zigzag":  # earlier', "False:  #"),
-    "hidden tile attended": (SCHEDULE, "if source < rank else None", ""),
-    "dK/dV one share short": (TRAVEL, "            add_to(total, share)", "            add_to(total[:1], share[:1])"),
-    "dK/dV start anew at each rank": (TRAVEL, "            add_to(total, share)", "            total = share"),
-    "the last K/V forgotten": (RING, "if kv is not None:", "if source != (comm.rank + 1) % comm.size:"),
-    "scale forgotten in dq": (ATTENTION, "        keys = keys * scale\n", ""),
-    "scale forgotten in the backward's scores": (
-        ATTENTION,
-        "widened(q[b, g, h, ...]) * scale, widened",
-        "widened(q[b, g, h, ...]), widened",
+    "the last K/V forgotten": (
+        "ring",
+        "sequence.ring",
+        "range(comm.size):\n        source",
+        "range(comm.size - 1):\n        source",
     ),
-    "delta added, not subtracted": (ATTENTION, "_append(douts, -delta", "_append(douts, delta"),
+    "scale forgotten in dq": ("ring", "nn.attention", "        keys = keys * scale\n", ""),
+    "delta added, not subtracted": ("ring", "nn.attention", "_append(douts, -delta", "_append(douts, delta"),
     "gradients of shared heads overwritten": (
-        ATTENTION,
+        "ring",
+        "nn.attention",
         "namespace(x).sum(x, axis=-3, keepdims=True)",
         "x[..., -1:, :, :]",
+    ),
+    "a document's edge off by one": (
+        "ring",
+        "sequence.tiles",
+        "for edge in (start, stop)))\n    if",
+        "for edge in (start, stop + 1)))\n    if",
+    ),
+    "packed K/V stop one rank short": ("ring", "sequence.tiles", "max(hop for hop", "max(hop - 1 for hop"),
+    "packed dK/dV do not come home": (
+        "ring",
+        "sequence.homeward",
+        "total = arrived(self.home, None) or self.stayed",
+        "total = (arrived(self.home, None) and self.form) or self.stayed",
+    ),
+    "window one key short": ("window", "sequence.window", "CAUSAL, window)", "CAUSAL, window - 1)"),
+    "window of neighbours shifted": ("window", "sequence.window", "ahead + tail, window", "ahead + tail - 1, window"),
+    "dK/dV of a window stay away": (
+        "window",
+        "sequence.window",
+        "add_to(mine, comm.recv",
+        "(lambda *x: None)(mine, comm.recv",
+    ),
+    "a head group sent to the wrong rank": (
+        "ulysses",
+        "sequence.heads",
+        "gives = [_of_shard(arrays, [h[rank] for",
+        "gives = [_of_shard(arrays, [h[rank - 1] for",
+    ),
+    "dK/dV of repeated heads not summed": (
+        "ulysses",
+        "sequence.heads",
+        "add_to(targets[src], pieces)",
+        "[x.__setitem__(..., y) for x, y in zip(targets[src], pieces)]",
+    ),
+    "shards joined in the wrong order": (
+        "ulysses",
+        "sequence.heads",
+        "where[chunk]) for",
+        "where[-1 - chunk]) for",
+    ),
+    "the ring forgets the other groups": (
+        "usp",
+        "sequence.usp",
+        "tiles(ring.rank, source, ",
+        "tiles(ring.rank, ring.rank, ",
+    ),
+    "groups taken for rings": (
+        "usp",
+        "sequence.exchange",
+        "comm.split(comm.rank // inside), comm.split(comm.rank % inside)",
+        "comm.split(comm.rank % (comm.size // inside)), comm.split(comm.rank // (comm.size // inside))",
+    ),
+    "dK/dV of the gathered K/V not summed": (
+        "allgather",
+        "sequence.allgather",
+        "add_to(mine, share)",
+        "add_to(mine, share) if _ == self.comm.rank else None",
+    ),
+    "two levels gather the K/V of another node": (
+        "allgather",
+        "sequence.two_levels",
+        "[own_place[node] for node in range(nodes)]",
+        "[own_place[(node + 1) % nodes] for node in range(nodes)]",
+    ),
+    "dK/dV not summed inside a node": ("allgather", "sequence.two_levels", "add_to_each(sums, column)", "pass"),
+    "a node's last K/V head not sent": (
+        "ulysses",
+        "sequence.two_levels",
+        "slice(first.keys.start, last.keys.stop)",
+        "slice(first.keys.start, last.keys.start)",
+    ),
+    "tokens of a place joined by place": (
+        "usp",
+        "sequence.two_levels",
+        "tokens[node * ranks_per_node + place]",
+        "tokens[place * len(shards) + node]",
+    ),
+    "node forgotten in the double ring": ("double_ring", "sequence.double_ring", "home * inside + local", "local"),
+    "dq of the tree not summed": ("tree", "sequence.tree", "lambda a, b: (a + b,)", "lambda a, b: (a,)"),
+    "queries of the tree begin at the first token": (
+        "tree",
+        "sequence.tree",
+        "Tile(slice(first, rows), slice(0, keys), CAUSAL)",
+        "Tile(slice(0, rows), slice(0, keys), CAUSAL)",
     ),
 }
 
 
-def errors(names: dict[str, Any], sizes: tuple[int, ...]) -> Iterator[float]:
-    """The relative error in each layout, causal and not; a ring that stands still is as wrong as can be."""
-    pair = {"forward": names["ring_attention"], "backward": names["ring_attention_backward"]}
-    for size, causal, layout in product(sizes, (True, False), LAYOUTS):
-        try:
-            yield ring_error(size, layout, causal, **pair)
-        except DeadlockError:
-            yield float("inf")
+def errors(method: str, names: dict[str, Any]) -> list[float]:
+    """The relative error in each case, causal and not; what raises is as wrong as can be."""
+    pair = names[f"{method}_attention"], names[f"{method}_attention_backward"]
+    found = []
+    for how in CASES[method]:
+        for causal in (True, False) if method != "window" else (True,):
+            try:
+                found.append(method_error(pair, 4, (1, 6, 3, 16, 2), causal=causal, **how))
+            except Exception:
+                found.append(float("inf"))
+    return found
 
 
-def test_the_copy_without_a_mutation_passes():
-    assert max(errors(mutated(RING), sizes=(1, 3, 4))) <= 1e-12
+@pytest.mark.parametrize("method", METHODS)
+def test_the_copy_without_a_mutation_passes(method):
+    assert max(errors(method, mutated())) <= 1e-12
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name):
-    assert any(error > 1e-3 for error in errors(mutated(*MUTANTS[name]), sizes=(3,)))
+    method, *mutation = MUTANTS[name]
+    assert max(errors(method, mutated(*mutation))) > 1e-3
 
 
 def test_contiguous_positions_used_for_zigzag_are_caught():

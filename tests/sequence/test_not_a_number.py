@@ -63,6 +63,7 @@ def spoiled(S, H, G, token, place, bad, seed=0):
 @st.composite
 def spoiled_cases(draw, method):
     size, (_, H, G, S, _), how = draw(cases(method))
+    del how["scale"]  # the references here have the usual one
     token, place = draw(st.integers(0, S - 1)), draw(st.sampled_from("kv"))
     return size, S, how, spoiled(S, H, G, token, place, draw(st.sampled_from(BAD_NUMBERS))), token, place
 
@@ -112,19 +113,6 @@ def test_with_tiles_of_one_pair_nan_reaches_the_rows_that_see_it_and_no_other(me
         keys = mask[rows].any(axis=0).tolist()
         assert [rows_not_finite(x).tolist() for x in found[3:]] == [keys, keys]
         assert rows_not_finite(whole(inputs, mask)[LSE]).tolist() == rows.tolist()
-
-
-@pytest.mark.parametrize("method", ["ring", "allgather", "double_ring", "tree"])
-def test_p2_a_nan_in_key_0_reaches_all_8_rows_of_out_and_lse(method):
-    inputs = spoiled(8, 1, 1, 0, "k", np.nan)
-    for x in across_ranks(method, 2, inputs, {})[:3]:
-        assert rows_not_finite(x).tolist() == [True] * 8
-
-
-def test_p2_window_8_a_nan_in_key_4_reaches_rows_4_to_7():
-    found = across_ranks("window", 2, spoiled(8, 1, 1, 4, "k", np.nan), {"window": 8})
-    for x in found[:3]:
-        assert rows_not_finite(x).tolist() == [False] * 4 + [True] * 4
 
 
 @pytest.mark.parametrize("sign", [1, -1])

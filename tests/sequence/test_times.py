@@ -18,7 +18,6 @@ from parlab.sequence import (
     ring_time,
     shard,
     step_time,
-    times,
     ulysses_attention,
     usp_attention,
     usp_time,
@@ -212,16 +211,6 @@ def test_of_two_sends_with_one_port_the_hop_inside_goes_first_and_the_crossing_l
     assert late + 3 * hop + tile == pytest.approx(6 * hop + between + tile)  # the port never rests: no order is faster
 
 
-def test_with_two_ranks_a_node_early_and_late_are_the_same_and_the_film_of_lesson_03_takes_105_us():
-    """By hand: hop and crossing one after the other, 14.1 + 57.4, then two tiles of 16.8; crossing first it was 122."""
-    shape = AttentionShape(S=1024, H=4, G=4, D=16, itemsize=4)
-    where = replace(LESSON, ranks_per_node=2)
-    hop, between, tile = 1 + 131072 / 1e4, 5 + 131072 / 2.5e3, 16.777
-    for crossing in ("early", "late"):
-        found = double_ring(4, shape, where, causal=False, crossing=crossing) / 1e6
-        assert found == pytest.approx(hop + between + 2 * tile, abs=0.01)
-
-
 def test_where_each_level_has_a_port_the_crossing_leaves_early_and_the_whole_turn_hides_it():
     """35.1 µs against 43.7: four tiles hide 18.1 µs early, the last two do not."""
     where = replace(LESSON, ports="a level")
@@ -243,13 +232,6 @@ def test_no_other_step_of_a_turn_is_a_better_time_to_cross(monkeypatch):
             assert double_ring(10, shape, where) >= best - 50, (hop, where)
 
 
-def test_one_port_for_both_links_costs_the_double_ring_nothing_on_two_h100_nodes():
-    """8.89 ms, all of it work: half a shard takes 556 µs, the last two tiles hide 681 + 78."""
-    for ports, crossing in ((1, "late"), ("a level", "early")):
-        time, exchange, _ = method_times(PROMPT, 16, replace(DGX_H100, ports=ports))["double ring"]
-        assert (round(time / 1e9, 2), exchange) == (8.89, crossing)
-
-
 def test_large_messages_exchange_in_a_grid_and_small_ones_in_two_levels():
     """With a K/V head for each query head no node saves a copy, and two levels send (g − 1)(k − 1) messages more."""
     for S, way in ((8192, "two levels"), (1048576, "grid")):
@@ -268,18 +250,6 @@ def test_ulysses_of_lesson_03_takes_197_us_flat_143_where_no_step_mixes_links_an
     }
     for way, waiting in expected.items():
         assert usp_time(SMALL, 8, LESSON, ulysses=8, way=way) / 1e6 == pytest.approx(work + waiting, abs=0.01)
-
-
-def test_a_kernel_at_half_of_the_peak_is_a_device_with_half_the_flops():
-    half = replace(DGX_H100, device=replace(DGX_H100.device, flops=DGX_H100.device.flops / 2))
-    assert method_times(PROMPT, 16, DGX_H100, 0.5) == method_times(PROMPT, 16, half)
-
-
-def test_without_transfers_every_method_takes_s_s_plus_1_over_2_pairs_over_p():
-    shape = AttentionShape(S=4096, H=8, G=8, D=64, itemsize=4)
-    free = Cluster.uniform(0, float("inf"), flops=1e12)
-    expected = 4 * 8 * 64 * 4096 * 4097 // 2 // 4  # picoseconds at 1 flop a picosecond
-    assert all(abs(time.picoseconds - expected) <= 4 for time in method_times(shape, 4, free).values())
 
 
 def test_ulysses_without_a_head_for_each_rank_is_no_choice_and_refused_by_name():
@@ -313,14 +283,6 @@ def test_a_group_of_2_fills_nodes_or_is_dealt_evenly_into_one(ranks_per_node, gr
     assert (found["USP"].ulysses if "USP" in found else None) == group
 
 
-def test_beyond_a_node_the_slow_link_sets_the_pace():
-    shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=2)
-    one_node = Cluster("one", Device("d", 1e15, 1e12), 8, Link(1e-6, 1e9), Link(1e-6, 1e8))
-    assert usp_time(shape, 8, replace(one_node, ranks_per_node=4), ulysses=1) > 9 * usp_time(
-        shape, 8, one_node, ulysses=1
-    )
-
-
 @pytest.mark.parametrize("c", [64, 1024])
 def test_a_ring_through_h100_nodes_takes_as_long_as_one_over_the_network_alone(c):
     """On the clock: in each hop some rank sends to the next node, and after a few hops all wait for it."""
@@ -331,22 +293,6 @@ def test_a_ring_through_h100_nodes_takes_as_long_as_one_over_the_network_alone(c
         for where in (DGX_H100, network)
     )
     assert through == alone
-
-
-MISTAKES = {
-    "hops not hidden": lambda time: lambda *args, **how: time(*args, **how) + args[2].intra.picoseconds(1),
-    "one hop forgotten": lambda time: (
-        lambda shape, size, where, ulysses, way, step: time(shape, max(size - ulysses, ulysses), where, ulysses=ulysses)
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_formula_with_a_usual_mistake_is_not_the_clocks_time(mistake, monkeypatch):
-    shape, where = AttentionShape(S=48, H=4, G=4, D=4, itemsize=4), Cluster.uniform(1e-6, 1e8)
-    monkeypatch.setattr(times, "usp_time", MISTAKES[mistake](usp_time))
-    wrong = method_times(shape, 4, where)["ring"].picoseconds
-    assert wrong != pytest.approx(simulated(shape, 4, 1)["ring", "flat", 1].on(where).makespan, abs=64)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 import parlab.sequence
 from parlab import per_rank, run
-from parlab.sequence import AttentionShape, allgather_cost, shard, ulysses_cost, usp_attention
+from parlab.sequence import AttentionShape, allgather_cost, shard, ulysses_cost
 from parlab.world import CLASSROOM, DeadlockError, Link, MismatchError
 from tests.libraries import LIBRARIES
 from tests.sequence.methods import draw_inputs, method_error, pair, run_method, runs, timelines
@@ -168,14 +167,6 @@ def test_documents_are_kept_apart_in_two_levels():
     for method in ("ulysses", "allgather"):
         how = {"documents": documents, "ranks_per_node": 2, "causal": True}
         assert method_error(pair(method), 4, (1, 4, 2, 16, 3), **how) <= 1e-12
-
-
-def test_a_group_of_4_on_nodes_of_6_is_refused():
-    x = np.zeros((1, 4, 2, 3))
-    with pytest.raises(
-        ValueError, match=re.escape("ranks_per_node=6: must divide the group of 4 ranks, or be a multiple")
-    ):
-        run(usp_attention, 12, x, x, x, ulysses=4, ranks_per_node=6)
 
 
 @pytest.mark.parametrize("method", ["ulysses", "allgather"])

@@ -113,12 +113,12 @@ def test_a_sequence_of_10_on_4_ranks_is_refused():
 
 
 def test_tokens_that_are_said_to_be_the_right_neighbours_give_wrong_products(monkeypatch):
-    right = overlapped._tokens_of_all
+    right = overlapped.around_ring
 
     def shifted(comm, x):
         return (((source + 2) % comm.size, tokens) for source, tokens in right(comm, x))
 
-    monkeypatch.setattr(overlapped, "_tokens_of_all", shifted)
+    monkeypatch.setattr(overlapped, "around_ring", shifted)
     arrays = case(4)
     assert wrong(columns(4, np, *arrays), serial(*arrays)) == [True, False, True]
     assert wrong(rows(4, np, *arrays), serial(*arrays)) == [False, True, True]

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from parlab.arguments import amount, checked, optional
 from parlab.nn.attention import CAUSAL
 from parlab.sequence import LAYOUTS, RingSchedule, Tile, positions, unmasked_pairs
-from parlab.sequence.ring_schedule import dealt, journeys
+from parlab.sequence.tiles import dealt, journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows

@@ -10,6 +10,7 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
 from parlab.world.collectives.common import Cost
+from parlab.world.collectives.walks import partners
 
 
 def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
@@ -17,17 +18,10 @@ def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list
 
     In step (d, e) each rank sends to the rank d nodes and e places after it: all to other nodes, or none.
     """
-    nodes, places = comm.size // ranks_per_node, ranks_per_node
-    node, place = divmod(comm.rank, ranks_per_node)
     received = list(pieces)
     received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
-    for d in range(nodes):
-        for e in range(places):
-            if (d, e) == (0, 0):
-                continue
-            dst = (node + d) % nodes * places + (place + e) % places
-            src = (node - d) % nodes * places + (place - e) % places
-            received[src] = comm.sendrecv(pieces[dst], dst, src)
+    for dst, src in partners(comm, ranks_per_node):
+        received[src] = comm.sendrecv(pieces[dst], dst, src)
     return received
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
 from parlab.world.collectives.common import Cost, cost_of_steps, may_be_native
+from parlab.world.collectives.walks import partners
 
 
 @may_be_native
@@ -23,8 +24,7 @@ def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     """
     received = list(pieces)
     received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
-    for distance in range(1, comm.size):
-        dst, src = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+    for dst, src in partners(comm):
         received[src] = comm.sendrecv(pieces[dst], dst, src)
     return received
 

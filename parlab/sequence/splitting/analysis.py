@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from parlab.arguments import text, whole
 from parlab.arrays import Array, is_array, namespace, to_host
-from parlab.sequence.arguments import list_like, texts
-from parlab.sequence.chunks import Chunk, deal, split_equal
+from parlab.sequence.arguments import list_like
+from parlab.sequence.splitting.chunks import Chunk, deal, split_equal
 
 LOCAL, GLOBAL = 1 / 3, 2 / 3  # of the span of a head that looks everywhere alike
 TINY = 1e-300  # keeps a map of zeros from dividing by 0
@@ -82,7 +82,8 @@ def analyse_attention(
     if sentences is not None:
         list_like("sentences", sentences)
     if words is not None:
-        texts("words", words)
+        for number, word in enumerate(list_like("words", words)):
+            text(f"words[{number}]", word)
     check_weights(weights)
     xp = namespace(weights)
     S, device = weights.shape[-1], weights.device
@@ -111,7 +112,8 @@ def analyse_attention(
         kind = "local" if span <= LOCAL * everywhere else "global" if span >= GLOBAL * everywhere else "between"
         if shares and max(shares.values()) >= BEYOND:
             kind = max(shares, key=lambda name: shares[name])
-        heads.append(HeadPattern(head, kind, span, strength, crossing[head, :], **shares))
+        own = xp.asarray(crossing[head, :], copy=True)  # a view would keep all crossings alive, H·(S+1)² numbers
+        heads.append(HeadPattern(head, kind, span, strength, own, **shares))
     importance = xp.mean(xp.sum(weights, axis=1), axis=0)
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
 

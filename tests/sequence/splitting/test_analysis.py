@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import analyse_attention
 from tests.libraries import EACH_LIBRARY
-from tests.sequence.maps import blocks, random_maps, softmaxed
+from tests.sequence.splitting.maps import blocks, random_maps, softmaxed
 
 S = 96
 DISTANCE = np.arange(S)[:, None] - np.arange(S)[None, :]
@@ -45,13 +44,6 @@ def test_a_head_that_never_leaves_its_sentence_has_a_syntactic_share_of_1_and_on
     assert abs(syntactic.semantic) < 0.1
     assert semantic.semantic == pytest.approx(1, abs=1e-12)
     assert abs(semantic.syntactic) < 0.1
-
-
-def test_distance_alone_explains_a_local_a_global_and_a_decaying_head():
-    for name in ("local", "global", "between"):
-        head = analyse_attention(HEADS[name][None], ENDS, words=WORDS).heads[0]
-        assert abs(head.syntactic) < 0.06, name
-        assert abs(head.semantic) < 0.06, name
 
 
 def test_without_sentences_and_words_heads_are_named_by_distance_alone():
@@ -93,6 +85,11 @@ def test_the_boundaries_of_planted_blocks_are_not_crossed_and_all_others_are():
     assert np.flatnonzero(crossing < 1e-12).tolist() == [0, 3, 8, 12]
 
 
+def test_after_the_call_a_heads_crossing_keeps_its_own_s_plus_1_numbers_alive_and_not_those_of_all_chunks():
+    crossing = analyse_attention(blocks([3, 5, 4])).heads[0].crossing
+    assert crossing.base is None or crossing.base.nbytes == crossing.nbytes
+
+
 def test_a_token_that_all_look_at_has_importance_s():
     found = analyse_attention(HEADS["global, at the first token"][None])
     assert found.importance.tolist() == [S] + [0] * (S - 1)
@@ -112,18 +109,3 @@ def test_other_libraries_give_what_numpy_gives(xp):
     assert np.allclose(to_numpy(other.importance), found.importance, rtol=1e-12)
     for a, b in zip(found.heads, other.heads, strict=True):
         assert (a.kind, a.span) == (b.kind, pytest.approx(b.span, rel=1e-12))
-
-
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ({"sentences": [3, 3]}, "sentences=[3, 3]: where each sentence ends is needed, growing, within 1 to 4"),
-        ({"sentences": [0, 3]}, "sentences=[0, 3]: where each sentence ends is needed"),
-        ({"sentences": [5]}, "sentences=[5]: where each sentence ends is needed"),
-        ({"sentences": [1.5]}, "sentences[0]=1.5: must be a whole number"),
-        ({"words": ["a"]}, "words has 1 entries: the map has 4 tokens, give one a token"),
-    ],
-)
-def test_bad_input_is_refused(how, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        analyse_attention(np.ones((1, 4, 4)), **how)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -23,9 +22,9 @@ from parlab.sequence import (
     split_by_work,
     split_equal,
 )
-from parlab.sequence.chunks import even_stops
+from parlab.sequence.splitting.chunks import even_stops
 from tests.libraries import LIBRARIES
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.tilings import flaws
 
 PACKED = [0, 700, 1500, 1620, 2900, 2901, 3800, 4096]  # of 1 to 1280 tokens
 
@@ -86,26 +85,11 @@ def test_head_and_tail_are_zigzag_where_it_divides(S, ranks):
     assert imbalance(chunks, causal_work(S), ranks) == 1
 
 
-def test_per_document_is_head_and_tail_in_each():
-    chunks = per_document([0, 8, 24], 2)
-    assert [(c.rank, c.start, c.stop) for c in chunks[:4]] == [(0, 0, 2), (1, 2, 4), (1, 4, 6), (0, 6, 8)]
-    assert [(c.rank, c.start, c.stop) for c in chunks[4:]] == [(1, 8, 12), (0, 12, 16), (0, 16, 20), (1, 20, 24)]
-
-
 def test_per_document_is_exactly_even_where_every_document_divides_by_2p_and_nearly_so_elsewhere():
     even = [0, 16, 80, 96, 160]
     assert imbalance(per_document(even, 8), packed_work(even), 8) == 1
     assert imbalance(per_document(PACKED, 8), packed_work(PACKED), 8) <= 1.05
     assert imbalance(head_tail(4096, 8), packed_work(PACKED), 8) > 1.3  # zigzag over the whole, as if it were one
-
-
-def test_documents_of_one_token_go_round_the_ranks():
-    assert loads_of(per_document(range(9), 4), [1] * 8, 4) == [2, 2, 2, 2]
-
-
-def test_longest_first_takes_15_10_6_6_to_21_and_16():
-    documents = [0, 5, 9, 12, 15]
-    assert loads_of(longest_first(documents, 2), packed_work(documents), 2) == [21, 16]
 
 
 def test_longest_first_is_within_4_thirds_of_the_best_of_all_assignments():
@@ -138,24 +122,3 @@ def test_work_may_be_an_array_and_overlaps_are_counted_once():
         assert split_by_work(asarray([1.0, 1, 2], xp), 2) == [Chunk(0, 0, 0, 2), Chunk(1, 1, 2, 3)]
     assert loads_of(split_equal(10, 6, 2, ranks=2), [1] * 10, 2) == [6, 4]
     assert imbalance(split_equal(4, 2, ranks=2), [0] * 4, 2) == 1
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: split_by_work([], 2), "work is empty: there must be at least 1 token"),
-        (lambda: split_by_work([1, -1], 2), "work[1]=-1: must be a number, at least 0 and finite"),
-        (lambda: split_by_work([1], 0), "ranks=0: must be a whole number, at least 1"),
-        (lambda: causal_work(0), "S=0: must be a whole number, at least 1"),
-        (lambda: packed_work([0]), "sequence length 0: there must be at least 1 token"),
-        (lambda: packed_work([]), "sequence length 0: there must be at least 1 token"),
-        (lambda: packed_work([1, 4]), "documents=[1, 4]: must rise from 0"),
-        (lambda: per_document([0, 4, 4], 2), "documents=[0, 4, 4]: must rise from 0"),
-        (lambda: longest_first([0, 4], 0), "ranks=0: must be a whole number, at least 1"),
-        (lambda: loads_of([Chunk(0, 2, 0, 1)], [1], 2), "there are ranks=2 and work for 1 tokens"),
-        (lambda: loads_of([Chunk(0, 0, 0, 2)], [1], 2), "there are ranks=2 and work for 1 tokens"),
-    ],
-)
-def test_bad_input_is_refused(call, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        call()

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from parlab.arguments import amount, checked_axis, positive, whole
-from parlab.arrays import Array, namespace
+from parlab.arguments import amount, positive, whole
 from parlab.sequence.arguments import list_like
-from parlab.world import Comm
-from parlab.world.units import several
 
 
 @dataclass(frozen=True)
@@ -48,22 +45,6 @@ class Chunk:
         """Whether it shares tokens with a neighbour."""
         return self.overlap_before > 0 or self.overlap_after > 0
 
-    def take(self, comm: Comm, x: Array, axis: int = -2) -> Array:
-        """A copy of this chunk's tokens of `x`, the whole sequence: `[..., S, D]` -> `[..., length, D]`.
-
-        Raises:
-            ValueError: the chunk belongs to another rank, or to none of this world, or `x` ends before the chunk.
-        """
-        xp, axis = namespace(x), checked_axis(axis, "axis", x)
-        found = f"chunk {self.index} belongs to rank {self.rank}"
-        if self.rank >= comm.size:
-            raise ValueError(f"{found}: the world has {several(comm.size, 'rank')}, split for at most so many")
-        if self.rank != comm.rank:
-            raise ValueError(f"{found}: rank {comm.rank} must not take it")
-        if x.shape[axis] < self.stop:
-            raise ValueError(f"x has {x.shape[axis]} tokens: chunk {self.index} ends at {self.stop}")
-        return xp.take(x, xp.arange(self.start, self.stop, device=x.device), axis=axis)
-
 
 def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> list[Chunk]:
     """Chunks of `limit` tokens, the last one shorter. Each starts with the last `overlap` tokens of the one before.
@@ -75,8 +56,7 @@ def split_equal(length: int, limit: int, overlap: int = 0, ranks: int = 1) -> li
     [(0, 1000, 1000), (900, 1800, 800)]
     """
     whole("length", length, least=1)
-    if limit is not None:
-        whole("limit", limit, least=1)
+    whole("limit", limit, least=1)
     whole("overlap", overlap)
     whole("ranks", ranks, least=1)
     if not 0 <= overlap < limit:

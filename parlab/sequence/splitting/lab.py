@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import parlab.arrays
 from parlab.arguments import whole
@@ -21,8 +21,8 @@ from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.sequence.arguments import list_like
-from parlab.sequence.chunks import Chunk
-from parlab.sequence.text_split import unit_ends
+from parlab.sequence.splitting.chunks import Chunk
+from parlab.sequence.splitting.text import unit_ends
 
 TEXT, WEIGHTS = "scribes.txt", "scribes_weights.safetensors.z"
 SEEDS = (1, 2, 3, 4, 5)
@@ -37,7 +37,7 @@ class LabAttention(NamedTuple):
     sentences: list[int]  # where each sentence ends, in words
 
 
-def lab_attention(layer: int = 1, *, seed: int = 1, xp: Any = None) -> LabAttention:
+def lab_attention(layer: int = 1, *, seed: int = 1) -> LabAttention:
     """The lab's text, and the four attention maps in `layer` 0 or 1 of a Llama with two layers, one of five seeds.
 
     >>> lab_attention().words[:4]
@@ -49,7 +49,7 @@ def lab_attention(layer: int = 1, *, seed: int = 1, xp: Any = None) -> LabAttent
         raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")
     text = lab_text()
     words = words_of(text)
-    xp = xp or parlab.arrays.default_namespace()
+    xp = parlab.arrays.default_namespace()
     weights = parlab.arrays.asarray(_maps(checked_seed(seed))[layer], xp, xp.float32)
     word_at = dict(zip(accumulate(map(len, words)), range(1, len(words) + 1), strict=True))  # by its last character
     return LabAttention(words, text, weights, [word_at[end] for end in unit_ends(text)])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import re
-
-import pytest
 
 from parlab.sequence import split_by_text, unit_ends
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.tilings import flaws
 
 TEXT = 'Dr. Aas lit 3.5 lamps. "Who came?" he asked. Nobody!\n\nThe sea was high... and grey. J. Holm slept.\n'
 
@@ -74,19 +71,3 @@ def test_1000_random_texts_are_tiled_within_the_limit():
         if all(len(part.encode()) <= limit for part in units(text, unit)):
             assert {chunk.stop for chunk in chunks} <= ends
             assert len(chunks) >= min(ranks, len(ends))
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: split_by_text("", 1, 10), "text='': a string with at least one character is needed"),
-        (lambda: split_by_text(b"abc", 1, 10), "text=b'abc': a string"),
-        (lambda: split_by_text("abc", 1, 10, "word"), "unit='word': use one of sentence, paragraph"),
-        (lambda: split_by_text("abc", 0, 10), "ranks=0: must be a whole number, at least 1"),
-        (lambda: split_by_text("abc", 1, 0), "limit=0: must be a whole number, at least 1"),
-        (lambda: split_by_text("a字", 1, 2), "limit=2: the text has a character of 3 bytes"),
-    ],
-)
-def test_bad_input_is_refused(call, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        call()

@@ -6,7 +6,7 @@ import re
 from itertools import accumulate, pairwise
 
 from parlab.arguments import one_of, whole
-from parlab.sequence.chunks import Chunk, deal, even_stops
+from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
 
 ABBREVIATIONS = ("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Fig", "vs", "cf", "e.g", "i.e", "[A-HJ-Z]")  # and initials
 NO_ABBREVIATION = "".join(rf"(?<!\b{word})" for word in ABBREVIATIONS)
@@ -35,8 +35,7 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     ['Mr. Holm lit the lamp. ', 'Nobody came! Why? It rained.']
     """
     whole("ranks", ranks, least=1)
-    if limit is not None:
-        whole("limit", limit, least=1)
+    whole("limit", limit, least=1)
     ends = unit_ends(text, unit)
     sizes = [size for start, stop in pairwise([0, *ends]) for size in _pieces(text[start:stop], limit)]
     number = max(len(_packed(sizes, limit)), min(ranks, len(sizes)))

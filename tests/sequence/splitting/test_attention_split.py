@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,8 +11,8 @@ from parlab import sequence
 from parlab.arrays import asarray
 from parlab.sequence import split_by_attention, split_equal
 from tests.libraries import EACH_LIBRARY
-from tests.sequence.maps import blocks, random_maps, weight_cut
-from tests.sequence.tilings import flaws
+from tests.sequence.splitting.maps import blocks, random_maps, weight_cut
+from tests.sequence.splitting.tilings import flaws
 
 
 def stops_of(chunks):
@@ -74,14 +73,6 @@ def test_planted_blocks_are_cut_exactly_between_them_whatever_their_lengths():
         assert stops_of(split_by_attention(weights, len(lengths))) == np.cumsum(lengths).tolist()
 
 
-def test_planted_blocks_of_20_and_44_tokens_that_leak_are_cut_at_20():
-    assert stops_of(split_by_attention(blocks([20, 44], leak=0.02), 2)) == [20, 64]
-
-
-def test_8_planted_blocks_for_4_ranks_are_cut_at_the_most_even_of_their_edges():
-    assert stops_of(split_by_attention(blocks([8] * 8), 4)) == [16, 32, 48, 64]
-
-
 def test_never_more_weight_is_cut_than_by_equal_chunks():
     draw = np.random.default_rng(6)
     for _ in range(200):
@@ -98,36 +89,12 @@ def test_uniform_causal_attention_does_not_end_in_slivers():
     assert min(chunk.length for chunk in chunks) >= 40  # the mean is 60
 
 
-def test_more_ranks_than_tokens_is_one_token_a_chunk():
-    assert stops_of(split_by_attention(blocks([3]), 5)) == [1, 2, 3]
-
-
 @pytest.mark.parametrize("xp", EACH_LIBRARY[1:])
 def test_other_libraries_cut_where_numpy_cuts(xp):
     weights = random_maps(np.random.default_rng(7), 2, 20, True)
     for dtype in ("float32", "float64"):
         other = asarray(weights, xp, getattr(xp, dtype))
         assert split_by_attention(other, 4, 9, 2) == split_by_attention(weights.astype(dtype), 4, 9, 2)
-
-
-@pytest.mark.parametrize(
-    ("weights", "how", "text"),
-    [
-        (np.ones((4, 4)), {}, "weights has shape (4, 4): an array [H, S, S] is needed"),
-        (np.ones((1, 4, 5)), {}, "weights has shape (1, 4, 5): an array [H, S, S] is needed"),
-        ([[[1.0]]], {}, "weights is [[[1.0]]]: an array [H, S, S] is needed"),
-        (np.ones((1, 4, 4), dtype=int), {}, "weights of int64: finite numbers"),
-        (-np.ones((1, 4, 4)), {}, "weights of float64: finite numbers, none of them negative, are needed"),
-        (np.full((1, 4, 4), np.nan), {}, "weights of float64: finite numbers"),
-        (blocks([4]), {"ranks": 0}, "ranks=0: must be a whole number, at least 1"),
-        (blocks([4]), {"limit": 0}, "limit=0: must be a whole number, at least 1"),
-        (blocks([4]), {"limit": 2, "overlap": 2}, "overlap=2: must be at least 0 and below limit=2"),
-        (blocks([4]), {"overlap": -1}, "overlap=-1: must be at least 0"),
-    ],
-)
-def test_bad_input_is_refused(weights, how, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        split_by_attention(weights, **({"ranks": 2} | how))
 
 
 def test_the_weight_cut_is_the_sum_over_pairs_in_the_mean_over_heads_whatever_the_overlap():

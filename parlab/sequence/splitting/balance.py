@@ -16,13 +16,12 @@ from itertools import accumulate, pairwise
 from parlab.arguments import amount, whole
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.arguments import list_like
-from parlab.sequence.chunks import Chunk, deal, even_stops
 from parlab.sequence.layouts import checked_documents
+from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
 
 
 def causal_work(S: int) -> list[int]:
     """The number of keys that each of S tokens sees: 1, 2, ..., S."""
-    whole("S", S)
     whole("S", S, least=1)
     return packed_work([0, S])
 
@@ -61,8 +60,6 @@ def head_tail(S: int, ranks: int) -> list[Chunk]:
     >>> [chunk.rank for chunk in head_tail(16, ranks=4)]
     [0, 1, 2, 3, 3, 2, 1, 0]
     """
-    whole("S", S)
-    whole("ranks", ranks, least=1)
     whole("S", S, least=1)
     return per_document([0, S], ranks)
 
@@ -121,9 +118,6 @@ def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int
     >>> imbalance(head_tail(4096, 8), causal_work(4096), 8)
     1.0
     """
-    list_like("chunks", chunks)
-    list_like("work", work)
-    whole("ranks", ranks, least=1)
     loads = loads_of(chunks, work, ranks)
     return max(loads) * ranks / sum(loads) if any(loads) else 1.0
 

@@ -1,0 +1,56 @@
+"""Every rank gives something to every rank, and the groups of ranks among which that is done.
+
+Invariant of `exchange`, when step s starts (from 0): rank r has the values from the ranks r, r − 1, ..., r − s + 1 (in
+a grid: from those of its node first).
+
+Source: the pairwise all-to-all of `parlab.world.collectives.shifts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from parlab.sequence.arguments import checked_group
+from parlab.world import Comm, MismatchError
+from parlab.world.collectives.walks import partners
+
+
+def exchange(
+    comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str, ranks_per_node: int | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Every rank gives something to every rank: in step s, from 0, it sends `gives[rank + s]` and takes from rank − s
+    a value of the form `forms[rank − s]`, which is yielded with its source. None: nothing is sent, or nothing comes.
+
+    With `ranks_per_node` in a grid: no step mixes links inside a node with links between nodes (`partners`).
+    """
+    if forms[comm.rank] is not None:
+        yield comm.rank, gives[comm.rank]
+    for dst, src in partners(comm, ranks_per_node):
+        if forms[src] is None:
+            swap(comm, gives[dst], dst, None, src, label)
+        else:
+            yield src, swap(comm, gives[dst], dst, forms[src], src, label)
+
+
+def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
+    """Send x to `dst`, and at once take from `src` a value of this form. None: nothing is sent, or nothing comes."""
+    if form is None:
+        return None if x is None else comm.send(x, dst, label=label)
+    if x is None:
+        return comm.recv(src, form, label=label)
+    return comm.sendrecv(x, dst, src, form, label=label)
+
+
+def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
+    """This rank's group of `inside` consecutive ranks; and the ranks with the same index in the other groups.
+
+    Raises:
+        ValueError: `inside`, the argument called `name`, does not divide the ranks.
+        MismatchError: another rank was told another `inside`.
+    """
+    checked_group(name, inside, comm.size)
+    groups: tuple[Any, Any] = comm.split(comm.rank // inside), comm.split(comm.rank % inside)
+    if (groups[0].size, groups[1].size) != (inside, comm.size // inside):
+        raise MismatchError(f"rank {comm.rank} was told {name}={inside}, and another rank something else")
+    return groups

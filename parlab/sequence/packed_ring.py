@@ -1,0 +1,58 @@
+"""Ring attention over packed documents: K/V travel no further than to the last rank that reads them.
+
+Invariant: that of the ring (`parlab.sequence.ring`), but the K/V of rank s make `journeys(...)[s]` hops instead of
+P − 1. So at a step a rank may have nothing to send, to take, or to attend. The backward stands with the ring's: the
+last rank that has a pair of K/V sends their gradients straight home (`Homeward`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arrays import Array
+from parlab.sequence.attend import (
+    SUMS,
+    Scale,
+    attend,
+    begin,
+    narrowed,
+    no_keys_yet,
+)
+from parlab.sequence.costs import RankCost, Token
+from parlab.sequence.tiles import Dealt, journeys, tiles
+from parlab.world import Comm
+from parlab.world.collectives.walks import around_ring
+
+
+def packed_ring_attention(
+    comm: Comm, q: Array, k: Array, v: Array, *, scale: Scale, **dealt: Any
+) -> tuple[Array, Array]:
+    """`ring_attention` with documents: at each step a rank attends the tiles of one source, one a document."""
+    label, deal = begin(comm, "ring", q, k, v, scale=scale, **dealt)
+    out, lse = no_keys_yet(comm, q)
+    hops = journeys(comm.size, k.shape[2], deal)
+    for source, kv in around_ring(comm, (k, v), label, hops):  # None: they stopped before this rank
+        if kv is not None:
+            mask = tiles(comm.rank, source, comm.size, k.shape[2], deal)
+            attend(comm, mask, q, kv, (out, lse), scale=scale)
+        del kv  # no longer held when the next hop begins
+    out = narrowed(out, q)
+    comm.hold(SUMS, out)
+    return out, lse
+
+
+def packed_ring_cost(token: Token, c: int, size: int, rank: int, deal: Dealt, *, backward: bool) -> RankCost:
+    """`ring_cost` of shards of c tokens, where the K/V of rank s make `journeys[s]` hops, and their dK/dV one more."""
+    hops = journeys(size, c, deal)
+    sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
+    here = [hops[source] >= step for step, source in enumerate(sources)]
+    goes = [hops[source] > step for step, source in enumerate(sources)]
+    comes = [*here[1:], False]
+    leaves = [here[step] and hops[source] > 0 for step, source in enumerate(sources)]  # dK/dV
+    home = [step >= max(hops[rank], 1) for step in range(size)]  # our own dK/dV: arriving, or never gone
+    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
+    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, and our own
+    most = max(dkv[step] * token.dkv + kv[step] * token.kv for step in range(size))
+    back = sum(leaves) if backward else 0
+    nbytes = sum(goes) * token.kv + back * token.dkv
+    return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))
