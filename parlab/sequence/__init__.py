@@ -1,4 +1,32 @@
-"""Strategies that cut the sequence: attention over shards of it."""
+"""Strategies that cut the sequence: attention over shards of it.
+
+Begin with `ring`: its box is the algorithm. Each method has its own file, with its cost; what all do between their
+messages stands in `attend`, the mask in `tiles`. A text is cut into chunks in `splitting`.
+
+How many ranks does a text need, and which tokens go to a rank with less memory?
+
+>>> from parlab import per_rank, run, sequence
+>>> sequence.best_size(length=4096, bytes_per_token=2048, bytes_per_rank=3e6, world=8)
+3
+>>> [chunk.length for chunk in sequence.split_by_memory(4096, budgets=[6e6, 3e6], bytes_per_token=2048)]
+[2730, 1366]
+
+Five patterns of communication compute the same attention; their statistics differ. The hops of one rank are data:
+
+>>> import numpy as np
+>>> q = per_rank(sequence.shard(np.ones((1, 4, 16, 8)), 4))
+>>> runs = {name: run(sequence.PATTERNS[name][0], 4, q, q, q) for name in ("ring", "tree", "all_to_all")}
+>>> {name: sequence.sequence_statistics(done).attention_bytes[0] for name, done in runs.items()}
+{'ring': 6144, 'tree': 6528, 'all_to_all': 3168}
+>>> ring = sequence.RingSchedule(rank=1, size=4)
+>>> [(step.kv_source, ring.mask(step.kv_source)) for step in ring.steps]
+[(0, 'full'), (3, 'none'), (2, 'none')]
+
+After the backward, gradients of weights are averaged over the ranks of a sequence:
+
+>>> run(sequence.synchronise_gradients, 2, per_rank([{"w": np.array([1.0])}, {"w": np.array([3.0])}])).results[1]
+{'w': array([2.])}
+"""
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
 from parlab.sequence.costs import (

@@ -17,7 +17,7 @@ from parlab.arguments import amount, whole
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.arguments import list_like
 from parlab.sequence.layouts import checked_documents
-from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
+from parlab.sequence.splitting.chunks import Chunk, deal, even_stops, proportional_stops
 
 
 def causal_work(S: int) -> list[int]:
@@ -72,7 +72,7 @@ def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
     whole("ranks", ranks, least=1)
     parts, stops, owners = 2 * ranks, [], []
     for number, (start, stop) in enumerate(_documents(documents)):
-        stops += [start + (stop - start) * (part + 1) // parts for part in range(parts)]
+        stops += [start + end for end in proportional_stops(stop - start, [1] * parts)]
         owners += [(min(part, parts - 1 - part) + number) % ranks for part in range(parts)]
     return deal(stops, owners)
 

@@ -83,7 +83,7 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     if room < length:
         found = f"room for {room} tokens of {bytes_per_token} bytes"
         raise ValueError(f"budgets={list(budgets)!r}: {found}, {length} are needed")
-    return deal([length * total // room for total in accumulate(fits)], range(len(fits)))
+    return deal(proportional_stops(length, fits), range(len(fits)))
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
@@ -102,6 +102,11 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
         needed = f"{length} tokens of {bytes_per_token} bytes need {size} ranks of {bytes_per_rank}"
         raise ValueError(f"world={world}: {needed}")
     return size
+
+
+def proportional_stops(length: int, shares: Sequence[int]) -> list[int]:
+    """The ends of runs of a length that are to each other as the shares, each end rounded down."""
+    return [length * total // sum(shares) for total in accumulate(shares)]
 
 
 def even_stops(sizes: Sequence[float], n: int) -> list[int]:

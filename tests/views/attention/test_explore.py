@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from parlab import Cluster, per_rank, run, views
-from parlab.sequence import hidden_from, load_ratio, ring_attention, shard
+from parlab.sequence import hidden_from, ring_attention, shard, unmasked_pairs
 from parlab.views.attention import overlap as explore_ring
 from parlab.views.attention.overlap import FLOPS, LINES, TOKENS
 from parlab.views.drawing.picture import png
@@ -84,7 +84,8 @@ def test_the_place_of_the_bend_is_what_a_run_with_so_many_tokens_computes(size):
 @pytest.mark.parametrize("size", [2, 8])
 def test_far_above_the_bound_only_uneven_work_is_lost(layout, size):
     part = curve(views.ring_overlap(size, 1, 200e9), layout)[-1]
-    assert part == pytest.approx(1 / load_ratio(size * TOKENS[-1], size, layout), rel=2e-3)
+    pairs = unmasked_pairs(size * TOKENS[-1], size, layout)
+    assert part == pytest.approx(sum(pairs) / (size * max(pairs)), rel=2e-3)
 
 
 @pytest.mark.parametrize(("kv_heads", "needed"), [(4, 80), (2, 40), (1, 20)])
