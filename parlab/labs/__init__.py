@@ -36,7 +36,9 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
+from parlab.labs.ring_clock import attends, dealt, h100s, same_as_one, tokens_on
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
@@ -207,13 +209,16 @@ __all__ = [
     "Exercise",
     "Review",
     "arrays_of_step",
+    "attends",
     "balance_by",
     "balanced",
     "bare_block",
     "block_step",
     "check",
+    "dealt",
     "first_buffer",
     "gathered_ahead",
+    "h100s",
     "hint",
     "in_turn",
     "load",
@@ -222,12 +227,15 @@ __all__ = [
     "patient",
     "posted_ahead",
     "posted_ring",
+    "recall_losses",
     "reduced_at_once",
     "require",
+    "same_as_one",
     "save",
     "score",
     "summary",
     "to_blame",
+    "tokens_on",
     "yours",
     "zigzag_rule",
 ]

@@ -7,6 +7,7 @@ from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
 from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
+from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
 from parlab.views.attention.ring_lanes import compare_rings
 from parlab.views.attention.ring_seconds import explore_ring_seconds, ring_seconds
 from parlab.views.bugs.checks import explore_who_sees, who_sees

@@ -9,6 +9,7 @@ from typing import Any
 from parlab.pipeline import Schedule, ScheduleTimeline
 from parlab.plan import Plans, Walk
 from parlab.views.all_reduce.film import moves_of, pieces_film, race_film, raceable
+from parlab.views.attention.double_ring_film import double_ring_film, double_ring_of
 from parlab.views.attention.film import attention_film, plan_of
 from parlab.views.attention.ring_film import ring_film, ring_of
 from parlab.views.drawing.film import Film
@@ -34,6 +35,7 @@ FILMS: list[tuple[Callable[[Any], bool], Callable[..., Film]]] = [
     (schedules, moves_film),
     (lambda source: isinstance(source, Timeline) and plan_of(source) is not None, attention_film),
     (lambda source: isinstance(source, Timeline) and ring_of(source) is not None, ring_film),
+    (lambda source: isinstance(source, Timeline) and double_ring_of(source) is not None, double_ring_film),
     (lambda source: isinstance(source, Walk), walk_film),
     (lambda source: isinstance(source, Plans), limit_film),
     (lambda source: isinstance(source, Timeline), timeline_film),
@@ -57,7 +59,7 @@ def film(source: Any, **options: Any) -> Film:
       one too; USP and the double ring also composed of their parts): the K/V, queries and outputs that travel between
       rectangles of tokens × heads (`ranks_per_node=` draws the nodes);
     - for the run of any other ring attention on 2 to 4 ranks, forward or backward: the mask that fills tile by tile,
-      the K/V that go around, and each rank's work and ports;
+      the K/V that go around, and each rank's work and ports; for a double ring on two nodes of two the same, forward;
     - for a step of an MLP that is cut among 2 to 4 ranks (`parlab.views.sharding.film` names its computations): the
       columns, and the shares that add (with sequence parallelism also the tokens that are gathered);
     - for a step of ZeRO-3 on 2 to 4 ranks: blocks that are gathered before their use, and gradients that are reduced;

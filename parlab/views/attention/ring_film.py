@@ -90,7 +90,7 @@ def ring_film(shown: Timeline) -> Film:
     for rank, tiles in enumerate(ring.tiles):
         y = TOP + ROW * rank
         for span, source, tile in tiles:
-            _draw_tile(film, span, source, tile, y)
+            draw_tile(film, span, source, tile, y)
         _draw_lane(film, ring, rank, y)
         _draw_here(film, ring, rank, size, y)
     for hop in ring.hops:
@@ -113,15 +113,20 @@ def _stops(shown: Timeline, ring: Ring) -> list[int]:
 
 
 def _draw_places(film: Film, size: int, backward: bool) -> None:
-    """The still parts: names, the empty mask, and the words above the columns."""
-    film.draw(word(24, 28, "rank", "small"))
-    film.draw(word(MASK, 10, "its queries ×", "small left"))
-    film.draw(word(MASK, 28, "keys of rank 0, 1, …", "small left"))
+    """The still parts: the rows, and the words above the other columns."""
+    draw_rows(film, size)
     film.draw(word(HERE[0] + CHIP / 2, 10, "K/V", "small") + word(HERE[0] + CHIP / 2, 28, "now", "small"))
     film.draw(word(HERE[1] + CHIP / 2, 10, "K/V", "small") + word(HERE[1] + CHIP / 2, 28, "next", "small"))
     if backward:
         film.draw(word(HOME + CHIP / 2, 28, "dK/dV", "small"))
     film.draw(word(LANES[backward], 28, "in-port, work, out-port", "small left"))
+
+
+def draw_rows(film: Film, size: int) -> None:
+    """The ranks' names, the empty mask beside each, and the words above both."""
+    film.draw(word(24, 28, "rank", "small"))
+    film.draw(word(MASK, 10, "its queries ×", "small left"))
+    film.draw(word(MASK, 28, "keys of rank 0, 1, …", "small left"))
     for rank in range(size):
         y = TOP + ROW * rank
         film.draw(word(24, y + SIDE / 2, rank, "strong"))
@@ -134,7 +139,7 @@ def _place(x: float, y: float) -> str:
     return f'<rect x="{x + 0.5:g}" y="{y + 0.5:g}" {side} fill="none" stroke="currentColor" stroke-opacity=".3"/>'
 
 
-def _draw_tile(film: Film, span: Span, source: int, tile: Tile, y: float) -> None:
+def draw_tile(film: Film, span: Span, source: int, tile: Tile, y: float) -> None:
     """A tile of the mask in the colour of its keys, from when its work begins; framed until the work ends.
 
     As in the picture of the masks, grey pairs are masked, and those without a fill are skipped.
@@ -184,9 +189,9 @@ def _draw_here(film: Film, ring: Ring, rank: int, size: int, y: float) -> None:
         begins = max(now, came[source], worked[source].start if source in worked else 0)
         ends = max([begins, *(one[source].end for one in (worked, left) if source in one)])
         if came[source] < begins:
-            film.draw(_chip(HERE[1], y + 9, source), came[source], begins - 1)
+            film.draw(chip(HERE[1], y + 9, source), came[source], begins - 1)
         if ends > begins:
-            film.draw(_chip(HERE[0], y + 9, source), begins or None, ends - 1 if number < size - 1 else None)
+            film.draw(chip(HERE[0], y + 9, source), begins or None, ends - 1 if number < size - 1 else None)
         now = ends
 
 
@@ -208,7 +213,7 @@ def _travels(film: Film, hop: RingHop, size: int) -> None:
     far, y = (-ROW * (size - 1) if up else ROW), TOP + ROW * hop.t.src + 9
     x, across = (HOME, 0) if hop.gradients else (HERE[0], HERE[1] - HERE[0])
     aside = UP[hop.gradients] if up else 0 if hop.gradients else DOWN
-    inside = (_gradient if hop.gradients else partial(_chip, HERE[0]))(y, hop.source)
+    inside = (_gradient if hop.gradients else partial(chip, HERE[0]))(y, hop.source)
     mark = outline(x - 3, y - 3, CHIP + 6, CHIP + 6, "letter") + inside
     film.move(mark, hop.t.start, hop.t.end, (across, far), (aside, 0))
 
@@ -220,7 +225,8 @@ def _gradient(y: float, source: int) -> str:
     return frame + word(HOME + CHIP / 2, y + CHIP / 2, source)
 
 
-def _chip(x: float, y: float, source: int) -> str:
+def chip(x: float, y: float, source: int) -> str:
+    """The K/V of rank `source`: a box with its number, in its colour."""
     return box(x, y, CHIP, CHIP, theme.rank_color(source), source)
 
 
@@ -233,7 +239,7 @@ def _line(ring: Ring, start: int, end: int) -> str:
         rank: source for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles if start <= span.start < end
     }
     size = len(ring.tiles)
-    said = [_attended(works, size)] if works else []
+    said = [attended(works, size)] if works else []
     for gradients, name in ((False, "K/V"), (True, "dK/dV")):
         gone = [hop for hop in ring.hops if hop.gradients == gradients and start <= hop.t.start < end]
         home = all(hop.gradients and hop.t.dst == hop.source for hop in gone)
@@ -249,7 +255,7 @@ def _line(ring: Ring, start: int, end: int) -> str:
     return "; ".join([*said, *([f"{_ranks(skips, size)} may see nothing of what came"] if skips else [])])
 
 
-def _attended(works: dict[int, int], size: int) -> str:
+def attended(works: dict[int, int], size: int) -> str:
     """Which K/V each of some ranks attends: its own, or those of the rank that is named."""
     if len(works) == size and all(rank == source for rank, source in works.items()):
         return "each rank attends its own K/V"

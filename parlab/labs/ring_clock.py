@@ -1,0 +1,87 @@
+"""The clock of lesson 02: small arrays on a laptop that take the time of a large model's attention on H100s.
+
+A row of 8 numbers stands for 64 tokens of one layer, with 32 heads of 128 numbers in bf16: a pair of rows takes as long
+as 64² pairs of tokens, and the K/V of a row travel as long as those of 64 tokens. The attention kernel reaches 65 % of
+the peak (Shah et al. 2024, "FlashAttention-3", figure 5). Latency is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from parlab.arguments import flag, whole
+from parlab.arrays import Array, default_namespace, namespace
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, pair_flops, shard, unshard
+from parlab.world import DGX_H100, Cluster, Comm, Link, Run, per_rank
+
+MODEL = AttentionShape(S=2**20, H=32, G=32, D=128, itemsize=2)
+ROW, NUMBERS, ITEMSIZE = 64, 8, 8  # the tokens that a row stands for; its numbers, in float64
+PAIR = 4 * NUMBERS  # operations of a pair of rows
+
+
+def h100s(ranks_per_node: int = 1, *, free: bool = False) -> Cluster:
+    """H100s on whose clock a row of the small arrays takes the time of 64 tokens.
+
+    Args:
+        ranks_per_node: how many of them NVLink joins; between the nodes there is InfiniBand.
+        free: messages take no time.
+
+    Raises:
+        ValueError: no rank in a node, or `free` is no bool.
+
+    >>> h100s().link(0, 1).picoseconds(2 * NUMBERS * ITEMSIZE * 256) / 1e9  # ms, of the K/V of 16384 tokens
+    5.36870967
+    """
+    whole("ranks_per_node", ranks_per_node, 1)
+    flag("free", free)
+    real = DGX_H100.reaching(FLASH_ATTENTION_3)
+    flops = real.device_of(0).flops * PAIR / pair_flops(ROW**2, 1, MODEL.H, MODEL.D)
+    bytes_of_a_row = ROW * MODEL.token(backward=False).kv
+    intra, inter = (
+        Link(0.0, math.inf if free else link.bandwidth * 2 * NUMBERS * ITEMSIZE / bytes_of_a_row)
+        for link in (real.intra, real.inter)
+    )
+    device = replace(real.device_of(0), flops=flops)
+    return Cluster("H100s, one layer", device, ranks_per_node, intra, inter, ports=real.ports)
+
+
+def tokens_on(gpus: int, each: int, layout: str = "contiguous") -> Any:
+    """q, k or v of `each` tokens on each of `gpus` ranks: [1, 1, each/64, 8] zeros, since the clock looks at no values.
+
+    Raises:
+        ValueError: no ranks, or tokens that are no multiple of 64.
+    """
+    whole("gpus", gpus, 1)
+    if whole("each", each, 1) % ROW:
+        raise ValueError(f"each={each}: must be a multiple of {ROW}, the tokens that a row stands for")
+    return per_rank(shard(default_namespace().zeros((1, 1, gpus * each // ROW, NUMBERS)), gpus, layout))
+
+
+def attends(comm: Comm, pairs: int, layout: str | None = None) -> AbstractContextManager[Any]:
+    """The clock's work on so many pairs of rows. By `layout` the film knows the causal mask that it draws; None: no
+    mask.
+
+    Raises:
+        ValueError: `pairs` is no whole number, or negative.
+    """
+    whole("pairs", pairs, 0)
+    return comm.compute("ring" if layout is None else f"ring, causal=True, layout={layout}", flops=PAIR * pairs)
+
+
+def dealt(x: Array, gpus: int = 4, layout: str = "contiguous") -> Any:
+    """The rows of `x` `[rows, numbers]`, dealt out to ranks: an argument of `run`.
+
+    Raises:
+        ValueError: rows that the layout cannot divide.
+    """
+    return per_rank(shard(x, gpus, layout, axis=0))
+
+
+def same_as_one(done: Run, out: Array, layout: str = "contiguous") -> bool:
+    """Whether the ranks' (out, lse) hold one device's `out` `[rows, numbers]`, to 1e-12 of its largest number."""
+    made = unshard([found for found, _ in done.results], layout, axis=0)
+    xp = namespace(out)
+    return bool(xp.max(xp.abs(made - out)) <= 1e-12 * xp.max(xp.abs(out)))

@@ -1,0 +1,72 @@
+"""Lesson 02's clock: small arrays take the times of a large model's attention on H100s."""
+
+import numpy as np
+import pytest
+
+from parlab import labs, run
+from parlab.labs.ring_clock import MODEL, NUMBERS, ROW
+from parlab.sequence import FLASH_ATTENTION_3, ring_attention, ring_time
+from parlab.world import DGX_H100, Cluster
+
+
+def test_a_ring_of_small_arrays_takes_the_time_of_the_models_layer_on_h100s_without_latency():
+    real = Cluster.uniform(0, DGX_H100.inter.bandwidth, flops=FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops)
+    for each in (4096, 16384, 65536):
+        text = labs.tokens_on(gpus=4, each=each, layout="zigzag")
+        how = {"causal": True, "layout": "zigzag", "cluster": labs.h100s()}
+        shown = run(ring_attention, 4, text, text, text, **how).timeline
+        shape = type(MODEL)(4 * each, MODEL.H, MODEL.G, MODEL.D, MODEL.itemsize)
+        assert shown.makespan == pytest.approx(ring_time(shape, 4, real), rel=2e-2 if each == 4096 else 5e-3)
+
+
+def zigzag_waits(each):
+    text = labs.tokens_on(gpus=4, each=each, layout="zigzag")
+    how = {"causal": True, "layout": "zigzag", "cluster": labs.h100s()}
+    shown = run(ring_attention, 4, text, text, text, **how).timeline
+    return shown.makespan > shown.busy(0)
+
+
+def test_on_the_clock_of_h100s_a_zigzag_ring_waits_with_25600_tokens_a_rank_and_not_with_25728():
+    """By the equation, from 2 · 16 384/16 384 · 643e12/50e9 = 25 714 tokens on."""
+    assert [zigzag_waits(each) for each in (25600, 25728)] == [True, False]
+
+
+def test_inside_a_node_the_link_is_9_times_as_fast_and_free_messages_take_no_time():
+    cluster = labs.h100s(ranks_per_node=2)
+    inside, between = (cluster.link(0, other).picoseconds(10**6) for other in (1, 2))
+    assert between / inside == pytest.approx(9, rel=1e-6)
+    assert labs.h100s(free=True).link(0, 1).picoseconds(10**9) == 0
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
+def test_what_ranks_found_is_the_same_as_one_device_only_in_its_layout(layout):
+    x = np.random.default_rng(0).standard_normal((64, NUMBERS))
+    done = run(lambda comm, mine: (mine, mine[:, 0]), 4, labs.dealt(x, layout=layout))
+    assert labs.same_as_one(done, x, layout)
+    assert not labs.same_as_one(done, x + 1e-11, layout)
+    assert labs.same_as_one(done, x, "striped" if layout == "zigzag" else "zigzag") is False
+
+
+def test_by_the_name_of_the_work_the_film_knows_the_mask():
+    def mine(comm, layout):
+        with labs.attends(comm, 10, layout):
+            pass
+
+    names = [run(mine, 1, layout).timeline.computes[0].name for layout in (None, "zigzag")]
+    assert names == ["ring", "ring, causal=True, layout=zigzag"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: labs.tokens_on(gpus=2, each=100), f"each=100: must be a multiple of {ROW}"),
+        (lambda: labs.tokens_on(gpus=0, each=64), "gpus=0"),
+        (lambda: labs.h100s(0), "ranks_per_node=0"),
+        (lambda: labs.h100s(free=1), "free=1: must be True or False"),
+        (lambda: labs.recall_losses([range(100)]), "positions: of 100 tokens, must be of 128"),
+        (lambda: labs.recall_losses([range(128)], steps=0), "steps=0"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, said):
+    with pytest.raises(ValueError, match="^" + said.replace("(", r"\(")):
+        call()

@@ -1,0 +1,81 @@
+"""The bill of a million tokens: work, waits and calls add up to the time of each ring, by the published machine."""
+
+import pytest
+
+from parlab import views
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, unmasked_pairs
+from parlab.views.attention.ring_bill import GPUS, LAYERS, METHODS, PARTS
+from parlab.views.attention.ring_seconds import KV_HEADS
+from parlab.world import DGX_H100
+from tests.views.drawn import boxes, check_refused, title
+
+PEAK = 989e12
+
+
+def bill(gpus, kv_heads):
+    """The seconds of each part that are drawn, by method."""
+    figure = views.ring_bill(gpus, kv_heads)
+    found = {part: [right - left for left, right, _, _ in boxes(figure, part)] for part in PARTS}
+    return {name: {part: found[part][row] for part in PARTS} for row, name in enumerate(METHODS)}
+
+
+@pytest.mark.parametrize("gpus", GPUS)
+def test_the_work_is_half_of_all_pairs_at_65_percent_of_the_peak(gpus):
+    pairs = 2**20 * (2**20 + 1) / 2
+    for parts in bill(gpus, 32).values():
+        assert parts["work"] == pytest.approx(32 * 4 * 32 * 128 * pairs / gpus / (0.65 * PEAK), rel=1e-9)
+
+
+@pytest.mark.parametrize("kv_heads", KV_HEADS)
+def test_the_parts_add_up_to_the_time_with_calls_and_merges(kv_heads):
+    shape = AttentionShape(2**20, 32, kv_heads, 128, 2)
+    times = method_times(shape, 512, DGX_H100, FLASH_ATTENTION_3, step=1)
+    for name, parts in bill(512, kv_heads).items():
+        assert sum(parts.values()) == pytest.approx(LAYERS * times[name].picoseconds / 1e12, rel=1e-9)
+
+
+def test_one_ring_takes_11_seconds_on_64_and_on_256_gpus_and_2_82_with_8_kv_heads():
+    """All K/V but the own shard pass a port of 50 GB/s: (P − 1)/P of 17.2 GB for each of 32 layers."""
+    for gpus, kv_heads, seconds in ((64, 32, 10.95), (256, 32, 11.04), (256, 8, 2.82)):
+        parts = bill(gpus, kv_heads)["ring"]
+        assert parts["work"] + parts["messages"] == pytest.approx(seconds, abs=0.005)
+        moved = 32 * 2 * kv_heads * 128 * 2 * 2**20 * (gpus - 1) / gpus / 50e9 + 32 * (gpus - 1) * 9.6e-6
+        half = parts["work"] / gpus  # behind the last hop
+        assert parts["work"] + parts["messages"] == pytest.approx(moved + half, rel=1e-3)
+
+
+def test_the_double_ring_waits_from_512_gpus_on_and_with_8_kv_heads_never():
+    waits = {(gpus, heads): bill(gpus, heads)["double ring"]["messages"] > 0.001 for gpus in GPUS for heads in (32, 8)}
+    assert waits == {(gpus, heads): heads == 32 and gpus >= 512 for gpus in GPUS for heads in (32, 8)}
+    parts = bill(1024, 8)["double ring"]
+    assert (parts["calls"], parts["work"]) == (pytest.approx(0.67, abs=0.005), pytest.approx(0.44, abs=0.005))
+
+
+def test_calls_and_merges_cost_0_47_seconds_in_a_double_ring_and_0_06_in_usp():
+    """255 steps of 32 layers: 8 µs a call, and 10 bytes for each of 4096 · 4096 numbers at 3.35 TB/s."""
+    parts = bill(256, 32)
+    assert parts["double ring"]["messages"] == pytest.approx(0, abs=1e-6)
+    assert parts["double ring"]["calls"] == pytest.approx(32 * 255 * (8e-6 + 10 * 4096 * 4096 / 3.35e12), rel=1e-4)
+    assert parts["double ring"]["calls"] == pytest.approx(0.474, abs=0.001)
+    assert parts["USP"]["calls"] == pytest.approx(0.06, abs=0.005)
+
+
+def test_a_double_ring_of_256_gpus_hides_its_messages_from_3_250_tokens_each_on():
+    for each, waits in ((3240, True), (3250, False)):
+        shape = AttentionShape(256 * each, 32, 32, 128, 2)
+        takes = method_times(shape, 256, DGX_H100, FLASH_ATTENTION_3)["double ring"].picoseconds / 1e12
+        work = pair_flops(unmasked_pairs(shape.S, 256, "zigzag")[0], 1, 32, 128) / (0.65 * PEAK)
+        assert (takes > work * (1 + 1e-6)) == waits
+
+
+def test_the_headline_has_the_three_times_and_one_head_is_no_heads():
+    assert title(views.ring_bill()) == "256 GPUs, 32 K/V heads: one ring 11.04 s, double ring 2.23 s, USP 1.82 s"
+    assert title(views.ring_bill(64, 1)).startswith("64 GPUs, 1 K/V head: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "right"),
+    [({"gpus": 100}, "gpus=100", "use one of 32, 64"), ({"kv_heads": 2}, "kv_heads=2", "use one of 32, 8")],
+)
+def test_what_is_no_stop_of_a_slider_is_refused(given, said, right):
+    check_refused(lambda: views.ring_bill(**given), said, right)
