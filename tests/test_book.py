@@ -36,12 +36,12 @@ def test_the_book_builds_without_a_warning_and_its_pages_ask_nobody_for_anything
     assert [f"{path.name.removesuffix('.ipynb')}.html" in first for path in LESSONS] == [True] * len(LESSONS)
 
 
-def test_the_first_page_has_the_questions_of_the_readme_and_the_minutes_of_the_maps():
+def test_the_first_page_has_the_sentences_of_the_readme_and_the_minutes_of_the_maps():
     table = lessons_table((ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(table.splitlines()) == 2 + len(LESSONS)
     lesson = sections(nbformat.read(NOTEBOOKS / "06_zero.ipynb", as_version=4))
     minutes = f"{total(lesson)} min | {total(lesson, further=True)} min |"
-    row = rf"\| \[06 ZeRO\]\(\.\./notebooks/06_zero\.ipynb\) \| What is sharded when\?.*\| {re.escape(minutes)}"
+    row = rf"\| \[06 ZeRO\]\(\.\./notebooks/06_zero\.ipynb\) \| An all-reduce is two halves.*\| {re.escape(minutes)}"
     assert re.search(row, table)
 
 

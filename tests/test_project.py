@@ -80,9 +80,14 @@ def test_every_needed_package_is_pinned():
     assert "://" not in pins
 
 
-def test_readme_lists_every_notebook_and_links_only_to_what_exists():
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/setup.md"])
+def test_a_page_links_only_to_what_exists(page):
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link.split("#")[0]).exists()] == []
+
+
+def test_readme_lists_every_notebook():
     links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert [link for link in links if not (ROOT / link).exists()] == []
     assert {path.name for path in ROOT.glob("notebooks/*.ipynb")} == {
         Path(link).name for link in links if "ipynb" in link
     }

@@ -11,17 +11,17 @@ from tools.exercises import NOTEBOOKS
 from tools.lessons import Section, sections, total
 
 ROOT = NOTEBOOKS.parent
-ROW = re.compile(r"^\| \[(?P<title>[^\]]+)\]\(notebooks/(?P<file>[^)]+)\) \| (?P<questions>.+) \|$", re.M)
+ROW = re.compile(r"^\| \[(?P<title>[^\]]+)\]\(notebooks/(?P<file>[^)]+)\) \| (?P<sentence>.+) \|$", re.M)
 TABLE = "% The table of the lessons"  # where it stands on the first page
 
 
 def lessons_table(readme: str) -> str:
     """The table of the lessons in README, with their minutes."""
-    rows = ["| lesson | afterwards you can answer | core | further |", "|---|---|---:|---:|"]
+    rows = ["| lesson | its sentence | core | further |", "|---|---|---:|---:|"]
     for row in ROW.finditer(readme):
         lesson = sections(nbformat.read(NOTEBOOKS / row["file"], as_version=4))
         minutes = f"{total(lesson)} min | {total(lesson, further=True)} min"
-        rows.append(f"| [{row['title']}](../notebooks/{row['file']}) | {row['questions']} | {minutes} |")
+        rows.append(f"| [{row['title']}](../notebooks/{row['file']}) | {row['sentence']} | {minutes} |")
     return "\n".join(rows)
 
 
