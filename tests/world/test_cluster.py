@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,18 +65,3 @@ def test_a_billion_small_steps_lose_no_picosecond():
                 pass
 
     assert run(many, 1).timeline.makespan == 1000 * 333_333
-
-
-def test_one_device_a_rank_may_be_slower_than_the_others():
-    slow, fast = Device("slow", 1e9, 1e9), Device("fast", 1e12, 1e9)
-    cluster = Cluster("mixed", (fast, slow, fast), 3, Link(0, 1e9), Link(0, 1e9))
-
-    def work(comm):
-        with comm.compute("work", flops=1e6):
-            pass
-        comm.barrier()
-
-    timeline = run(work, 3, cluster=cluster).timeline
-    assert [timeline.busy(rank) for rank in range(3)] == [1_000_000, 1_000_000_000, 1_000_000]
-    assert timeline.waited(0) == 999_000_000
-    np.testing.assert_array_equal([w.peer for w in timeline.waits], [1, 1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -71,31 +69,6 @@ def test_what_a_collective_returns_is_the_ranks_own_and_may_be_changed(size):
         return float(x.sum())
 
     assert run(program, size, per_rank([np.ones(6)] * size)).results == [6.0] * size
-
-
-class Hesitant:
-    """A comm whose rank sleeps for a random while before each message: what a busy machine does to threads."""
-
-    def __init__(self, comm, rng):
-        self.comm, self.rng = comm, rng
-        self.rank, self.size, self.left, self.right = comm.rank, comm.size, comm.left, comm.right
-
-    def __getattr__(self, name):
-        time.sleep(self.rng.random() * 1e-3)
-        return getattr(self.comm, name)
-
-
-@pytest.mark.parametrize("algorithm", ALL_REDUCES)
-def test_rounding_sums_of_6_ranks_keep_their_bits_in_20_runs_under_random_delays(algorithm):
-    xs = [np.random.default_rng(rank).standard_normal(50) for rank in range(6)]
-    all_reduce = getattr(collectives, f"{algorithm}_all_reduce")
-
-    def program(comm, x, seed):
-        rng = np.random.default_rng([seed, comm.rank])
-        return all_reduce(Hesitant(comm, rng), x, np.add)
-
-    outcomes = {run(program, 6, per_rank(xs), seed).results[seed % 6].tobytes() for seed in range(20)}
-    assert len(outcomes) == 1
 
 
 def test_collectives_run_on_subgroups_with_the_groups_own_ranks_and_roots():

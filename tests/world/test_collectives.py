@@ -14,7 +14,6 @@ import pytest
 
 from parlab.arrays import asarray, owning_buffer, to_numpy
 from parlab.world import CLASSROOM, Cluster, Link, collectives, per_rank, run
-from parlab.world.collectives import pieces_of, rings
 from tests.libraries import EACH_LIBRARY
 
 SIZES = (1, 2, 3, 6, 8)  # of a ring, a power of two, odd, even: 1 to 17 find no other mistake
@@ -436,37 +435,3 @@ def test_8000_bytes_a_block_at_1_us_and_1024_MB_a_second_take_the_published_time
     costs = [getattr(collectives, f"{name}_all_reduce_cost") for name in ("circulant", "ring", "rabenseifner")]
     found = [cost(size, 1000 * size, 8, link).picoseconds / 1e6 for cost in costs]
     assert found == pytest.approx(PUBLISHED[size], abs=0.1)
-
-
-def posted_at_once(comm, x, combine, g):
-    """The rings with all turns of a step posted together, as NCCL's channels run."""
-    total = x.copy()
-    parts = pieces_of([x.size // g] * g)
-    places = [rings.ring_place(comm.rank, comm.size, ring, part, g) for ring, part in enumerate(parts)]
-    for phase in ("add", "take"):
-        for step in range(comm.size - 1):
-            back = 1 if phase == "add" else 0
-            posts = []
-            for place in places:
-                sent = place.pieces[(place.position - step - back) % comm.size]
-                received = place.pieces[(place.position - step - back - 1) % comm.size]
-                going = comm.isend(total[sent].copy(), place.after)
-                posts.append((received, going, comm.irecv(place.before, total[received])))
-            for received, going, coming in posts:
-                arrived = coming.wait()
-                total[received] = combine(total[received], arrived) if phase == "add" else arrived
-                going.wait()
-    return total
-
-
-PORTS = {(4 << 20, 1): 1616, (4 << 20, "a level"): 936, (512 << 10, "a level"): 248}
-
-
-@pytest.mark.parametrize(("nbytes", "ports"), PORTS)
-def test_4_rings_of_16_ranks_take_936_us_with_a_port_a_level_and_1616_with_one_port(nbytes, ports):
-    cluster = Cluster("nodes", CLASSROOM.device, 4, Link(1e-6, 10e9), Link(5e-6, 2.5e9), ports)
-    x = np.ones(nbytes // 8)
-    program = rings.rings_all_reduce if ports == 1 else posted_at_once
-    done = run(program, 16, x, np.add, 4, cluster=cluster)
-    np.testing.assert_array_equal(done.results[7], 16 * x)
-    assert done.timeline.makespan / 1e6 == pytest.approx(PORTS[nbytes, ports], abs=1)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import stat
 from random import Random
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 
 from parlab.world import CLASSROOM, Cluster, DeadlockError, Link, run
 from parlab.world.timeline import Timeline
-from parlab.world.units import format_bytes, format_time, several
+from parlab.world.units import format_bytes, format_time
 from tests.world.random_programs import program, random_steps
 
 TICKS = Cluster.uniform(latency=10e-12, bandwidth=1e12)
@@ -76,48 +74,22 @@ def test_a_table_shows_times_counts_and_bytes_of_each_rank():
     ]
 
 
-@pytest.mark.parametrize(
-    ("picoseconds", "text"),
-    [
-        (0, "0 s"),
-        (1, "1 ps"),
-        (999, "999 ps"),
-        (1000, "1.00 ns"),
-        (1_234_567, "1.23 µs"),
-        (12_345_678, "12.3 µs"),
-        (999_999_999, "1.00 ms"),
-        (10**12, "1.00 s"),
-        (1234 * 10**12, "1234 s"),
-    ],
-)
-def test_times_are_shown_with_three_digits_in_the_largest_unit_that_fits(picoseconds, text):
-    assert format_time(picoseconds) == text
+SHOWN = {
+    format_time: {0: "0 s", 1: "1 ps", 999: "999 ps", 1000: "1.00 ns", 1_234_567: "1.23 µs", 12_345_678: "12.3 µs"}
+    | {999_999_999: "1.00 ms", 10**12: "1.00 s", 1234 * 10**12: "1234 s"},
+    format_bytes: {0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", 2**20 - 1: "1.00 MiB"}
+    | {5 * 2**40: "5.00 TiB", float("inf"): "inf B"},
+}
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (1536, "1.50 KiB"),
-        (2**20 - 1, "1.00 MiB"),
-        (5 * 2**40, "5.00 TiB"),
-        (float("inf"), "inf B"),
-    ],
-)
-def test_bytes_are_shown_in_powers_of_1024(nbytes, text):
-    assert format_bytes(nbytes) == text
+@pytest.mark.parametrize("shown", SHOWN)
+def test_times_and_bytes_have_three_digits_in_the_largest_unit_that_fits(shown):
+    assert {value: shown(value) for value in SHOWN[shown]} == SHOWN[shown]
 
 
 def test_a_timeline_of_a_schedule_counts_in_its_own_unit():
     timeline = Timeline(1, 3, computes=([0], [0], [3], ["F"]), unit="units of cost")
     assert repr(timeline).splitlines()[0] == "Timeline: 1 rank, makespan 3 units of cost"
-
-
-def test_one_rank_is_one_rank_and_others_are_ranks():
-    assert [several(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
-    assert repr(Timeline(2, 3)).startswith("Timeline: 2 ranks, makespan ")
 
 
 def test_messages_that_start_together_come_by_sender_not_by_end():
@@ -196,23 +168,6 @@ def test_every_arrow_starts_and_ends_at_a_slice_and_messages_that_take_no_time_h
     arrows = [e for e in events if e["ph"] in "sf"]
     assert len(arrows) == 2 * sum(t.end > t.start for t in timeline.transfers)
     assert {(e["pid"], e["tid"], e["ts"]) for e in arrows} <= slices
-
-
-def test_a_trace_replaces_the_file_that_was_there_and_has_the_rights_of_any_new_file(tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text("old")
-    timeline = run(relay, 3).timeline
-    timeline.save_chrome_trace(str(path))
-    assert json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    other = tmp_path / "other"
-    other.write_text("")
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
-
-
-def test_a_trace_into_a_folder_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        run(relay, 3).timeline.save_chrome_trace(tmp_path / "missing" / "trace.json")
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_run_a_timeline_and_a_deadlock_survive_pickle():
