@@ -157,6 +157,8 @@ class Comm:
 
     # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
+    # Where there are several algorithms, `calls` has a table of them. It checks the arguments, and returns a function
+    # (comm, x) that runs the chosen one: here at once, below in the background.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
