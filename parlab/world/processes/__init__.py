@@ -8,5 +8,5 @@
 - An error, as a result, comes back in the record of its rank: `records` packs it there, and merges all of them in the
   process that called `run`. `pickling` says how a program and its values leave a process.
 - Ranks that wait report to rank 0, and `deadlock` says whether any of them can move. `wallclock` makes one timeline
-  of what the ranks measured.
+  of what their watches said.
 """

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from parlab import per_rank, run
-from parlab.world import DeadlockError, WorldError
+from parlab.world import DeadlockError, RemoteError, WorldError
 from parlab.world.processes import launch, machine
 from tests.world.processes.process_job import PARITY
 
@@ -248,6 +248,13 @@ def test_an_error_of_a_class_of_a_cell_comes_back_as_that_class_with_its_rank_an
         run(cell["fails"], 2, engine="mpi")
     assert (caught.value.args, caught.value.rank) == ((0,), 0)
     assert '"/tmp/ipykernel_1/3.py", line 5, in fails' in str(caught.value.__cause__)
+
+
+def test_an_error_that_cannot_be_made_again_from_its_arguments_comes_back_as_text():
+    code = "class Pair(Exception):\n    def __init__(self, a, b):\n        super().__init__(f'{a} and {b}')\n"
+    exec(code + "\ndef fails(comm):\n    raise Pair(1, 2)\n", names := {"__name__": "__main__"})
+    with pytest.raises(RemoteError, match=r"^Pair: 1 and 2$"):
+        run(names["fails"], 1, engine="mpi")
 
 
 def test_what_cannot_travel_is_refused_before_any_process_starts(monkeypatch):
