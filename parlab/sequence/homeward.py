@@ -2,6 +2,8 @@
 
 Invariant, when hop t starts (from 0): rank r sends the gradients of the K/V of rank s = (r − t) mod P, summed over the
 ranks s, s + 1, ..., r.
+
+Source: Liu et al. 2023, "Ring Attention", algorithm 1.
 """
 
 from __future__ import annotations
