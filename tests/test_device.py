@@ -227,8 +227,8 @@ def mixtral_step(move: Move) -> Any:
 
 
 def pictures(move: Move) -> Any:
-    lab = lab_attention(xp=np)
-    lab = type(lab)(lab.words, lab.text, move(lab.weights), lab.sentences)
+    lab = lab_attention()
+    lab = type(lab)(lab.words, lab.text, move(to_numpy(lab.weights)), lab.sentences)
     equal = split_equal(len(lab.words), 100)
     attention_cuts(lab, {"one": equal, "other": equal})
     x = move(np.ones(3))

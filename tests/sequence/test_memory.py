@@ -46,9 +46,9 @@ HOST = Link(latency=1e-6, bandwidth=1e9)
 LEVELS = list(MEMORY_LEVELS)
 
 
-def step(comm, weights, x, dy, where, level, layout):
+def step(comm, weights, x, dy, where, level):
     """Forward and backward of all blocks; between them this rank computes "between"."""
-    how = {"causal": True, "layout": layout}
+    how = {"causal": True, "layout": "zigzag"}
     core = Core(partial(ring_attention, comm, **how), partial(ring_attention_backward, comm, **how))
     rotary = Rotary(CONFIG.head_dim, positions=where)
     blocks = [CheckpointedBlock(comm, decoder_block(CONFIG, weights, i, rotary, core), level, HOST) for i in range(L)]
@@ -73,11 +73,11 @@ def model_and_inputs():
 
 
 @cache
-def run_at(level, layout="zigzag"):
+def run_at(level):
     model, x, dy = model_and_inputs()
-    inputs = [per_rank(shard(array, P, layout)) for array in (x, dy)]
-    where = per_rank([np.array(tokens) for tokens in positions(S, P, layout)])
-    return run(step, P, model.weights, *inputs, where, level, layout)
+    inputs = [per_rank(shard(array, P, "zigzag")) for array in (x, dy)]
+    where = per_rank([np.array(tokens) for tokens in positions(S, P, "zigzag")])
+    return run(step, P, model.weights, *inputs, where, level)
 
 
 def flops_of(done, rank, *names):
@@ -142,13 +142,12 @@ def test_the_peak_falls_by_what_all_blocks_but_one_keep_less(level):
     assert [none - less for none, less in zip(*peaks, strict=True)] == [(L - 1) * saved] * P
 
 
-@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 @pytest.mark.parametrize("level", LEVELS)
-def test_flops_made_again_are_those_on_paper(level, layout):
+def test_flops_made_again_are_those_on_paper(level):
     names = ("again", "attend")
     for rank in range(P):
-        more = flops_of(run_at(level, layout), rank, *names) - flops_of(run_at("none", layout), rank, *names)
-        assert more == L * level_flops(CONFIG, B, S, P, level, layout)[rank]
+        more = flops_of(run_at(level), rank, *names) - flops_of(run_at("none"), rank, *names)
+        assert more == L * level_flops(CONFIG, B, S, P, level)[rank]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -204,5 +203,5 @@ def test_other_libraries_give_what_numpy_gives(level, xp):
         weights = {name: asarray(weight, library) for name, weight in model.weights.items()}
         inputs = (asarray(array[:1, :4, :], library) for array in (x, dy))
         where = asarray(np.arange(4), library)
-        results.append(run(step, 1, weights, *inputs, where, level, "zigzag").results[0])
+        results.append(run(step, 1, weights, *inputs, where, level).results[0])
     assert_parity([to_numpy(x) for x in arrays_of(results[1])], arrays_of(results[0]))

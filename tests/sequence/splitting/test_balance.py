@@ -122,3 +122,7 @@ def test_work_may_be_an_array_and_overlaps_are_counted_once():
         assert split_by_work(asarray([1.0, 1, 2], xp), 2) == [Chunk(0, 0, 0, 2), Chunk(1, 1, 2, 3)]
     assert loads_of(split_equal(10, 6, 2, ranks=2), [1] * 10, 2) == [6, 4]
     assert imbalance(split_equal(4, 2, ranks=2), [0] * 4, 2) == 1
+
+
+def test_documents_of_one_token_go_round_the_ranks():
+    assert loads_of(per_document(range(9), 4), [1] * 8, 4) == [2, 2, 2, 2]
