@@ -108,10 +108,6 @@ ROWS = [
     (lambda: Rotary(8, positions=np.ones((1, 1, 2))), "positions=array([[[1., 1.]]]): an array of numbers, [S] or"),
     (lambda: attention(Q, Q, Q, scale="1"), "scale='1': must be a finite number"),
     (lambda: attention(Q, Q, Q, scale=math.nan), "scale=nan: must be a finite number"),
-    (
-        lambda: Llama.random(CONFIG).save("unused", max_shard_bytes=math.nan),
-        "max_shard_bytes=nan: must be a whole number, at least 1, or None",
-    ),
     # tensor
     (lambda: weight_slices(CONFIG, 5, 2), "rank=5: the ranks of this group are 0 to 1"),
     (lambda: weight_slices(CONFIG, 0, 0), "size=0: must be a whole number, at least 1"),

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from parlab.arguments import positive, whole
+from parlab.arguments import checked_rank, positive, whole
+from parlab.experts.all_to_all import check_experts
 
 
 class ExpertCost(NamedTuple):
@@ -39,10 +40,15 @@ def expert_cost(
     R received in dispatch. Kept are the rows of its experts, and an answer for each pair of its tokens, if a capacity
     drops none.
 
+    Raises:
+        ValueError: N is no multiple of P, or there is no such rank.
+
     >>> expert_cost([[1, 2], [3, 4]], 0, hidden=10, itemsize=4)  # sends 2 rows, receives 3
     ExpertCost(messages=3, nbytes=216, held=280)
     """
     P, N = len(counts), len(counts[0])
+    check_experts(N, P)
+    checked_rank(rank, "rank", P)
     m = N // P
     own = range(rank * m, (rank + 1) * m)
     sent = sum(counts[rank]) - sum(counts[rank][expert] for expert in own)
@@ -102,8 +108,7 @@ def copies_to_limited_nodes(num_experts: int, k: int, size: int, limit: int) -> 
     Fraction(7, 2)
     """
     _checked_choice(num_experts, k, size)
-    if whole("limit", limit, 1) > min(k, size):
-        raise ValueError(f"limit={limit}: {k} experts on {size} nodes use at most {min(k, size)}")
+    _checked_limit(limit, k, size)
     return limit * (1 - Fraction(1, size))
 
 
@@ -114,15 +119,28 @@ def _checked_choice(num_experts: int, k: int, size: int) -> None:
         raise ValueError(f"k={k}: there are {num_experts} experts")
 
 
+def _checked_limit(limit: int, k: int, nodes: int) -> None:
+    if whole("limit", limit, 1) > min(k, nodes):
+        raise ValueError(f"limit={limit}: {k} experts on {nodes} nodes use at most {min(k, nodes)}")
+
+
 def copies_inside(num_experts: int, k: int, nodes: int, ranks_per_node: int, limit: int) -> Fraction:
     """Mean copies of a token between ranks of a node, over all M = `limit` nodes that it reaches, its own among them.
 
     It arrives at the rank of its own place, which hands it on: M(g − 1)(1 − q), where q is the chance that a given rank
     of a reached node has none of the k experts, if these are any k of the M nodes' experts that use all M nodes.
 
+    Raises:
+        ValueError: as `copies_to_limited_nodes`; the ranks of all nodes do not divide the experts, or the M nodes have
+            fewer than k.
+
     >>> copies_inside(256, 8, nodes=8, ranks_per_node=8, limit=4)  # DeepSeek-V3: 6.5277
     Fraction(61477381, 9417862)
     """
+    _checked_choice(num_experts, k, whole("nodes", nodes, 1) * whole("ranks_per_node", ranks_per_node, 1))
+    _checked_limit(limit, k, nodes)
+    if k > limit * num_experts // nodes:
+        raise ValueError(f"k={k}: {limit} nodes have {limit * num_experts // nodes} experts")
     node, rank = num_experts // nodes, num_experts // nodes // ranks_per_node
     all_used = sum((-1) ** j * math.comb(limit, j) * math.comb((limit - j) * node, k) for j in range(limit + 1))
     without_the_rank = sum(

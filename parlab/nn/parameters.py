@@ -20,11 +20,8 @@ EXPERTS = {  # by model_type: the fields that say how many experts there are, an
     "qwen3_moe": ("num_experts", "moe_intermediate_size"),
     "deepseek_v3": ("n_routed_experts", "moe_intermediate_size"),
 }
-COUNTS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-)  # transformers 5 writes one model's under another's name
+# transformers 5 writes the count of one model under another one's name
+COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 class Parameters(NamedTuple):

@@ -17,6 +17,7 @@ from parlab.experts.costs import (
     copies_to_ranks,
     dropped_share,
     exchange_seconds,
+    expert_cost,
     row_bytes,
 )
 
@@ -71,6 +72,21 @@ def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_
             copy_an_expert = copies_to_experts(16 * P, k, P) * 100  # bE = 100, T = 1
             gathered = (P - 1) * 100
             assert (gathered <= copy_an_expert) == (k >= P)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: expert_cost([[1], [2]], 0, 8, 4), "num_experts=1: does not divide among 2 ranks"),
+        (lambda: expert_cost([[1, 2], [3, 4]], -1, 8, 4), "rank=-1: the ranks of this group are 0 to 1"),
+        (lambda: copies_inside(12, 2, 4, 2, 2), "size=8: must divide the 12 experts"),
+        (lambda: copies_inside(16, 2, 4, 2, 3), "limit=3: 2 experts on 4 nodes use at most 2"),
+        (lambda: copies_inside(8, 6, 4, 1, 2), "k=6: 2 nodes have 4 experts"),
+    ],
+)
+def test_fewer_experts_than_ranks_a_rank_that_is_not_there_and_nodes_with_too_few_are_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
 
 
 def test_a_fp8_dispatch_with_a_bf16_combine_sends_0_758_of_bf16_both_ways():

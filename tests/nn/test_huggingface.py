@@ -189,6 +189,7 @@ def test_a_write_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch):
     first, second = (Llama.random(LlamaConfig(**SIZES), seed=seed) for seed in (1, 2))
     first.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["config.json", "model.safetensors"]
     write = huggingface.Path.write_bytes
 
     def full_disk(path, content):
