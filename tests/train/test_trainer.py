@@ -93,6 +93,12 @@ def test_steps_whose_exchanges_have_two_levels_are_serial_and_their_copies_equal
     assert faults(tied, 2) == set()
 
 
+def test_a_group_of_which_nodes_have_3_and_2_ranks_exchanges_in_one_ring():
+    """Ranks 0, 2 and 4 share a node, 6 and 8 the other: no number of ranks stands for both."""
+    uneven = run(lambda comm: Mesh(comm, dp=5, tp=2, ranks_per_node=5).data_per_node, 10)
+    assert uneven.results == [None] * 10
+
+
 @pytest.mark.parametrize(
     "options",
     [{"zero": 1, "overlap_gather": True}, {"zero": 2, "overlap_gather": True}, {"zero": 3, "keep_last_block": True}],
