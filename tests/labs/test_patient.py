@@ -197,7 +197,7 @@ def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
 
 
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
-    patients = [waited(labs.patient(number=number)) for number in range(1, 21)]
+    patients = [waited(labs.patient(number=number)) for number in range(1, 25)]
     assert {late.index(14) for late in patients} == set(range(8))
     assert waited(labs.patient(number=7)) == patients[6]
     assert all(sorted(late) == [14] + [20] * 7 for late in patients)

@@ -8,8 +8,7 @@ import pytest
 from parlab import Cluster, arrays, run, views
 from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.train import Mesh, Trainer, bytes_by_strategy, strategy_of
-from parlab.views.mesh.explore import _costs as step_of
-from parlab.views.mesh.steps import B, S, detailed
+from parlab.views.mesh.steps import B, S, detailed, step_on
 from parlab.views.mesh.strategies import BACKWARD, FORWARD, STEP, STRATEGIES
 from parlab.world.units import format_bytes
 from parlab.zero import accounting
@@ -27,6 +26,12 @@ def step():
         trainer.step(TOKENS[:, :-1], TOKENS[:, 1:])
 
     return run(program, 4, cluster=CLUSTER)
+
+
+def step_of(axes, microbatches, schedule, zero):
+    """The stored step, where one is stored: that it is what runs is a claim of test_steps.py."""
+    stored = (schedule, zero) == ("one_f_one_b", 1)
+    return detailed()[axes, microbatches] if stored else step_on(axes, microbatches, schedule, zero)
 
 
 def colors(axes, gid):

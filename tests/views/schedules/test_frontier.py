@@ -54,7 +54,7 @@ def steps(figure, gid):
 
 
 def test_no_step_of_the_best_known_lies_below_the_bound_of_its_placement():
-    figure = views.frontier(4, 8, Costs(transfer=0.5))
+    figure = views.frontier(2, 4, Costs(transfer=0.5))
     assert len(steps(figure, "bound")) == len(steps(figure, "best known")) == 4
     for least, best in zip(steps(figure, "bound"), steps(figure, "best known"), strict=True):
         for x, span in best:

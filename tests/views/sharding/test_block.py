@@ -148,8 +148,9 @@ def test_all_places_that_are_asked_about_look_alike():
 
 @pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("size", [1, 8])
-@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, hidden_size=1024, intermediate_size=4096)], ids=["", "4E"])
+@pytest.mark.parametrize(
+    ("config", "size"), [(CONFIG, 8), (replace(CONFIG, hidden_size=1024, intermediate_size=4096), 1)], ids=["", "4E"]
+)
 def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel, asked):
     check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel, asked=asked))
 

@@ -11,7 +11,7 @@ from parlab.views.timelines import timeline as module
 from parlab.views.timelines.timeline import time_spent
 from tests.views.drawn import artists, boxes, nothing, ring, title
 
-SIZES = (1, 2, 4, 8, 17, 64)
+SIZES = (1, 2, 4, 8, 17)
 
 
 @pytest.fixture(scope="module")

@@ -158,7 +158,7 @@ def test_the_text_of_a_widget_names_no_object_and_where_no_kernel_is_it_shows_it
     assert bundle["text/plain"].startswith("explore_")
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert "children" not in bundle["text/plain"]
-    assert bundle["text/plain"] == repr(explore())
+    assert bundle["text/plain"] == explore()._repr_mimebundle_()[0]["text/plain"]
     assert (b64decode(bundle["image/png"]), described["image/png"]) == explorer.figure._repr_png_()
 
 
