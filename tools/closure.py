@@ -1,8 +1,8 @@
 """How much a reader has to hold at once: the closure of a strategy, in code lines.
 
-The closure of a definition is the definition and every definition inside parlab that its code names, and theirs. Lines are
-code lines: no docstring, comment, import or blank. `parlab.world` is a contract, whose inside nobody has to read here, so it is
-not followed. Annotations are not followed either: they run nothing.
+The closure of a definition is the definition and every definition inside parlab that its code names, and theirs. Lines
+are code lines: no docstring, comment, import or blank. `parlab.world` is a contract, whose inside nobody has to read
+here, so it is not followed. Annotations are not followed either: they run nothing.
 
     python -m tools.closure                           # the table of CONTRIBUTING.md, as it is now
     python -m tools.closure --write                   # the same, written there
@@ -196,7 +196,7 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str | None]]:
-    """The names that an import statement of parlab's brings: name -> (module, its name there, None for the module itself)."""
+    """The names that an import of parlab's brings: name -> (module, its name there, or None for the module itself)."""
     if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("parlab")):
         origin = node.module or ""
         if node.level:
@@ -232,10 +232,15 @@ def _code_lines(source: str) -> frozenset[int]:
         if token.type not in passed:
             lines |= set(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        if text or isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom) or _is_text(node):
+            assert isinstance(node, ast.stmt)
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return frozenset(lines)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether a statement is a text alone, as a docstring is."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 if __name__ == "__main__":
