@@ -12,7 +12,8 @@ def test_6_ranks_meet_every_other_once_each_way_and_in_each_step_the_peer_expect
     of_rank = run(lambda comm: list(partners(comm, ranks_per_node)), 6).results
     for rank, steps in enumerate(of_rank):
         others = set(range(6)) - {rank}
-        assert len(steps) == 5 and {dst for dst, _ in steps} == {src for _, src in steps} == others
+        assert len(steps) == 5
+        assert {dst for dst, _ in steps} == {src for _, src in steps} == others
         assert all(of_rank[dst][step][1] == rank for step, (dst, _) in enumerate(steps))
 
 
