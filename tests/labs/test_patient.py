@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parlab import labs
+from parlab import labs, run
 from parlab.labs import in_turn, posted_ahead
 from tests.labs.answers import refused, reviewed
 
@@ -28,6 +28,28 @@ def test_the_stall_reaches_one_rank_further_each_way_in_each_step():
         if wait.came > wait.start:
             first.setdefault(wait.rank, (wait.peer, wait.came / MS))
     assert first == {4: (5, 24), 6: (5, 24), 3: (4, 34), 7: (6, 34), 2: (3, 44), 0: (7, 44), 1: (0, 54)}
+
+
+def reduced_in_each_round(comm, x, culprit, late, algorithm):
+    for number in range(4):
+        comm.compute("work", seconds=14e-3 if (comm.rank, number) == (culprit, late) else 8e-3)
+        comm.all_reduce(x, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling"])
+@pytest.mark.parametrize("culprit", [0, 3, 7])
+@pytest.mark.parametrize("late", range(4))
+def test_the_rank_that_stalls_spends_6_ms_less_in_all_reduces_than_each_other_rank(algorithm, culprit, late):
+    done = run(reduced_in_each_round, 8, np.ones(8), culprit, late, algorithm)
+    more = [spent - min(waited(done)) for spent in waited(done)]
+    assert more == pytest.approx([6 * (rank != culprit) for rank in range(8)])
+
+
+def test_patient_18_stalls_on_rank_7_in_its_second_work_and_the_stall_ends_on_rank_3():
+    done = labs.patient(number=18)
+    assert waited(done) == [20, 20, 20, 20, 20, 20, 20, 14]
+    first, *_, last = sorted((wait.start, wait.rank, wait.peer) for wait in done.timeline.waits if wait.came > wait.start)
+    assert (first, last) == ((18 * MS, 0, 7), (48 * MS, 3, 2))
 
 
 def test_posted_ahead_nobody_waits_and_the_stall_costs_6_ms_once():
