@@ -47,8 +47,10 @@ class Answer:
         said = _with_unit(self.guess, self.unit)
         truth = _with_unit(self.truth, self.unit)
         if self.named:
-            return f"you said {said}, {self.how} {truth}: {'right' if self.guess == self.truth else 'it is another one'}"
-        return f"you said {said}, {self.how} {truth}: {_verdict(self.guess, self.truth)}"
+            verdict = "right" if self.guess == self.truth else "it is another one"
+        else:
+            verdict = _verdict(self.guess, self.truth)
+        return f"you said {said}, {self.how} {truth}: {verdict}"
 
     def _because(self) -> str:
         return f"many say {_with_unit(self.usual[0], self.unit)}: {self.usual[1]}" if self.usual else ""
