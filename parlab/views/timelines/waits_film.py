@@ -181,7 +181,8 @@ def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
 
     The last line says which ranks never waited, unless they are more than half of all.
     """
-    soon, gap = shown.makespan // 20, shown.makespan // 40  # waits so close stand in one line; a shorter gap is not read
+    soon = shown.makespan // 20  # waits so close stand in one line
+    gap = shown.makespan // 40  # a line for a shorter time is not read
     groups: list[list[Wait]] = []
     for wait in waits:
         if groups and wait.start - groups[-1][0].start <= soon:
