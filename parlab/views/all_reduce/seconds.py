@@ -102,7 +102,7 @@ def all_reduce_seconds(ranks: int = 8, latency: float = LATENCY) -> Picture:
         diamond: Any = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.8, "zorder": 5}
         axes.plot([crossing], [meets], "D", color=theme.INK, gid="crossing", **diamond)
     marks.word(axes, 6e3, FASTEST * 2, "flat: steps · α", ha="left", va="bottom")
-    marks.word(axes, 1.2e9, FASTEST * 2e3, "slope: bytes sent · β", ha="left", va="bottom")
+    marks.word(axes, 3e7, FASTEST * 50, "slope: bytes sent · β", ha="left", va="bottom")
     line_legend(figure, [(way.look.name, looks[name]) for name, way in shown.items()])
     return figure
 
