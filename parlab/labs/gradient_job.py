@@ -67,3 +67,16 @@ def gigabytes(nbytes: int) -> float:
     14.0
     """
     return nbytes * STANDS_FOR / 1e9
+
+
+def busiest_port(job: Run) -> float:
+    """The GB of the real job that the busiest GPU sends to other nodes.
+
+    >>> busiest_port(gradient_job(naive_all_reduce))
+    42.0
+    """
+    sent = [0] * job.timeline.size
+    for transfer in job.timeline.transfers:
+        if transfer.src // job.cluster.ranks_per_node != transfer.dst // job.cluster.ranks_per_node:
+            sent[transfer.src] += transfer.nbytes
+    return gigabytes(max(sent))

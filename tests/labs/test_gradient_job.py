@@ -19,6 +19,9 @@ def by(algorithm, ranks_per_node=None):
     return lambda comm, x: comm.all_reduce(x, algorithm=algorithm, ranks_per_node=ranks_per_node)
 
 
+WAYS = {"one ring": by("ring"), "eight rings": by("rings", 8), "two levels": by("hierarchical", 8)}
+
+
 def test_the_ring_adds_14_gb_on_8_lone_gpus_in_0_98_s_and_the_naive_way_in_5_6():
     assert seconds(by("ring")) == pytest.approx(14 * (14 / 8 / 25 + ALPHA), rel=1e-9)
     assert seconds(labs.naive_all_reduce) == pytest.approx(10 * (14 / 25 + ALPHA), rel=1e-9)
@@ -38,10 +41,16 @@ def test_a_ring_sends_24_5_gb_from_each_of_8_gpus_after_1_s_of_work():
 def test_16_gpus_on_2_nodes_take_1_05_s_in_one_ring_0_21_in_eight_and_0_15_in_two_levels():
     on = partial(seconds, nodes=2, gpus_per_node=8)
     assert on(by("ring")) == pytest.approx(30 * (14 / 16 / 25 + ALPHA), rel=1e-9)
-    assert on(by("rings", 8)) == pytest.approx(0.21, abs=0.005)
+    assert on(WAYS["eight rings"]) == pytest.approx(0.21, abs=0.005)
     inside, between = 14 * (14 / 8 / 300 + INSIDE), 2 * (14 / 16 / 25 + ALPHA)
-    assert on(by("hierarchical", 8)) == pytest.approx(inside + between, rel=1e-3)
+    assert on(WAYS["two levels"]) == pytest.approx(inside + between, rel=1e-3)
     assert inside + between == pytest.approx(0.15, abs=0.005)
+
+
+def test_the_busiest_port_of_2_nodes_of_8_sends_26_25_gb_in_one_ring_and_1_75_in_two_levels():
+    """One ring 2(P − 1)/P · n through one GPU; eight an eighth of it each; two levels 2(k − 1)/k · n/g."""
+    sent = [labs.busiest_port(labs.gradient_job(way, nodes=2, gpus_per_node=8)) for way in WAYS.values()]
+    assert sent == [pytest.approx(gb, rel=1e-3) for gb in (2 * 15 / 16 * 14, 2 * 15 / 16 * 14 / 8, 14 / 8)]
 
 
 def test_inside_one_node_8_gpus_take_0_08_s_twelve_times_less():
