@@ -15,7 +15,7 @@ lab: $(VENV)/lab.stamp           ## Open JupyterLab on copies of the notebooks, 
 	$(BIN)/python -m tools.open_lab
 
 test: lint $(VENV)/test.stamp    ## Check style, types, arrows, examples, every room and notebook: before each commit.
-	$(PYTEST) --doctest-modules parlab
+	$(PYTEST) --doctest-modules --doctest-glob="*.md" parlab docs/toolbox.md
 	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/test.stamp     ## Check the rest: every lesson in a browser and as on a GPU, marking, signals, engines.

@@ -39,6 +39,7 @@ def weights_of(num_experts, xp=np):
 
 def one_rank(comm, weights, x, dy, num_experts, k, options):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
+    made.loss_weight = 1 / comm.size  # the ranks' tokens are parts of one mean
     y, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
     return y, dx, gradients, getattr(cache.mixed, "plan", None) and cache.mixed.plan.counts
@@ -93,6 +94,11 @@ CASES = {
 def test_y_dx_and_every_gradient_equal_serial_to_1e_12(name):
     size, num_experts, k, tokens, options = CASES[name]
     assert_equals_serial(*both(size, num_experts, k, tokens, **options))
+
+
+@pytest.mark.parametrize("exchange", ["all_to_all", "all_gather"])
+def test_an_auxiliary_loss_counts_the_pairs_of_all_4_ranks_and_its_gradient_equals_serial_to_1e_12(exchange):
+    assert_equals_serial(*both(4, 8, 2, 5, auxiliary=0.5, exchange=exchange))
 
 
 def mixed(comm, weights, x, dy, routing, num_experts, k):

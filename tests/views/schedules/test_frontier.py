@@ -90,7 +90,7 @@ def test_a_picture_of_several_placements_has_no_grey():
 
 
 def test_schedules_that_want_other_numbers_are_left_out():
-    names = rows(views.frontier(3, 4))
+    names = rows(views.frontier(3, 7))
     assert not {"DualPipe", "DualPipeV", "interleaved"} & names.keys()
     assert {"1F1B", "ZB-V"} <= names.keys()
 

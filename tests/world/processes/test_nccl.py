@@ -49,9 +49,11 @@ def test_a_message_waits_until_the_gpu_has_computed_its_data_and_has_done_with_t
     sent, coming = a.send(b"", [x], 1, 0), b.expect(0, 0, [x])
     assert coming.header() == b""
     (came,) = coming.into([(x.shape, x.dtype)])
-    with pytest.raises(AssertionError, match="it hangs"):
-        until(lambda: coming.done() or sent.done(), a, b, seconds=0.3)
-    go.set()
+    try:
+        with pytest.raises(AssertionError, match="it hangs"):
+            until(lambda: coming.done() or sent.done(), a, b, seconds=0.3)
+    finally:
+        go.set()
     until(lambda: coming.done() and sent.done(), a, b)
     b._cupy.current.synchronize()
     assert list(came) == [7.0] * 4
