@@ -18,7 +18,7 @@ from parlab.world.cluster import picoseconds
 
 # Forwards a second of 131 072 tokens, batch 2, 32 heads of size 32, zigzag, q, k and v not packed, by the ranks that
 # share the heads: github.com/feifeibear/long-context-attention, README, section 6.
-PUBLISHED = {
+PUBLISHED_RATES = {
     "8 A100s, joined by NVLink": {1: 12.445, 2: 15.244, 4: 15.699, 8: 15.829},
     "8 L20s, joined by PCIe": {1: 7.408, 2: 8.471, 4: 6.667, 8: 3.947},
 }
@@ -59,10 +59,16 @@ def published_groups(groups: tuple[int, ...] = GROUPS, headline: str | None = No
     """
     for group in groups:
         among("groups", group, choices=GROUPS)
-    rows = [f"{name:26}" + ", ".join(f"{named(u)} {rates[u]:.1f}" for u in groups) for name, rates in PUBLISHED.items()]
+    rows = [
+        f"{name:26}" + ", ".join(f"{named(u)} {rates[u]:.1f}" for u in groups)
+        for name, rates in PUBLISHED_RATES.items()
+    ]
+    if headline is None:
+        first = [f"{name}: {named(max(groups, key=lambda u: rates[u]))}" for name, rates in PUBLISHED_RATES.items()]
+        headline = f"Fastest on {'; on '.join(first)}"
     half = (theme.WIDTH - 0.3) / 2
-    figure = sheet([headline or "forwards a second", *rows], 1.75 + 0.45 * len(groups), headline)
-    for place, (machine, rates) in enumerate(PUBLISHED.items()):
+    figure = sheet([headline, *rows], 1.75 + 0.45 * len(groups), headline)
+    for place, (machine, rates) in enumerate(PUBLISHED_RATES.items()):
         axes = panel(figure, 0.95 + place * half, 0.95, half - 1.35, 0.45 * len(groups))
         write(figure, 0.15 + place * half, 0.58, machine)
         scale(axes.xaxis, "forwards a second", ends=(0, 18), ticks=range(0, 18, 5), says="{:g}".format)
@@ -83,14 +89,14 @@ RULES: dict[str, Rule] = {
 
 
 @checked(RULES)
-def link_bill(link: str = NVLINK, tokens: int = 131072, step: float = 3.0) -> Picture:
+def link_bill(link: str = NODES, tokens: int = 131072, step: float = 3.0) -> Picture:
     """Draw what the milliseconds of one layer's causal attention go to, a row for each way to cut it, forward.
 
     32 query heads and 8 K/V heads of size 128 in bf16, batch 1. Every way has the fastest of its exchanges
     (`method_times`). What it takes beyond the work is waiting for messages; each step of attention after the first has
     a call and a merge, which cost `step` times the least that they can cost (`step_time`). H100s compute at 65 % of
-    their peak. An all-gather goes around in hops. On PCIe a GPU's bandwidth depends on how many of them send at once: these rates are estimates, from the
-    published rows of 131 072 tokens. What was published is a diamond.
+    their peak. On PCIe a GPU's bandwidth depends on how many GPUs send at once. These rates are estimates, from the
+    published rows of 131 072 tokens; an all-gather goes around in hops. What was published is a diamond.
 
     Args:
         link: "NVLink: 8 H100s", "PCIe: 8 L20s" or "two nodes: 16 H100s", which InfiniBand joins.
@@ -167,7 +173,7 @@ def _on_pcie(group: int) -> Cluster:
 def explore_links() -> Explorer:
     """Sliders for `link_bill`: the link, the tokens, and what a step costs."""
     controls = {
-        "link": choice("link", LINKS, NVLINK),
+        "link": choice("link", LINKS, NODES),
         "tokens": steps("tokens", TOKENS, 131072),
         "step": steps("a step costs, × the least", STEPS, 3),
     }
