@@ -109,6 +109,10 @@ def link_bill(link: str = NODES, tokens: int = 131072, step: float = 3.0) -> Pic
     >>> link_bill("PCIe: 8 L20s")
     PCIe: 8 L20s, 131072 tokens: USP 2 is fastest, 183 ms
     ring          work 169.16 ms, messages   0.00 ms, calls  16.48 ms; published 192.8 ms
+    USP 2         work 169.16 ms, messages   6.77 ms, calls   7.06 ms; published 182.6 ms
+    USP 4         work 169.16 ms, messages  63.37 ms, calls   2.35 ms; published 236.1 ms
+    Ulysses       work 169.16 ms, messages 211.17 ms, calls   0.00 ms; published 386.7 ms
+    all-gather    work 169.16 ms, messages  47.26 ms, calls   0.00 ms
     """
     shape = AttentionShape(tokens, H, G, D, ITEMSIZE)
     size = 16 if link == NODES else 8
