@@ -11,7 +11,7 @@ from parlab.sequence.times import WAYS
 from parlab.views.arguments import among
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows
-from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
+from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_H100, Cluster, Device, Link
 from parlab.world.cluster import picoseconds
@@ -146,7 +146,9 @@ def link_bill(link: str = NODES, tokens: int = 131072, step: float = 3.0) -> Pic
             axes.plot([published[name]], [row], gid="published", zorder=4, **DOT)
         marks.word(axes, max(time, published.get(name, 0)), row, f"   {time:.3g} ms", ha="left")
     said = [(color, text, "") for color, text in PARTS.values()]
-    legend_of(figure, [*said, *([(theme.INK, "diamond: published", "")] if published else [])])
+    legend_of(figure, said)
+    if published:
+        line_legend(figure, [("published", DOT)], 0.8)
     return figure
 
 
@@ -179,6 +181,6 @@ def explore_links() -> Explorer:
     controls = {
         "link": choice("link", LINKS, NODES),
         "tokens": steps("tokens", TOKENS, 131072),
-        "step": steps("a step costs, × the least", STEPS, 3),
+        "step": steps("a step, × its best case", STEPS, 3),
     }
     return Explorer("explore_links", controls, link_bill)
