@@ -133,8 +133,8 @@ def price_tag(
         draw(axes, prices)
     for row, words in enumerate((APART_FROM, ROOM)):
         write(figure, 0.15, TOP + ROW * stages + 0.12 + 0.24 * row, words)
-    said = PARTS | {"optimizer": "Adam and its state"}
-    entries = [(COLORS[part], name, "") for part, name in said.items()]
+    parts = PARTS | {"optimizer": "Adam and its state"}
+    entries = [(COLORS[part], name, "") for part, name in parts.items()]
     legend_of(figure, [*entries, (COMPUTE.color, "computes", ""), (WAIT.color, WAIT.name, WAIT.hatch)])
     return figure
 
