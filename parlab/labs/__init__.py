@@ -34,6 +34,7 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
+from parlab.labs.frontier import two_arguments
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
@@ -236,6 +237,7 @@ __all__ = [
     "summary",
     "to_blame",
     "tokens_on",
+    "two_arguments",
     "yours",
     "zigzag_rule",
 ]

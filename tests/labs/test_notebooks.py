@@ -8,7 +8,8 @@ import pytest
 from parlab.labs import EXERCISES
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))}
+LEFT = {"04b.beat_heuristic"}  # no lesson asks for it any more
+SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - LEFT
 
 WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, pictures of what a watch measured
     "09_leaving_the_laptop": [
