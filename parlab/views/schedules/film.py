@@ -55,7 +55,7 @@ def schedule_film(
     text("unit", unit)
     if isinstance(stops, Mapping):
         told = dict(stops)
-        if [0, *sorted({*told} - {0})] != [*told] or max(told) >= shown.makespan:
+        if [0, *sorted({*told} - {0})] != [*told] or max(told, default=0) >= shown.makespan:
             raise ValueError(f"stops={stops!r:.60}: must ascend from 0, and end before {shown.makespan:g}")
     else:
         whole("stops", stops, 2)
