@@ -48,6 +48,15 @@ def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent(publ
         assert 1 - WORK / found[name][2] == pytest.approx(idle, abs=5e-4)
 
 
+def test_unit_costs_p4_m8_zb_h2_27_in_one_step_and_24_in_a_row():
+    figure = views.step_frontier({"ZB-H1": zb_h1(4, 8), "ZB-H2": zb_h2(4, 8)}, Costs(), two_arguments)
+    check_text(figure)
+    assert [line.split() for line in repr(figure).splitlines()[1:3]] == [
+        ["ZB-H1", "4", "27", "27"],
+        ["ZB-H2", "7", "27", "24"],
+    ]
+
+
 def test_a_step_in_a_row_takes_as_long_as_the_longest_stage(published):
     for name, (_, _, row) in rows(drawn(published, "steps in a row")).items():
         chunks = published[name].num_stages // 8
