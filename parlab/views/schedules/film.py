@@ -53,14 +53,15 @@ def schedule_film(
     shown = simulated("source", source, costs)
     flag("phases", phases)
     text("unit", unit)
+    most = MOST_STOPS
     if isinstance(stops, Mapping):
         told = dict(stops)
         if [0, *sorted({*told} - {0})] != [*told] or max(told, default=0) >= shown.makespan:
             raise ValueError(f"stops={stops!r:.60}: must ascend from 0, and end before {shown.makespan:g}")
     else:
-        whole("stops", stops, 2)
+        most = whole("stops", stops, 2)
         told = _phases(shown) if phases else {}
-    times = [*told, shown.makespan] if told else _stops(shown, stops)
+    times = [*told, shown.makespan] if told else _stops(shown, most)
     legend, top = _legend(shown)
     height = top + LANE * shown.size
     resting = 1.5 if told else 0.35

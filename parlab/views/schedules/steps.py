@@ -15,6 +15,7 @@ from parlab.views.widgets.explorer import Explorer, choice
 
 STEPS = ("one step", "steps in a row")
 HEIGHT, ROW = 4.9, 3  # inches; steps after which each step more takes the same
+PARTS = 10**6  # of an activation
 NEAR = 4, 0.03  # activations, and a part of the time: a name would run into the next point
 GHOST = {"linestyle": "none", "markersize": 12, "markerfacecolor": "none", "gid": "one step"}
 
@@ -86,9 +87,11 @@ def _point(schedule: Schedule, costs: Costs, pending: float) -> tuple[float, flo
     chunks = schedule.num_stages / schedule.num_ranks
     of_one = of_chunk(costs, chunks)
     timeline = simulate(schedule, of_one)
-    kept = [kept for rank in range(timeline.size) for _, kept in timeline.kept_bytes(rank, 1, pending)]
+    kept = [
+        kept for rank in range(timeline.size) for _, kept in timeline.kept_bytes(rank, PARTS, round(PARTS * pending))
+    ]
     many, more = (simulate(_repeated(schedule, times), of_one).makespan for times in (ROW, ROW + 1))
-    return max(kept) / chunks, timeline.makespan, more - many
+    return max(kept) / PARTS / chunks, timeline.makespan, more - many
 
 
 def _repeated(schedule: Schedule, times: int) -> Schedule:
@@ -105,7 +108,7 @@ def _bound_of_one(bound: Bound, p: int, m: int, limit: int, times: tuple[Any, ..
 
 
 def _bound_in_a_row(bound: Bound, p: int, m: int, limit: int, times: tuple[Any, ...]) -> float:
-    """What a step more adds to the bound of many, whose microbatches divide into the places."""
+    """The time that a step more adds to the bound of many, whose microbatches divide into the places."""
     steps = limit * p
     return (bound(p, 2 * steps * m, limit, *times) - bound(p, steps * m, limit, *times)) / steps
 
