@@ -48,6 +48,13 @@ def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent(publ
         assert 1 - WORK / found[name][2] == pytest.approx(idle, abs=5e-4)
 
 
+def test_counted_whole_zb_2p_keeps_24_and_all_others_what_the_paper_counts(published):
+    paper = rows(drawn(published, "one step"))
+    whole = rows(views.step_frontier(published, MS, two_arguments))
+    differs = {name: (paper[name][0], whole[name][0]) for name in paper if paper[name][0] != whole[name][0]}
+    assert differs == {"ZB-2p": (16, 24)}
+
+
 def test_unit_costs_p4_m8_zb_h2_27_in_one_step_and_24_in_a_row():
     figure = views.step_frontier({"ZB-H1": zb_h1(4, 8), "ZB-H2": zb_h2(4, 8)}, Costs(), two_arguments)
     check_text(figure)
