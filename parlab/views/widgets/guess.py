@@ -129,6 +129,8 @@ class Prediction(widgets.VBox):
         """The outcome of `draw` as a widget; an error is shown like one, since a button's own go unseen."""
         try:
             made = draw()
+            if isinstance(made, widgets.Widget):
+                return made
             if isinstance(made, Figure):
                 return widgets.Image(value=png(made), format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
             return widgets.HTML(made._repr_html_())
@@ -200,7 +202,7 @@ def predict(
         question: the text of the question.
         truth: the true value, or a function without arguments that finds it; it is called after the answer only.
         unit: the unit of the answer, such as "bytes" or "µs".
-        then: a function without arguments that returns a figure or a film; it is drawn after the answer only.
+        then: a function without arguments that returns a figure, a film or a widget; it is drawn after the answer only.
         usual: the usual wrong guess, and the reasoning that leads there: (56, "a rank sends to each of the others").
         how: the truth was "counted" (messages, bytes, FLOPs), "computed" (by the simulated clock or a formula),
             "measured" (by a watch) or "published". A cell whose truth is measured is not compared: NBVAL_IGNORE_OUTPUT.

@@ -125,6 +125,11 @@ def test_a_figure_and_a_film_follow_the_answer():
     assert film.value == "<svg>blocks travel</svg>"
 
 
+def test_a_widget_follows_the_answer_as_it_is():
+    made = ipywidgets.VBox()
+    assert shown(answered(asked(then=lambda: made), "3"))[1] is made
+
+
 def test_an_error_of_the_truth_or_of_the_figure_is_shown():
     answer, drawn = shown(answered(asked(lambda: [][1], then=lambda: {}["<rank>"]), "3"))
     assert answer.value == "<pre>IndexError: list index out of range</pre>"

@@ -49,6 +49,7 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
         (views.explore_ring_overlap, views.ring_overlap),
         (views.explore_ring_bill, views.ring_bill),
         (views.explore_ring_seconds, views.ring_seconds),
+        (views.explore_links, views.link_bill),
         (views.explore_long_sequences, views.attention_map),
         (views.explore_schedules, views.pipeline),
         (views.explore_bubble_prices, views.bubble_prices),
