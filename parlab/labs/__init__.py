@@ -34,6 +34,7 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
+from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
@@ -218,6 +219,7 @@ __all__ = [
     "block_step",
     "busiest_port",
     "check",
+    "closer",
     "dealt",
     "first_buffer",
     "gathered_ahead",
@@ -243,6 +245,7 @@ __all__ = [
     "summary",
     "to_blame",
     "tokens_on",
+    "two_arguments",
     "yours",
     "zero_step",
     "zigzag_rule",
