@@ -216,6 +216,7 @@ def won_back(ran: Mapping[str, ScheduleTimeline], kept: float, *, headline: str 
     columns = [NAMES + PLACE * p + at for at in (0.15, 0.85, 1.65)]
     for x, title in zip(columns, (f"of {p}", "first GPU", "last GPU"), strict=True):
         write(figure, x, 0.56, title, theme.SMALL)
+    write(figure, columns[1], 0.36, "keep at most", theme.SMALL)
     for row, (work, both) in enumerate(zip(busy, words, strict=True)):
         for x, text, weight in zip(columns, (f"{work:.1f}", *both), ("bold", "normal", "normal"), strict=True):
             write(figure, x, 0.85 + ROW * (row + 0.5), text, theme.TEXT, va="center", weight=weight)
