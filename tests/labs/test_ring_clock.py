@@ -31,6 +31,23 @@ def test_on_the_clock_of_h100s_a_zigzag_ring_waits_with_25600_tokens_a_rank_and_
     assert [zigzag_waits(each) for each in (25600, 25728)] == [True, False]
 
 
+def zigzag(comm, q, k, v):
+    found = ring_attention(comm, q[None, None], k[None, None], v[None, None], causal=True, layout="zigzag")
+    return found.out[0, 0], found.lse[0, 0]
+
+
+def test_a_zigzag_ring_hides_its_messages_from_25728_tokens_on_each_rank_on():
+    assert labs.tokens_that_hide(zigzag) == 25728
+
+
+def test_a_ring_that_waits_with_every_number_of_tokens_is_refused():
+    def late(comm, q, k, v):
+        comm.sendrecv(q, comm.right, comm.left)
+
+    with pytest.raises(ValueError, match="waits for messages with 65536 tokens on each rank"):
+        labs.tokens_that_hide(late)
+
+
 def test_inside_a_node_the_link_is_9_times_as_fast_and_free_messages_take_no_time():
     cluster = labs.h100s(ranks_per_node=2)
     inside, between = (cluster.link(0, other).picoseconds(10**6) for other in (1, 2))
