@@ -206,6 +206,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "RING_GUESSES",
     "Exercise",
     "Review",
     "arrays_of_step",
@@ -236,6 +237,7 @@ __all__ = [
     "summary",
     "to_blame",
     "tokens_on",
+    "tokens_that_hide",
     "yours",
     "zigzag_rule",
 ]
