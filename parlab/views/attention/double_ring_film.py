@@ -78,8 +78,8 @@ def double_ring_film(shown: Timeline) -> Film:
     stops = sorted(begins | {0, shown.makespan})
     film = Film(headline, stops, TOP + ROW * SIZE, says=shown.format, ends=(LANES, END), moving=12)
     draw_rows(film, SIZE)
-    for x, name in ((NOW, "now"), (NODE, "next"), (OTHER + 22, "other node")):
-        film.draw(word(x + CHIP / 2, 10, "K/V") + word(x + CHIP / 2, 28, name))
+    for x, above, name in ((NOW, "K/V", "now"), (NODE + 5, "K/V", "next"), (OTHER + 22, "other", "node")):
+        film.draw(word(x + CHIP / 2, 10, above) + word(x + CHIP / 2, 28, name))
     film.draw(word(LANES, 10, "from the top:", "left"))
     film.draw(word(LANES, 28, "in-ports, work, out-ports", "left"))
     for node in range(SIZE // INSIDE):

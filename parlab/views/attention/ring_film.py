@@ -122,7 +122,7 @@ def _draw_places(film: Film, size: int, backward: bool) -> None:
     """The still parts: the rows, and the words above the other columns."""
     draw_rows(film, size)
     film.draw(word(HERE[0] + CHIP / 2, 10, "K/V") + word(HERE[0] + CHIP / 2, 28, "now"))
-    film.draw(word(HERE[1] + CHIP / 2, 10, "K/V") + word(HERE[1] + CHIP / 2, 28, "next"))
+    film.draw(word(HERE[1] + CHIP / 2 + 5, 10, "K/V") + word(HERE[1] + CHIP / 2 + 5, 28, "next"))
     if backward:
         film.draw(word(HOME + CHIP / 2, 28, "dK/dV"))
     film.draw(word(LANES[backward], 10, "from the top:", "left"))
