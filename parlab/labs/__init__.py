@@ -38,7 +38,16 @@ from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
-from parlab.labs.ring_clock import RING_GUESSES, attends, dealt, h100s, same_as_one, tokens_on, tokens_that_hide
+from parlab.labs.ring_clock import (
+    RING_GUESSES,
+    attends,
+    dealt,
+    h100s,
+    same_as_one,
+    tokens_on,
+    tokens_that_hide,
+    zigzag_ring,
+)
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
@@ -239,5 +248,6 @@ __all__ = [
     "tokens_on",
     "tokens_that_hide",
     "yours",
+    "zigzag_ring",
     "zigzag_rule",
 ]

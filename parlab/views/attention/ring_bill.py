@@ -56,8 +56,9 @@ def ring_bill(gpus: int = 32, kv_heads: int = 32, merges: str = AFTER) -> Pictur
     """Draw a hop between nodes beside the tiles that hide it, to scale, and what the seconds of all layers go to.
 
     The attention is causal and forward, of 2²⁰ tokens on H100s in nodes of eight, in one ring and in a double ring
-    (`method_times`). In one ring one half tile lies beside a hop, in a double ring eight do; its hops inside a
-    node are not drawn, but tiles wait for them. The bills stack the work, then the calls and merges (`step_time`), then the wait that remains. A dashed line stands where the work ends.
+    (`method_times`). In one ring one half tile lies beside a hop, in a double ring eight do; its hops inside a node are
+    not drawn, but its tiles wait for them. The bills stack the work, then the calls and merges (`step_time`), then the
+    wait that remains. A dashed line stands where the work ends.
 
     Args:
         gpus: a power of two from 32 to 1024.
