@@ -66,6 +66,7 @@ def test_with_merges_beside_the_next_tile_the_double_ring_waits_from_512_gpus_on
     """By the equation its messages are hidden on up to 2²⁰ / 3214 = 326 GPUs."""
     waits = [bill(gpus, 32, "beside")["double ring"]["waits"] > 0.001 for gpus in GPUS]
     assert waits == [gpus >= 512 for gpus in GPUS]
+    assert [bill(gpus, 8, "beside")["double ring"]["waits"] > 0.001 for gpus in GPUS] == [False] * len(GPUS)
 
 
 def test_calls_and_merges_cost_0_47_seconds_after_each_tile_and_nothing_beside_the_next():
