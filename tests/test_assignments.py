@@ -140,7 +140,7 @@ def nbgrader(course, *steps):
 def course(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
     lesson, solutions = (read(at / "00_ranks_and_messages.ipynb") for at in (NOTEBOOKS, NOTEBOOKS / "solutions"))
-    two = ("00.exchange", "00.tree_sum")
+    two = ("00.exchange", "00.overlap")
     lesson.cells = [solutions.cells[1], *map(exercises(lesson).get, two)]  # the imports, and two exercises
     (folder / "solutions").mkdir()
     nbformat.write(lesson, folder / "short.ipynb")
@@ -184,7 +184,7 @@ def test_nbgrader_gives_20_points_of_20_for_all_and_what_was_passed_for_half(cou
 def test_feedback_says_why(course):
     pages = {path.parts[-3]: path.read_text(encoding="utf-8") for path in course.glob("feedback/*/*/*.html")}
     assert "00.exchange: passed" in pages["all"]
-    assert "00.tree_sum: not written yet" in pages["half"]
+    assert "00.overlap: not written yet" in pages["half"]
     assert "raised ValueError: too many ranks" in pages["half"]
 
 

@@ -34,6 +34,7 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
+from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
@@ -224,16 +225,20 @@ __all__ = [
     "balanced",
     "bare_block",
     "block_step",
+    "busiest_port",
     "check",
     "dealt",
     "first_buffer",
     "gathered_ahead",
+    "gigabytes",
+    "gradient_job",
     "h100s",
     "hint",
     "in_turn",
     "load",
     "mean_gradient",
     "mlp_step",
+    "naive_all_reduce",
     "patient",
     "posted_ahead",
     "posted_ring",

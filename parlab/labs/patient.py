@@ -51,8 +51,8 @@ def patient(
 
     Args:
         program: returns the sum of `work(comm, piece)` over the pieces of all ranks.
-        number: the patient's number. The patient 0 is that of lesson 00; each other number draws the rank that stalls,
-            and in which of its first four works.
+        number: the patient's number. Rank 5 of patient 0 stalls in its second work; each other number draws the rank
+            that stalls, and in which of its first four works. Lesson 00 has number 18: rank 7, in its second work.
         stall: by how many seconds that work is longer.
         message: for how many seconds a piece travels.
         also: other ranks that stall for as long: {rank: in which of its eight works, from 1}.

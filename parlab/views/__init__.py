@@ -2,8 +2,10 @@
 
 from parlab.views import display
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
+from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.levels import memory_levels
+from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
 from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
 from parlab.views.attention.methods import attention_map, explore_long_sequences
 from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap

@@ -54,7 +54,7 @@ def test_no_peer_comes_at_the_time_at_which_its_own_wait_ended():
             assert not [one for one in case.waits if one[0] == peer and one[3] == came]
 
 
-def test_the_last_fixed_case_is_the_lessons_patient():
+def test_the_last_fixed_case_is_patient_0():
     assert sorted(CASES[-1].waits) == sorted(
         (rank, peer, start // 10**9, came // 10**9) for rank, peer, start, came in log_of(labs.patient())
     )

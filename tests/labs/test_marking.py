@@ -373,7 +373,7 @@ def test_without_nbclient_the_command_says_how_to_get_it(tmp_path, monkeypatch, 
 
 
 LESSONS = sorted(Path("notebooks").glob("0*.ipynb"))
-OF_01 = ["01.reduce_scatter", "01.circulant", "01.hierarchical_all_reduce"]
+OF_01 = ["01.reduce_scatter", "01.circulant"]
 
 
 @pytest.mark.slow

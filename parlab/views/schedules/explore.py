@@ -78,10 +78,8 @@ def _misfit(schedule: str, p: int, m: int, v: int) -> str | None:
     """Why a schedule does not exist for these numbers, in the words of the sliders."""
     if v > 1 and schedule not in CHUNKED:
         return f"it has 1 chunk a rank: v is for {' and '.join(CHUNKED)}"
-    if m < p and schedule not in ("naive", "GPipe"):
-        return f"it wants at least as many microbatches as ranks: m = {m}, p = {p}"
-    if v > 1 and schedule == "1F1B" and m % p:
-        return f"with chunks, microbatches go around in groups of p: m = {m} is not a multiple of {p}"
+    if v > 1 and schedule == "1F1B" and m % max(1, m // p):
+        return f"with chunks, microbatches go around in whole groups of at least p = {p}: m = {m} is not a multiple"
     return None
 
 

@@ -53,7 +53,7 @@ def bubble_prices(
         chunks: a rank, for interleaved 1F1B.
         first: 1F1B, a function of (p, m).
         p: ranks.
-        m: microbatches, a multiple of p.
+        m: microbatches, in whole groups of at least p.
 
     Raises:
         ValueError: a negative time, fewer than 2 ranks or chunks, `kept` without a number of stages, `first` that is no

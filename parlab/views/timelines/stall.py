@@ -88,7 +88,7 @@ def explore_stall(again: Callable[[float, float], Run]) -> Explorer:
     if not callable(again):
         raise ValueError(f"again={again!r:.60}: must be a function again(stall, message) that returns a run")
     controls: dict[str, Any] = {
-        "stall": steps("rank 5 stalls for", STALLS, 20, "{} ms".format),
+        "stall": steps("the stall takes", STALLS, 20, "{} ms".format),
         "message": steps("a message takes", MESSAGES, 2, "{} ms".format),
     }
     return Explorer("explore_stall", controls, lambda stall, message: stall_waits(again(stall / 1e3, message / 1e3)))

@@ -181,7 +181,8 @@ def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
 
     The last line says which ranks never waited, unless they are more than half of all.
     """
-    soon = shown.makespan // 20
+    soon = shown.makespan // 20  # waits so close stand in one line
+    gap = shown.makespan // 40  # a line for a shorter time is not read
     groups: list[list[Wait]] = []
     for wait in waits:
         if groups and wait.start - groups[-1][0].start <= soon:
@@ -195,7 +196,7 @@ def _told(shown: Timeline, waits: list[Wait]) -> list[tuple[Any, str]]:
         told.append((start, f"{_who(group, shown.format)}{f', and still {_pairs(still)}' if still else ''}"))
         free = max(wait.came for wait in waits if wait.start <= last)
         after = groups[number][0].start if number < len(groups) else shown.makespan
-        if after - free > (soon if number < len(groups) else 0):
+        if after - free > (gap if number < len(groups) else 0):
             told.append((free, NOBODY if number < len(groups) else NOBODY + _never(shown, waits)))
     return told
 

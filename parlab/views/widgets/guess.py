@@ -13,7 +13,7 @@ import ipywidgets as widgets
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from parlab.arguments import Rule, checked, finite, one_of, optional, text
+from parlab.arguments import Rule, checked, finite, flag, one_of, optional, text
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import png
 
@@ -32,6 +32,7 @@ class Answer:
     unit: str = ""
     how: str = "computed"
     usual: tuple[float, str] | None = None
+    named: bool = False
     guess: float | None = None
 
     def _rows(self) -> list[tuple[str, float, str]]:
@@ -45,16 +46,22 @@ class Answer:
             return ""
         said = _with_unit(self.guess, self.unit)
         truth = _with_unit(self.truth, self.unit)
-        return f"you said {said}, {self.how} {truth}: {_verdict(self.guess, self.truth)}"
+        if self.named:
+            verdict = "right" if self.guess == self.truth else "it is another one"
+        else:
+            verdict = _verdict(self.guess, self.truth)
+        return f"you said {said}, {self.how} {truth}: {verdict}"
 
     def _because(self) -> str:
         return f"many say {_with_unit(self.usual[0], self.unit)}: {self.usual[1]}" if self.usual else ""
 
-    def __repr__(self) -> str:
-        first = self._verdict() or f"{self.how}: {_with_unit(self.truth, self.unit)}"
-        return "\n".join(filter(None, [self.question, first, self._because()]))
+    def _says(self) -> str:
+        return self._verdict() or f"{self.how}: {_with_unit(self.truth, self.unit)}"
 
-    def _repr_html_(self) -> str:
+    def __repr__(self) -> str:
+        return "\n".join(filter(None, [self.question, self._says(), self._because()]))
+
+    def _bars(self) -> str:
         rows = self._rows()
         largest = max(abs(value) for _, value, _ in rows) or 1.0
         drawn = [value / largest for _, value, _ in rows]  # from −1 to 1: no sum of them overflows
@@ -67,11 +74,16 @@ class Answer:
             shown = escape(_with_unit(value, self.unit))
             cells.append(f"<span>{name}</span><div style='{bar}'></div><span>{shown}</span>")
         grid = "display:grid;grid-template-columns:max-content 1fr max-content;gap:.3em .8em;align-items:center"
+        return f"<div style='{grid}'>{''.join(cells)}</div>"
+
+    def _repr_html_(self) -> str:
         paragraph = "<p style='margin:.4em 0'>"
-        said = [f"{paragraph}{escape(line)}</p>" for line in (self._verdict(), self._because()) if line]
+        bars = "" if self.named else self._bars()  # they compare amounts, and a name is none
+        verdict = self._says() if self.named else self._verdict()
+        said = [f"{paragraph}{escape(line)}</p>" for line in (verdict, self._because()) if line]
         return (
             f"<div class='parlab-answer' style='max-width:760px'>{paragraph}<b>{escape(self.question)}</b></p>"
-            f"<div style='{grid}'>{''.join(cells)}</div>{''.join(said)}</div>"
+            f"{bars}{''.join(said)}</div>"
         )
 
 
@@ -117,6 +129,8 @@ class Prediction(widgets.VBox):
         """The outcome of `draw` as a widget; an error is shown like one, since a button's own go unseen."""
         try:
             made = draw()
+            if isinstance(made, widgets.Widget):
+                return made
             if isinstance(made, Figure):
                 return widgets.Image(value=png(made), format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
             return widgets.HTML(made._repr_html_())
@@ -165,6 +179,7 @@ RULES: Mapping[str, Rule] = {
     "then": optional(_function),
     "usual": optional(_usual),
     "how": lambda name, value: one_of(name, value, HOW),
+    "named": flag,
 }
 
 
@@ -176,6 +191,7 @@ def predict(
     then: Callable[[], Any] | None = None,
     usual: tuple[float, str] | None = None,
     how: str = "computed",
+    named: bool = False,
 ) -> Prediction:
     """Ask the learner for a number, and hide the answer until one was given, or "I don't know".
 
@@ -186,10 +202,11 @@ def predict(
         question: the text of the question.
         truth: the true value, or a function without arguments that finds it; it is called after the answer only.
         unit: the unit of the answer, such as "bytes" or "µs".
-        then: a function without arguments that returns a figure or a film; it is drawn after the answer only.
+        then: a function without arguments that returns a figure, a film or a widget; it is drawn after the answer only.
         usual: the usual wrong guess, and the reasoning that leads there: (56, "a rank sends to each of the others").
         how: the truth was "counted" (messages, bytes, FLOPs), "computed" (by the simulated clock or a formula),
             "measured" (by a watch) or "published". A cell whose truth is measured is not compared: NBVAL_IGNORE_OUTPUT.
+        named: the number is a name, such as a rank's: a guess is right or another one, neither too high nor too low.
 
     Raises:
         ValueError: no question, a truth that is no finite number, or another argument of the wrong kind.
@@ -202,7 +219,7 @@ def predict(
     known = math.nan if callable(truth) else truth
     found = truth if callable(truth) else lambda: known
     usual = None if usual is None else (float(usual[0]), usual[1])
-    return Prediction(Answer(question, known, unit, how, usual), found, then)
+    return Prediction(Answer(question, known, unit, how, usual, named), found, then)
 
 
 def _number(said: str) -> float | None:

@@ -84,7 +84,7 @@ def test_every_control_changes_the_picture():
         ({"transfer": -1}, "transfer=-1", "at least 0"),
         ({"chunks": 1}, "chunks=1", "at least 2"),
         ({"p": 1}, "p=1", "at least 2"),
-        ({"m": 6}, "m=6", "multiple"),
+        ({"m": 9}, "m=9", "multiple"),
         ({"first": "1F1B"}, "first='1F1B'", "must be a function of (p, m)"),
         ({"kept": {4: KEPT[4]}}, "kept=", "what is kept on each of 8"),
         ({"kept": {4: KEPT[8], 8: KEPT[8]}}, "kept=", "each of the 4 stages"),

@@ -38,8 +38,11 @@ def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_mee
     assert film.lines == [
         "0 s: no rank waits for another",
         "18.0 ms: rank 6 waits for rank 5; from 20.0 ms, 4 for 5",
+        "24.0 ms: no rank waits for another",
         "28.0 ms: rank 7 waits for rank 6; from 30.0 ms, 3 for 4",
+        "34.0 ms: no rank waits for another",
         "38.0 ms: rank 0 waits for rank 7; from 40.0 ms, 2 for 3",
+        "44.0 ms: no rank waits for another",
         "48.0 ms: rank 1 waits for rank 0",
         "54.0 ms: no rank waits for another; rank 5 never did",
     ]

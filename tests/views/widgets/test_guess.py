@@ -125,6 +125,11 @@ def test_a_figure_and_a_film_follow_the_answer():
     assert film.value == "<svg>blocks travel</svg>"
 
 
+def test_a_widget_follows_the_answer_as_it_is():
+    made = ipywidgets.VBox()
+    assert shown(answered(asked(then=lambda: made), "3"))[1] is made
+
+
 def test_an_error_of_the_truth_or_of_the_figure_is_shown():
     answer, drawn = shown(answered(asked(lambda: [][1], then=lambda: {}["<rank>"]), "3"))
     assert answer.value == "<pre>IndexError: list index out of range</pre>"
@@ -172,6 +177,15 @@ def test_the_text_of_the_lesson_is_text():
 )
 def test_the_verdict_compares(said, truth, verdict):
     assert repr(Answer("How many?", float(truth), guess=float(said))).endswith(f": {verdict}")
+
+
+@pytest.mark.parametrize(("said", "verdict"), [(3.0, "it is another one"), (7.0, "right")])
+def test_a_rank_that_is_guessed_is_right_or_another_one_and_has_no_bar(said, verdict):
+    made = views.predict("Which rank?", 7, usual=(4, "it stands alone"), named=True).answer(said)
+    assert repr(made) == f"Which rank?\nyou said {said:.0f}, computed 7: {verdict}\nmany say 4: it stands alone"
+    assert f"computed 7: {verdict}" in made._repr_html_()
+    assert "width:" not in made._repr_html_().partition("max-width:760px")[2]
+    assert "computed: 7" in views.predict("Which rank?", 7, named=True).answer()._repr_html_()
 
 
 def test_a_truth_that_is_found_to_be_no_number_is_refused():

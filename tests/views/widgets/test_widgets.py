@@ -22,6 +22,7 @@ from tests.views.drawn import artists, check_controls, title
 EXPLORERS = {
     "two ranks": views.explore_two_ranks,
     "collectives": views.explore_collectives,
+    "all-reduce seconds": views.explore_all_reduce_seconds,
     "tensor": views.explore_tensor,
     "zero": views.explore_zero,
 }
@@ -44,9 +45,11 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
     [
         (views.explore_two_ranks, views.two_ranks),
         (views.explore_collectives, views.collectives),
+        (views.explore_all_reduce_seconds, views.all_reduce_seconds),
         (views.explore_ring_overlap, views.ring_overlap),
         (views.explore_ring_bill, views.ring_bill),
         (views.explore_ring_seconds, views.ring_seconds),
+        (views.explore_links, views.link_bill),
         (views.explore_long_sequences, views.attention_map),
         (views.explore_schedules, views.pipeline),
         (views.explore_bubble_prices, views.bubble_prices),

@@ -1,0 +1,60 @@
+"""All-reduce times in plain seconds: the curves are those of the clock, and the crossing is where both meet."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, views
+from parlab.views.all_reduce.clock import all_reduce_time
+from parlab.views.all_reduce.seconds import BANDWIDTH, LATENCY, RANKS, crosses_at, ways
+from tests.views.drawn import check_refused, check_text, title
+
+
+def curves(ranks, latency=LATENCY):
+    """The drawn curves by name: (bytes, picoseconds)."""
+    (axes,) = views.all_reduce_seconds(ranks, latency).axes
+    return {line.get_gid(): line.get_data() for line in axes.lines if line.get_gid() in ways(ranks)}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner"])
+def test_a_curve_has_the_times_of_the_clock_on_equal_links(ranks, name):
+    nbytes, drawn = curves(ranks)[name]
+    clock = all_reduce_time(name, ranks, np.asarray(nbytes), Cluster.uniform(LATENCY, BANDWIDTH))
+    assert drawn == pytest.approx(clock, rel=1e-9)
+
+
+def test_the_double_tree_takes_2_log2_p_latencies_and_sends_2_n():
+    nbytes, drawn = curves(16)["tree"]
+    assert drawn == pytest.approx(1e12 * (8 * 9.6e-6 + 2 * nbytes / 25e9), rel=1e-9)
+
+
+def test_the_crossing_of_8_ranks_is_576_kb_and_goes_with_the_latency():
+    """3α + 3nβ = 6α + 1.75nβ at n = 2.4 α/β."""
+    assert crosses_at(8, 9.6e-6) == pytest.approx(2.4 * 9.6e-6 * 25e9)
+    assert crosses_at(8, 2 * 9.6e-6) == pytest.approx(1.152e6)
+    (axes,) = views.all_reduce_seconds(8).axes
+    (diamond,) = (line for line in axes.lines if line.get_gid() == "crossing")
+    (x,), (y,) = diamond.get_data()
+    for name in ("recursive_doubling", "rabenseifner"):
+        assert y == pytest.approx(all_reduce_time(name, 8, np.array([x]), Cluster.uniform(LATENCY, BANDWIDTH))[0])
+
+
+def test_1_kib_on_1024_ranks_takes_19_6_ms_in_a_ring_and_0_19_in_a_tree():
+    rows = {line[:25].strip(): line.split() for line in str(views.all_reduce_seconds(1024)).splitlines()[2:]}
+    assert rows["ring"][-4:-2] == ["19.6", "ms"]
+    assert rows["NCCL's double tree, about"][-4:-2] == ["192", "µs"]
+
+
+def test_two_ranks_have_no_crossing_and_without_latency_few_bytes_win():
+    assert title(views.all_reduce_seconds(2)) == "2 ranks: few steps win at every size"
+    assert title(views.all_reduce_seconds(8, 0)) == "8 ranks: few bytes win"
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_all_words_stand_in_the_picture(ranks):
+    check_text(views.all_reduce_seconds(ranks))
+
+
+def test_other_ranks_and_latencies_are_refused():
+    check_refused(lambda: views.all_reduce_seconds(12), "ranks=12", "2, 4, 8")
+    check_refused(lambda: views.all_reduce_seconds(8, -1), "latency=-1", "at least 0")
