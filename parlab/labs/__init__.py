@@ -54,6 +54,7 @@ from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
+from parlab.labs.zero_step import passes, zero_step
 
 ROOMS = (
     ranks,
@@ -239,6 +240,7 @@ __all__ = [
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
+    "passes",
     "patient",
     "posted_ahead",
     "posted_ring",
@@ -253,6 +255,7 @@ __all__ = [
     "tokens_on",
     "tokens_that_hide",
     "yours",
+    "zero_step",
     "zigzag_ring",
     "zigzag_rule",
 ]
