@@ -40,7 +40,16 @@ from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
-from parlab.labs.ring_clock import attends, dealt, h100s, same_as_one, tokens_on
+from parlab.labs.ring_clock import (
+    RING_GUESSES,
+    attends,
+    dealt,
+    h100s,
+    same_as_one,
+    tokens_on,
+    tokens_that_hide,
+    zigzag_ring,
+)
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
@@ -209,6 +218,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "RING_GUESSES",
     "Exercise",
     "Review",
     "arrays_of_step",
@@ -245,8 +255,10 @@ __all__ = [
     "summary",
     "to_blame",
     "tokens_on",
+    "tokens_that_hide",
     "two_arguments",
     "yours",
     "zero_step",
+    "zigzag_ring",
     "zigzag_rule",
 ]
