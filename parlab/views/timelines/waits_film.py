@@ -160,9 +160,9 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
     for span in shown.computes:
         if span.end > span.start:
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
-            text = shown.format(span.end - span.start) if [span] == longest and width > LONGEST else ""
+            time = shown.format(span.end - span.start) if [span] == longest and width > LONGEST else ""
             color = theme.KINDS["compute"].color
-            marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, color, text, "small")
+            marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, color, time, "small")
     for wait in shown.waits:
         x, width = film.x(wait.came), film.x(wait.end) - film.x(wait.came)
         if width > 1:

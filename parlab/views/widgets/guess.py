@@ -105,7 +105,8 @@ class Prediction(widgets.VBox):
         unit = [widgets.Label(asked.unit)] if asked.unit else []
         wraps = widgets.Layout(flex_flow="row wrap")  # on a telephone the row has no room for all
         row = widgets.HBox([self.field, *unit, self.compare, self.pass_by], layout=wraps)
-        super().__init__([widgets.HTML(f"<b>{escape(asked.question)}</b>"), row, self.note])
+        self.title = widgets.HTML(f"<b>{escape(asked.question)}</b>")
+        super().__init__([self.title, row, self.note])
         self.add_class("parlab-predict")
 
     def _compare(self, _: Any) -> None:
@@ -120,7 +121,7 @@ class Prediction(widgets.VBox):
         self.guess = guess
         if self.later:
             said = "" if guess is None else f"You said {_with_unit(guess, self.asked.unit)}. "
-            self.children = [self.children[0], widgets.Label(said + self._where())]
+            self.children = [self.title, widgets.Label(said + self._where())]
             return
         self.note.value = "One moment: it is being drawn."
         self.children = [self._drawn(lambda: self.answer(guess)), *([self._drawn(self.then)] if self.then else [])]
