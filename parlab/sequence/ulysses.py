@@ -1,7 +1,7 @@
 """Ulysses: an all-to-all turns shards into heads, each rank attends its heads over all tokens, and another turns back.
 
-    to_heads     all H heads of S/P tokens -> H/P heads of all S tokens; if H = P, rank r sends each rank j its head j of
-                 these tokens, and gets head r of theirs
+    to_heads     all H heads of S/P tokens -> H/P heads of all S tokens; if H = P, rank r sends each rank j head j of
+                 its tokens, and gets head r of theirs
     attend       as one rank would with a whole sequence; no message
     to_tokens    H/P heads of all S tokens -> all H heads of S/P tokens
 
