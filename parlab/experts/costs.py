@@ -81,7 +81,7 @@ def copies_to_ranks(num_experts: int, k: int, size: int) -> Fraction:
     Raises:
         ValueError: as `copies_to_experts`.
 
-    >>> round(float(copies_to_ranks(256, 8, 8)), 2)  # a node is one place: between 8 nodes, DeepSeek-V3's numbers without its limit
+    >>> round(float(copies_to_ranks(256, 8, 8)), 2)  # between 8 nodes: DeepSeek-V3's, without its limit
     4.63
     """
     _checked_choice(num_experts, k, size)
