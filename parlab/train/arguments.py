@@ -21,7 +21,7 @@ from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
 
 
-class Settings(NamedTuple):
+class TrainSettings(NamedTuple):
     """How a `Trainer` trains: some of its arguments, by their names."""
 
     zero: int
@@ -49,7 +49,7 @@ def is_integral(x: Array) -> bool:
     return bool(namespace(x).isdtype(x.dtype, "integral"))
 
 
-def check_each_setting(settings: Settings) -> None:
+def check_each_setting(settings: TrainSettings) -> None:
     """Refuse a value that a setting cannot have."""
     if whole("zero", settings.zero, 0) > 3:
         raise ValueError(f"zero={settings.zero}: the stages are 0, 1, 2 and 3")
@@ -82,7 +82,7 @@ def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
     check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
 
 
-def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: Settings) -> None:
+def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: TrainSettings) -> None:
     """Refuse a schedule that cannot run here, and settings that exclude each other."""
     zero, (_, pp, cp, tp) = settings.zero, mesh.sizes.values()
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, config.num_hidden_layers

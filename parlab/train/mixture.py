@@ -22,7 +22,7 @@ from parlab.nn.moe import asked_loads
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Stage, Weights
 from parlab.tensor import SummedOverTokens
-from parlab.train.arguments import Settings
+from parlab.train.arguments import TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.world import Comm
 
@@ -63,7 +63,7 @@ class BatchExperts(ExpertParallel):
 
 
 def mixture_maker(
-    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: Settings, made: dict[int, BatchExperts]
+    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: TrainSettings, made: dict[int, BatchExperts]
 ) -> Callable[[str], Stage] | None:
     """Makes the mixture of experts of a layer from the layer's prefix, and puts it into `made`, by layer; None: the
     model has none."""
@@ -85,7 +85,7 @@ def mixture_maker(
     return mixture
 
 
-def groups_of_tokens(mesh: Mesh, settings: Settings) -> list[Comm]:
+def groups_of_tokens(mesh: Mesh, settings: TrainSettings) -> list[Comm]:
     """The groups over which this rank's tokens become all tokens."""
     return [mesh.data, *([mesh.tp] if settings.sequence_parallel else [])]
 

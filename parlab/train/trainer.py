@@ -21,7 +21,14 @@ from parlab.arrays import Array
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Schedule, one_f_one_b, partition
-from parlab.train.arguments import Settings, check_batch, check_each_setting, check_layers, check_model, check_settings
+from parlab.train.arguments import (
+    TrainSettings,
+    check_batch,
+    check_each_setting,
+    check_layers,
+    check_model,
+    check_settings,
+)
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import is_expert, owner_in_copy
 from parlab.train.parts import Parts
@@ -103,7 +110,7 @@ class Trainer(Parts):
         instance("schedule", schedule, Schedule)
         if layout is None:
             layout = "contiguous" if attention == "ulysses" else "zigzag"
-        settings = Settings(
+        settings = TrainSettings(
             zero=zero,
             attention=attention,
             layout=layout,
