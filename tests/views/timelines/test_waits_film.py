@@ -61,14 +61,10 @@ def test_the_clock_has_a_time_each_20_ms_and_the_last_and_the_stall_has_its_own(
 
 
 def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
-    stalls, well = (views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0))
-    assert [
-        "14.0 ms" in ["".join(part.itertext()) for part in tree_of(one).iter("text")] for one in (stalls, well)
-    ] == [
-        True,
-        False,
-    ]
-    assert "8 ms" not in ["".join(part.itertext()) for part in tree_of(well).iter("text")]
+    films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
+    stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
+    assert stalls.count("14 ms") == 1
+    assert "8 ms" not in well
 
 
 def test_a_message_is_seen_between_its_discs_at_its_whole_width():
