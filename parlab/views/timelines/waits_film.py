@@ -18,7 +18,7 @@ HEIGHT, LEGEND = 312, 24
 MIDDLE, RADIUS, DISC, BOW = complex(138, 168), 104, 16, 34  # of the ring and of a rank; how far an arrow bows out
 ENDS = (318, 606)  # of the lanes
 BAR, LETTER = 22, (20, 14)  # heights and widths
-LONGEST = 44  # wide is a work that has room for its time
+WIDE = 7.5  # a letter of the time in a work
 NOBODY = "no rank waits for another"
 RED = "#E0312E"  # theme.ALARM, brighter: it must be seen on a dark page too
 
@@ -160,7 +160,9 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
     for span in shown.computes:
         if span.end > span.start:
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
-            time = shown.format(span.end - span.start) if [span] == longest and width > LONGEST else ""
+            number, unit = shown.format(span.end - span.start).split()
+            time = f"{float(number):g} {unit}" if [span] == longest else ""
+            time = time if WIDE * len(time) < width else ""
             color = theme.KINDS["compute"].color
             marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, color, time, "small")
     for wait in shown.waits:
