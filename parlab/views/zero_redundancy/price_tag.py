@@ -152,7 +152,7 @@ def _price(
     device, node = cluster.device_of(0), cluster.ranks_per_node
     bandwidth = cluster.intra.bandwidth
     if node < P:  # a ring through each card: together they pass what one ring would
-        checked_ranks_per_node(node, False, P)
+        checked_ranks_per_node(node, P)
         bandwidth = min(bandwidth, node * cluster.inter.bandwidth)
     a_token = 2 * params / device.flops  # seconds of a forward; a backward takes twice as long
     itemsize = {"weights": state.weight, "gradients": state.gradient}
