@@ -4,6 +4,7 @@ import pytest
 
 from parlab import views
 from parlab.sequence import AttentionShape, method_times, ring_cost, step_time, ulysses_cost
+from parlab.views.attention import links
 from parlab.views.attention.links import GROUPS, LINKS, NODES, NVLINK, PARTS, PCIE, PUBLISHED_ON_L20S, STEPS, TOKENS
 from parlab.world import DGX_A100, DGX_H100
 from tests.views.drawn import artists, boxes, check_controls, check_refused, check_text, title
@@ -39,17 +40,21 @@ def test_ulysses_sends_a_quarter_of_the_rings_bytes_on_both_machines():
     assert sent / DGX_A100.intra.bandwidth == pytest.approx(0.8e-3, abs=0.05e-3)
 
 
-def test_on_nvlink_the_ring_takes_17_ms_longer_14_times_the_least_and_on_pcie_ulysses_waits_118_at_most_2_gb_a_second():
+def test_on_nvlink_the_rings_7_steps_cost_18_ms_15_times_the_least_and_on_pcie_ulysses_waits_118_at_2_gb_a_second():
     longer = 1000 / A100[1] - 1000 / A100[8]
-    assert (longer, longer / 7 / (step_time(THEIRS, 8, DGX_A100) / 1e9)) == (
-        pytest.approx(17.2, abs=0.05),
-        pytest.approx(14, abs=0.5),
-    )
+    steps = longer + 1000 * ulysses_cost(THEIRS, 8).nbytes / DGX_A100.intra.bandwidth
+    assert (longer, steps) == (pytest.approx(17.2, abs=0.05), pytest.approx(18.0, abs=0.05))
+    assert steps / 7 / (step_time(THEIRS, 8, DGX_A100) / 1e9) == pytest.approx(15, abs=0.5)
     waits = 1000 / L20[8] - 1000 / L20[1]
     assert (waits, ulysses_cost(THEIRS, 8).nbytes / waits / 1e6) == (
         pytest.approx(118, abs=0.5),
         pytest.approx(2.0, abs=0.05),
     )
+
+
+def test_the_steps_that_go_save_3_7_then_0_95_then_0_5_ms_each():
+    saved = [(1000 / A100[u] - 1000 / A100[2 * u]) / (8 // u - 4 // u) for u in (1, 2, 4)]
+    assert saved == [pytest.approx(3.69, abs=0.005), pytest.approx(0.95, abs=0.005), pytest.approx(0.52, abs=0.005)]
 
 
 @pytest.mark.parametrize("tokens", PUBLISHED_ON_L20S)
@@ -67,9 +72,32 @@ def test_at_three_times_the_least_groups_of_8_win_on_nvlink_of_2_on_pcie_and_of_
     assert [fastest(link, tokens, 3) for link in (NVLINK, PCIE, NODES)] == ["Ulysses", "USP 2", "USP 8"]
 
 
-def test_at_25_times_the_least_all_gather_has_the_prompt_and_at_1_on_pcie_the_ring():
-    assert [fastest(NODES, 131072, step) for step in STEPS] == ["USP 8", "USP 8", "USP 8", "all-gather"]
-    assert fastest(PCIE, 131072, 1) == "ring"
+@pytest.mark.parametrize(
+    ("step", "nvlink", "pcie", "nodes"),
+    [
+        (1, ["USP 4"] + 3 * ["Ulysses"], 2 * ["USP 2"] + 2 * ["ring"], 4 * ["USP 8"]),
+        (10, 4 * ["Ulysses"], 4 * ["USP 2"], ["Ulysses"] + 3 * ["USP 8"]),
+        (25, 4 * ["Ulysses"], 4 * ["all-gather"], ["Ulysses"] + 3 * ["all-gather"]),
+    ],
+)
+def test_at_other_costs_of_a_step_these_ways_win(step, nvlink, pcie, nodes):
+    for link, expected in ((NVLINK, nvlink), (PCIE, pcie), (NODES, nodes)):
+        assert [fastest(link, tokens, step) for tokens in TOKENS] == expected
+
+
+def test_with_2_kv_heads_all_gather_wins_everywhere_and_with_4_on_nvlink(monkeypatch):
+    monkeypatch.setattr(links, "G", 2)
+    assert {fastest(link, tokens, 3) for link in LINKS for tokens in TOKENS} == {"all-gather"}
+    found = total(NODES, 131072, 3)
+    assert (found["all-gather"], found["USP 8"]) == (pytest.approx(14.15, abs=0.01), pytest.approx(14.38, abs=0.01))
+    monkeypatch.setattr(links, "G", 4)
+    assert {fastest(NVLINK, tokens, 3) for tokens in TOKENS} == {"all-gather"}
+    assert [fastest(NODES, tokens, 3) for tokens in TOKENS] == ["all-gather", "USP 8", "USP 8", "USP 8"]
+
+
+def test_with_32_kv_heads_the_ring_through_two_nodes_takes_41_6_ms():
+    shape = AttentionShape(131072, 32, 32, 128, 2)
+    assert method_times(shape, 16, DGX_H100, 0.65, step=3)["ring"].picoseconds / 1e9 == pytest.approx(41.6, abs=0.05)
 
 
 def test_in_two_nodes_the_ring_waits_for_nothing_and_its_15_further_steps_cost_4_9_ms():
