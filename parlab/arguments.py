@@ -1,8 +1,8 @@
 """Checks of arguments, for all rooms.
 
 A rule is a function `rule(name, value)` that raises a ValueError with the argument's name, its value, and what would be
-right. Each room keeps one table of rules by argument name; `@checked(RULES)` applies it to a function's arguments, and
-`check_fields(self, RULES)` to a record's fields:
+right. A public function calls the rules of its arguments first. Where a room has many functions with the same arguments
+(`views`), it keeps a table of rules by argument name, and `@checked(RULES)` applies them:
 
 >>> from functools import partial
 >>> RULES = {"size": partial(whole, least=1), "causal": flag, "scale": optional(positive)}
@@ -16,7 +16,6 @@ ValueError: causal='no': must be True or False
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -49,14 +48,6 @@ def checked(rules: Mapping[str, Rule]) -> Callable[[Function], Function]:
         return checked_function  # type: ignore[return-value]
 
     return decorate
-
-
-def check_fields(record: Any, rules: Mapping[str, Rule]) -> None:
-    """Each field of a dataclass or NamedTuple whose name stands in `rules` passes its rule."""
-    names = record._fields if hasattr(record, "_fields") else [field.name for field in dataclasses.fields(record)]
-    for name in names:
-        if name in rules:
-            rules[name](name, getattr(record, name))
 
 
 def optional(rule: Rule) -> Rule:

@@ -107,6 +107,17 @@ def test_copies_have_no_outputs_but_those_of_the_first_screen(tmp_path):
     assert update(tmp_path / "shipped", tmp_path / "work") == []
 
 
+def test_a_guess_on_the_first_screen_has_no_output_that_names_the_truth(tmp_path):
+    made = notebook("picture", 'views.predict("Which rank?", 7)')
+    for cell in made.cells:
+        cell.execution_count, cell.outputs = 1, [nbformat.v4.new_output("stream", text="computed: 7")]
+    write(tmp_path / "shipped" / "00.ipynb", made)
+    update(tmp_path / "shipped", tmp_path / "work")
+    picture, guess = read(tmp_path / "work" / "00.ipynb").cells
+    assert picture.outputs == made.cells[0].outputs
+    assert (guess.execution_count, guess.outputs) == (None, [])
+
+
 def test_the_code_of_a_guess_is_folded_in_the_copies_for_it_names_the_usual_wrong_one(tmp_path):
     write(tmp_path / "shipped" / "00.ipynb", notebook("late = 3", 'views.predict("When?", late, usual=(1, "no wait"))'))
     update(tmp_path / "shipped", tmp_path / "work")

@@ -1,9 +1,9 @@
 """Open the laboratory on copies of the notebooks that are yours: `python -m tools.open_lab`.
 
 The folder `work` gets a copy of each, without outputs, because they would give away what a lesson asks about. Only the
-first screen, above the first `##` heading, keeps its pictures. A new edition replaces a copy that nobody has changed.
-If the copy has changes, it stays as it is, and the new edition is written beside it as `NAME_2.ipynb`, with the answers
-of the old copy, exercise by exercise.
+first screen, above the first `##` heading, keeps its pictures, but not the outputs of its guesses. A new edition
+replaces a copy that nobody has changed. If the copy has changes, it stays as it is, and the new edition is written
+beside it as `NAME_2.ipynb`, with the answers of the old copy, exercise by exercise.
 """
 
 import argparse
@@ -75,13 +75,16 @@ def carry_over(old: NotebookNode, new: NotebookNode) -> list[str]:
 
 
 def _hide_answers(notebook: NotebookNode) -> None:
-    """Drop every output below the first screen, and fold the code of guesses: it names the usual wrong one."""
+    """Drop the outputs of guesses and all below the first screen; fold the code of guesses: it names the wrong one."""
     first_screen = True
     for cell in notebook.cells:
         first_screen = first_screen and not cell.source.startswith("## ")
-        if cell.cell_type == "code" and not first_screen:
+        if cell.cell_type != "code":
+            continue
+        guess = "views.predict(" in cell.source
+        if guess or not first_screen:
             cell.outputs, cell.execution_count = [], None
-        if cell.cell_type == "code" and "views.predict(" in cell.source:
+        if guess:
             cell.source = f"{ASKS}\n{cell.source}"
             cell.metadata["jupyter"] = {"source_hidden": True}  # of which JupyterLab shows the first line
 

@@ -14,7 +14,6 @@ from parlab.experts.costs import (
     copies_inside,
     copies_to_experts,
     copies_to_limited_nodes,
-    copies_to_nodes,
     copies_to_ranks,
     dropped_share,
     exchange_seconds,

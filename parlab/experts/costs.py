@@ -81,21 +81,12 @@ def copies_to_ranks(num_experts: int, k: int, size: int) -> Fraction:
     Raises:
         ValueError: as `copies_to_experts`.
 
-    >>> round(float(copies_to_ranks(256, 8, 8)), 2)  # between 8 nodes, DeepSeek-V3's numbers without its limit
+    >>> round(float(copies_to_ranks(256, 8, 8)), 2)  # between 8 nodes: DeepSeek-V3's, without its limit
     4.63
     """
     _checked_choice(num_experts, k, size)
     m = num_experts // size
     return (size - 1) * (1 - Fraction(math.comb(num_experts - m, k), math.comb(num_experts, k)))
-
-
-def copies_to_nodes(num_experts: int, k: int, nodes: int) -> Fraction:
-    """Mean nodes but its own that a token reaches, with one copy each: `copies_to_ranks`, where a node is one place.
-
-    >>> round(float(copies_to_nodes(256, 8, 8)), 2)
-    4.63
-    """
-    return copies_to_ranks(num_experts, k, nodes)
 
 
 def copies_to_limited_nodes(num_experts: int, k: int, size: int, limit: int) -> Fraction:

@@ -34,17 +34,28 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
+from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
-from parlab.labs.ring_clock import attends, dealt, h100s, same_as_one, tokens_on
+from parlab.labs.ring_clock import (
+    RING_GUESSES,
+    attends,
+    dealt,
+    h100s,
+    same_as_one,
+    tokens_on,
+    tokens_that_hide,
+    zigzag_ring,
+)
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
+from parlab.labs.zero_step import passes, zero_step
 
 ROOMS = (
     ranks,
@@ -207,6 +218,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "RING_GUESSES",
     "Exercise",
     "Review",
     "arrays_of_step",
@@ -217,6 +229,7 @@ __all__ = [
     "block_step",
     "busiest_port",
     "check",
+    "closer",
     "dealt",
     "first_buffer",
     "gathered_ahead",
@@ -229,6 +242,7 @@ __all__ = [
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
+    "passes",
     "patient",
     "posted_ahead",
     "posted_ring",
@@ -241,6 +255,10 @@ __all__ = [
     "summary",
     "to_blame",
     "tokens_on",
+    "tokens_that_hide",
+    "two_arguments",
     "yours",
+    "zero_step",
+    "zigzag_ring",
     "zigzag_rule",
 ]

@@ -52,10 +52,11 @@ def patient(
     Args:
         program: returns the sum of `work(comm, piece)` over the pieces of all ranks.
         number: the patient's number. Rank 5 of patient 0 stalls in its second work; each other number draws the rank
-            that stalls, and in which of its first four works. Lesson 00 has number 18: rank 7, in its second work.
+            that stalls, and in which of its first four works. Lesson 00 has number 18.
         stall: by how many seconds that work is longer.
         message: for how many seconds a piece travels.
-        also: other ranks that stall for as long: {rank: in which of its eight works, from 1}.
+        also: other ranks that stall for as long: {rank: in which of its eight works, from 1}. The patient's own rank,
+            named here, stalls in this work instead.
 
     Raises:
         ValueError: a program that cannot be called, a number or a stall below 0, a message that takes no time, or a

@@ -49,7 +49,7 @@ GROWING = [Case(p, m, executed=p < 4 or (p, m) == (7, 15)) for p in range(2, 8) 
 
 
 def listing(p: int, m: int) -> Schedule:
-    """PyTorch 2.15's list of 1F1B, in `torch.distributed.pipelining._schedule_visualizer`; it cannot run."""
+    """PyTorch's list of 1F1B (tested: 2.13.0), from its `pipelining._schedule_visualizer`; it cannot run."""
     *others, last = one_f_one_b(p, m).actions
     renumbered = [action._replace(microbatch=action.microbatch + (action.kind == "F")) for action in last]
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")

@@ -135,8 +135,22 @@ def _stands_still(done: Run) -> str:
     first = min(done.timeline.waits, key=lambda wait: (wait.start, wait.rank), default=None)
     if first is None:
         return "a rank does something else, too, that takes time"
+    late = _end_posted_late(done)
+    if late:
+        return late
     start, end = map(done.timeline.format, (first.start, first.end))
     return f"from {start} to {end} rank {first.rank} does not work: it stands still until a message has passed"
+
+
+def _end_posted_late(done: Run) -> str:
+    """Which end of the first message was posted long after the other; "" if both were posted at the same time."""
+    shown = done.timeline
+    message = min(shown.transfers, key=lambda t: (t.ready, t.dst))
+    send, receive = shown.held_by_name(message.src)["sent"][0][0], shown.held_by_name(message.dst)["received"][0][0]
+    if send == receive:
+        return ""
+    rank, end, posted = (message.dst, "receive", receive) if send < receive else (message.src, "send", send)
+    return f"rank {rank} posted its {end} at {shown.format(posted)} only; both ends must be there"
 
 
 OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))

@@ -130,10 +130,10 @@ def _known_masks(rank: int, source: int, wanted: Any) -> dict[str, Any]:
         }
     chosen = np.s_[:, :half] if rank > source else np.s_[half:]
     masked[chosen] = np.tril(everything[chosen])
-    lower = "of a lower rank all queries see the early keys, of a higher one the late queries see all keys"
+    ask = f"which piece of rank {source} lies before which piece of rank {rank}?"
     return {
-        f"the two cases are swapped: {lower}": late_queries if rank > source else early_keys,
-        f"the wrong half of the tile: {lower}": ~wanted,
+        f"the two cases are swapped: {ask}": late_queries if rank > source else early_keys,
+        f"the wrong half of the tile: {ask}": ~wanted,
         "half of the tile is later than its queries: nobody sees it": everything,
         "the right half, but it needs no mask: there every query sees every key": masked,
         "a mask by places in the shards: a tile of two ranks needs none, half of it is seen whole": np.tril(everything),

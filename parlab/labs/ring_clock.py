@@ -8,6 +8,8 @@ the peak (Shah et al. 2024, "FlashAttention-3", figure 5). Latency is left out.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -15,11 +17,17 @@ from typing import Any
 from parlab.arguments import flag, whole
 from parlab.arrays import Array, default_namespace, namespace
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, pair_flops, shard, unshard
-from parlab.world import DGX_H100, Cluster, Comm, Link, Run, per_rank
+from parlab.world import DGX_H100, Cluster, Comm, Link, Run, per_rank, run
 
 MODEL = AttentionShape(S=2**20, H=32, G=32, D=128, itemsize=2)
 ROW, NUMBERS, ITEMSIZE = 64, 8, 8  # the tokens that a row stands for; its numbers, in float64
 PAIR = 4 * NUMBERS  # operations of a pair of rows
+RING_GUESSES = {  # the usual wrong guesses of lesson 02, and the reasoning that leads there
+    "mask": (2.0, "half of the pairs are work"),
+    "tokens": (12.9, "there a tile takes as long as a hop"),
+    "one ring": (1.75, "the GPUs share the work"),
+    "double ring": (1.75, "all messages are hidden"),
+}
 
 
 def h100s(ranks_per_node: int = 1, *, free: bool = False) -> Cluster:
@@ -71,6 +79,38 @@ def attends(comm: Comm, pairs: int, layout: str | None = None) -> AbstractContex
     return comm.compute("ring" if layout is None else f"ring, causal=True, layout={layout}", flops=PAIR * pairs)
 
 
+def zigzag_ring(
+    ring: Callable[..., Any], merge: Callable[..., Any], rule: Callable[..., Any], attend: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Causal attention of zigzag shards, composed of the parts that a learner writes in lesson 02.
+
+    Args:
+        ring: `ring(comm, kv, attend_to, merge)`, of the exercise 02.ring.
+        merge: of the exercise 02.merge.
+        rule: `rule(rank, source, length)`, of the exercise 02.zigzag_tile.
+        attend: `attend(q, k, v, causal)` returns (out, lse) of queries, keys and values `[rows, numbers]`.
+
+    Returns:
+        the program of a rank: `program(comm, q, k, v)` returns (out, lse) of its shards `[rows, numbers]`.
+    """
+
+    def program(comm: Comm, q: Array, k: Array, v: Array) -> Any:
+        xp = namespace(q)
+
+        def attend_to(source: int, kv: tuple[Array, Array]) -> tuple[Array, Array]:
+            rows, keys, causal = rule(comm.rank, source, len(q))
+            mine, theirs, values = q[rows], kv[0][keys], kv[1][keys]
+            n = len(mine)
+            out, lse = xp.zeros_like(q), xp.full(len(q), -xp.inf, dtype=q.dtype)  # of rows that the tile skips
+            with attends(comm, n * (n + 1) // 2 if causal else n * len(theirs), layout="zigzag"):
+                out[rows], lse[rows] = attend(mine, theirs, values, causal)
+            return out, lse
+
+        return ring(comm, (k, v), attend_to, merge)
+
+    return program
+
+
 def dealt(x: Array, gpus: int = 4, layout: str = "contiguous") -> Any:
     """The rows of `x` `[rows, numbers]`, dealt out to ranks: an argument of `run`.
 
@@ -85,3 +125,22 @@ def same_as_one(done: Run, out: Array, layout: str = "contiguous") -> bool:
     made = unshard([found for found, _ in done.results], layout, axis=0)
     xp = namespace(out)
     return bool(xp.max(xp.abs(made - out)) <= 1e-12 * xp.max(xp.abs(out)))
+
+
+def tokens_that_hide(program: Callable[..., Any]) -> int:
+    """The fewest tokens on each of four H100s with which a `zigzag_ring` waits nowhere, in steps of 128.
+
+    Raises:
+        ValueError: it waits with 65 536 tokens on each, too.
+    """
+
+    def hidden(rows: int) -> bool:
+        shards = dealt(default_namespace().zeros((4 * rows, NUMBERS)), layout="zigzag")
+        shown = run(program, 4, shards, shards, shards, cluster=h100s()).timeline
+        return all(shown.makespan == shown.busy(rank) for rank in range(4))
+
+    tried = range(64, 1025, 2)  # zigzag halves the rows of a shard
+    found = bisect_left(tried, True, key=hidden)
+    if found == len(tried):
+        raise ValueError(f"program={program!r:.60}: waits for messages with {tried[-1] * ROW} tokens on each rank")
+    return tried[found] * ROW

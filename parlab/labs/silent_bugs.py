@@ -21,7 +21,7 @@ from parlab.labs.wrong import Wrong
 from parlab.nn import IGNORED, AdamW, Llama, LlamaConfig, MarkovSource
 from parlab.nn.embedding import number_of_targets
 from parlab.nn.optimizer import clip_gradients
-from parlab.tensor import SequenceParallelNorm
+from parlab.tensor import SummedOverTokens
 from parlab.train import Mesh, Trainer
 from parlab.train.step import microbatches
 from parlab.world import Comm, run
@@ -54,9 +54,9 @@ def norms_not_summed(trainer: Trainer) -> None:
     """Under sequence parallelism, the gradient of a norm stays that of one rank's tokens."""
     for block in trainer.model.blocks:
         for name, part in block.parts.items():  # type: ignore[attr-defined]
-            if isinstance(part, SequenceParallelNorm):
-                block.parts[name] = part.norm  # type: ignore[attr-defined]
-                setattr(block, name, part.norm)
+            if isinstance(part, SummedOverTokens):
+                block.parts[name] = part.inside  # type: ignore[attr-defined]
+                setattr(block, name, part.inside)
 
 
 def heads_not_summed(trainer: Trainer) -> None:

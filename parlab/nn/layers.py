@@ -73,12 +73,13 @@ class RMSNorm(Stage):
         return rms_norm(x, self.weights[self.name], self.eps)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`."""
-        return rms_norm_backward_input(dy, cache, self.weights[self.name])
+        """`(dx, pending)`. Pending is the weight's gradient itself: it is small, and what makes it is not."""
+        dx, pending = rms_norm_backward_input(dy, cache, self.weights[self.name])
+        return dx, rms_norm_backward_weight(pending)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The weight's gradient."""
-        return {self.name: rms_norm_backward_weight(pending)}
+        return {self.name: pending}
 
 
 class AttentionCache(NamedTuple):

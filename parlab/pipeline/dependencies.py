@@ -7,9 +7,9 @@ W of a stage        needs I of this stage, kept on this rank
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from parlab.pipeline.actions import Action, Pair
@@ -40,14 +40,14 @@ class ActionTable:
 
     Attributes:
         actions: the action of each row.
-        rank: the rank of each row.
+        rank_of_row: the rank of each row.
         first: rank r owns the rows from first[r] up to first[r + 1].
         source: the row, of the neighbouring stage, whose result a row needs; -1 for none.
     """
 
     schedule: Schedule
     actions: list[Action]
-    rank: list[int]
+    rank_of_row: list[int]
     first: list[int]
     source: list[int]
 
@@ -59,43 +59,39 @@ def action_table(schedule: Schedule) -> ActionTable:
         ValueError: it is incomplete, does something twice, or uses what its rank does not have yet.
     """
     actions: list[Action] = []
-    rank: list[int] = []
+    rank_of_row: list[int] = []
     first = [0]
-    for number, row_of_rank in enumerate(schedule.actions):
-        actions += row_of_rank
-        rank += [number] * len(row_of_rank)
+    for rank, of_rank in enumerate(schedule.actions):
+        actions += of_rank
+        rank_of_row += [rank] * len(of_rank)
         first.append(len(actions))
 
     microbatches = schedule.num_microbatches
     cells = schedule.num_stages * microbatches
     if 2 * cells > len(actions):  # before any table is made: the numbers in a file may be anything
         raise ValueError(_what_is_missing(schedule))
-    forward, whole, half, weight = table = [[-1] * cells for _ in "FBIW"]  # the row of each kind for each cell
-    of_kind = dict(zip("FBIW", table, strict=True))
+    rows = {kind: [-1] * cells for kind in "FBIW"}  # the row of this kind, for each stage and microbatch; -1: none
     for row, (kind, stage, microbatch) in enumerate(actions):
-        of_kind[kind][stage * microbatches + microbatch] = row
-    gradient = list(map(max, whole, half))
-    if not (
-        len(actions) == sum(cells - rows.count(-1) for rows in table) == 3 * cells - half.count(-1)
-        and -1 not in forward
-        and _follow(rank, forward, gradient)
-        and _follow(rank, half, weight)
-    ):
+        rows[kind][stage * microbatches + microbatch] = row
+    twice = len(actions) > sum(row >= 0 for of_kind in rows.values() for row in of_kind)
+    if twice or not all(map(partial(_is_done_once, rank_of_row), *rows.values())):
         raise ValueError(_what_is_missing(schedule))
 
     source = [-1] * len(actions)
+    forward, gradient = rows["F"], list(map(max, rows["B"], rows["I"]))
     for row, before in zip(forward[microbatches:], forward, strict=False):
         source[row] = before
     for row, after in zip(gradient, gradient[microbatches:], strict=False):
         source[row] = after
-    return ActionTable(schedule, actions, rank, first, source)
+    return ActionTable(schedule, actions, rank_of_row, first, source)
 
 
-def _follow(rank: list[int], rows: list[int], later: list[int]) -> bool:
-    """Whether, wherever there is a row, there is a later one on the same rank."""
-    return all(map(operator.le, rows, later)) and all(
-        map(operator.eq, map(rank.__getitem__, rows), map(rank.__getitem__, later))
-    )
+def _is_done_once(rank_of_row: list[int], forward: int, whole: int, half: int, weight: int) -> bool:
+    """Whether one stage does a microbatch by F and B, or by F, I and W: one after the other, on one rank."""
+    rank = rank_of_row[forward]
+    if whole >= 0:
+        return half == weight == -1 < forward < whole and rank_of_row[whole] == rank
+    return -1 < forward < half < weight and rank_of_row[half] == rank_of_row[weight] == rank
 
 
 def pair_rows(table: ActionTable) -> list[int]:

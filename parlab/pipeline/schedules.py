@@ -34,10 +34,10 @@ def naive(p: int, m: int) -> Schedule:
     """
     check_sizes(p=p, m=m)
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=0)
 
-    return Schedule(map(rank, range(p)), name=title("naive", p, m))
+    return Schedule(map(order, range(p)), name=title("naive", p, m))
 
 
 def gpipe(p: int, m: int) -> Schedule:
@@ -51,10 +51,10 @@ def gpipe(p: int, m: int) -> Schedule:
     """
     check_sizes(p=p, m=m)
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         return each("F", r, m) + each("B", r, m)
 
-    return Schedule(map(rank, range(p)), name=title("GPipe", p, m))
+    return Schedule(map(order, range(p)), name=title("GPipe", p, m))
 
 
 def one_f_one_b(p: int, m: int) -> Schedule:
@@ -70,10 +70,10 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     """
     check_sizes(p=p, m=m)
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         return one_forward_one_backward(each("F", r, m), each("B", r, m), warmup=p - r - 1)
 
-    return Schedule(map(rank, range(p)), name=title("1F1B", p, m))
+    return Schedule(map(order, range(p)), name=title("1F1B", p, m))
 
 
 def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
@@ -87,11 +87,11 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     """
     check_sizes(p=p, m=m, chunks=chunks)
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         forwards = [action for stage in stages_of(r, p, chunks) for action in each("F", stage, m)]
         return forwards + [Action("B", stage, microbatch) for _, stage, microbatch in reversed(forwards)]
 
-    return Schedule(map(rank, range(p)), name=f"{title('looped breadth-first', p, m)}, {chunks} chunks")
+    return Schedule(map(order, range(p)), name=f"{title('looped breadth-first', p, m)}, {chunks} chunks")
 
 
 def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = None) -> Schedule:
@@ -121,13 +121,13 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
     groups = [range(start, start + group) for start in range(0, m, group)]
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         stages = stages_of(r, p, chunks)
         forwards = [Action("F", stage, i) for own in groups for stage in stages for i in own]
         backwards = [Action("B", stage, i) for own in groups for stage in reversed(stages) for i in own]
         return one_forward_one_backward(forwards, backwards, warmup=2 * (p - r - 1) + (chunks - 1) * group)
 
-    return Schedule(map(rank, range(p)), name=f"{title('interleaved 1F1B', p, m)}, {chunks} chunks")
+    return Schedule(map(order, range(p)), name=f"{title('interleaved 1F1B', p, m)}, {chunks} chunks")
 
 
 def zb_h1(p: int, m: int) -> Schedule:
@@ -142,10 +142,10 @@ def zb_h1(p: int, m: int) -> Schedule:
     """
     check_sizes(p=p, m=m)
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         return split_backward(r, m, warmup=p - r - 1, delay=r)
 
-    return Schedule(map(rank, range(p)), name=title("ZB-H1", p, m))
+    return Schedule(map(order, range(p)), name=title("ZB-H1", p, m))
 
 
 def zb_h2(p: int, m: int) -> Schedule:
@@ -160,10 +160,10 @@ def zb_h2(p: int, m: int) -> Schedule:
     """
     check_sizes(p=p, m=m)
 
-    def rank(r: int) -> list[Action]:
+    def order(r: int) -> list[Action]:
         return split_backward(r, m, warmup=2 * (p - r - 1), delay=2 * r)
 
-    return Schedule(map(rank, range(p)), name=title("ZB-H2", p, m))
+    return Schedule(map(order, range(p)), name=title("ZB-H2", p, m))
 
 
 def one_forward_one_backward(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:

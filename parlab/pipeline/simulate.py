@@ -60,8 +60,8 @@ def _lags(table: ActionTable, costs: Costs) -> list[Any]:
     if not any(transfer):
         return [0] * len(table.source)
     return [
-        transfer[table.actions[needed].stage] if needed >= 0 and table.rank[needed] != rank else 0
-        for needed, rank in zip(table.source, table.rank, strict=True)
+        transfer[table.actions[needed].stage] if needed >= 0 and table.rank_of_row[needed] != rank else 0
+        for needed, rank in zip(table.source, table.rank_of_row, strict=True)
     ]
 
 

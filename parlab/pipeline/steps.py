@@ -44,21 +44,26 @@ class Receive(NamedTuple):
 def receives(table: ActionTable, rank: int, atomic: bool) -> list[Receive]:
     """The receives of a rank, in the order in which it posts them, which for each peer is the peer's sending order.
 
-    Let s be the rank's last step on which the sender's action depends. The receive is posted right after s. So it is
-    open when the message is sent, whatever the actions cost; and 1F1B has a few receives open at a time, not m.
+    For each message that comes, this finds how many of this rank's own steps must be over before its sender can begin
+    the action that sends it, and posts the receive right after that many. So the receive is open when the message is
+    sent, whatever the actions cost; and 1F1B has a few receives open at a time, not m.
 
-    The number of this rank's steps on which an action depends is found by a clock: each step of this rank takes 1, all
-    else takes no time. The action then starts at that number.
+    The number is read from a clock on which each step of this rank takes 1 and all else no time: the sender's action
+    starts there at as many ticks as this rank's steps must be over.
 
     Args:
         atomic: as of `steps_of`.
     """
-    ticks: list[int | None] = [int(r == rank) for r in table.rank]
+    ticks: list[int | None] = [int(r == rank) for r in table.rank_of_row]
     for row in pair_rows(table) if atomic else ():
         ticks[row] = None
     steps_before, _ = start_and_end(table, ticks, lag=[0] * len(ticks))
-    own = range(table.first[rank], table.first[rank + 1])
-    from_others = [(table.source[row], row) for row in own if table.source[row] >= 0]
-    messages = sorted((steps_before[source], source, row) for source, row in from_others if table.rank[source] != rank)
-    actions = table.actions
-    return [Receive(after, table.rank[source], actions[source], actions[row]) for after, source, row in messages]
+    messages = []
+    for row in range(table.first[rank], table.first[rank + 1]):
+        source = table.source[row]
+        if source >= 0 and table.rank_of_row[source] != rank:
+            messages.append((steps_before[source], source, row))
+    return [
+        Receive(after, table.rank_of_row[source], table.actions[source], table.actions[row])
+        for after, source, row in sorted(messages)
+    ]

@@ -10,7 +10,7 @@ from parlab.pipeline.costs import UNIT_COSTS
 from parlab.pipeline.dependencies import input_from, kept_from
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import Idle, TimedStep
-from parlab.pipeline.times import EventLoop, Rank
+from parlab.pipeline.times import EventLoop, RankRun
 
 
 def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
@@ -40,7 +40,7 @@ def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
     def free(rank: int) -> Any:
         return done[rank][-1].end if done[rank] else 0
 
-    def run(rank: int) -> Rank:
+    def run(rank: int) -> RankRun:
         for action in schedule.actions[rank]:
             while needed := unmet(action):
                 yield _made(needed)

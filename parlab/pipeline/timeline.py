@@ -103,7 +103,7 @@ class ScheduleTimeline(Timeline):
 
     @cached_property
     def _rank_of(self) -> dict[Action, int]:
-        return dict(zip(self._table.actions, self._table.rank, strict=True))
+        return dict(zip(self._table.actions, self._table.rank_of_row, strict=True))
 
     @cached_property
     def _input_of(self) -> dict[Action, Action]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from parlab.pipeline.dependencies import ActionTable
 
-Rank = Iterator[Hashable]
+RankRun = Iterator[Hashable]  # one rank's run: it yields each event that it waits for
 
 
 class EventLoop:
-    """Runs ranks. A rank is a generator. It yields the event that it waits for, and goes on when that has happened.
+    """Runs ranks, each a generator: it yields the event that it waits for, and goes on when that has happened.
 
     A rank that makes an event happen calls `wake` for those in `waiting`. Nobody looks at all ranks: the work is
     proportional to the number of events.
@@ -21,22 +21,22 @@ class EventLoop:
     """
 
     def __init__(self) -> None:
-        self.waiting: dict[Hashable, list[Rank]] = {}
-        self._ready: list[Rank] = []
+        self.waiting: dict[Hashable, list[RankRun]] = {}
+        self._ready: list[RankRun] = []
 
-    def run(self, ranks: Iterable[Rank]) -> None:
+    def run(self, runs: Iterable[RankRun]) -> None:
         """Run the ranks until none can go on; those that have not ended are in `waiting` then."""
         ready, waiting = self._ready, self.waiting
-        ready += ranks
+        ready += runs
         while ready:
-            rank = ready.pop()
-            event = next(rank, None)
+            of_rank = ready.pop()
+            event = next(of_rank, None)
             if event is None:
                 continue
             if event in waiting:
-                waiting[event].append(rank)
+                waiting[event].append(of_rank)
             else:
-                waiting[event] = [rank]
+                waiting[event] = [of_rank]
 
     def wake(self, event: Hashable) -> None:
         """The event has happened: those who wait for it may go on."""
@@ -58,7 +58,7 @@ def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any
     loop = EventLoop()  # the event `row`: this row has ended
     waiting, wake = loop.waiting, loop.wake
 
-    def run(rank: int) -> Rank:
+    def run(rank: int) -> RankRun:
         own = slice(table.first[rank], table.first[rank + 1])
         time, forward = 0, None
         for row, needed, travel, took in zip(
@@ -92,11 +92,11 @@ def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any
 def _deadlock(table: ActionTable, awaited: Collection[Any]) -> str:
     """The text of a deadlock. From a blocked rank it goes to the rank for whose action that one waits, until a rank
     repeats."""
-    actions, rank = table.actions, table.rank
-    blocked = {rank[row]: row for row in map(table.source.index, awaited)}  # rank -> the row at which it stands
+    actions, rank_of_row = table.actions, table.rank_of_row
+    blocked = {rank_of_row[row]: row for row in map(table.source.index, awaited)}  # rank -> the row at which it stands
     path = [min(blocked)]
     while path[-1] not in path[:-1]:
-        path.append(rank[table.source[blocked[path[-1]]]])
+        path.append(rank_of_row[table.source[blocked[path[-1]]]])
     cycle = path[path.index(path[-1]) : -1]
     lines = [
         f"deadlock: {len(cycle)} rank{'s wait for each other' if len(cycle) > 1 else ' waits for itself'} in a cycle"
@@ -104,7 +104,7 @@ def _deadlock(table: ActionTable, awaited: Collection[Any]) -> str:
     for waiting_rank in cycle:
         row = blocked[waiting_rank]
         needed = table.source[row]
-        peer = rank[needed]
+        peer = rank_of_row[needed]
         lines.append(
             f"  rank {waiting_rank} stands at {actions[row]}, which needs {actions[needed]}; "
             f"rank {peer} does that only after {actions[blocked[peer]]}"

@@ -1,4 +1,4 @@
-"""The checks that several files share; a layout's rules, in columns, are in `parlab.plan.layout`."""
+"""The checks that several files share; a layout's rules, in columns, are in `parlab.plan.rules`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The estimate of a layout: seconds of a step, bytes of the fullest rank and bytes sent, by kind, from closed forms."""
+"""The estimate of a layout: seconds of a step, bytes of the fullest rank and bytes sent, by kind, from closed forms.
+
+Invariant: one layout and columns of layouts give the same numbers to the bit, and bytes sent are those that a run of
+`parlab.train` counts. The fullest rank is the first, the second or the last of the pipeline.
+
+Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models" (activations);
+Rajbhandari et al. 2020, "ZeRO" (the model's state); the seconds are those of `parlab.plan.seconds`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The search: all possible layouts, the best one that fits, and why the others are slower or do not fit."""
+"""The search: all possible layouts, the best one that fits, and why the others are slower or do not fit.
+
+Invariant: of the values that each field may take, every possible layout is estimated, in columns. A layout is dropped
+as soon as one rule cannot be kept, in three stages: meshes, ways to run each mesh, and the fields that change no
+layer's work. So columns stay short, because a stage multiplies only what the stage before has left.
+
+Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", section 3, weighs the
+same choices one by one; here all are tried.
+"""
 
 from __future__ import annotations
 
@@ -229,15 +237,17 @@ def search(
             layout = Layout(**{name: one})
             check_rules(layout, own_rules(layout))
     knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
+    # A layout is dropped as soon as one rule cannot be kept. First the meshes
     mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // mesh.ranks)
     mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
     mesh = mesh[np.flatnonzero(possible(sizes, mesh, batch, sequence))]
-    # With each mesh, the fields on which a layer's work depends, under the schedule with the fewest rules
+    # Then, with each mesh, the fields on which a layer's work depends, under the schedule with the fewest rules
     ways = mesh.but(
         schedule="looped_bfs", **_axes(knobs, "chunks", "microbatch", "sequence_parallel", "recompute", "ep")
     )
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
+    # Last, with each of these, all other fields
     grid = ways.but(**_axes(knobs, "offload", "schedule", "zero"))
     # ZeRO or sequence parallelism among one rank is the same as none: one layout of these is enough
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)

@@ -3,6 +3,11 @@
 A matrix product is computed in tiles, and takes the longer of the times of its FLOPs and of its bytes. All other work
 takes the time of its bytes. Then come the idle time of a pipeline whose stages differ, and the traffic that no
 work hides.
+
+Invariant: the kinds are disjoint, so a step is their sum; traffic counts only as far as a rank waits for it.
+
+Source: Williams, Waterman and Patterson 2009, "Roofline" (the longer of two times); each function names the paper of
+its form.
 """
 
 from __future__ import annotations
@@ -81,9 +86,9 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     # many bytes, and the backward has two more all-gathers (Korthikanti et al. 2022). Software that hides them sends dX
     # while it computes dW, and x while it computes dX. Nothing hides the two all-gathers of dY
     core, turn = attention_seconds(machine, case), machine.ring(case.input_bytes, case.tp)
-    hides = "tp" in case.software.hides
-    seen = np.where(case.sequence_parallel, 2, 0) * case.forward_turns / 4
-    waited = seen * turn + np.maximum((case.backward_turns - seen) * turn - hides * weights, 0)
+    hidden_behind = weights if "tp" in case.software.hides else 0.0  # seconds of dW
+    never_hidden = np.where(case.sequence_parallel, 2, 0) * case.forward_turns / 4
+    waited = never_hidden * turn + np.maximum((case.backward_turns - never_hidden) * turn - hidden_behind, 0)
     found = {
         "products": Pass(forward, inputs + weights),
         "attention": core,
@@ -167,12 +172,12 @@ def end_seconds(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str
     joined: Column = 0.0
     if not case.software.cuts_logits:  # 8 bytes a logit to join the gathered parts, and 4 in the backward
         joined, sums = np.where(t > 1, 4 * loss, 0), machine.ring(case.logit_bytes, t)
-    hides = "tp" in case.software.hides
+    hidden_behind = weights if "tp" in case.software.hides else 0.0
     embedding = {"elementwise": Pass(lookup, lookup), "tp": Pass(np.where(cut, 1, 2) * turn, np.where(cut, turn, 0))}
     head = {
         "products": Pass(forward, inputs + weights),
         "elementwise": Pass(38 * loss + 2 * joined, 14 * loss + joined),
-        "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - hides * weights, 0)),
+        "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - hidden_behind, 0)),
     }
     return embedding, head
 
@@ -187,11 +192,11 @@ def _between_stages(machine: Machine, case: Case) -> Column:
     p, m, inside = case.pp, case.microbatches, case.stride("pp") * case.pp <= machine.node
     parts = case.tp if case.software.scatters else case.token_ranks
     gathered = np.where(parts > case.token_ranks, machine.ring(case.input_bytes, case.tp), 0)
-    seen = exposed_transfers(*case.pipeline, apart="pp" in case.software.hides)
+    waited_for = exposed_transfers(*case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:
         one_by_one = np.where(p == 1, 0, np.where(p == 2, 2 * m, 4 * m + 2 * (p - 4)))
-        seen = np.where(case.one_f_one_b & (case.chunks == 1), one_by_one, seen)
-    return seen * (machine.hop(case.input_bytes / parts, inside) + gathered)
+        waited_for = np.where(case.one_f_one_b & (case.chunks == 1), one_by_one, waited_for)
+    return waited_for * (machine.hop(case.input_bytes / parts, inside) + gathered)
 
 
 def _ring(machine: Machine, case: Case, core: Pass) -> Pass:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -51,9 +50,9 @@ class Validation(list[Row]):
         habits: of each family, the software and the values that differ from its usual ones.
     """
 
-    def __init__(self, rows: Iterable[Row] = (), habits: Mapping[str, str] | None = None) -> None:
-        super().__init__(rows)
-        self.habits = dict(habits or {})
+    def __init__(self) -> None:
+        super().__init__()
+        self.habits: dict[str, str] = {}
 
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
@@ -68,7 +67,7 @@ class Validation(list[Row]):
         for family, (mean, worst) in self.errors.items():
             rows = [row for row in self if row.family == family]
             table = [f"  {x.name:34} {x.predicted:10.4g} {x.published:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows]
-            title = f"{family} ({rows[0].kind}; {self.habits.get(family, 'software not said')})"
+            title = f"{family} ({rows[0].kind}; {self.habits[family]})"
             lines += [title, *table, f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}"]
         return "\n".join(lines)
 

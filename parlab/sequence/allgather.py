@@ -28,9 +28,9 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.exchange import exchange
+from parlab.sequence.exchange import swap_with_all
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import Dealt, dealt, readers, tiles
+from parlab.sequence.tiles import Dealt, dealt, readers, tiles_between
 from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
 
@@ -63,8 +63,8 @@ def allgather_attention(
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         gathered = kv_exchange.gather(few)  # of every source
         for source, kv in gathered.items():
-            work = tiles(comm.rank, source, comm.size, k.shape[2], deal)
-            attend(comm, work, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
+            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+            attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
         del gathered, kv  # no longer held when the next heads come
     out = narrowed(out, q)
     comm.hold(SUMS, out)
@@ -104,8 +104,8 @@ def allgather_attention_backward(
         gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
-            work = tiles(comm.rank, source, comm.size, k.shape[2], deal)
-            shares[source] = attend_backward(comm, work, few_dout, few_q, kv, *few_rows, scale=scale)
+            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+            shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
         kv_exchange.scatter_sum(shares, (dk[:, g, ...], dv[:, g, ...]))
@@ -126,12 +126,12 @@ class GatherExchange:
     def gather(self, few: KV) -> dict[int, KV]:
         """Give `few` to each rank that reads them, and take as many from each whose K/V this one reads: by source."""
         gives, forms = [few if read else None for read in self.to], [few if read else None for read in self.of]
-        return dict(exchange(self.comm, gives, forms, self.label))
+        return dict(swap_with_all(self.comm, gives, forms, self.label))
 
     def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
         """Send each source the share of its gradients, and add to `mine` those that come from its readers."""
         gives = [shares.get(source) for source in range(self.comm.size)]
-        for _, share in exchange(self.comm, gives, [mine if read else None for read in self.to], self.label):
+        for _, share in swap_with_all(self.comm, gives, [mine if read else None for read in self.to], self.label):
             add_to(mine, share)
             del share  # no longer held when the next one comes
 

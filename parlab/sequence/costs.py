@@ -91,8 +91,9 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
 
 
 def score_memory_savings(P: int) -> float:
-    """The share of the memory for scores that a ring of P ranks saves each of them, 1 − 1/P: a rank has the rows of S/P
-    queries, S/P × S scores a head in all its steps, and one rank alone has S × S.
+    """The share of plain attention's rows of scores that a ring of P ranks saves each of them, 1 − 1/P: a rank has the
+    rows of S/P queries, S/P × S scores a head in all its steps, and one rank alone has S × S. A kernel that forms its
+    scores in tiles, such as FlashAttention, stores none of them, on one rank or on many.
 
     With P at least 1, or it is a ValueError. Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for
     Near-Infinite Context", section 3.

@@ -34,7 +34,7 @@ from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.exchange import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.tiles import tiles
+from parlab.sequence.tiles import tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -71,8 +71,8 @@ def double_ring_attention(
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            work = tiles(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
-            attend(comm, work, q, kv, (out, lse), scale=scale)
+            tiles = tiles_between(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
+            attend(comm, tiles, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
         if not last:
             from_node = arriving.wait()
@@ -121,8 +121,8 @@ def double_ring_attention_backward(
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            work = tiles(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
-            to_our_place.add(attend_backward(comm, work, dout, q, kv, lse, delta, dq, scale=scale))
+            tiles = tiles_between(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
+            to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
         share = to_our_place.wait()  # the whole node's
         if not last:

@@ -1,7 +1,7 @@
 """Every rank gives something to every rank, and the groups of ranks among which that is done.
 
-Invariant of `exchange`, when step s starts (from 0): rank r has the values from the ranks r, r − 1, ..., r − s + 1 (in
-a grid: from those of its node first).
+Invariant of `swap_with_all`, when step s starts (from 0): rank r has the values from the ranks r, r − 1, ...,
+r − s + 1 (in a grid: from those of its node first).
 
 Source: the pairwise all-to-all of `parlab.world.collectives.shifts`.
 """
@@ -16,7 +16,7 @@ from parlab.world import Comm, MismatchError
 from parlab.world.collectives.walks import partners
 
 
-def exchange(
+def swap_with_all(
     comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str, ranks_per_node: int | None = None
 ) -> Iterator[tuple[int, Any]]:
     """Every rank gives something to every rank: in step s, from 0, it sends `gives[rank + s]` and takes from rank − s

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from parlab.arrays import Array, namespace
 from parlab.sequence.attend import ALL, Heads, add_to
 from parlab.sequence.costs import AttentionShape, Token
-from parlab.sequence.exchange import exchange
+from parlab.sequence.exchange import swap_with_all
 from parlab.sequence.layouts import positions
 from parlab.world import Comm
 from parlab.world.collectives import piece_sizes, pieces_of
@@ -54,7 +54,7 @@ class HeadExchange:
     """The all-to-all between shards of the sequence and heads of all tokens, among the ranks of `comm`.
 
     `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`places`). `per_node`: of
-    the ranks, for the order of the messages (`exchange`); None: all.
+    the ranks, for the order of the messages (`swap_with_all`); None: all.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HeadExchange:
 
     def _deliver(self, gives: list[list[Array]], targets: list[list[Array]]) -> None:
         """The all-to-all: `gives[rank]` goes to each rank; what comes is added to `targets[source]`, 0 at first."""
-        for src, pieces in exchange(self.comm, gives, targets, self.label, self.per_node):
+        for src, pieces in swap_with_all(self.comm, gives, targets, self.label, self.per_node):
             add_to(targets[src], pieces)
             del pieces  # no longer held when the next ones come
 

@@ -51,13 +51,13 @@ class CheckpointedBlock(Stage):
     """A decoder block that keeps as much as its `level` says, one of `MEMORY_LEVELS`. Its core may be a ring.
 
     The gradients are the same to the bit on every level. The flops of the projections are noted on `comm` ("block",
-    and `AGAIN` for repeated ones), and what is kept is held there. `host` is the link over which level extreme moves
-    its input to the host's memory and back.
+    and `AGAIN` for repeated ones), and what is kept is held there. Level extreme moves its input to
+    the host's memory and back over `PCIE`.
     """
 
-    def __init__(self, comm: Comm, block: Block, level: str = "none", host: Link = PCIE) -> None:
+    def __init__(self, comm: Comm, block: Block, level: str = "none") -> None:
         one_of("level", level, tuple(MEMORY_LEVELS))
-        self.comm, self.block, self.level, self.host = comm, block, level, host
+        self.comm, self.block, self.level = comm, block, level
         self.weights, self.weight_names = block.weights, block.weight_names
 
     def forward(self, x: Array) -> tuple[Array, Any]:
@@ -87,7 +87,7 @@ class CheckpointedBlock(Stage):
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The block's gradients."""
-        with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp_norm"][0])):
+        with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp"][0][0])):
             return self.block.backward_weight(pending)
 
     def _again(self, kept: Any, dy: Array) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class CheckpointedBlock(Stage):
         return cache | {"attention": cache["attention"]._replace(merged=merged)}
 
     def _move(self, x: Array) -> None:
-        self.comm.compute("to or from the host", seconds=self.host.picoseconds(nbytes(x)) / 1e12)
+        self.comm.compute("to or from the host", seconds=PCIE.picoseconds(nbytes(x)) / 1e12)
 
     def _hold(self, kept: Any) -> None:
         """Hold all of it but the rotary tables, which all blocks share."""

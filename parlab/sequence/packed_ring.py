@@ -19,7 +19,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import RankCost, Token
-from parlab.sequence.tiles import Dealt, journeys, tiles
+from parlab.sequence.tiles import Dealt, journeys, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -33,8 +33,8 @@ def packed_ring_attention(
     hops = journeys(comm.size, k.shape[2], deal)
     for source, kv in around_ring(comm, (k, v), label, hops):  # None: they stopped before this rank
         if kv is not None:
-            mask = tiles(comm.rank, source, comm.size, k.shape[2], deal)
-            attend(comm, mask, q, kv, (out, lse), scale=scale)
+            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+            attend(comm, tiles, q, kv, (out, lse), scale=scale)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)

@@ -28,7 +28,7 @@ from parlab.sequence.costs import AttentionShape, RankCost, Token
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.layouts import Documents
 from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_cost
-from parlab.sequence.tiles import dealt, journeys, tiles
+from parlab.sequence.tiles import dealt, journeys, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -81,8 +81,8 @@ def ring_attention(
         if not last:
             leaving = comm.isend(kv, comm.right, label=label)
             arriving = comm.irecv(comm.left, kv, label=label)
-        mask = tiles(comm.rank, source, comm.size, k.shape[2], deal)  # the tiles of queries × keys that it leaves
-        attend(comm, mask, q, kv, (out, lse), scale=scale)  # each merged into out and lse
+        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale)  # each merged into out and lse
         if not last:
             kv = arriving.wait()
             leaving.wait()
@@ -126,8 +126,8 @@ def ring_attention_backward(
     dq, hops = no_gradient_yet(comm, q), journeys(comm.size, k.shape[2], deal)  # P − 1 of each, or fewer with documents
     home = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
-        mask = tiles(comm.rank, source, comm.size, k.shape[2], deal)
-        home.add(attend_backward(comm, mask, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
+        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+        home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
     comm.hold(GRADIENTS, dk, dv)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parlab.arguments import whole
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import Tile, dealt, tiles
+from parlab.sequence.tiles import Tile, dealt, tiles_between
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class RingSchedule:
     def tiles(
         self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
     ) -> Sequence[Tile]:
-        """`tiles` of this rank and rank `source`."""
+        """`tiles_between` this rank and rank `source`."""
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        return tiles(self.rank, source, self.size, length, dealt(causal, layout, documents))
+        return tiles_between(self.rank, source, self.size, length, dealt(causal, layout, documents))
 
     def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
         """The only tile of one document; None when no query sees any of the K/V."""

@@ -69,10 +69,10 @@ def dealt(causal: bool = False, layout: str = "contiguous", documents: Documents
 
 
 @lru_cache(maxsize=4096)
-def tiles(rank: int, source: int, size: int, length: int, deal: Dealt) -> Sequence[Tile]:
-    """The work of `rank` of `size` on the K/V of rank `source`, `length` tokens: at most one tile a document.
+def tiles_between(rank: int, source: int, size: int, length: int, deal: Dealt) -> Sequence[Tile]:
+    """The tiles that `rank` of `size` attends of the K/V of rank `source`, `length` tokens: at most one a document.
 
-    >>> tiles(1, 0, 2, 6, dealt(causal=True, documents=[0, 2, 7, 12]))  # the second document lies on both ranks
+    >>> tiles_between(1, 0, 2, 6, dealt(causal=True, documents=[0, 2, 7, 12]))  # the second document lies on both ranks
     (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
     """
     found = []
@@ -114,7 +114,7 @@ def readers(size: int, length: int, deal: Dealt) -> list[list[bool]]:
     """
     if deal.documents is None:
         return [[True] * size] * size
-    return [[bool(tiles(rank, source, size, length, deal)) for rank in range(size)] for source in range(size)]
+    return [[bool(tiles_between(rank, source, size, length, deal)) for rank in range(size)] for source in range(size)]
 
 
 def journeys(size: int, length: int, deal: Dealt) -> list[int]:

@@ -22,7 +22,7 @@ from parlab.arrays import Array
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import ALL, KV, add_to
 from parlab.sequence.costs import AttentionShape
-from parlab.sequence.exchange import exchange, grid
+from parlab.sequence.exchange import grid, swap_with_all
 from parlab.sequence.heads import (
     HeadExchange,
     HeadShare,
@@ -49,9 +49,9 @@ class TwoLevelGather:
     def gather(self, few: KV) -> dict[int, KV]:
         """Give `few` to every rank, and take as many from each: by source, in the order of `GatherExchange`."""
         nodes, ranks = self.between.size, self.inside.size
-        own_place = dict(exchange(self.between, [few] * nodes, [few] * nodes, self.label))  # by node
+        own_place = dict(swap_with_all(self.between, [few] * nodes, [few] * nodes, self.label))  # by node
         column = [own_place[node] for node in range(nodes)]
-        by_place = dict(exchange(self.inside, [column] * ranks, [column] * ranks, self.label))
+        by_place = dict(swap_with_all(self.inside, [column] * ranks, [column] * ranks, self.label))
         order = [(self.comm.rank - step) % self.comm.size for step in range(self.comm.size)]
         return {source: by_place[source % ranks][source // ranks] for source in order}
 
@@ -60,11 +60,11 @@ class TwoLevelGather:
         nodes, ranks = self.between.size, self.inside.size
         by_place = [[shares[node * ranks + place] for node in range(nodes)] for place in range(ranks)]
         sums = by_place[self.inside.rank]  # of the sources of our place, at first our own shares
-        for place, column in exchange(self.inside, by_place, [sums] * ranks, self.label):
+        for place, column in swap_with_all(self.inside, by_place, [sums] * ranks, self.label):
             if place != self.inside.rank:  # our own are the sums
                 add_to_each(sums, column)
             del column  # no longer held when the next one comes
-        for _, share in exchange(self.between, sums, [mine] * nodes, self.label):
+        for _, share in swap_with_all(self.between, sums, [mine] * nodes, self.label):
             add_to(mine, share)
             del share
 
@@ -80,7 +80,7 @@ class TwoLevelExchange:
         shards = places(between.size, length, "contiguous")  # one after the other, by node
         self.between = HeadExchange(between, nodes, shards, label)
         own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
-        self.inside = HeadExchange(inside, own_heads, by_place(tokens, shards, ranks_per_node), label)
+        self.inside = HeadExchange(inside, own_heads, tokens_by_place(tokens, shards, ranks_per_node), label)
         self.pairs = self.inside.pairs
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -169,7 +169,7 @@ def shares_inside(shares: list[HeadShare], heads: HeadShare, node: int, ranks_pe
     ]
 
 
-def by_place(tokens: list[Places], shards: list[Places], ranks_per_node: int) -> list[Places]:
+def tokens_by_place(tokens: list[Places], shards: list[Places], ranks_per_node: int) -> list[Places]:
     """Where the tokens of each place stand: in its shards of all nodes, joined by node, and in the whole sequence."""
     found: list[Places] = []
     for place in range(ranks_per_node):

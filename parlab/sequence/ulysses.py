@@ -1,5 +1,13 @@
 """Ulysses: an all-to-all turns shards into heads, each rank attends its heads over all tokens, and another turns back.
 
+    to_heads     all H heads of S/P tokens -> H/P heads of all S tokens; if H = P, rank r sends each rank j head j of
+                 its tokens, and gets head r of theirs
+    attend       as one rank would with a whole sequence; no message
+    to_tokens    H/P heads of all S tokens -> all H heads of S/P tokens
+
+Invariant: between the two all-to-alls, a rank has all tokens of its query heads and of the K/V heads that these read;
+before and after them, all heads of its tokens.
+
 Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 """
 
@@ -21,7 +29,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import tiles
+from parlab.sequence.tiles import tiles_between
 from parlab.sequence.two_levels import HIERARCHICAL, head_exchange, ranks_inside, told_nodes
 from parlab.world import Comm
 
@@ -51,8 +59,8 @@ def ulysses_attention(
     turn = head_exchange(comm, q, k, label, ranks_per_node=inside, order=exchange)
     (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
-    work = tiles(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
-    attend(comm, work, q, (k, v), (out, lse), scale=scale, heads=turn.pairs)
+    tiles = tiles_between(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
+    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=turn.pairs)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
@@ -87,8 +95,8 @@ def ulysses_attention_backward(
     rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
-    work = tiles(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
-    dk, dv = attend_backward(comm, work, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=turn.pairs)
+    tiles = tiles_between(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
+    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=turn.pairs)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)

@@ -2,6 +2,9 @@
 
 The all-to-alls stay where links are fast, and the ring takes as many ranks as heads cannot.
 
+Invariant: between the two all-to-alls, the U ranks of a group have the queries of the group's U·S/P tokens, each rank
+some heads of them. At step t of the ring (from 0), group g attends the K/V of group (g − t) mod P/U.
+
 Source: Fang, Zhao 2024, "USP: A Unified Sequence Parallelism Approach for Long Context Generative AI", algorithm 1.
 """
 
@@ -28,7 +31,7 @@ from parlab.sequence.exchange import grid
 from parlab.sequence.heads import head_shares, most_held, share_token
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.tiles import tiles
+from parlab.sequence.tiles import tiles_between
 from parlab.sequence.two_levels import HIERARCHICAL, exchange_levels, head_exchange, ranks_inside, told_nodes
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
@@ -64,8 +67,8 @@ def usp_attention(
     (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     out, lse = no_keys_yet(comm, q)
     for source, kv in around_ring(ring, (k, v), label):
-        work = tiles(ring.rank, source, ring.size, k.shape[2], deal)
-        attend(comm, work, q, kv, (out, lse), scale=scale, heads=turn.pairs)
+        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], deal)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=turn.pairs)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)
@@ -102,8 +105,8 @@ def usp_attention_backward(
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     dq, home = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
-        work = tiles(ring.rank, source, ring.size, k.shape[2], deal)
-        home.add(attend_backward(comm, work, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=turn.pairs))
+        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], deal)
+        home.add(attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=turn.pairs))
         del kv  # no longer held when the next hop begins
     dk, dv = home.wait()
     comm.hold(GRADIENTS, dk, dv)

@@ -14,7 +14,7 @@ from parlab.tensor.costs import (
 from parlab.tensor.layers import (
     ParallelAttention,
     ParallelMLP,
-    SequenceParallelNorm,
+    SummedOverTokens,
 )
 from parlab.tensor.linear import ColumnParallelLinear, RowParallelLinear
 from parlab.tensor.llama import ParallelLlama, gradients_of_ranks

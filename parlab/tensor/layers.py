@@ -140,28 +140,28 @@ class ParallelMLP(ParallelRegion):
         return cls(comm, own, prefix, **options)
 
 
-class SequenceParallelNorm(Stage):
-    """A norm over S/t tokens a rank. Its weights are whole on every rank, and their gradients sum over all tokens.
+class SummedOverTokens(Stage):
+    """A stage that each rank runs on its own S/t tokens, with whole weights: their gradients sum over all tokens.
 
-    Without sequence parallelism every rank norms all tokens, has the same gradient, and needs no message. Only then is
-    "norms need no synchronisation" true.
+    Such are the norms under sequence parallelism. Without it every rank norms all tokens, has the same gradient, and
+    needs no message. Only then is "norms need no synchronisation" true.
     """
 
-    def __init__(self, comm: Comm, norm: Stage) -> None:
-        self.comm, self.norm = comm, norm
-        self.weights, self.weight_names = norm.weights, norm.weight_names
+    def __init__(self, comm: Comm, inside: Stage) -> None:
+        self.comm, self.inside = comm, inside
+        self.weights, self.weight_names = inside.weights, inside.weight_names
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`, `[B, S/t, E]`."""
-        return self.norm.forward(x)
+        return self.inside.forward(x)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`: a row's gradient needs its own row only."""
-        return self.norm.backward_input(dy, cache)
+        return self.inside.backward_input(dy, cache)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients over the tokens of all ranks."""
-        return {name: self.comm.all_reduce(gradient) for name, gradient in self.norm.backward_weight(pending).items()}
+        return {name: self.comm.all_reduce(gradient) for name, gradient in self.inside.backward_weight(pending).items()}
 
 
 def kv_sharers(comm: Comm, num_key_value_heads: int) -> Comm | None:

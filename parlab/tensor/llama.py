@@ -28,7 +28,7 @@ from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array
-from parlab.tensor.layers import ParallelAttention, ParallelMLP, SequenceParallelNorm, kv_sharers
+from parlab.tensor.layers import ParallelAttention, ParallelMLP, SummedOverTokens, kv_sharers
 from parlab.tensor.slices import WeightSlice, shard_weights, take, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
 from parlab.world import Comm, run
@@ -216,4 +216,4 @@ def _check_shards(
 
 def _norm(comm: Comm, weights: Weights, name: str, config: LlamaConfig, sequence_parallel: bool) -> Stage:
     norm = RMSNorm(weights, name, config.rms_norm_eps)
-    return SequenceParallelNorm(comm, norm) if sequence_parallel else norm
+    return SummedOverTokens(comm, norm) if sequence_parallel else norm

@@ -21,7 +21,7 @@ from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
 
 
-class Choices(NamedTuple):
+class TrainSettings(NamedTuple):
     """How a `Trainer` trains: some of its arguments, by their names."""
 
     zero: int
@@ -49,20 +49,20 @@ def is_integral(x: Array) -> bool:
     return bool(namespace(x).isdtype(x.dtype, "integral"))
 
 
-def check_choices(choices: Choices) -> None:
-    """Refuse a choice that there is not."""
-    if whole("zero", choices.zero, 0) > 3:
-        raise ValueError(f"zero={choices.zero}: the stages are 0, 1, 2 and 3")
-    one_of("attention", choices.attention, ("ring", "ulysses", "allgather"))
-    one_of("layout", choices.layout, LAYOUTS)
-    flag("sequence_parallel", choices.sequence_parallel)
-    one_of("recompute", choices.recompute, ("none", "full"))
-    if choices.reduce is not None:
-        one_of("reduce", choices.reduce, ("accumulate", "each"))
-    flag("overlap_gather", choices.overlap_gather)
-    flag("keep_last_block", choices.keep_last_block)
-    amount("auxiliary", choices.auxiliary)
-    amount("bias_rate", choices.bias_rate)
+def check_each_setting(settings: TrainSettings) -> None:
+    """Refuse a value that a setting cannot have."""
+    if whole("zero", settings.zero, 0) > 3:
+        raise ValueError(f"zero={settings.zero}: the stages are 0, 1, 2 and 3")
+    one_of("attention", settings.attention, ("ring", "ulysses", "allgather"))
+    one_of("layout", settings.layout, LAYOUTS)
+    flag("sequence_parallel", settings.sequence_parallel)
+    one_of("recompute", settings.recompute, ("none", "full"))
+    if settings.reduce is not None:
+        one_of("reduce", settings.reduce, ("accumulate", "each"))
+    flag("overlap_gather", settings.overlap_gather)
+    flag("keep_last_block", settings.keep_last_block)
+    amount("auxiliary", settings.auxiliary)
+    amount("bias_rate", settings.bias_rate)
 
 
 def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
@@ -82,7 +82,7 @@ def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
     check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
 
 
-def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: Choices) -> None:
+def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: TrainSettings) -> None:
     """Refuse a schedule that cannot run here, and settings that exclude each other."""
     zero, (_, pp, cp, tp) = settings.zero, mesh.sizes.values()
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, config.num_hidden_layers

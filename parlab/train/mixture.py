@@ -21,8 +21,8 @@ from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.moe import asked_loads
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Stage, Weights
-from parlab.tensor import SequenceParallelNorm
-from parlab.train.arguments import Choices
+from parlab.tensor import SummedOverTokens
+from parlab.train.arguments import TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.world import Comm
 
@@ -63,7 +63,7 @@ class BatchExperts(ExpertParallel):
 
 
 def mixture_maker(
-    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: Choices, made: dict[int, BatchExperts]
+    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: TrainSettings, made: dict[int, BatchExperts]
 ) -> Callable[[str], Stage] | None:
     """Makes the mixture of experts of a layer from the layer's prefix, and puts it into `made`, by layer; None: the
     model has none."""
@@ -80,12 +80,12 @@ def mixture_maker(
         experts = BatchExperts(mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
         made[int(prefix.rpartition(".")[2])] = experts
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
-        return SequenceParallelNorm(mesh.tp, experts) if settings.sequence_parallel else experts
+        return SummedOverTokens(mesh.tp, experts) if settings.sequence_parallel else experts
 
     return mixture
 
 
-def groups_of_tokens(mesh: Mesh, settings: Choices) -> list[Comm]:
+def groups_of_tokens(mesh: Mesh, settings: TrainSettings) -> list[Comm]:
     """The groups over which this rank's tokens become all tokens."""
     return [mesh.data, *([mesh.tp] if settings.sequence_parallel else [])]
 

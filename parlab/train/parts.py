@@ -16,7 +16,7 @@ from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
 from parlab.pipeline import Action, Schedule
 from parlab.tensor import ParallelLlama, Recompute, shard_weights
-from parlab.train.arguments import Choices
+from parlab.train.arguments import TrainSettings
 from parlab.train.attention import attention_core, own_positions
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_in_copy
@@ -51,7 +51,7 @@ class Parts:
         optimizer: AdamW,
         schedule: Schedule,
         layers: Sequence[range],
-        settings: Choices,
+        settings: TrainSettings,
         **precision: Any,
     ) -> None:
         self.mesh, self.config, self.schedule, self.settings = mesh, model.config, schedule, settings
@@ -128,7 +128,7 @@ def own_model(
     mesh: Mesh,
     model: Llama,
     here: Iterable[str],
-    settings: Choices,
+    settings: TrainSettings,
     mixtures: dict[int, BatchExperts],
     positions: Any,
 ) -> ParallelLlama:
@@ -233,7 +233,7 @@ def zero_replica(
     model: ParallelLlama,
     blocks: Mapping[str, Sequence[str]],
     part: Part,
-    settings: Choices,
+    settings: TrainSettings,
     optimizer: AdamW,
     precision: Mapping[str, Any],
 ) -> Replica:

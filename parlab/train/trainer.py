@@ -21,7 +21,14 @@ from parlab.arrays import Array
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Schedule, one_f_one_b, partition
-from parlab.train.arguments import Choices, check_batch, check_choices, check_layers, check_model, check_settings
+from parlab.train.arguments import (
+    TrainSettings,
+    check_batch,
+    check_each_setting,
+    check_layers,
+    check_model,
+    check_settings,
+)
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import is_expert, owner_in_copy
 from parlab.train.parts import Parts
@@ -103,19 +110,19 @@ class Trainer(Parts):
         instance("schedule", schedule, Schedule)
         if layout is None:
             layout = "contiguous" if attention == "ulysses" else "zigzag"
-        settings = Choices(
-            zero,
-            attention,
-            layout,
-            sequence_parallel,
-            recompute,
-            reduce,
-            overlap_gather,
-            keep_last_block,
-            auxiliary,
-            bias_rate,
+        settings = TrainSettings(
+            zero=zero,
+            attention=attention,
+            layout=layout,
+            sequence_parallel=sequence_parallel,
+            recompute=recompute,
+            reduce=reduce,
+            overlap_gather=overlap_gather,
+            keep_last_block=keep_last_block,
+            auxiliary=auxiliary,
+            bias_rate=bias_rate,
         )
-        check_choices(settings)
+        check_each_setting(settings)
         check_model(mesh, model, optimizer)
         check_settings(mesh, model.config, schedule, settings)
         if layers is None:

@@ -47,6 +47,7 @@ from parlab.views.schedules.placement import placements
 from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
+from parlab.views.schedules.steps import explore_steps, step_frontier
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.kept import kept_activations, kept_arrays
 from parlab.views.sharding.numbers import whole_or_partial

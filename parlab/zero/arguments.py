@@ -41,15 +41,13 @@ def checked_blocks(params: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
     return {block: tuple(names) for block, names in blocks.items()}
 
 
-def checked_ranks_per_node(ranks_per_node: int | None, repeat_on_nodes: bool, size: int) -> int:
+def checked_ranks_per_node(ranks_per_node: int | None, size: int) -> int:
     """How many ranks share a node: `ranks_per_node`, or all.
 
     Raises:
-        ValueError: it does not divide `size`; or the state is to be repeated on nodes, and it is None.
+        ValueError: it does not divide `size`.
     """
     if ranks_per_node is None:
-        if repeat_on_nodes:
-            raise ValueError("repeat_on_nodes=True: say ranks_per_node, the ranks among which the state is sharded")
         return size
     if size % whole("ranks_per_node", ranks_per_node, least=1):
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: a divisor of {size}, the group's size, is needed")

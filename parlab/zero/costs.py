@@ -142,7 +142,7 @@ def tokens_to_hide_a_gather(
     if ranks_per_node is None or inside is None:
         return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
     positive("inside", inside)
-    nodes = ranks // checked_ranks_per_node(ranks_per_node, False, ranks)
+    nodes = ranks // checked_ranks_per_node(ranks_per_node, ranks)
     between = tokens_to_hide_a_gather(flops, bandwidth, nodes, itemsize=itemsize) / ranks_per_node
     return between + tokens_to_hide_a_gather(flops, inside, ranks_per_node, itemsize=itemsize)
 

@@ -122,10 +122,10 @@ class StepGuard:
         """The factor by which the next loss is multiplied."""
         return 1.0 if self.scale is None else self.scale.value
 
-    def factor(
+    def decide(
         self, gradients: Sequence[Array], comm: Comm | None, shares: Sequence[float] | None = None
     ) -> float | None:
-        """The factor for summed gradients, or None: skip.
+        """The factor for summed gradients, or None: skip. Counts the step, and moves the loss scale.
 
         If clipping or a loss scale needs the norm, one number is all-reduced. An infinity or a NaN in any shard makes
         the sum of squares infinite or NaN on every rank.

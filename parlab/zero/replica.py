@@ -90,7 +90,7 @@ class Replica(ABC):
         block_names: in the order of the forward pass.
     """
 
-    shards: Comm  # the ranks that share the state
+    sharers: Comm  # the ranks that share the state
     per_node: int | None  # so many consecutive ones of them share a node: exchanges have two levels
 
     def __init__(
@@ -255,15 +255,15 @@ class Replica(ABC):
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
-    def _sharers(self, block: str) -> tuple[Comm, int | None]:
+    def _sharers_of(self, block: str) -> tuple[Comm, int | None]:
         """The ranks that share a block, and how many consecutive ones share a node; None: exchanges are one ring."""
         if self.part is not None and block in self.part.groups:
             return self.part.groups[block], self.part.per_node.get(block)
-        return self.shards, self.per_node
+        return self.sharers, self.per_node
 
     def _take_over(self, block: str, layout: FlatLayout, offload: Offload | None = None, **how: Any) -> None:
         """Put a block's weights, and the optimizer's state of this rank's part of them, into memory of their own."""
-        comm, per_node = self._sharers(block)
+        comm, per_node = self._sharers_of(block)
         master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
         weights = Weights(comm, layout, self._home, self.dtype, block, per_node, **how)
         own = weights.shard if master is None else master
@@ -273,10 +273,10 @@ class Replica(ABC):
         """The weights of a block by name, as they are now."""
         return {name: self._home[name] for name in self._names[block]}
 
-    def _factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
-        """The guard's decision on gradients `[n_r]`, one a block in the order of the blocks."""
+    def _decide(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
+        """The guard's decision on gradients `[n_r]`, one a block in the order of the blocks: their factor, or None."""
         if self.part is None:
-            return self.guard.factor(gradients, comm)
+            return self.guard.decide(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
         self._unit = self.guard.mean / self.loss_scale
         owned = [
@@ -284,7 +284,7 @@ class Replica(ABC):
             for block, summed in self._summed.items()
             for name, place, _ in self._blocks[block].layout.owned
         ]
-        return self.guard.factor([x for x, _ in owned], self.part.comm, [share for _, share in owned])
+        return self.guard.decide([x for x, _ in owned], self.part.comm, [share for _, share in owned])
 
     @abstractmethod
     def _open(self, block: str) -> dict[str, Array]:

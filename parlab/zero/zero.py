@@ -3,7 +3,9 @@
 Weights: `stages.py`; gradients: `gradients.py`; the loop that calls them: `replica.py`. This file cuts the blocks,
 gathers ahead, and runs a step over all of them.
 
-The memory of a rank for a block of n weights, which P ranks share; rank r owns n_r of them:
+Invariant, after each call: the n weights of a block are cut at the same places for its weights, gradients and
+optimizer's state, and rank r owns n_r of each. It alone updates these, from gradients summed over all ranks, so weights
+that several ranks have are equal to the bit. A rank has in memory, for a block that P ranks share:
 
 | after                | stage 1                      | stage 2                      | stage 3                       |
 |----------------------|------------------------------|------------------------------|-------------------------------|
@@ -114,23 +116,25 @@ class Zero(Replica):
         flag("keep_last_block", keep_last_block)
         flag("overlap_gather", overlap_gather)
         flag("repeat_on_nodes", repeat_on_nodes)
-        per_node = checked_ranks_per_node(ranks_per_node, repeat_on_nodes, comm.size)
+        if repeat_on_nodes and ranks_per_node is None:
+            raise ValueError("repeat_on_nodes=True: say ranks_per_node, the ranks among which the state is sharded")
+        per_node = checked_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None:
             instance("offload", offload, Offload)
         flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
         self.stage, self.overlap_gather = stage, overlap_gather
-        self.shards, self.per_node = comm, ranks_per_node
+        self.sharers, self.per_node = comm, ranks_per_node
         self.replicas: Comm | None = None  # the ranks that have the same shard as this one, one on each node
         if repeat_on_nodes:
             inside: Any = comm.split(comm.rank // per_node)
             across: Any = comm.split(comm.rank % per_node) if per_node < comm.size else None
-            self.shards, self.replicas, self.per_node = inside, across, None
+            self.sharers, self.replicas, self.per_node = inside, across, None
 
         gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
         self._gradients: dict[str, WholeGradients | ShardedGradients] = {}
         for block, counts in zip(self.block_names, self._cut(), strict=True):
-            sharers, per_node_of_block = self._sharers(block)
+            sharers, per_node_of_block = self._sharers_of(block)
             layout = FlatLayout(self._arrays(block), counts, sharers.rank)
             keep = keep_after_forward or (keep_last_block and block == self.block_names[-1])
             self._take_over(block, layout, offload, sharded=stage == 3, keep=keep)
@@ -142,8 +146,8 @@ class Zero(Replica):
         """How many elements of each block each rank owns: `[block][rank]`."""
         sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
         if self.part is None:
-            return cut(sizes, self.shards.size)
-        ranks = [self._sharers(block)[0].size for block in self.block_names]
+            return cut(sizes, self.sharers.size)
+        ranks = [self._sharers_of(block)[0].size for block in self.block_names]
         return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each alike on every part
 
     def begin(self, order: Sequence[str] | None = None) -> None:
@@ -170,7 +174,7 @@ class Zero(Replica):
         if self.replicas is not None:
             requests = [self.replicas.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]  # summed over all ranks
-        factor = self._factor(gradients, self.shards)
+        factor = self._decide(gradients, self.sharers)
         if factor is not None:
             for block, shard in zip(self._blocks.values(), gradients, strict=True):
                 block.weights.finish()  # no gather sends the old part, which the optimizer changes in place
@@ -184,7 +188,7 @@ class Zero(Replica):
         return factor
 
     def _gathered(self, block: str, x: Array) -> Array:
-        return self._sharers(block)[0].all_gather(x, counts=self._blocks[block].layout.counts)
+        return self._sharers_of(block)[0].all_gather(x, counts=self._blocks[block].layout.counts)
 
     def _put(self, block: str, x: Array) -> None:
         self._blocks[block].weights.update(x)

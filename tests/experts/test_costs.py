@@ -13,7 +13,6 @@ from parlab.experts.costs import (
     copies_inside,
     copies_to_experts,
     copies_to_limited_nodes,
-    copies_to_nodes,
     copies_to_ranks,
     dropped_share,
     exchange_seconds,
@@ -46,8 +45,7 @@ def test_deepseek_v3_sends_3_5_copies_between_nodes_and_6_5277_inside():
 
 def test_without_the_limit_a_token_goes_to_4_6_other_nodes_of_8():
     assert float(copies_to_ranks(256, 8, 8)) == pytest.approx(4.63, abs=0.005)
-    assert copies_to_nodes(256, 8, 8) == copies_to_ranks(256, 8, 8)
-    assert float(copies_to_nodes(16, 1, 4)) == 3 / 4
+    assert float(copies_to_ranks(16, 1, 4)) == 3 / 4
 
 
 @pytest.mark.parametrize("copies", [copies_to_experts, copies_to_ranks, lambda *of: copies_to_limited_nodes(*of, 1)])

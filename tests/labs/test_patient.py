@@ -1,9 +1,11 @@
 """The patient of lesson 00: one rank stalls, the stall travels both ways, and overlap swallows it."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
-from parlab import labs, run
+from parlab import Cluster, labs, run
 from parlab.labs import in_turn, posted_ahead
 from tests.labs.answers import refused, reviewed
 
@@ -84,6 +86,47 @@ def test_a_rank_d_steps_away_waits_for_stall_less_d_times_work_less_message(stal
 def test_two_stalls_of_6_ms_that_meet_cost_6_and_else_12(work, takes):
     """From its sixth work on, rank 1 has waited for rank 5 before it stalls itself."""
     assert labs.patient(also={1: work}).timeline.makespan / MS == takes
+
+
+def late_wait(done):
+    return [(w.rank, w.peer, w.start, w.came) for w in done.timeline.waits if w.came > w.start]
+
+
+@pytest.mark.parametrize(("work", "least"), [(4, [7]), (5, [3, 7]), (6, [2, 3, 4, 7]), (8, [*range(8)])])
+def test_a_stall_of_rank_7_reaches_all_if_4_messages_follow_it_and_else_others_wait_as_little(work, least):
+    done = labs.patient(number=18, also={7: work})
+    assert [rank for rank in range(8) if waited(done)[rank] == 14] == least
+    last = max(late_wait(done), key=lambda wait: wait[2], default=(7,))[0]
+    assert labs.to_blame(late_wait(done), last) == 7  # the way back finds it, from a rank that waited last
+
+
+@pytest.mark.parametrize("stall", [2, 6, 20, 50])
+def test_hiding_the_messages_saves_14_ms_with_each_stall_and_nothing_of_the_stall(stall):
+    in_turns, ahead = (labs.patient(one, stall=stall / 1e3).timeline.makespan / MS for one in (in_turn, posted_ahead))
+    assert (in_turns, ahead) == (78 + stall, 64 + stall)
+
+
+def slower(program, late):
+    """The job, where rank 7 works for `late(number of its work)` seconds longer."""
+    works = count()
+
+    def work(comm, piece):
+        more = late(next(works)) if comm.rank == 7 else 0
+        with comm.compute("work", seconds=8e-3 + more):
+            return piece + 1
+
+    return run(program, 8, np.ones(8), work, cluster=Cluster.uniform(2e-3, np.inf))
+
+
+def test_slack_is_spent_once_so_for_two_stalls_of_6_ms_one_after_the_other_the_neighbours_wait():
+    done = slower(posted_ahead, lambda number: 6e-3 * (number in (1, 2)))
+    assert waited(done) == [6, 0, 0, 0, 0, 0, 6, 0]
+
+
+def test_a_rank_that_is_slow_by_2_ms_in_each_work_waits_for_14_ms_and_the_others_for_22_to_28():
+    done = slower(in_turn, lambda number: 2e-3)
+    assert (waited(done), done.timeline.makespan / MS) == ([28, 26, 24, 22, 24, 26, 28, 14], 94)
+    assert slower(posted_ahead, lambda number: 2e-3).timeline.makespan / MS == 80
 
 
 def test_of_two_stalls_that_meet_mending_one_gains_nothing():

@@ -165,6 +165,36 @@ def overlap_that_waits(comm, x, work):
     return total
 
 
+def overlap_with_a_late_receive(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        sent = comm.isend(block, comm.right)
+        total = total + work(comm, block)
+        block = comm.recv(comm.left, like=block)
+        sent.wait()
+    return total + work(comm, block)
+
+
+def overlap_with_a_late_send(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        arriving = comm.irecv(comm.left, like=block)
+        total = total + work(comm, block)
+        comm.send(block, comm.right)
+        block = arriving.wait()
+    return total + work(comm, block)
+
+
+def overlap_that_waits_for_its_send_first(comm, x, work):
+    total, block = 0, x
+    for _ in range(comm.size - 1):
+        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
+        sent.wait()
+        total = total + work(comm, block)
+        block = arriving.wait()
+    return total + work(comm, block)
+
+
 def overlap_that_comes_home(comm, x, work):
     total, block = 0, x
     for _ in range(comm.size):
@@ -313,6 +343,17 @@ def overlap_without_work(comm, x, work):
         ("00.tree_sum", tree_sum_without_return, "a path through the program without a return"),
         ("00.tree_sum", tree_sum_sent_back, "comm.broadcast did the work"),
         ("00.overlap", overlap_that_waits, "from 10.0 µs to 11.0 µs rank 0 does not work: it stands still until"),
+        (
+            "00.overlap",
+            overlap_with_a_late_receive,
+            "rank 0 posted its receive at 10.0 µs only; both ends must be there",
+        ),
+        ("00.overlap", overlap_with_a_late_send, "rank 1 posted its send at 10.0 µs only; both ends must be there"),
+        (
+            "00.overlap",
+            overlap_that_waits_for_its_send_first,
+            "from 0 s to 1.03 µs rank 0 does not work: it stands still",
+        ),
         ("00.overlap", overlap_that_waits, "should be P works = 20.0 µs"),
         ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2, should be P − 1 = 1"),
         ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),

@@ -5,6 +5,7 @@ import pytest
 
 from parlab import labs, run
 from parlab.labs.ring_clock import MODEL, NUMBERS, ROW
+from parlab.nn.attention import merge
 from parlab.sequence import FLASH_ATTENTION_3, ring_attention, ring_time
 from parlab.world import DGX_H100, Cluster
 
@@ -29,6 +30,36 @@ def zigzag_waits(each):
 def test_on_the_clock_of_h100s_a_zigzag_ring_waits_with_25600_tokens_a_rank_and_not_with_25728():
     """By the equation, from 2 · 16 384/16 384 · 643e12/50e9 = 25 714 tokens on."""
     assert [zigzag_waits(each) for each in (25600, 25728)] == [True, False]
+
+
+def attend(q, k, v, causal=False):
+    scores = np.exp(q @ k.T / np.sqrt(NUMBERS))
+    weights = np.tril(scores) if causal else scores
+    return weights @ v / weights.sum(axis=1)[:, None], np.log(weights.sum(axis=1))
+
+
+zigzag = labs.zigzag_ring(labs.posted_ring, merge, labs.zigzag_rule, attend)
+
+
+def test_a_ring_of_a_learners_parts_is_one_devices_attention_and_works_on_half_of_all_pairs():
+    q, k, v = np.random.default_rng(0).standard_normal((3, 64, NUMBERS))
+    shards = [labs.dealt(x, layout="zigzag") for x in (q, k, v)]
+    done = run(zigzag, 4, *shards, cluster=labs.h100s())
+    assert labs.same_as_one(done, attend(q, k, v, causal=True)[0], "zigzag")
+    pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops) * 1e12
+    assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(64 * 65 / 2 / 4 * pair, rel=1e-3)] * 4
+
+
+def test_a_zigzag_ring_hides_its_messages_from_25728_tokens_on_each_rank_on():
+    assert labs.tokens_that_hide(zigzag) == 25728
+
+
+def test_a_ring_that_waits_with_every_number_of_tokens_is_refused():
+    def late(comm, q, k, v):
+        comm.sendrecv(q, comm.right, comm.left)
+
+    with pytest.raises(ValueError, match="waits for messages with 65536 tokens on each rank"):
+        labs.tokens_that_hide(late)
 
 
 def test_inside_a_node_the_link_is_9_times_as_fast_and_free_messages_take_no_time():

@@ -16,13 +16,14 @@ def cell(beginning):
     return found
 
 
-def test_swapped_gradients_end_at_1_8_to_8_9_times_the_loss_with_40_seeds():
+@pytest.mark.slow
+def test_swapped_gradients_end_at_1_45_to_11_times_the_loss_with_120_seeds():
     ratios = []
-    for seed in range(40):
+    for seed in range(120):
         names = {"np": np, "xp": np}
         exec(cell("draw = ").replace("default_rng(0)", f"default_rng({seed})"), names)
         exec(cell("def train").partition("\n\n\n")[0], names)
         samples = per_rank(list(names["samples"]))
         right, swapped = (run(names["train"], 2, samples, order).results[0][-1] for order in ((0, 1), (1, 0)))
         ratios.append(swapped / right)
-    assert (min(ratios), max(ratios)) == (pytest.approx(1.8, abs=0.05), pytest.approx(8.9, abs=0.05))
+    assert (min(ratios), max(ratios)) == (pytest.approx(1.45, abs=0.01), pytest.approx(11, abs=0.05))

@@ -110,7 +110,10 @@ def test_measured_peak_bytes_of_a_small_llama_are_the_simulated_ones(schedule):
     measured = run(run_schedule, schedule.num_ranks, schedule, stages, inputs, targets).timeline
     for rank in range(schedule.num_ranks):
         steps = simulate(schedule).kept_bytes(rank, activation, pending, message=hidden.nbytes)
-        assert peak_but_for_sent(measured, rank) == bytes_in(tables, ()) + max(kept for _, kept in steps)
+        # the norms' gradients of the first microbatch, made by I, stay as the sum: a peak after its W has them besides
+        norms = sum(8 * 8 for name in stages[rank].weight_names if "norm" in name)  # [E] in float64
+        more = peak_but_for_sent(measured, rank) - bytes_in(tables, ()) - max(kept for _, kept in steps)
+        assert more in ((0, norms) if schedule.name.startswith("ZB") else (0,))
 
 
 def test_1f1b_holds_fewer_bytes_than_gpipe_and_posts_few_receives_ahead():

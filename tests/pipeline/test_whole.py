@@ -85,20 +85,17 @@ def test_the_bytes_of_a_microbatch_add_up_to_those_that_a_run_of_the_schedule_ho
     ran, shown = step_of_ranks(schedule, MODEL, TOKENS, TOKENS).timeline, simulate(schedule)
     tables = 2 * 3 * 2 * 8  # cos and sin, [S, D] in float64: one for all microbatches
     for rank in range(schedule.num_ranks):
-        assert most_bytes_but_for_sent(ran, rank) == tables + max(total for _, total in shown.kept_bytes(rank, *kept))
-
-
-def test_after_its_i_a_llama_block_keeps_more_bytes_than_before():
-    kept = kept_bytes(MODEL, TOKENS[:2], TOKENS[:2], 4)
-    assert kept.message == 2 * 3 * 4 * 8
-    assert all(after > before for before, after in zip(kept.activation, kept.pending, strict=True))
+        # the norms' gradients of the first microbatch, made by I, stay as the sum; rank 0 is fullest before its first W
+        norms = (2 + (rank == 3)) * 4 * 8 if schedule.name.startswith("ZB-H1") and rank else 0
+        expected = tables + norms + max(total for _, total in shown.kept_bytes(rank, *kept))
+        assert most_bytes_but_for_sent(ran, rank) == expected
 
 
 @pytest.mark.parametrize(("hidden", "inner", "heads"), [(8, 12, 2), (32, 64, 4), (64, 128, 4)])
-def test_without_the_norms_a_block_keeps_no_more_bytes_after_its_i(hidden, inner, heads):
+def test_from_i_to_w_a_block_keeps_no_more_bytes_than_before_but_for_the_gradients_of_two_norms(hidden, inner, heads):
     sizes = dict(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=3, num_attention_heads=heads)
     model, tokens = Llama.random(LlamaConfig(vocab_size=5, **sizes), dtype="float64"), TOKENS[:2]
     kept = kept_bytes(model, tokens, tokens, 3)
-    values_of_norms = 2 * (2 * hidden + 1)  # two norms, each with its input, the gradient of its output, and 1/rms
-    without_norms = kept.pending[1] - values_of_norms * tokens.size * 8
-    assert without_norms <= kept.activation[1] < kept.pending[1]
+    of_norms = 2 * hidden * 8
+    assert kept.message == 2 * 3 * hidden * 8
+    assert 0.9 * kept.activation[1] < kept.pending[1] - of_norms <= kept.activation[1]

@@ -42,7 +42,7 @@ CONFIG = LlamaConfig(
     num_key_value_heads=2,
     head_dim=8,
 )
-HOST = Link(latency=1e-6, bandwidth=1e9)
+HOST = Link(latency=10e-6, bandwidth=25e9)  # PCIe 4.0, 16 lanes
 LEVELS = list(MEMORY_LEVELS)
 
 
@@ -51,7 +51,7 @@ def step(comm, weights, x, dy, where, level):
     how = {"causal": True, "layout": "zigzag"}
     core = Core(partial(ring_attention, comm, **how), partial(ring_attention_backward, comm, **how))
     rotary = Rotary(CONFIG.head_dim, positions=where)
-    blocks = [CheckpointedBlock(comm, decoder_block(CONFIG, weights, i, rotary, core), level, HOST) for i in range(L)]
+    blocks = [CheckpointedBlock(comm, decoder_block(CONFIG, weights, i, rotary, core), level) for i in range(L)]
     kept = []
     for block in blocks:
         x, cache_of_one = block.forward(x)

@@ -103,8 +103,8 @@ MUTANTS = {
     "the ring forgets the other groups": (
         "usp",
         "sequence.usp",
-        "tiles(ring.rank, source, ",
-        "tiles(ring.rank, ring.rank, ",
+        "tiles_between(ring.rank, source, ",
+        "tiles_between(ring.rank, ring.rank, ",
     ),
     "groups taken for rings": (
         "usp",

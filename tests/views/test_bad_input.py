@@ -62,6 +62,7 @@ CASES = [
     (lambda: views.predict("How many?", NAN), "truth=nan", "a finite number"),
     (lambda: views.predict("How many?", 3, unit=5), "unit=5", "a string"),
     (lambda: views.predict("How many?", 3, named=1), "named=1", "True or False"),
+    (lambda: views.predict("How many?", 3, later=1), "later=1", "a string"),
     (lambda: views.predict("How many?", 3, then=4), "then=4", "a function without arguments"),
     (lambda: views.predict("How many?", 3, usual=4), "usual=4", "the reasoning that leads there"),
     (lambda: views.predict("How many?", 3, usual=(NAN, "so")), "usual[0]=nan", "a finite number"),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from parlab.pipeline.actions import Action
 from parlab.pipeline.costs import Costs, Limit, changes_of_kept, limit_tables
 from parlab.pipeline.dependencies import input_from
-from parlab.pipeline.times import EventLoop, Rank
+from parlab.pipeline.times import EventLoop, RankRun
 
 Rows = list[list[Action]]
 
@@ -70,7 +70,7 @@ class Filler:
         spans: dict[int, tuple[float, float]] = {}
         most_idle: float = 0
 
-        def run(rank: int) -> Rank:
+        def run(rank: int) -> RankRun:
             nonlocal most_idle
             limit, squeezed, done = self.limits[rank], eager[rank], out[rank]
             put_off: deque[Action] = deque()  # the W's that may come next

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from parlab.sequence import LAYOUTS, RingSchedule, Tile
-from parlab.views.attention.ring_film import CHIP, LENGTH, ROW, TOP, attended, chip, draw_rows, draw_tile
+from parlab.views.attention.ring_film import CHIP, LENGTH, ROW, TOP, attended, chip, draw_rows, draw_tile, tell_end
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, box, outline, word
 from parlab.world import Span, Timeline, Transfer
@@ -73,15 +73,15 @@ def double_ring_film(shown: Timeline) -> Film:
     ring = double_ring_of(shown)
     assert ring is not None
     busy = sum(span.end - span.start for tiles in ring.tiles for span, _, _ in tiles)
-    headline = f"Double ring forward, 2 nodes of 2 ranks: {shown.format(shown.makespan)}, "
-    headline += f"{busy / (SIZE * shown.makespan):.0%} of it work"
+    headline = f"Double ring forward, 2 nodes of 2 ranks: {shown.format(shown.makespan)}"
     begins = {span.start for tiles in ring.tiles for span, _, _ in tiles} | {one.t.start for one in ring.messages}
     stops = sorted(begins | {0, shown.makespan})
     film = Film(headline, stops, TOP + ROW * SIZE, says=shown.format, ends=(LANES, END), moving=12)
     draw_rows(film, SIZE)
-    for x, name in ((NOW, "now"), (NODE, "next"), (OTHER + 22, "other node")):
-        film.draw(word(x + CHIP / 2, 10, "K/V", "small") + word(x + CHIP / 2, 28, name, "small"))
-    film.draw(word(LANES, 28, "in-ports, work, out-ports", "small left"))
+    for x, above, name in ((NOW, "K/V", "now"), (NODE + 5, "K/V", "next"), (OTHER + 22, "other", "node")):
+        film.draw(word(x + CHIP / 2, 10, above) + word(x + CHIP / 2, 28, name))
+    film.draw(word(LANES, 10, "from the top:", "left"))
+    film.draw(word(LANES, 28, "in-ports, work, out-ports", "left"))
     for node in range(SIZE // INSIDE):
         film.draw(word(24, TOP + ROW * (INSIDE * node + 1) - 17, f"node {node}", "small"))
     film.draw(f'<path class="wait" d="M4 {TOP + ROW * INSIDE - 17}H{END}"/>')  # between the nodes
@@ -95,6 +95,7 @@ def double_ring_film(shown: Timeline) -> Film:
         _travels(film, message)
     for start, end in pairwise(film.times):
         film.tell(start, _line(ring, start, end))
+    tell_end(film, shown, busy)
     return film
 
 

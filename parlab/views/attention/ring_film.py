@@ -81,8 +81,7 @@ def ring_film(shown: Timeline) -> Film:
     assert ring is not None
     pass_ = "backward" if ring.backward else "forward"
     busy = sum(span.end - span.start for tiles in ring.tiles for span, _, _ in tiles)
-    headline = f"Ring attention {pass_}, {size} ranks: {shown.format(shown.makespan)}, "
-    headline += f"{busy / (size * shown.makespan):.0%} of it work"
+    headline = f"Ring attention {pass_}, {size} ranks: {shown.format(shown.makespan)}"
     film = Film(
         headline, _stops(shown, ring), TOP + ROW * size, says=shown.format, ends=(LANES[ring.backward], END), moving=12
     )
@@ -99,7 +98,14 @@ def ring_film(shown: Timeline) -> Film:
         _draw_gradients(film, ring)
     for start, end in pairwise(film.times):
         film.tell(start, _line(ring, start, end))
+    tell_end(film, shown, busy)
     return film
+
+
+def tell_end(film: Film, shown: Timeline, busy: int) -> None:
+    """The share of work, at the end of the story: above the film it would answer the question that a lesson asks."""
+    part = busy / (shown.size * shown.makespan)
+    film.lines.append(f"{shown.format(shown.makespan)}: all ranks are done, {part:.0%} of the time was work")
 
 
 def _stops(shown: Timeline, ring: Ring) -> list[int]:
@@ -115,18 +121,19 @@ def _stops(shown: Timeline, ring: Ring) -> list[int]:
 def _draw_places(film: Film, size: int, backward: bool) -> None:
     """The still parts: the rows, and the words above the other columns."""
     draw_rows(film, size)
-    film.draw(word(HERE[0] + CHIP / 2, 10, "K/V", "small") + word(HERE[0] + CHIP / 2, 28, "now", "small"))
-    film.draw(word(HERE[1] + CHIP / 2, 10, "K/V", "small") + word(HERE[1] + CHIP / 2, 28, "next", "small"))
+    film.draw(word(HERE[0] + CHIP / 2, 10, "K/V") + word(HERE[0] + CHIP / 2, 28, "now"))
+    film.draw(word(HERE[1] + CHIP / 2 + 5, 10, "K/V") + word(HERE[1] + CHIP / 2 + 5, 28, "next"))
     if backward:
-        film.draw(word(HOME + CHIP / 2, 28, "dK/dV", "small"))
-    film.draw(word(LANES[backward], 28, "in-port, work, out-port", "small left"))
+        film.draw(word(HOME + CHIP / 2, 28, "dK/dV"))
+    film.draw(word(LANES[backward], 10, "from the top:", "left"))
+    film.draw(word(LANES[backward], 28, "in-port, work, out-port", "left"))
 
 
 def draw_rows(film: Film, size: int) -> None:
     """The ranks' names, the empty mask beside each, and the words above both."""
-    film.draw(word(24, 28, "rank", "small"))
-    film.draw(word(MASK, 10, "its queries ×", "small left"))
-    film.draw(word(MASK, 28, "keys of rank 0, 1, …", "small left"))
+    film.draw(word(24, 28, "rank"))
+    film.draw(word(MASK, 10, "its queries ×", "left"))
+    film.draw(word(MASK, 28, "keys of rank 0, 1, …", "left"))
     for rank in range(size):
         y = TOP + ROW * rank
         film.draw(word(24, y + SIDE / 2, rank, "strong"))

@@ -105,6 +105,12 @@ def lanes_at(
     return axes
 
 
+def ring_around(timeline: Timeline, rank: int) -> list[int]:
+    """The ranks in the order of a ring, with `rank` in the middle lane."""
+    first = rank - timeline.size // 2
+    return [(first + lane) % timeline.size for lane in range(timeline.size)]
+
+
 def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     """A lane for each rank, from the top, with its colour and, with `words`, its name."""
     shown = range(0, len(ranks), -(-len(ranks) // MOST_LABELS)) if words else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from parlab.arguments import amount, whole
 from parlab.pipeline import (
     Costs,
-    KeptBytes,
     Schedule,
+    ScheduleTimeline,
     gpipe,
     interleaved_one_f_one_b,
     one_f_one_b,
@@ -31,11 +31,8 @@ from parlab.views.drawing.picture import (
     plot,
     scale,
     sheet,
-    short_bytes,
     write,
 )
-from parlab.views.schedules.panels import peaks
-from parlab.views.schedules.schedule import check_kept
 from parlab.views.widgets.explorer import Explorer, steps
 
 HEIGHT = 4.4  # inches
@@ -180,56 +177,47 @@ def explore_interleaving() -> Explorer:
     return Explorer("explore_interleaving", controls, lambda p, k, backward: interleaving(p, k * p, backward))
 
 
-Maker = Callable[[int, int], Schedule]
-ROW, NAMES, PLACE = 0.36, 2.9, 0.3  # inches: a row of squares, the names beside it, the place of a square
+ROW, NAMES, PLACE = 0.36, 2.9, 0.26  # inches: a row of squares, the names beside it, the place of a square
 
 
-def won_back(
-    makers: Mapping[str, Maker], p: int, across: Sequence[int], kept: KeptBytes, *, headline: str | None = None
-) -> Picture:
-    """Draw how many of p GPUs' worth of work a schedule does, as squares, with the bytes of its fullest rank.
-
-    F, I and W take the same time, transfers none.
+def won_back(ran: Mapping[str, ScheduleTimeline], kept: float, *, headline: str | None = None) -> Picture:
+    """Draw how many GPUs' worth of work a pipeline does, as squares, with the bytes on its first and its last GPU.
 
     Args:
-        makers: `{name: make}`, where `make(p, m)` is a schedule; the first has one row, with the first m.
-        p: ranks.
-        across: the numbers of microbatches m.
-        kept: what a microbatch keeps on each of the p stages.
+        ran: `{name: what simulate returned}`, all of the same number of ranks; a rank is a GPU.
+        kept: bytes that a microbatch keeps in all layers of a rank, from its F to its B or W.
         headline: above the figure. None: the most work.
 
     Raises:
-        ValueError: no schedule, no m, a headline that is no text, or `kept` of another number of stages.
+        ValueError: nothing to draw, other numbers of ranks, a negative number, or a headline that is no text.
     """
-    if not makers or not across:
-        raise ValueError("makers, across: give at least one schedule and one m")
-    first, *others = makers
-    rows = [(first, across[0]), *((name, m) for name in others for m in across)]
-    ran = [simulate(makers[name](p, m)) for name, m in rows]
-    check_kept(kept, ran)
-    busy = [p * (1 - one.bubble_fraction()) for one in ran]
-    most = [short_bytes(max(peaks(one, kept))) for one in ran]
-    names = [first, *(f"{name}, {m} microbatches" for name, m in rows[1:])]
-    lines = [
-        f"{name:<28}{work:5.2f} of {p} GPUs  {held:>9}" for name, work, held in zip(names, busy, most, strict=True)
-    ]
+    sizes = {one.size for one in ran.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"ran={list(ran)!r:.60}: give at least one timeline, and all with the same number of ranks")
+    amount("kept", kept)
+    (p,) = sizes
+    busy = [p * (1 - one.bubble_fraction()) for one in ran.values()]
+    held = [[kept * peak * p / one.schedule.num_stages for peak in one.peak_activations] for one in ran.values()]
+    words = [[f"{peaks[rank] / 1e9:.0f} GB" for rank in (0, -1)] for peaks in held]
+    lines = [f"{'':<36}{'work':>5}{'':10}{'first GPU':>11}{'last GPU':>11}"]
+    for name, work, (first, last) in zip(ran, busy, words, strict=True):
+        lines.append(f"{name:<36}{work:5.1f} of {p} GPUs{first:>9}{last:>11}")
     headline = headline or f"GPUs' worth of work of {p}: {max(busy):.1f} at most"
-    height = 0.95 + ROW * len(rows)
-    figure = sheet([headline, *lines], height, headline)
-    axes = panel(figure, NAMES, 0.85, PLACE * p, ROW * len(rows))
+    figure = sheet([headline, *lines], 0.95 + ROW * len(ran), headline)
+    axes = panel(figure, NAMES, 0.85, PLACE * p, ROW * len(ran))
     axes.set_xlim(0, p)
-    name_rows(axes, len(rows), names)
-    for row, work in enumerate(busy):
-        color = CURVES[rows[row][0]].color if rows[row][0] in CURVES else theme.FAINT
+    name_rows(axes, len(ran), list(ran))
+    for row, (name, work) in enumerate(zip(ran, busy, strict=True)):
+        colors = [form.color for known, form in CURVES.items() if name.startswith(known.split()[0])]
         left = [gpu + 0.08 for gpu in range(p)]
         filled = [gpu + 0.08 + 0.84 * min(max(work - gpu, 0), 1) for gpu in range(p)]
         marks.rectangles(axes, "places", left, [gpu + 0.92 for gpu in range(p)], row - 0.37, row + 0.37, theme.GRID)
-        marks.rectangles(axes, f"work of row {row}", left, filled, row - 0.37, row + 0.37, color)
-    right = NAMES + PLACE * p + 0.15
-    write(figure, right, 0.56, f"of {p}", theme.SMALL)
-    write(figure, right + 0.7, 0.56, "fullest rank keeps", theme.SMALL)
-    for row, (work, held) in enumerate(zip(busy, most, strict=True)):
-        middle = 0.85 + ROW * (row + 0.5)
-        write(figure, right, middle, f"{work:.1f}", theme.TEXT, va="center", weight="bold")
-        write(figure, right + 0.7, middle, held, theme.TEXT, va="center")
+        marks.rectangles(axes, f"work of row {row}", left, filled, row - 0.37, row + 0.37, (*colors, theme.FAINT)[0])
+    columns = [NAMES + PLACE * p + at for at in (0.15, 0.85, 1.65)]
+    for x, title in zip(columns, (f"of {p}", "first GPU", "last GPU"), strict=True):
+        write(figure, x, 0.56, title, theme.SMALL)
+    write(figure, columns[1], 0.36, "keep at most", theme.SMALL)
+    for row, (work, both) in enumerate(zip(busy, words, strict=True)):
+        for x, text, weight in zip(columns, (f"{work:.1f}", *both), ("bold", "normal", "normal"), strict=True):
+            write(figure, x, 0.85 + ROW * (row + 0.5), text, theme.TEXT, va="center", weight=weight)
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,7 @@ def schedule_film(
     costs: Costs | None = None,
     *,
     phases: bool = False,
-    stops: int = MOST_STOPS,
+    stops: int | Mapping[Any, str] = MOST_STOPS,
     unit: str = "",
 ) -> Film:
     """The film of a pipeline schedule.
@@ -41,22 +42,29 @@ def schedule_film(
         phases: stop only where rank 0 goes from one phase to the next: it fills its memory, waits for the first
             gradient, does forwards and backwards in turn, and empties its memory. Where backwards are cut in two: where
             the last rank, whose W's wait most, goes to its first forward, its first W, and from its last I on.
-        stops: without phases, the most stops: of more, those that are nearest to the next share its stop.
+        stops: without phases, the most stops: of more, those that are nearest to the next share its stop. Or the stops
+            themselves: {time: a line about what begins there}, the first at 0, in ascending order.
         unit: of the costs, such as "ms", if they have one.
 
     Raises:
         ValueError: a schedule that cannot run, costs for one that is simulated already, phases of one in which rank 0
-            has no forward or no backward, or fewer than 2 stops.
+            has no forward or no backward, fewer than 2 stops, or stops that do not ascend from 0 to before the end.
     """
     shown = simulated("source", source, costs)
     flag("phases", phases)
-    whole("stops", stops, 2)
     text("unit", unit)
-    told = _phases(shown) if phases else {}
-    times = [*told, shown.makespan] if phases else _stops(shown, stops)
+    most = MOST_STOPS
+    if isinstance(stops, Mapping):
+        told = dict(stops)
+        if [0, *sorted({*told} - {0})] != [*told] or max(told, default=0) >= shown.makespan:
+            raise ValueError(f"stops={stops!r:.60}: must ascend from 0, and end before {shown.makespan:g}")
+    else:
+        most = whole("stops", stops, 2)
+        told = _phases(shown) if phases else {}
+    times = [*told, shown.makespan] if told else _stops(shown, most)
     legend, top = _legend(shown)
     height = top + LANE * shown.size
-    resting = 1.5 if phases else 0.35
+    resting = 1.5 if told else 0.35
     headline = summary(shown).replace(" units,", f" {unit},") if unit else summary(shown)
 
     def says(time: float) -> str:
@@ -69,7 +77,7 @@ def schedule_film(
     paler = chunks_of(shown.schedule)
     film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
-    before = _kept(film, shown, middles, _events(shown) if phases else times, arrived=not phases)
+    before = _kept(film, shown, middles, _events(shown) if told else times, arrived=not told)
     for t in shown.transfers:
         action = ACTION.fullmatch(t.label)
         assert action is not None, "a simulated message is labelled by the action that sends it"
@@ -77,7 +85,7 @@ def schedule_film(
         mark = box(x, y, CHIP, CHIP, color_of(action[1]), action[2], "small")
         film.move(mark, t.start, t.end, (film.x(t.end) - film.x(t.start), middles[t.dst] - middles[t.src]))
     for start, end in pairwise(times):
-        film.tell(start, told[start] if phases else _line(shown, start, end, before))
+        film.tell(start, told[start] if told else _line(shown, start, end, before))
     return film
 
 

@@ -129,12 +129,14 @@ def _kept(number: float, kept: Bytes | None) -> str:
 def explore_bubble_prices(kept: Bytes | None = None, first: Maker = one_f_one_b, p: int = 4, m: int = 8) -> Explorer:
     """Sliders for `bubble_prices`: the chunks of a rank, and the times of a transfer and of W, in forwards.
 
+    They begin near the published 0.03 F and 0.72 F.
+
     Raises:
         ValueError: see `bubble_prices`.
     """
     controls = {
         "chunks": steps("chunks a rank", (2, 4), 2),
-        "transfer": steps("transfer", (0, 1 / 32, 1 / 8, 1 / 2), 0, FRACTIONS.__getitem__),
-        "weight": steps("for the weights W", (0.25, 0.5, 0.75, 1), 1, FRACTIONS.__getitem__),
+        "transfer": steps("transfer", (0, 1 / 32, 1 / 8, 1 / 2), 1 / 32, FRACTIONS.__getitem__),
+        "weight": steps("for the weights W", (0.25, 0.5, 0.75, 1), 0.75, FRACTIONS.__getitem__),
     }
     return Explorer("explore_bubble_prices", controls, lambda **v: bubble_prices(kept, first=first, p=p, m=m, **v))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
-from parlab.arguments import checked, flag
+from parlab.arguments import checked, flag, text
 from parlab.pipeline import Costs, KeptBytes, Schedule, ScheduleTimeline, simulate, validate
 from parlab.views.drawing import theme
 from parlab.views.drawing.lanes import check_end, legend_of
@@ -45,6 +46,7 @@ def schedule(
     end: float | None = None,
     kept: KeptBytes | None = None,
     headline: str | None = None,
+    unit: str = "",
 ) -> Picture:
     """Draw the actions of every rank of a pipeline and, below them on the same clock, the activations that it keeps.
 
@@ -62,6 +64,7 @@ def schedule(
         end: where the time axis ends; None: at the makespan. With the same end two pictures can be compared.
         kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
         headline: what stands above; None: name, makespan and bubble.
+        unit: of the costs, such as "ms", if they have one.
 
     Raises:
         ValueError: neither a schedule nor a simulated one, costs for one that is simulated already, a rank that is not
@@ -73,12 +76,16 @@ def schedule(
         except ValueError as error:
             return stuck(schedule, str(error))
     shown = simulated("schedule", schedule, costs)
+    text("unit", unit)
+    if unit:
+        shown = copy(shown)
+        shown.unit = unit
     check_end(end)
     slot = None if why is None else idle_slot(shown, why)
     remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
     check_kept(kept, [shown])
-    text, height = [describe(shown, kept), *remarks], panel_height(shown.size, memory)
-    figure, top = remarked(text, headline or _headline(shown), remarks, height, shown.schedule)
+    said, height = [describe(shown, kept), *remarks], panel_height(shown.size, memory)
+    figure, top = remarked(said, headline or _headline(shown), remarks, height, shown.schedule)
     axes = draw_panels(figure, top, shown, max(peaks(shown, kept)) if memory else 0, end, kept=kept)
     if critical_path:
         draw_critical_path(axes, shown)

@@ -7,14 +7,14 @@ from statistics import median
 from typing import Any
 
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import LEFT, RIGHT, lanes_at, legend_of, timeline_of
+from parlab.views.drawing.lanes import LEFT, RIGHT, lanes_at, legend_of, ring_around, timeline_of
 from parlab.views.drawing.picture import Picture, panel, scale, sheet
 from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits
 from parlab.views.widgets.explorer import Explorer, steps
 from parlab.world import Run, Timeline
 
 TOP, LANE, BESIDE = 1.15, 0.42, 2.6  # inches: above the lanes, of a lane, of the bars beside them
-STALLS, MESSAGES = range(2, 33, 2), range(1, 9)  # ms
+STALLS, MESSAGES = range(1, 33), range(1, 13)  # ms: stalls of each work − message, messages longer than the work
 
 
 def stall_waits(run: Run | Timeline) -> Picture:
@@ -35,8 +35,7 @@ def stall_waits(run: Run | Timeline) -> Picture:
     longest = max(shown.computes, key=lambda span: span.end - span.start)
     work = int(median(span.end - span.start for span in shown.computes))
     message = max((one.end - one.start for one in shown.transfers), default=0)
-    first = longest.rank - shown.size // 2
-    ranks = [(first + row) % shown.size for row in range(shown.size)]
+    ranks = ring_around(shown, longest.rank)
     waited = [shown.waited(rank) for rank in ranks]
     many = sum(map(bool, waited))
     says = shown.format
@@ -49,7 +48,7 @@ def stall_waits(run: Run | Timeline) -> Picture:
     whole = _round(shown.makespan)
     axes = lanes_at(figure, shown, whole, TOP, height, ranks=ranks, right=BESIDE + 0.7)
     lane_of = {rank: lane for lane, rank in enumerate(ranks)}
-    kinds = draw_computes(axes, shown, lane_of, WHOLE) + draw_waits(axes, shown, lane_of, WHOLE)
+    kinds = draw_computes(axes, shown, lane_of, WHOLE, timed=longest) + draw_waits(axes, shown, lane_of, WHOLE)
     _bars(figure, waited, height, whole)
     legend_of(figure, [*(theme.KINDS[kind] for kind in dict.fromkeys(kinds)), (theme.FAINT, "waits in all", "")])
     return figure

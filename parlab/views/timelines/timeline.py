@@ -105,9 +105,10 @@ def draw_computes(
     lane_of: dict[int, int],
     where: tuple[float, float],
     color: Callable[[Span], str] | None = None,
+    timed: Span | None = None,
 ) -> list[str]:
     """The computations of the ranks in `lane_of`, between two heights of their lanes; the kinds that were drawn.
-    `color` finds a work's colour in place of its kind's.
+    `color` finds a work's colour in place of its kind's. `timed` bears the time that it takes in place of its name.
 
     A pipeline's action is drawn by its letter and labelled with its microbatch; anything else by its name, or, where
     that has no room, a gradient of weights by dW and one of an input by dx.
@@ -116,6 +117,8 @@ def draw_computes(
     actions = [ACTION.fullmatch(span.name) for span in spans]
     kinds = [kind_of(span.name) for span in spans]
     texts = [[action[2]] if action else _named(span.name) for span, action in zip(spans, actions, strict=True)]
+    if timed in spans:
+        texts[spans.index(timed)] = [shown.format(timed.end - timed.start)]
     colors = [color(span) if color else theme.KINDS[kind].color for span, kind in zip(spans, kinds, strict=True)]
     marks.boxes(axes, "computes", spans, [lane_of[span.rank] for span in spans], where, colors, texts)
     return kinds

@@ -41,7 +41,7 @@ def trace_back(run: Run | Timeline, rank: int | None = None) -> Picture:
         steps.append(f"rank {culprit.rank} waited for nobody before: {culprit.name}, {spent}")
     figure, axes = lanes("\n".join([headline, *steps]), shown, list(range(shown.size)), headline)
     lane_of = {one: one for one in range(shown.size)}
-    kinds = draw_computes(axes, shown, lane_of, WHOLE) + draw_waits(axes, shown, lane_of, WHOLE)
+    kinds = draw_computes(axes, shown, lane_of, WHOLE, timed=culprit) + draw_waits(axes, shown, lane_of, WHOLE)
     red: list[Any] = [wait._replace(end=wait.came) for wait in waits] + [culprit] * bool(culprit)
     marks.frames(axes, "way back", red, [one.rank for one in red], WHOLE, theme.ALARM, zorder=marks.ABOVE)
     ways = list(pairwise(red))

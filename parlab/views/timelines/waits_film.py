@@ -18,6 +18,7 @@ HEIGHT, LEGEND = 312, 24
 MIDDLE, RADIUS, DISC, BOW = complex(138, 168), 104, 16, 34  # of the ring and of a rank; how far an arrow bows out
 ENDS = (318, 606)  # of the lanes
 BAR, LETTER = 22, (20, 14)  # heights and widths
+WIDE = 7.5  # a letter of the time in a work
 NOBODY = "no rank waits for another"
 RED = "#E0312E"  # theme.ALARM, brighter: it must be seen on a dark page too
 
@@ -144,17 +145,26 @@ def _arrow(one: complex, other: complex) -> str:
 
 
 def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
-    """The lanes beside the ring, laid bare by the clock: work blue, waits for a rank hatched, for a message dotted."""
+    """The lanes beside the ring, laid bare by the clock: work blue, waits for a rank hatched, for a message dotted.
+
+    If one work is longer than all others, its time stands in it.
+    """
     lane = (HEIGHT - LEGEND) / shown.size
     middles = [LEGEND + lane * (rank + 0.5) for rank in range(shown.size)]
     bar = min(BAR, lane - 8)
     for rank, y in enumerate(middles):
         film.draw(word(294, y, rank) + box(306, y - bar / 2, 5, bar, theme.rank_color(rank)))
     marks = ""
+    takes = max((span.end - span.start for span in shown.computes), default=0)
+    longest = [span for span in shown.computes if span.end - span.start == takes]
     for span in shown.computes:
         if span.end > span.start:
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
-            marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, theme.KINDS["compute"].color)
+            number, unit = shown.format(span.end - span.start).split()
+            time = f"{float(number):g} {unit}" if [span] == longest else ""
+            time = time if WIDE * len(time) < width else ""
+            color = theme.KINDS["compute"].color
+            marks += box(x, middles[span.rank] - bar / 2, round(width - 1, 1), bar, color, time, "small")
     for wait in shown.waits:
         x, width = film.x(wait.came), film.x(wait.end) - film.x(wait.came)
         if width > 1:

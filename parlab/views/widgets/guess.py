@@ -93,8 +93,9 @@ class Prediction(widgets.VBox):
     In a notebook that nobody has open, as under nbval and in the book, all of it is shown at once.
     """
 
-    def __init__(self, asked: Answer, truth: Callable[[], float], then: Callable[[], Any] | None):
-        self.asked, self.truth, self.then = asked, truth, then
+    def __init__(self, asked: Answer, truth: Callable[[], float], then: Callable[[], Any] | None, later: str = ""):
+        self.asked, self.truth, self.then, self.later = asked, truth, then, later
+        self.guess: float | None = None
         self.field = widgets.Text(placeholder="a number", layout=widgets.Layout(width="10em"))
         self.compare = widgets.Button(description="Compare", button_style="primary")
         self.pass_by = widgets.Button(description="I don't know")
@@ -104,7 +105,8 @@ class Prediction(widgets.VBox):
         unit = [widgets.Label(asked.unit)] if asked.unit else []
         wraps = widgets.Layout(flex_flow="row wrap")  # on a telephone the row has no room for all
         row = widgets.HBox([self.field, *unit, self.compare, self.pass_by], layout=wraps)
-        super().__init__([widgets.HTML(f"<b>{escape(asked.question)}</b>"), row, self.note])
+        self.title = widgets.HTML(f"<b>{escape(asked.question)}</b>")
+        super().__init__([self.title, row, self.note])
         self.add_class("parlab-predict")
 
     def _compare(self, _: Any) -> None:
@@ -115,9 +117,25 @@ class Prediction(widgets.VBox):
             self._show(guess)
 
     def _show(self, guess: float | None) -> None:
-        """Draw the answer in the place of the field: there is one guess."""
+        """Draw the answer in the place of the field: there is one guess. Or keep the guess until the answer opens."""
+        self.guess = guess
+        if self.later:
+            said = "" if guess is None else f"You said {_with_unit(guess, self.asked.unit)}. "
+            self.children = [self.title, widgets.Label(said + self._where())]
+            return
         self.note.value = "One moment: it is being drawn."
         self.children = [self._drawn(lambda: self.answer(guess)), *([self._drawn(self.then)] if self.then else [])]
+
+    def opened(self) -> Prediction:
+        """The same question with the guess in its field, to keep or to change, and this time with the answer."""
+        again = Prediction(self.asked, self.truth, self.then)
+        if self.guess is not None:
+            again.field.value = _with_unit(self.guess, "")
+            again.note.value = "That was your guess. Keep it, or change it."
+        return again
+
+    def _where(self) -> str:
+        return f"The answer opens in the section {self.later}."
 
     def answer(self, guess: float | None = None) -> Answer:
         """The truth beside `guess`."""
@@ -140,6 +158,10 @@ class Prediction(widgets.VBox):
     def _ipython_display_(self) -> None:
         if any(name in os.environ for name in LIVE):
             display(self._repr_mimebundle_(), raw=True)
+            return
+        if self.later:
+            question = f"<b>{escape(self.asked.question)}</b> {escape(self._where())}"
+            display({"text/plain": f"{self.asked.question}\n{self._where()}", "text/html": question}, raw=True)
             return
         display(self.answer())
         if self.then:
@@ -180,6 +202,7 @@ RULES: Mapping[str, Rule] = {
     "usual": optional(_usual),
     "how": lambda name, value: one_of(name, value, HOW),
     "named": flag,
+    "later": text,
 }
 
 
@@ -192,6 +215,7 @@ def predict(
     usual: tuple[float, str] | None = None,
     how: str = "computed",
     named: bool = False,
+    later: str = "",
 ) -> Prediction:
     """Ask the learner for a number, and hide the answer until one was given, or "I don't know".
 
@@ -207,6 +231,8 @@ def predict(
         how: the truth was "counted" (messages, bytes, FLOPs), "computed" (by the simulated clock or a formula),
             "measured" (by a watch) or "published". A cell whose truth is measured is not compared: NBVAL_IGNORE_OUTPUT.
         named: the number is a name, such as a rank's: a guess is right or another one, neither too high nor too low.
+        later: the section of the lesson in which the answer opens: there, `opened()` of what this returned asks again,
+            with the guess in the field. "": the answer appears here.
 
     Raises:
         ValueError: no question, a truth that is no finite number, or another argument of the wrong kind.
@@ -219,7 +245,7 @@ def predict(
     known = math.nan if callable(truth) else truth
     found = truth if callable(truth) else lambda: known
     usual = None if usual is None else (float(usual[0]), usual[1])
-    return Prediction(Answer(question, known, unit, how, usual, named), found, then)
+    return Prediction(Answer(question, known, unit, how, usual, named), found, then, later)
 
 
 def _number(said: str) -> float | None:

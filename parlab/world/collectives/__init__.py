@@ -23,7 +23,6 @@ from parlab.world.collectives.doubling import (
     recursive_halving_reduce_scatter,
     recursive_halving_reduce_scatter_cost,
 )
-from parlab.world.collectives.grid import grid_all_to_all, grid_all_to_all_cost
 from parlab.world.collectives.ring import (
     ring_all_gather,
     ring_all_gather_cost,
@@ -50,6 +49,8 @@ from parlab.world.collectives.shifts import (
     bruck_all_to_all_cost,
     dissemination_barrier,
     dissemination_barrier_cost,
+    grid_all_to_all,
+    grid_all_to_all_cost,
     pairwise_all_to_all,
     pairwise_all_to_all_cost,
 )

@@ -25,10 +25,9 @@ from parlab.world.collectives.doubling import (
     recursive_doubling_all_reduce,
     recursive_halving_reduce_scatter,
 )
-from parlab.world.collectives.grid import grid_all_to_all
 from parlab.world.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from parlab.world.collectives.rings import rings_all_reduce
-from parlab.world.collectives.shifts import bruck_all_gather, bruck_all_to_all, pairwise_all_to_all
+from parlab.world.collectives.shifts import bruck_all_gather, bruck_all_to_all, grid_all_to_all, pairwise_all_to_all
 from parlab.world.collectives.two_levels import (
     hierarchical_all_gather,
     hierarchical_all_reduce,

@@ -17,7 +17,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, flat_copy, label_of, piece_sizes, pieces_of
+from parlab.world.collectives.common import Combine, Cost, flat_copy, labels_of, piece_sizes, pieces_of
 
 
 def circulant_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
@@ -40,7 +40,7 @@ def circulant_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combi
     for window, half in halvings(comm.size):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         given, kept = _window(pieces, ahead, window - half), _window(pieces, comm.rank, window - half)
-        labels = _labels("add", comm, window - half, sent=ahead, received=comm.rank)
+        labels = labels_of("add", comm.size, window - half, sent=ahead, received=comm.rank)
         partial = comm.sendrecv(_joined(total, given), ahead, behind, like=_joined(total, kept), **labels)
         for piece, sums in _parted(partial, kept):
             total[piece] = combine(total[piece], sums)
@@ -56,7 +56,7 @@ def circulant_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
     for window, half in reversed(halvings(comm.size)):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         mine, theirs = _window(pieces, comm.rank, window - half), _window(pieces, ahead, window - half)
-        labels = _labels("take", comm, window - half, sent=comm.rank, received=ahead)
+        labels = labels_of("take", comm.size, window - half, sent=comm.rank, received=ahead)
         finished = comm.sendrecv(_joined(total, mine), behind, ahead, like=_joined(total, theirs), **labels)
         for piece, result in _parted(finished, theirs):
             total[piece] = result
@@ -84,12 +84,6 @@ def halvings(size: int) -> list[tuple[int, int]]:
 def _window(pieces: list[slice], first: int, count: int) -> list[slice]:
     """`count` pieces from piece `first` on, around the end of the array."""
     return [pieces[(first + number) % len(pieces)] for number in range(count)]
-
-
-def _labels(how: str, comm: Any, count: int, *, sent: int, received: int) -> dict[str, str]:
-    """The labels of a step's two messages, each of `count` pieces from a rank's own on."""
-    out, back = (label_of(how, rank, count, comm.size) for rank in (sent, received))
-    return {"label": out, "expected": back}
 
 
 def _joined(total: Array, window: list[slice]) -> Array:

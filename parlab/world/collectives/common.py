@@ -74,6 +74,11 @@ def label_of(how: str, first: int, count: int, parts: int) -> str:
     return f"{how} piece {first}" if count == 1 else f"{how} pieces {first}-{(first + count - 1) % parts}"
 
 
+def labels_of(how: str, parts: int, count: int, *, sent: int, received: int) -> dict[str, str]:
+    """The labels of the two messages of an exchange, each of `count` pieces: from piece `sent` and `received` on."""
+    return {"label": label_of(how, sent, count, parts), "expected": label_of(how, received, count, parts)}
+
+
 def flat_copy(x: Array) -> Array:
     """The elements of `x` in C order, in memory of their own."""  # [n]
     xp = namespace(x)

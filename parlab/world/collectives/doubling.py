@@ -22,6 +22,7 @@ from parlab.world.collectives.common import (
     cost_of_steps,
     flat_copy,
     label_of,
+    labels_of,
     piece_sizes,
     pieces_of,
 )
@@ -119,8 +120,7 @@ def _window(pieces: list[slice], rank: int, width: int) -> slice:
 
 def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
     """The labels of the two messages of an exchange: each has the aligned window of pieces around a rank's own."""
-    out, back = (label_of(how, rank - rank % width, width, comm.size) for rank in (sent, received))
-    return {"label": out, "expected": back}
+    return labels_of(how, comm.size, width, sent=sent - sent % width, received=received - received % width)
 
 
 def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:

@@ -11,12 +11,11 @@ Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters o
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, flat_copy, may_be_native, piece_sizes, pieces_of
+from parlab.world.collectives.common import Combine, Cost, flat_copy, labels_of, may_be_native, piece_sizes, pieces_of
 
 
 @may_be_native
@@ -27,12 +26,6 @@ def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     ring_reduce_scatter(comm, total, pieces, combine)
     ring_all_gather(comm, total, pieces)
     return namespace(x).reshape(total, x.shape)
-
-
-def ring_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
-    """2(P − 1)α + 2(P − 1)/P · nβ where P divides the length; otherwise the longest piece sets the pace."""
-    nbytes = [itemsize * piece for piece in piece_sizes(length, size)]
-    return ring_reduce_scatter_cost(nbytes, link) + ring_all_gather_cost(nbytes, link)
 
 
 @may_be_native
@@ -49,13 +42,6 @@ def ring_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: C
         total[pieces[received]] = combine(own, _shift(comm, total, pieces, "add", sent, received))
 
 
-def ring_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
-    """(P − 1)(α + n/P · β): rank r sends every piece but its own; the longest piece travels P − 1 hops."""
-    size, total = len(nbytes), sum(nbytes)
-    time = (size - 1) * link.picoseconds(max(nbytes))
-    return Cost([size - 1] * size, [total - own for own in nbytes], time)
-
-
 @may_be_native
 def ring_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
     """`total` [n], in place: rank r's piece r goes to all others.
@@ -68,22 +54,27 @@ def ring_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
         total[pieces[received]] = _shift(comm, total, pieces, "take", sent, received)
 
 
+def _shift(comm: Any, total: Array, pieces: list[slice], how: str, sent: int, received: int) -> Array:
+    """Send piece `sent` to the right, and return piece `received` from the left. Figures read the labels."""
+    labels = labels_of(how, comm.size, 1, sent=sent, received=received)
+    return comm.sendrecv(total[pieces[sent]], comm.right, comm.left, total[pieces[received]], **labels)
+
+
+def ring_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
+    """2(P − 1)α + 2(P − 1)/P · nβ where P divides the length; otherwise the longest piece sets the pace."""
+    nbytes = [itemsize * piece for piece in piece_sizes(length, size)]
+    return ring_reduce_scatter_cost(nbytes, link) + ring_all_gather_cost(nbytes, link)
+
+
+def ring_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
+    """(P − 1)(α + n/P · β): rank r sends every piece but its own; the longest piece travels P − 1 hops."""
+    size, total = len(nbytes), sum(nbytes)
+    time = (size - 1) * link.picoseconds(max(nbytes))
+    return Cost([size - 1] * size, [total - own for own in nbytes], time)
+
+
 def ring_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """(P − 1)(α + n/P · β): rank r sends every piece but its right neighbour's; the longest travels P − 1 hops."""
     size, total = len(nbytes), sum(nbytes)
     time = (size - 1) * link.picoseconds(max(nbytes))
     return Cost([size - 1] * size, [total - nbytes[(rank + 1) % size] for rank in range(size)], time)
-
-
-def _shift(comm: Any, total: Array, pieces: list[slice], how: str, sent: int, received: int) -> Array:
-    """Send piece `sent` to the right, and return piece `received` from the left. Figures read the labels."""
-    labels = _labels(how, comm.size)
-    like = total[pieces[received]]
-    return comm.sendrecv(
-        total[pieces[sent]], comm.right, comm.left, like, label=labels[sent], expected=labels[received]
-    )
-
-
-@cache
-def _labels(how: str, size: int) -> list[str]:
-    return [f"{how} piece {piece}" for piece in range(size)]

@@ -8,6 +8,7 @@ message-passing systems" (IEEE TPDS 1997).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -22,16 +23,36 @@ def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
 
     Invariant: after step d, rank r has the pieces for r from the ranks r, r − 1, ..., r − d (mod P).
     """
-    received = list(pieces)
-    received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
-    for dst, src in partners(comm):
-        received[src] = comm.sendrecv(pieces[dst], dst, src)
-    return received
+    return _piece_by_piece(comm, pieces, partners(comm))
 
 
 def pairwise_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
     """(P − 1)(α + nβ/P), n the bytes of one rank's array."""
     return cost_of_steps(size, [piece_nbytes] * (size - 1), link)
+
+
+def grid_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int) -> list[Array]:
+    """The same on a grid of nodes × places, any number of each: no step mixes the links.
+
+    In step (d, e) each rank sends to the rank d nodes and e places after it: all to other nodes, or none.
+    """
+    return _piece_by_piece(comm, pieces, partners(comm, ranks_per_node))
+
+
+def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+    """(g − 1)(α + bβ) + (P − g)(α' + bβ'), b bytes a piece."""
+    near, far = ranks_per_node - 1, size - ranks_per_node
+    time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
+    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
+
+
+def _piece_by_piece(comm: Any, pieces: list[Array], steps: Iterable[tuple[int, int]]) -> list[Array]:
+    """In each step (dst, src) the piece for dst leaves, and the piece from src comes."""
+    received = list(pieces)
+    received[comm.rank] = namespace(pieces[0]).asarray(pieces[comm.rank], copy=True)
+    for dst, src in steps:
+        received[src] = comm.sendrecv(pieces[dst], dst, src)
+    return received
 
 
 def bruck_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:

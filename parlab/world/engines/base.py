@@ -112,8 +112,8 @@ class Engine(ABC):
             waiter, message.waiter = message.waiter, None
             self._release(waiter)
 
-    def _parks(self, task: Task, message: Message, call: str) -> bool:
-        """Whether `task`, which waits for `message` in `call`, has to park."""
+    def _park(self, task: Task, message: Message, call: str) -> bool:
+        """Let `task` wait for `message` in `call`. Returns False if the message has come: then it need not sleep."""
         task.log += (WAIT, message)
         if message.matched:
             return False

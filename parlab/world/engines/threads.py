@@ -51,7 +51,7 @@ class ThreadsEngine(Engine):
             if like is not None:
                 message.error = mismatch(message, like)
                 self._match(message)
-            parked = call and self._parks(task, message, call)
+            parked = call and self._park(task, message, call)
         if parked:
             self._sleep(task)
         return message
@@ -71,7 +71,7 @@ class ThreadsEngine(Engine):
             if sent:
                 message.error = mismatch(message, like)
                 self._match(message)
-            parked = call and self._parks(task, message, call)
+            parked = call and self._park(task, message, call)
         if parked:
             self._sleep(task)
         return message

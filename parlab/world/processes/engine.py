@@ -56,6 +56,12 @@ class ProcessEngine(Engine):
         self.last_reports: list[deadlock.Report] = []  # of all ranks, at the end of the run
         self.computed: list[tuple[int, int, str]] = []  # measured: (start, end, name)
         self.stood: list[tuple[int, int, Any]] = []  # measured: (start, end, reason)
+        self.answers: dict[str, Callable[[Any], None]] = {  # to the notes of other ranks, by their kind
+            "calls": self._on_calls,
+            "begins": self._on_begins,
+            "report": self._on_report,
+            "over": self._on_over,
+        }
         if native:
             self._connect(self.world)
 
@@ -71,11 +77,11 @@ class ProcessEngine(Engine):
         header = header_of(value, leaves, label)
         with self.mutex:
             wire = self.transport.send(header, leaves, box.dst, box.tag)
-            message = MessageEnd(box, POST_SEND, None, name, wire)  # this counts it as posted
+            message = MessageEnd(box, POST_SEND, None, name, wire)
             message.nbytes, message.kept, message.label = nbytes, kept, label
             task.log += (POST_SEND, message)
             self.moving.append(message)
-            parked = call and self._parks(task, message, call)
+            parked = call and self._park(task, message, call)
         if parked:
             self._sleep(task)
         return message
@@ -93,7 +99,7 @@ class ProcessEngine(Engine):
             task.log += (POST_RECEIVE, message)
             box.coming.append(message)
             self.listening[box] = None
-            parked = call and self._parks(task, message, call)
+            parked = call and self._park(task, message, call)
         if parked:
             self._sleep(task)
         return message
@@ -226,12 +232,12 @@ class ProcessEngine(Engine):
                 self._match(message)
         for note in self.transport.heard():
             kind, payload = json.loads(note)
-            getattr(self, f"_on_{kind}")(payload)
+            self.answers[kind](payload)
 
     def _notify(self, rank: int, kind: str, payload: Any) -> None:
-        """Call `_on_<kind>(payload)` on the process of `rank`."""
+        """Call `answers[kind](payload)` on the process of `rank`."""
         if rank == self.transport.rank:
-            getattr(self, f"_on_{kind}")(payload)
+            self.answers[kind](payload)
         else:
             self.transport.tell(rank, json.dumps([kind, payload]).encode())
 

@@ -2,6 +2,9 @@
 
 The sender's header travels first: form, types and label of the value. When it has come, the receiver compares it with
 what it expects, and makes the arrays that the rest of the message fills.
+
+A tag is a number in bits, from the highest on: the split that made the group; whether its collectives are in the
+background (`ProcessEngine.subgroup`); the channel (`ProcessGroup.mailbox`); by MPI, first packet or rest (`mpi`).
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class ProcessMailbox(Mailbox):
 
 
 class MessageEnd(Message):
-    """One end of a message. `key` and `number` name the message at both ends."""
+    """One end of a message. `key` and `number` name it at both ends: to make one counts it as posted in its mailbox."""
 
     leaves: list[Any]  # the arrays of a receive
     done_at = 0

@@ -70,6 +70,15 @@ def test_of_more_times_than_stops_are_asked_for_those_nearest_to_the_next_share_
     check_refused(lambda: views.film(gpipe(2, 2), stops=1), "stops=1", "2")
 
 
+def test_stops_of_ones_own_are_told_in_ones_own_words():
+    film = views.film(zb_h1(2, 2), stops={0: "it begins", 3: "and goes on"})
+    check_film(film)
+    assert film.times == [0, 3, simulate(zb_h1(2, 2)).makespan]
+    assert film.lines == ["0: it begins", "3: and goes on"]
+    for stops in ({1: "late"}, {0: "a", 3: "b", 2: "c"}, {0: "a", 99: "after the end"}, {}):
+        check_refused(lambda stops=stops: views.film(zb_h1(2, 2), stops=stops), "stops=", "ascend from 0")
+
+
 def test_a_rank_has_as_many_outlines_as_its_peak():
     for schedule, peaks in ((one_f_one_b(4, 8), 4 + 3 + 2 + 1), (gpipe(4, 8), 4 * 8)):
         assert views.film(schedule).html.count('class="wait"') == peaks

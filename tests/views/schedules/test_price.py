@@ -74,7 +74,7 @@ def test_the_first_schedule_is_the_one_that_is_given():
 def test_every_control_changes_the_picture():
     explorer = views.explore_bubble_prices(KEPT)
     check_controls(explorer)
-    assert explorer.picture.value == png(views.bubble_prices(KEPT))
+    assert explorer.picture.value == png(views.bubble_prices(KEPT, weight=0.75, transfer=1 / 32))
 
 
 @pytest.mark.parametrize(

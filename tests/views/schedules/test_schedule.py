@@ -172,6 +172,14 @@ def test_1f1b_p4_m8_in_numbers_33_units_bubble_27_3_percent_peaks_4_3_2_1():
     )
 
 
+def test_a_unit_of_the_costs_stands_at_the_clock_and_in_the_text_and_the_given_timeline_keeps_its_own():
+    given = simulate(gpipe(2, 2))
+    figure = views.schedule(given, unit="ms")
+    assert "time (ms)" in [text for text, _ in texts(figure)]
+    assert "makespan 9 ms" in repr(figure)
+    assert given.unit == "units"
+
+
 def test_of_many_ranks_the_text_lists_16():
     assert repr(views.schedule(one_f_one_b(20, 20))).endswith("... and 4 more ranks")
 

@@ -45,6 +45,13 @@ def test_a_millisecond_of_waiting_is_as_long_beside_the_lanes_as_in_them(stall):
     assert inches[0] == pytest.approx(inches[1])
 
 
+def test_messages_of_10_ms_take_78_ms_without_a_stall_and_a_limit_of_5_ms_can_be_set():
+    """7 · 10 + 8 = 78; work − message = 5 where a message takes 3 ms."""
+    assert again(0, 10e-3).timeline.makespan == 78 * 10**9
+    options = {name: [value for _, value in one.options] for name, one in views.explore_stall(again).controls.items()}
+    assert (5 in options["stall"], 3 in options["message"], max(options["message"])) == (True, True, 12)
+
+
 def test_one_rank_that_waits_is_one():
     one_waits = run(late, 2, cluster=Cluster.uniform(0, math.inf))
     assert title(views.stall_waits(one_waits)).startswith("Rank 0 stalls for 4.00 ms: 1 rank waits, ")
@@ -76,7 +83,7 @@ def test_the_sliders_run_the_ring_anew():
         for _, value in control.options:
             explorer.controls[name].value = value
             seen.add(explorer.picture.value)
-    assert len(seen) == 16 + 8 - 1  # the last stall with the last message is drawn twice
+    assert len(seen) == 32 + 12 - 1  # the last stall with the last message is drawn twice
 
 
 def test_what_is_no_run_and_no_function_is_refused():

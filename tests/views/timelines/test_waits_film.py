@@ -53,11 +53,18 @@ def test_two_stalls_that_meet_leave_two_ranks_that_never_waited():
     assert film.lines[-1] == "44.0 ms: no rank waits for another; ranks 1 and 5 never did"
 
 
-def test_the_clock_has_a_time_each_20_ms_and_the_last():
+def test_the_clock_has_a_time_each_20_ms_and_the_last_and_the_stall_has_its_own():
     words = ["".join(part.itertext()) for part in tree_of(views.film(labs.patient(), waits=True)).iter("text")]
     assert [one for one in words if one.endswith(" ms") or one == "0 s"] == [
-        "0 s", "20.0 ms", "40.0 ms", "60.0 ms", "84.0 ms",
+        "14 ms", "0 s", "20.0 ms", "40.0 ms", "60.0 ms", "84.0 ms",
     ]  # fmt: skip
+
+
+def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
+    films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
+    stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
+    assert stalls.count("14 ms") == 1
+    assert "8 ms" not in well
 
 
 def test_a_message_is_seen_between_its_discs_at_its_whole_width():

@@ -188,6 +188,35 @@ def test_a_rank_that_is_guessed_is_right_or_another_one_and_has_no_bar(said, ver
     assert "computed: 7" in views.predict("Which rank?", 7, named=True).answer()._repr_html_()
 
 
+def test_a_guess_whose_answer_comes_later_shows_nothing_until_it_is_opened_with_the_guess_in_its_field():
+    calls = []
+    widget = answered(asked(lambda: calls.append(1) or 7, usual=USUAL, later="Find it"), "3")
+    question, kept = widget.children
+    assert "How many bytes?" in question.value
+    assert kept.value == "You said 3 bytes. The answer opens in the section Find it."
+    again = widget.opened()
+    assert (calls, again.field.value, shown(again)) == ([], "3", ())
+    again.compare.click()
+    assert "you said 3 bytes, computed 7 bytes: 2.33 times too low" in shown(again)[0].value
+
+
+def test_who_did_not_guess_finds_an_empty_field_later():
+    widget = asked(later="Find it")
+    widget.pass_by.click()
+    assert widget.children[1].value == "The answer opens in the section Find it."
+    assert (widget.opened().field.value, widget.opened().note.value) == ("", "")
+
+
+def test_where_nobody_guesses_the_answer_still_comes_later(displayed):
+    widget = asked(7, usual=USUAL, later="Find it")
+    widget._ipython_display_()
+    widget.opened()._ipython_display_()
+    asks, answer = displayed
+    assert asks["text/plain"] == "How many bytes?\nThe answer opens in the section Find it."
+    assert asks["text/html"] == "<b>How many bytes?</b> The answer opens in the section Find it."
+    assert answer["text/plain"].splitlines()[1] == "computed: 7 bytes"
+
+
 def test_a_truth_that_is_found_to_be_no_number_is_refused():
     with pytest.raises(ValueError, match=r"truth=None: must be a finite number"):
         asked(lambda: None).answer()
