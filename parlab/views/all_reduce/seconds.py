@@ -38,7 +38,8 @@ def ways(ranks: int) -> dict[str, Way]:
     """The algorithms among `ranks`, a power of two, by their closed forms; the fewest steps first.
 
     NCCL's double tree goes up and down in parts that follow each other. Each of two trees has half of the array, and a
-    rank with children in the one has none in the other: so it sends 2n in about 2 log₂P latencies.
+    rank with children in the one has none in the other: so it sends 2n in about 2 log₂P latencies. Two ranks have no
+    children but each other, and send n.
 
     Source: Thakur et al. 2005 (see `parlab.world.collectives.doubling`); for the tree Sanders, Speck, Träff,
     "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
@@ -48,7 +49,7 @@ def ways(ranks: int) -> dict[str, Way]:
     return {
         "recursive_doubling": Way(theme.ALGORITHMS["recursive_doubling"], exchanges, exchanges),
         "rabenseifner": Way(theme.ALGORITHMS["rabenseifner"], 2 * exchanges, least),
-        "tree": Way(tree, 2 * exchanges, 2),
+        "tree": Way(tree, 2 * exchanges, 2 if ranks > 2 else 1),
         "ring": Way(theme.ALGORITHMS["ring"], 2 * (ranks - 1), least),
     }
 
@@ -103,6 +104,9 @@ def all_reduce_seconds(ranks: int = 8, latency: float = LATENCY) -> Picture:
         axes.plot([crossing], [meets], "D", color=theme.INK, gid="crossing", **diamond)
     marks.word(axes, 6e3, FASTEST * 2, "flat: steps · α", ha="left", va="bottom")
     marks.word(axes, 3e7, FASTEST * 50, "slope: bytes sent · β", ha="left", va="bottom")
+    sends = list(dict.fromkeys(f"{s:.3g} n" for s in sorted((way.sends for way in shown.values()), reverse=True)))
+    ends = _picoseconds(shown["rabenseifner"], LARGEST, latency)
+    marks.word(axes, LARGEST * 1.4, ends, "\n".join(sends), ha="left")
     line_legend(figure, [(way.look.name, looks[name]) for name, way in shown.items()])
     return figure
 

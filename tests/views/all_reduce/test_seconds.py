@@ -28,6 +28,17 @@ def test_the_double_tree_takes_2_log2_p_latencies_and_sends_2_n():
     assert drawn == pytest.approx(1e12 * (8 * 9.6e-6 + 2 * nbytes / 25e9), rel=1e-9)
 
 
+def test_two_ranks_send_1_n_in_a_double_tree_and_14_gb_take_0_56_s():
+    rows = {line[:25].strip(): line.split() for line in str(views.all_reduce_seconds(2)).splitlines()[2:]}
+    assert rows["NCCL's double tree, about"][-6:] == ["1", "n", "19.2", "µs", "560", "ms"]
+
+
+@pytest.mark.parametrize(("ranks", "sends"), [(2, "1 n"), (8, "3 n\n2 n\n1.75 n"), (1024, "10 n\n2 n")])
+def test_at_the_curves_ends_stand_the_bytes_that_they_send(ranks, sends):
+    (axes,) = views.all_reduce_seconds(ranks).axes
+    assert sends in [text.get_text() for text in axes.texts]
+
+
 def test_the_crossing_of_8_ranks_is_576_kb_and_goes_with_the_latency():
     """3α + 3nβ = 6α + 1.75nβ at n = 2.4 α/β."""
     assert crosses_at(8, 9.6e-6) == pytest.approx(2.4 * 9.6e-6 * 25e9)
