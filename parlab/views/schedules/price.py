@@ -34,8 +34,8 @@ FRACTIONS = {0.25: "1/4 F", 0.5: "1/2 F", 0.75: "3/4 F", 1: "F", 0: "0", 0.125: 
 
 def bubble_prices(
     kept: Bytes | None = None,
-    weight: float = 1,
-    transfer: float = 0,
+    weight: float = 0.75,
+    transfer: float = 1 / 32,
     chunks: int = 2,
     first: Maker = one_f_one_b,
     p: int = 4,
@@ -48,8 +48,8 @@ def bubble_prices(
     Args:
         kept: for p stages and for p · chunks, by their number, what a microbatch keeps on each: memory is drawn in
             bytes. None: in activations of all layers of a rank.
-        weight: W of all layers of a rank.
-        transfer: time of a message.
+        weight: W of all layers of a rank; published costs are near 0.72.
+        transfer: time of a message; published costs are near 0.03.
         chunks: a rank, for interleaved 1F1B.
         first: 1F1B, a function of (p, m).
         p: ranks.
@@ -128,8 +128,6 @@ def _kept(number: float, kept: Bytes | None) -> str:
 
 def explore_bubble_prices(kept: Bytes | None = None, first: Maker = one_f_one_b, p: int = 4, m: int = 8) -> Explorer:
     """Sliders for `bubble_prices`: the chunks of a rank, and the times of a transfer and of W, in forwards.
-
-    They begin near the published 0.03 F and 0.72 F.
 
     Raises:
         ValueError: see `bubble_prices`.

@@ -16,6 +16,9 @@ KEPT = {
 }
 
 
+UNIT = {"weight": 1, "transfer": 0}  # as long as F and I, and free messages
+
+
 def rows(figure):
     """Makespan, idle, kept and messages of 1F1B, the chunks and ZB-H1, as the text says them."""
     return [line[10:].split() for line in repr(figure).splitlines()[2:]]
@@ -23,14 +26,14 @@ def rows(figure):
 
 def test_p4_m8_idle_9_4_5_3_kept_4_5_5_4_messages_48_112_48():
     # (p − 1)(F + I + W), half of it, (p − 1)(F + I − W); p, p + (p − 1)/2, p; 2m(p − 1), 2m(2p − 1), 2m(p − 1)
-    figure = views.bubble_prices()
+    figure = views.bubble_prices(**UNIT)
     assert rows(figure) == [["33", "9", "4", "48"], ["28.5", "4.5", "5.5", "112"], ["27", "3", "4", "48"]]
     assert repr(figure).startswith("Idle on each rank: ZB-H1 3 units, 2 chunks 4.5, 1F1B 9\n")
     check_text(figure)
 
 
 def test_where_w_takes_half_of_f_two_chunks_are_idle_less_than_zb_h1():
-    said = repr(views.bubble_prices(weight=1 / 2)).splitlines()[0]
+    said = repr(views.bubble_prices(weight=1 / 2, transfer=0)).splitlines()[0]
     assert said == "Idle on each rank: 2 chunks 3.75 units, ZB-H1 4.5, 1F1B 7.5"
 
 
@@ -44,7 +47,7 @@ def test_at_published_w_and_transfers_four_chunks_are_idle_less_than_zb_h1_and_b
 
 
 def test_bytes_are_those_of_the_fullest_rank_and_a_bar_is_as_long_as_its_number():
-    figure = views.bubble_prices(KEPT)
+    figure = views.bubble_prices(KEPT, **UNIT)
     # 4 A, 5.5 A; ZB-H1's last rank keeps p microbatches that wait for their W
     assert [" ".join(row[2:4]) for row in rows(figure)] == ["4 KiB", "5.5 KiB", "8 KiB"]
     assert [end for _, end, *_ in boxes(figure, "kept on the fullest rank")] == [4096, 5632, 8192]
@@ -53,7 +56,7 @@ def test_bytes_are_those_of_the_fullest_rank_and_a_bar_is_as_long_as_its_number(
 
 
 def test_4_chunks_idle_2_25_keep_4_75_and_send_240():
-    assert rows(views.bubble_prices(chunks=4))[1] == ["26.25", "2.25", "4.75", "240"]
+    assert rows(views.bubble_prices(chunks=4, **UNIT))[1] == ["26.25", "2.25", "4.75", "240"]
 
 
 @pytest.mark.parametrize("chunks", [2, 4])
@@ -68,13 +71,13 @@ def test_later_chunks_have_the_full_colour_and_a_band_that_is_the_thicker_the_la
 
 
 def test_the_first_schedule_is_the_one_that_is_given():
-    assert rows(views.bubble_prices(first=gpipe))[0] == ["33", "9", "8", "48"]
+    assert rows(views.bubble_prices(first=gpipe, **UNIT))[0] == ["33", "9", "8", "48"]
 
 
 def test_every_control_changes_the_picture():
     explorer = views.explore_bubble_prices(KEPT)
     check_controls(explorer)
-    assert explorer.picture.value == png(views.bubble_prices(KEPT, weight=0.75, transfer=1 / 32))
+    assert explorer.picture.value == png(views.bubble_prices(KEPT))
 
 
 @pytest.mark.parametrize(
