@@ -121,7 +121,9 @@ class Prediction(widgets.VBox):
         self.guess = guess
         if self.later:
             said = "" if guess is None else f"You said {_with_unit(guess, self.asked.unit)}. "
-            self.children = [self.title, widgets.Label(said + self._where())]
+            kept = escape(said + self._where())
+            box = f"<div class='parlab-answer' style='max-width:760px;padding:1.2em 0'>{kept}</div>"
+            self.children = [self.title, widgets.HTML(box)]
             return
         self.note.value = "One moment: it is being drawn."
         self.children = [self._drawn(lambda: self.answer(guess)), *([self._drawn(self.then)] if self.then else [])]
