@@ -41,6 +41,40 @@ def test_the_core_path_takes_at_most_50_minutes_and_holds_1_exercise_or_up_to_3_
     assert 12 <= sum(section.exercise for section in core) <= 18
 
 
+ANSWER = re.compile(r"^(?:counted|computed|measured|published): (.+)$", re.M)  # as `views.predict` prints it
+FOLDED = re.compile(r"<details>.*?</details>", re.S)
+
+
+def given_away(section):
+    """The answers of a section's guesses that stand in sight below their guess, in words or in code."""
+    found = []
+    for place, cell in enumerate(section.cells):
+        if cell.cell_type != "code" or "views.predict(" not in cell.source:
+            continue
+        printed = "\n".join(output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+        for answer in ANSWER.findall(printed):
+            below = "\n".join(FOLDED.sub("", later.source) for later in section.cells[place + 1 :])
+            if re.search(rf"(?<![\w.]){re.escape(answer)}(?![\w.]*\d)", below):
+                found.append(answer)
+    return found
+
+
+def test_0_answers_stand_in_sight_below_their_guess(lesson):
+    assert [answer for section in sections(lesson) for answer in given_away(section)] == []
+
+
+def test_an_answer_below_its_guess_is_seen_unless_it_is_folded():
+    output = nbformat.v4.new_output("display_data", {"text/plain": "How far?\ncounted: 14 hops\nmany say 7 hops: half"})
+    guess = nbformat.v4.new_code_cell('views.predict("How far?", 14, "hops")', outputs=[output])
+    for text, found in (
+        ("They are 14 hops.", ["14 hops"]),
+        ("<details><summary>Why?</summary>\n\nThey are 14 hops.\n</details>", []),
+        ("They are 114 hops, or 14 hops10.", []),
+    ):
+        cells = [nbformat.v4.new_markdown_cell("## A"), guess, nbformat.v4.new_markdown_cell(text)]
+        assert given_away(sections(nbformat.v4.new_notebook(cells=cells))[1]) == found
+
+
 def test_a_section_without_a_row_has_no_minutes_and_a_wrong_sum_is_seen():
     rows = "| first screen | 3 |\n| [A](#A) | 14, exercise 12 |\n| *further:* [B](#B) | 5 |"
     cells = [nbformat.v4.new_markdown_cell(text) for text in (rows, "## A", "## B", "## C")]
