@@ -15,6 +15,7 @@ import pytest
 
 from parlab.world import run
 
+pytestmark = pytest.mark.threads  # Ctrl-C reaches a rank on a thread of its own alone
 X = np.ones(4)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT, which Windows has not")
 
