@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -52,10 +51,9 @@ class TimeLimit:
 
 def _whereabouts(engine: Engine, ranks: bool) -> str:
     """The line at which each rank is; ranks that do not wait come first."""
-    frames = sys._current_frames()
     said = []
     for task in sorted(engine.tasks, key=lambda task: bool(task.missing)):
-        frame = frames.get(task.thread.ident or 0)
+        frame = task.strand.frame
         lines = learners(traceback.extract_stack(frame)) if isinstance(frame, FrameType) else []
         waits = f" waits in {task.call}" if task.missing else ""
         if lines:

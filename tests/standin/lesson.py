@@ -1,4 +1,5 @@
-"""Run a notebook's cells where CuPy is at hand, or what stands in for it, and hold what they print to what is stored.
+"""Run a notebook's cells and hold what they print to what is stored: on CuPy or what stands in for it, or on ranks that
+take turns.
 
 Called with the notebook's path; figures are made, and not drawn.
 """
@@ -30,4 +31,8 @@ def main(path: Path) -> None:
             sys.exit(f"cell {number} printed\n{printed.getvalue()}\nand not\n{stored}")
 
 
+if os.environ.get("PARLAB_STRANDS") == "greenlets":
+    from tests.standin import greenlets
+
+    greenlets.install()
 main(Path(sys.argv[1]).resolve())

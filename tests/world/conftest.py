@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
 import pytest
 
 from tests.libraries import EACH_LIBRARY
+from tests.standin import greenlets
 
 
 @pytest.fixture(params=EACH_LIBRARY)
@@ -30,3 +32,7 @@ def port():
     """One that is free."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
+
+
+if os.environ.get("PARLAB_STRANDS") == "greenlets":  # see tests/test_strands.py
+    greenlets.install()

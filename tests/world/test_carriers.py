@@ -8,6 +8,7 @@ import pytest
 from parlab import run
 from parlab.world import carriers, message_seconds
 
+pytestmark = pytest.mark.threads
 needs_mpi = pytest.mark.skipif(sys.platform == "win32", reason="the mpich wheel is for Linux and macOS")
 SIZES = [1, 1000, 300_001]  # the last one is more than a socket holds
 

@@ -328,6 +328,7 @@ def test_errors_of_the_world_are_world_errors_and_mismatches_value_errors_too():
     assert issubclass(MismatchError, ValueError)
 
 
+@pytest.mark.threads
 def test_where_threads_cannot_be_started_the_started_ones_go_home(monkeypatch):
     start, started = threading.Thread.start, []
 
@@ -345,6 +346,7 @@ def test_where_threads_cannot_be_started_the_started_ones_go_home(monkeypatch):
     assert run(lambda comm: comm.rank, 9).results == list(range(9))
 
 
+@pytest.mark.threads
 def test_where_no_thread_can_be_started_beside_a_rank_its_error_ends_the_run(monkeypatch):
     start, started = threading.Thread.start, []
 

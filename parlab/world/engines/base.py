@@ -1,9 +1,9 @@
 """The base of all engines: how the tasks of this process wait, are woken, and end.
 
-A `Comm` talks to an `Engine`. A task is a thread with a `Task` record: it runs a rank's program, or a collective in the
-background. A task that must wait parks on a lock of its own, so waking it disturbs no other. All state changes under
-one mutex, which is held for a few microseconds and never while data are copied. `engines/threads.py` and
-`processes/engine.py` say how messages reach the other ranks.
+A `Comm` talks to an `Engine`. A task is a strand with a `Task` record: it runs a rank's program, or a collective in the
+background. `strands.py` says how one strand parks and another wakes it. All state changes under one mutex, which is
+held for a few microseconds and never while data are copied. `engines/threads.py` and `processes/engine.py` say how
+messages reach the other ranks.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from itertools import chain, repeat
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from parlab import arrays
 from parlab.world import values
+from parlab.world.engines import strands
 from parlab.world.engines.log import AWAIT, SIGNAL, WAIT
 from parlab.world.engines.process_state import collector_paused
 from parlab.world.engines.tasks import Awaited, Group, Mailbox, Message, Signal, Task, working
@@ -45,7 +46,8 @@ class Engine(ABC):
         self.ending = False
         self.deadlock: DeadlockError | None = None
         self.presses = 0  # of Ctrl-C
-        self.news: SimpleQueue[str] = SimpleQueue()  # wakes the caller of `run`: at the end, or by Ctrl-C
+        self.strand = strands.here()
+        self.caller = self.strand()  # of `run`; woken at the end, and by Ctrl-C
 
     # Each engine does these in its own way
 
@@ -125,7 +127,7 @@ class Engine(ABC):
         task.missing -= 1
         if not task.missing:
             self.blocked -= 1
-            task.park.release()
+            task.strand.wake()
 
     def wait(self, task: Task, messages: tuple[Message, ...], call: str) -> None:
         """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
@@ -178,7 +180,7 @@ class Engine(ABC):
             del work  # its memory must die in the program's task, which this signal wakes
             self.raise_signal(task, done)
 
-        task.thread = self._thread(task, body)
+        task.strand = self._strand(task, body)
         with self.mutex:
             if self.ending:  # checked again under the mutex: the end of the run must see this task, or refuse it here
                 self._refuse(program)
@@ -187,7 +189,7 @@ class Engine(ABC):
             program.inside = False  # a new thread first has its creator's ident, and would get its exception
         self.raise_signal(program, begin)
         try:
-            task.thread.start()
+            task.strand.start()
         except RuntimeError:  # the system gives no more threads
             self._leave(task)
             raise
@@ -196,7 +198,7 @@ class Engine(ABC):
                 program.inside = True
                 if self.ending:
                     self._refuse(program)
-        task.park.release()
+        task.strand.wake()
         return done
 
     def raise_signal(self, task: Task, signal: Signal) -> None:
@@ -222,7 +224,7 @@ class Engine(ABC):
 
     def check(self, task: Task) -> None:
         """Refuse a call after the end, or from another thread than this task's."""
-        if self.ending or working.task is not task:
+        if self.ending or working.get() is not task:
             self._refuse(task)
 
     def _refuse(self, task: Task) -> None:
@@ -245,7 +247,7 @@ class Engine(ABC):
             self._nobody_can_move()
 
     def _sleep(self, task: Task) -> None:
-        task.park.acquire()
+        task.strand.park()
         if self.ending:
             raise Unwind
 
@@ -258,7 +260,7 @@ class Engine(ABC):
         for task in self._everyone():
             if task.missing:
                 task.missing = 0
-                task.park.release()
+                task.strand.wake()
 
     def _leave(self, task: Task) -> None:
         with self.mutex:
@@ -267,7 +269,7 @@ class Engine(ABC):
             if self.running and self.blocked == self.running and not self.ending:
                 self._nobody_can_move()
             if not self.running:
-                self.news.put("all ranks have left")
+                self._wake_caller()
 
     def run(self, body: Callable[[Task], None]) -> None:
         """Run `body(task)` on every rank of this process. Afterwards the tasks hold logs, results and errors.
@@ -276,13 +278,13 @@ class Engine(ABC):
         can be ended.
         """
         for task in self.tasks:
-            task.thread = self._thread(task, body)
+            task.strand = self._strand(task, body)
         with collector_paused():
             try:
                 for task in self.tasks:
-                    task.thread.start()
+                    task.strand.start()
                 for task in self.tasks:
-                    task.park.release()
+                    task.strand.wake()
                 self._await_the_end()
             finally:
                 if self.running:
@@ -296,32 +298,33 @@ class Engine(ABC):
     def interrupt(self) -> None:
         """End the run early; a signal handler may call this. A second call waits no longer for threads that go on."""
         self.presses += 1
-        self.news.put("an interrupt")
+        self._wake_caller()
+
+    def _wake_caller(self) -> None:
+        with suppress(RuntimeError):  # it was woken
+            self.caller.wake()
 
     def _news(self, within: float) -> bool:
         """Whether all ranks leave, or Ctrl-C is pressed, within this many seconds."""
-        with suppress(Empty):
-            self.news.get(timeout=within)
-            return True
-        return False
+        return self.caller.park(timeout=within)
 
     def _gone(self, within: float) -> bool:
-        """Whether all threads end within this many seconds."""
+        """Whether all strands end within this many seconds."""
         deadline = time.monotonic() + within
-        threads = [task.thread for task in self._everyone() if task.thread.is_alive()]
-        for thread in threads:
-            thread.join(max(0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in threads)
+        alive = [task.strand for task in self._everyone() if task.strand.is_alive()]
+        for strand in alive:
+            strand.join(max(0, deadline - time.monotonic()))
+        return not any(strand.is_alive() for strand in alive)
 
-    def _thread(self, task: Task, body: Callable[[Task], None]) -> threading.Thread:
-        """A thread for `task`, in a copy of the caller's context, so that `np.errstate` reaches every rank."""
-        run, arguments = contextvars.copy_context().run, (self._thread_main, task, body, arrays.here())
-        return threading.Thread(target=run, args=arguments, name=f"rank {task.rank}", daemon=True)
+    def _strand(self, task: Task, body: Callable[[Task], None]) -> strands.Strand:
+        """A strand for `task`, in a copy of the caller's context, so that `np.errstate` reaches every rank."""
+        work = partial(contextvars.copy_context().run, self._strand_main, task, body, arrays.here())
+        return self.strand(work, f"rank {task.rank}")
 
-    def _thread_main(self, task: Task, body: Callable[[Task], None], follow: Callable[[], None]) -> None:
+    def _strand_main(self, task: Task, body: Callable[[Task], None], follow: Callable[[], None]) -> None:
         self._scheduled()
         inside_a_rank.set(self)
-        working.task = task
+        working.set(task)
         with suppress(Unwind):  # an interrupt may raise it even below, in `_leave`
             try:
                 task.inside = True
@@ -350,8 +353,8 @@ class Engine(ABC):
         with self.mutex:
             self._unwind()
             for task in self._everyone():
-                if task.park.locked():  # it waits at the start; or it runs, and will not park any more
-                    task.park.release()
+                with suppress(RuntimeError):  # it was woken
+                    task.strand.wake()  # it waits at the start; or it runs, and will not park any more
         for pause in chain([0.2], repeat(1)):
             self._news(within=pause)
             if self.presses > 1 or self._gone(within=0.1):
@@ -359,5 +362,5 @@ class Engine(ABC):
             with self.mutex:
                 for task in self._everyone():
                     if task.inside:
-                        thread = ctypes.c_ulong(task.thread.ident or 0)
+                        thread = ctypes.c_ulong(task.strand.ident)
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))

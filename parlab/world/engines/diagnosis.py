@@ -33,10 +33,7 @@ def deadlock_of(tasks: list[Task]) -> DeadlockError:
 
 def places_of(tasks: list[Task]) -> dict[int, str]:
     """For each parked rank of this process, the line of its program, as text."""
-    frames = sys._current_frames()
-    places = {task.rank: _where(frames.get(task.thread.ident or 0)) for task in tasks if task.missing}
-    frames.clear()  # it holds this function's own frame: a cycle, which would keep a program's arrays alive
-    return places
+    return {task.rank: _where(task.strand.frame) for task in tasks if task.missing}
 
 
 def _peers(task: Task) -> tuple[int, ...]:

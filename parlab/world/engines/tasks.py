@@ -6,9 +6,9 @@ two of its ranks. A `Message` is a value on its way, and a `CollectiveCall` is o
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from parlab import arrays
 from parlab.arrays import Array
 from parlab.world import values
 from parlab.world.engines.log import HOLD
+from parlab.world.engines.strands import Strand
 from parlab.world.values import Value
 
 
@@ -103,22 +104,20 @@ Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a parked task
 
 
 class Task:
-    """The engine's record of one thread of a rank: its program, or a collective in the background."""
+    """The engine's record of one strand of a rank: its program, or a collective in the background."""
 
-    thread: threading.Thread
+    strand: Strand
 
     def __init__(self, rank: int, program: Task | None = None):
         self.rank = rank
         self.background: list[Task] = []  # collectives that this program has started
         self.is_background = program is not None
-        self.park = threading.Lock()  # locked while the task runs; the task that wakes it releases it
-        self.park.acquire()
         self.missing = 0  # unmatched messages that it is parked for; 1 for a collective or a signal
         self.waits_for: Awaited = ()
         self.call = ""  # the call it is parked in
         self.log: list[Any] = []
         self.printed = False
-        self.inside = False  # whether its thread may be sent an exception: before, `Thread.start` would wait for ever;
+        self.inside = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for ever;
         # afterwards, another thread may have its ident
         self.open: set[Any] = set()  # requests that were not waited for yet
         self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
@@ -166,18 +165,12 @@ class Held(weakref.ref):
     nbytes: int
 
 
-class Working(threading.local):
-    """The task of the current thread."""
-
-    task: Task | None = None
-
-
-working = Working()
+working: ContextVar[Task | None] = ContextVar("working", default=None)  # the task of the current strand
 
 
 def _died(held: Held) -> None:
     """Log the death in the task that dropped the last reference."""
     if held.task.held.pop(held.key, None) is not None:
-        task = working.task or held.task
+        task = working.get() or held.task
         log = task.log if task.rank == held.task.rank else held.task.log
         log += (HOLD, (held.name, -held.nbytes))

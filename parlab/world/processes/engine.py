@@ -192,7 +192,7 @@ class ProcessEngine(Engine):
     def _sleep(self, task: Task) -> None:
         began = time.perf_counter_ns()
         what = waited_for(task) if task.waits_for and not task.is_background else None
-        self._poll(lambda: task.park.acquire(blocking=False))
+        self._poll(lambda: task.strand.park(blocking=False))
         if what is not None:
             self.stood.append((began, time.perf_counter_ns(), what))
         if self.ending:

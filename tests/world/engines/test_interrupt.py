@@ -15,6 +15,7 @@ import pytest
 
 from parlab.world import run
 
+pytestmark = pytest.mark.threads  # Ctrl-C reaches a rank on a thread of its own alone
 X = np.ones(4)
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT, which Windows has not")
 
@@ -181,23 +182,23 @@ def test_an_interrupt_while_a_collective_starts_in_the_background_ends_its_progr
     went_on = []
 
     def program(comm):
-        engine, thread_of = comm._engine, comm._engine._thread
+        engine, strand_of = comm._engine, comm._engine._strand
 
         def interrupted_start(task, body):
-            thread = thread_of(task, body)
-            start = thread.start
+            strand = strand_of(task, body)
+            start = strand.start
 
             def press_then_start():
                 engine.interrupt()
                 while not engine.ending:
                     time.sleep(0.001)
                 start()
-                thread.join()  # it has seen that the run ends
+                strand.join()  # it has seen that the run ends
 
-            thread.start = press_then_start
-            return thread
+            strand.start = press_then_start
+            return strand
 
-        engine._thread = interrupted_start
+        engine._strand = interrupted_start
         comm.iall_reduce(X)
         went_on.append(True)
 
