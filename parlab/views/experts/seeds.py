@@ -82,15 +82,16 @@ def load_of_seeds(*, bias: bool = False) -> Picture:
     Args:
         bias: draw also how full it is after a training with a bias of γ = 0.05.
     """
-    loads = sorted(stored().values())
-    before, after, biased = (np.array(one) for one in zip(*((p.before, p.after, b.after) for p, b in loads), strict=True))
+    loads = sorted(stored().values())  # by the load before
+    before, after = (np.array([getattr(plain, when) for plain, _ in loads]) for when in ("before", "after"))
+    biased = np.array([with_bias.after for _, with_bias in loads])
     fuller = after > before
     lines = [f"Training makes the fullest rank fuller in {fuller.sum()} of {len(loads)} seeds: {grows_fuller():.0f} %"]
     shown = {"before": before, "after 60 steps": after} | ({"after 60 steps with a bias": biased} if bias else {})
     if bias:
-        lines = [f"A bias holds the fullest rank at {biased.max():.2f} times the mean or less in all {len(loads)} seeds"]
+        lines = [f"A bias holds the fullest rank at {biased.max():.2f} × mean or less in all {len(loads)} seeds"]
     lines += [f"{name}: {of.min():.2f} to {of.max():.2f}, {of.mean():.2f} on average" for name, of in shown.items()]
-    figure, axes = plot(lines, 3.6, lines[0], top=0.9)
+    figure, axes = plot(lines, 3.4, lines[0], top=0.85, bottom=0.45)
     x = np.arange(len(loads))
     ways = np.stack([np.column_stack([x, before]), np.column_stack([x, after])], axis=1)
     colors = [FULLER if more else EMPTIER for more in fuller]
@@ -104,7 +105,8 @@ def load_of_seeds(*, bias: bool = False) -> Picture:
     if bias:
         axes.plot(x, biased, color=BIASED, gid="biased", **(ends | {"marker": "D", "markersize": 3.5}))
         entries.append(("trained with a bias", ends | {"color": BIASED, "marker": "D", "markersize": 3.5}))
-    scale(axes.xaxis, f"{len(loads)} seeds of the weights, by their fullest rank before", ends=(-2, len(loads) + 1), ticks=())
+    below = f"{len(loads)} seeds of the weights, by their fullest rank before"
+    scale(axes.xaxis, below, ends=(-2, len(loads) + 1), ticks=())
     scale(axes.yaxis, "fullest rank, × mean", ends=(0.9, 1.05 * float(max(before.max(), after.max()))), grid=True)
     line_legend(figure, entries)
     return figure
