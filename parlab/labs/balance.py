@@ -216,8 +216,9 @@ def _likely(part: int, found: Any, given: tuple[Any, ...], trial: Trial) -> list
         more = (*larger.arrays(), larger.k, larger.rate)
         with suppress(Wrong):
             again = trial.called(*more)
-            _check_form(again, larger)
-            able = [cause for cause in able if cause in _explaining(part, again, more)]
+            named, able = able, []
+            _check_form(again, larger)  # of a wrong form there: none of them
+            able = [cause for cause in named if cause in _explaining(part, again, more)]
     return able
 
 

@@ -96,7 +96,7 @@ BALANCED = [
     (balanced_by(lambda chosen, minlength: np.bincount(chosen)), "nobody chose the last expert", "nothing moved"),
     (balanced_by(mean=lambda chosen, N: chosen.size // N), "expected", "likely cause"),
     (balanced_by(change=lambda c, g, b: (c, g.astype("float32"), b)), "returned float32", "the bias is in the gates"),
-    (balanced_by(change=lambda c, g, b: (c + 1, g, b)), "there are 0 to 1", "argsort"),
+    (balanced_by(change=lambda c, g, b: (c + 1, g, b)), "token 0 goes to expert 1, expected expert 0", "argsort"),
 ]
 
 
