@@ -69,7 +69,7 @@ def balanced_rows(rule: Rule, scores: Sequence[Any], k: int = 2, gamma: float = 
     width, most = theme.WIDTH - LEFT - RIGHT, max(fullest)
     axes = panel(figure, LEFT, 0.6, width, 1.7)
     axes.set_ylim(P - 0.5, -0.5)
-    scale(axes.xaxis, f"units of time after {STEPS} steps, 1 a row", ends=(0, most), grid=False)
+    scale(axes.xaxis, f"units of time after {STEPS} steps, 1 a row (hatched: waits)", ends=(0, most))
     name_lanes(axes, list(range(P)))
     for rank in range(P):
         _draw_rows(axes, rank, tried[-1], owners[-1] == rank, int(loads.max()))
