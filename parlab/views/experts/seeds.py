@@ -91,6 +91,8 @@ def load_of_seeds(*, bias: bool = False) -> Picture:
     if bias:
         lines = [f"A bias holds the fullest rank at {biased.max():.2f} × mean or less in all {len(loads)} seeds"]
     lines += [f"{name}: {of.min():.2f} to {of.max():.2f}, {of.mean():.2f} on average" for name, of in shown.items()]
+    changed = [with_bias.loss - plain.loss for plain, with_bias in loads]
+    lines += [f"a bias changes the loss by {min(changed):+.3f} to {max(changed):+.3f}"] if bias else []
     figure, axes = plot(lines, 3.4, lines[0], top=0.85, bottom=0.45)
     x = np.arange(len(loads))
     ways = np.stack([np.column_stack([x, before]), np.column_stack([x, after])], axis=1)
