@@ -19,6 +19,7 @@ from parlab.experts.costs import (
     exchange_seconds,
     expert_cost,
     row_bytes,
+    units_of_layer,
 )
 from parlab.experts.layer import ExpertParallel, experts_of, own_weights
 from parlab.experts.overlap import (

@@ -59,6 +59,24 @@ def expert_cost(
     return ExpertCost(2 * (P - 1) + plan, moved + plan * 8 * N, kept * hidden * itemsize)
 
 
+def units_of_layer(counts: Sequence[Sequence[int]]) -> int:
+    """After how many units of time the experts of all ranks have answered, if a row takes 1: the rows of the fullest.
+
+    Args:
+        counts: `[P][N]`, rows that each rank sends to each expert: `Plan.counts`.
+
+    Raises:
+        ValueError: N is no multiple of P.
+
+    >>> units_of_layer([[1, 2], [3, 4]])  # expert 0 gets 4 rows, expert 1 gets 6
+    6
+    """
+    P, N = len(counts), len(counts[0])
+    check_experts(N, P)
+    loads = [sum(to_expert) for to_expert in zip(*counts, strict=True)]
+    return max(sum(loads[first : first + N // P]) for first in range(0, N, N // P))
+
+
 def copies_to_experts(num_experts: int, k: int, size: int) -> Fraction:
     """Mean rows of a token that leave its rank, one for each expert: k(1 − 1/P), however many experts a rank has.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 
 from parlab.arguments import instance
 from parlab.arrays import asarray, namespace, to_numpy
-from parlab.labs.balance_mistakes import MISTAKES, Balance, Step
 from parlab.labs.difference import brief, difference, likely, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
@@ -19,6 +19,8 @@ from parlab.nn.moe import MixtureOfExperts
 from parlab.nn.routing import Routing, balanced_bias, expert_loads, route
 from parlab.train import Trainer
 
+Step = tuple[Any, Any, Any]  # chosen [T, k], gates [T, k], the new bias [N]
+Balance = Callable[[Any, Any, int, float], Step]  # (scores [T, N], bias [N], k, rate)
 TOLERANCE = 1e-12
 
 
@@ -140,66 +142,57 @@ class BalanceCase:
 def _try_balanced(trial: Trial, case: BalanceCase) -> list[str]:
     given = (*case.arrays(), case.k, case.rate)
     right = balanced(*given)
-    counted = int(right[0].max()) + 1  # by np.bincount without minlength
-    with explains(f"({counted},)" if counted < case.num_experts else "(no such shape)", FEW):
+    chosen_by_few = int(right[0].max()) + 1  # as np.bincount counts without minlength
+    with explains(f"({chosen_by_few},)" if chosen_by_few < case.num_experts else "(no such shape)", FEW):
         found = trial.called(*given)
     left = trial.left[1]
-    form = _form_of(found, case)
-    loads = np.bincount(right[0].ravel(), minlength=case.num_experts)
-    if form is not None:
-        raise Wrong(*form)
-    one, other = _by_expert(found), _by_expert(right)
-    differs = (one[0] != other[0]).any(axis=1)
-    if differs.any():
-        token = int(np.argmax(differs))
-        said = f"token {token} goes to {_experts(one[0][token])}, expected {_experts(other[0][token])}"
-        raise Wrong(said, *_why(0, found, given, trial))
-    if said := difference(one[1], other[1], rtol=TOLERANCE, atol=TOLERANCE):
-        lie = ", the experts of a token in ascending order" if case.k > 1 else ""
-        raise Wrong(f"gates: {said}{lie}", *_why(1, found, given, trial))
-    if said := difference(found[2], right[2], rtol=TOLERANCE, atol=TOLERANCE):
-        given_loads = f"; the loads are {loads.tolist()}, their mean is {loads.mean():g}" if loads.size <= 8 else ""
-        raise Wrong(f"bias: {said}{given_loads}", *_why(2, found, given, trial))
+    _check_form(found, case)
+    part, said = _first_wrong(found, right, case)
+    if said:
+        raise Wrong(said, *possible((cause, True) for cause in _likely(part, found, given, trial)))
     if not np.array_equal(left, given[1]):
-        cause = "bias += ... changes it in place: leave `bias` as it is, and return a new array"
+        cause = "likely cause: bias += ... changes it in place: leave `bias` as it is, and return a new array"
         change = f": {given[1].tolist()} became {left.tolist()}" if left.size <= 8 else ""
-        raise Wrong(f"the argument bias has changed{change}", *likely([(cause, True)]))
+        raise Wrong(f"the argument bias has changed{change}", cause)
+    loads = np.bincount(right[0].ravel(), minlength=case.num_experts)
     return [f"loads of {min(loads)} to {max(loads)} tokens an expert, {loads.mean():g} on average"]
 
 
 FEW = "nobody chose the last expert: np.bincount(..., minlength=N) counts it as 0"
 
 
-def _form_of(found: Any, case: BalanceCase) -> list[str] | None:
-    """The lines about a result of a wrong form; None: the form is right."""
+def _check_form(found: Any, case: BalanceCase) -> None:
+    """Refuse a result of a wrong form."""
     T, N, k = case.tokens, case.num_experts, case.k
     if not isinstance(found, tuple | list) or len(found) != 3:
         what = f"{len(found)} values" if isinstance(found, tuple | list) and found else _form(found)
-        return [f"returned {what}, expected three arrays: chosen [T, k], gates [T, k], the new bias [N]"]
+        raise Wrong(f"returned {what}, expected three arrays: chosen [T, k], gates [T, k], the new bias [N]")
     chosen, gates, moved = found
     if not isinstance(chosen, np.ndarray) or chosen.dtype.kind not in "iu" or chosen.shape != (T, k):
-        return [f"chosen: returned {_form(chosen)}, expected whole numbers of shape ({T}, {k})"]
+        raise Wrong(f"chosen: returned {_form(chosen)}, expected whole numbers of shape ({T}, {k})")
     if chosen.min() < 0 or chosen.max() >= N:
-        cause = likely([("experts are numbered from 0", chosen.min() == 1)])
-        return [f"chosen: returned experts {chosen.min()} to {chosen.max()}, there are 0 to {N - 1}", *cause]
-    if not isinstance(gates, np.ndarray) or gates.shape != (T, k):
-        every = isinstance(gates, np.ndarray) and gates.shape == (T, N)
-        cause = likely([("the gates are those of the k chosen: np.take_along_axis(scores, chosen, axis=1)", every)])
-        return [f"gates: returned {_form(gates)}, expected float64 of shape ({T}, {k})", *cause]
-    if not isinstance(moved, np.ndarray) or moved.shape != (N,):
-        few = isinstance(moved, np.ndarray) and moved.ndim == 1 and len(moved) == chosen.max() + 1
-        causes = [
-            (FEW, few),
-            (
-                "one bias an expert, [N], for all tokens; count the load over all of them",
-                isinstance(moved, np.ndarray) and moved.ndim == 2,
-            ),
-        ]
-        return [f"bias: returned {_form(moved)}, expected float64 of shape ({N},)", *likely(causes)]
-    for name, array in (("gates", gates), ("bias", moved)):
-        if array.dtype != np.float64:
-            return [f"{name}: returned {_form(array)}, expected float64", f"likely cause: {array.dtype} on the way"]
-    return None
+        raise Wrong(f"chosen: returned experts {chosen.min()} to {chosen.max()}, there are 0 to {N - 1}")
+    for name, array, shape in (("gates", gates, (T, k)), ("bias", moved, (N,))):
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float64:
+            few = name == "bias" and isinstance(array, np.ndarray) and array.shape == (chosen.max() + 1,)
+            expected = f"expected float64 of shape {shape}"
+            raise Wrong(f"{name}: returned {_form(array)}, {expected}", *likely([(FEW, few)]))
+
+
+def _first_wrong(found: Any, right: Step, case: BalanceCase) -> tuple[int, str]:
+    """Which part of a result is wrong first (0 experts, 1 gates, 2 bias), and the line about it; "": none."""
+    one, other = _by_expert(found), _by_expert(right)
+    differs = (one[0] != other[0]).any(axis=1)
+    if differs.any():
+        token = int(np.argmax(differs))
+        return 0, f"token {token} goes to {_experts(one[0][token])}, expected {_experts(other[0][token])}"
+    if said := difference(one[1], other[1], rtol=TOLERANCE, atol=TOLERANCE):
+        return 1, f"gates: {said}{', the experts of a token in ascending order' if case.k > 1 else ''}"
+    if said := difference(found[2], right[2], rtol=TOLERANCE, atol=TOLERANCE):
+        loads = np.bincount(right[0].ravel(), minlength=case.num_experts)
+        counted = f"; the loads are {loads.tolist()}, their mean is {loads.mean():g}" if loads.size <= 8 else ""
+        return 2, f"bias: {said}{counted}"
+    return 0, ""
 
 
 def _form(array: Any) -> str:
@@ -216,29 +209,83 @@ def _by_expert(step: Any) -> Step:
     return np.take_along_axis(step[0], order, axis=1), np.take_along_axis(step[1], order, axis=1), step[2]
 
 
-def _why(part: int, found: Any, given: tuple[Any, ...], trial: Trial) -> list[str]:
-    """The mistakes that give this part of the result; of several, those that give most on larger cases too."""
-    able = [(cause, mistake) for cause, mistake in MISTAKES if all(_alike(found, mistake(*given))[: part + 1])]
-    score = [0] * len(able)
-    for case in LARGER if len(able) > 1 else ():
-        more = (*case.arrays(), case.k, case.rate)
+def _likely(part: int, found: Any, given: tuple[Any, ...], trial: Trial) -> list[str]:
+    """The mistakes that give this part of the result, here and on larger cases; a rare one has no name, and none."""
+    able = _explaining(part, found, given)
+    for larger in LARGER:
+        more = (*larger.arrays(), larger.k, larger.rate)
         with suppress(Wrong):
             again = trial.called(*more)
-            form = _form_of(again, case)
-            if form is not None:
-                return form[1:] or possible((cause, True) for cause, _ in able)
-            score = [n + sum(_alike(again, m(*more))) for n, (_, m) in zip(score, able, strict=True)]
-    return possible((cause, n == max(score)) for n, (cause, _) in zip(score, able, strict=True))
+            named, able = able, []
+            _check_form(again, larger)  # of a wrong form there: none of them
+            able = [cause for cause in named if cause in _explaining(part, again, more)]
+    return able
 
 
-def _alike(found: Any, made: Step) -> list[bool]:
-    """Whether experts, gates and bias are the same."""
-    return [
-        bool(np.allclose(a, b, rtol=1e-9, atol=1e-12)) for a, b in zip(_by_expert(found), _by_expert(made), strict=True)
-    ]
+def _explaining(part: int, found: Any, given: tuple[Any, ...]) -> list[str]:
+    """The causes of a wrong choice, of wrong gates or of a wrong bias, each an expression of the right rest."""
+    scores, bias, k, g = given
+    chosen, gates, moved = balanced(*given)
+    if part == 0:
+        ranked = {
+            "the bias is not in the choice: the best k of scores + bias are chosen": scores,
+            "the bias is subtracted in the choice; it is added": scores - bias,
+            "these are the worst k: argsort ascends": -scores - bias,
+            "the new bias chooses; it is for the next step, and this step's choice has the old one": scores + moved,
+        }
+        experts = np.sort(found[0], axis=1)
+        best = {cause: np.argsort(-by, axis=1, kind="stable")[:, :k] for cause, by in ranked.items()}
+        return [cause for cause, made in best.items() if np.array_equal(experts, np.sort(made, axis=1))]
+    if part == 1:
+        own, powers = np.take_along_axis(scores, chosen, axis=1), np.exp(np.take_along_axis(scores, chosen, axis=1))
+        biased, every = powers * np.exp(bias[chosen]), np.exp(scores).sum(axis=1, keepdims=True)
+        values = {
+            "the bias is in the gates: it is for the choice alone, and the gates are those of the scores": biased
+            / biased.sum(axis=1, keepdims=True),
+            "the softmax is over all N experts; it is over the k chosen": powers / every,
+            "a token's gates add up to 1: divide by their sum over its k experts": powers,
+            "divided by the sum over all tokens; over the k of each token, axis=1": powers / powers.sum(),
+            "these are the scores; the gates are their softmax over the k": own,
+        }
+        return _equal(_by_expert(found)[1], {cause: _by_expert((chosen, v, bias))[1] for cause, v in values.items()})
+    N, load = len(bias), np.bincount(chosen.ravel(), minlength=len(bias)).astype(float)
+    up, missing = np.sign(load.mean() - load), load.mean() - load
+    plain = np.bincount(np.argsort(-scores, axis=1)[:, :k].ravel(), minlength=N)
+    first = np.bincount(chosen[:, 0], minlength=N)
+    of_gates = np.bincount(chosen.ravel(), gates.ravel(), N)
+    few = np.bincount(chosen.ravel()) if chosen.max() in (0, N - 1) else load * np.nan  # others have another shape
+    values = {
+        "the sign is turned around: an expert above the mean load needs a lower bias": bias - g * up,
+        "nothing moved: the bias of the next step is asked for": bias,
+        "this is the change alone: add it to the bias": g * up,
+        "the bias moves by the size of what is missing; by its sign alone, times gamma": bias + g * missing,
+        "gamma is missing: the bias moves by gamma, up or down": bias + up,
+        MEAN: bias + g * np.where(missing > 0, 1, -1),
+        f"{MEAN} ": bias + g * np.where(missing >= 0, 1, -1),
+        "the loads are those of the choice without the bias; count the experts that were chosen with it": bias
+        + g * np.sign(load.mean() - plain),
+        "a token's first expert alone is counted; all k are its load": bias + g * np.sign(first.mean() - first),
+        "the gates are added up; the load is how many tokens chose the expert": bias
+        + g * np.sign(of_gates.mean() - of_gates),
+        "the median of the loads is not their mean": bias + g * np.sign(np.median(load) - load),
+        "the mean load is T · k/N, not T/N: each token counts for k experts": bias
+        + g * np.sign(len(chosen) / N - load),
+        FEW: bias + g * np.sign(few.mean() - few),
+        "only experts below the mean move; those above go down": bias + g * np.maximum(up, 0),
+        "only experts above the mean move; those below go up": bias + g * np.minimum(up, 0),
+    }
+    return _equal(found[2], values)
 
 
-LARGER = (BalanceCase(9, 5, 3, 0.3), BalanceCase(12, 8, 2, 0.7, seed=16), BalanceCase(13, 8, 2, 0.7, seed=16))
+MEAN = "an expert with the mean load moves too; its bias stays, as sign(0) = 0"
+
+
+def _equal(found: Any, values: dict[str, Any]) -> list[str]:
+    same = (cause.strip() for cause, value in values.items() if np.allclose(found, value, rtol=1e-9, atol=1e-12))
+    return list(dict.fromkeys(same))
+
+
+LARGER = (BalanceCase(9, 5, 3, 0.3), BalanceCase(12, 8, 2, 0.7, seed=16))
 
 
 TWO = ([[0.9, 0.1], [0.4, 0.2]], [0.0, 0.0])

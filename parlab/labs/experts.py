@@ -127,94 +127,59 @@ def _mixed(x: Any, chosen: Any, gates: Any, weights: Any) -> Any:
 def _likely_mixture(
     rank: int, found: Any, case: MixtureCase, x: Any, chosen: Any, gates: Any, weights: Any
 ) -> list[str]:
-    """The mistake that gives this result."""
+    """The mistakes that give this result."""
     own_x, own, gate = x[rank], chosen[rank], gates[rank]
-    k = case.k
-    flat = own.reshape(-1)
+    flat, k = own.reshape(-1), case.k
     order = np.argsort(flat, kind="stable")
-    answers = np.tanh(np.einsum("pe,pef->pf", own_x[np.arange(flat.size) // k], weights[flat]))  # by pair
-    shape = (*own.shape, HIDDEN)
-    reversed_within = np.lexsort((-np.arange(flat.size), flat))
-    inverse_of_reversed = np.argsort(reversed_within)
-    by_rank = _experts_if_sorted_by_rank(own, case)
-    per_token = np.argsort(np.take_along_axis(own, np.argsort(own, axis=1), axis=1), axis=1)
-    one_a_token = np.zeros((len(own), HIDDEN))
-    one_a_token[order // k] += (answers * gate.reshape(-1, 1))[order]  # the last of a token's pairs alone
-    both = np.zeros((len(own), HIDDEN))
-    both[order // k] += answers[order] * gate.reshape(-1, 1)  # the same, by gates as they lie
-    gates_of_tokens = np.empty_like(answers)
-    gates_of_tokens[order] = answers[order] * gate.reshape(-1, 1)
-    by_source = _experts_if_received_sorted(chosen, case)[rank]
-    by_expert = _answers_if_sent_by_expert(chosen, case, x, weights)[rank]
-    place = np.argsort(order)  # of a pair among the sorted ones
-    pair = np.arange(flat.size)
-    pairs = {"unsorted": place // k, "modulo": pair % len(own)}
-    if k <= len(own):
-        pairs["slot"] = pair % k
-    other_tokens = {
-        name: (np.tanh(np.einsum("pe,pef->pf", own_x[token], weights[flat])).reshape(shape) * gate[..., None]).sum(
-            axis=1
-        )
-        for name, token in pairs.items()
-    }
+    by_pair = gate.reshape(-1, 1)
+    answers = _answers(own_x[np.arange(flat.size) // k], flat, weights)  # by pair
+    unsorted = _answers(own_x[np.argsort(order) // k], flat, weights)
+    of_tokens, last = np.empty_like(answers), np.zeros_like(own_x)
+    of_tokens[order] = answers[order] * by_pair
+    last[order // k] += (answers * by_pair)[order]  # NumPy keeps the last of a token's rows
+    met, returned = (of_ranks[rank] for of_ranks in _taken_as_sorted(chosen, case, x, weights))
+
+    def summed(weighed: Any) -> Any:
+        return weighed.reshape(*own.shape, HIDDEN).sum(axis=1)
+
     mistakes = {
-        "the gates are in it twice: on the way there and on the way back": _mixed(own_x, own, gate**2, weights),
-        "the gates are missing": _mixed(own_x, own, np.ones_like(gate), weights),
-        "a mean over the slots is not weighted by the gates": _mixed(own_x, own, np.full_like(gate, 1 / k), weights),
+        "the gates are in it twice: on the way there and on the way back": summed(answers * by_pair**2),
+        "the gates are missing": summed(answers),
         "rows are sorted by rank and not by expert: an expert reads its neighbour's rows": _mixed(
-            own_x, by_rank, gate, weights
+            own_x, _sorted_by_rank(own, case), gate, weights
         ),
-        "the answers come back sorted by expert, and were not put back at their tokens": (
-            answers[order].reshape(shape) * gate[..., None]
-        ).sum(axis=1),
-        "the answers are put back by answers[order]; the pair order[i] has answer i: slots[order] = answers": (
-            answers[order][order].reshape(shape) * gate[..., None]
-        ).sum(axis=1),
-        "answers go to another token of the same expert: the pairs were sorted twice, in different orders; sort once, "
-        "stably, and put back by that order": (
-            answers[order][inverse_of_reversed].reshape(shape) * gate[..., None]
-        ).sum(axis=1),
-        "the gate of the slot is not that of its expert: the slots of a token changed places": _mixed(
-            own_x, own, np.take_along_axis(gate, per_token, axis=1), weights
+        "the answers come back sorted by expert, and were not put back at their tokens": summed(
+            answers[order] * by_pair
         ),
-        "y[tokens] += rows keeps the last of a token's rows alone; np.add.at adds them all": one_a_token,
-        "two at once: y[tokens] += rows keeps the last of a token's rows alone (np.add.at adds them all), and the "
-        "answers are sorted by expert, the gates by token": both,
-        "the answers are sorted by expert, the gates by token: the gate of another pair weighs an answer": (
-            gates_of_tokens.reshape(shape).sum(axis=1)
+        "the answers are put back by answers[order]; the pair order[i] has answer i: slots[order] = answers": summed(
+            answers[order][order] * by_pair
+        ),
+        "y[tokens] += rows keeps the last of a token's rows alone; np.add.at adds them all": last,
+        "the answers are sorted by expert, the gates by token: the gate of another pair weighs an answer": summed(
+            of_tokens
         ),
         "the rows received lie by source, and by expert only within a source: an expert reads its neighbour's rows": (
-            _mixed(own_x, by_source, gate, weights)
+            _mixed(own_x, met.reshape(own.shape), gate, weights)
         ),
         "the answers lie by expert when they go back, and the rows came by source: an answer takes its row's place": (
-            by_expert * gate[..., None]
-        ).sum(axis=1),
-        "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]": other_tokens[
-            "unsorted"
-        ],
-        "pair p is of token p // k: pairs lie token by token": other_tokens["modulo"],
-        "the gates multiply the rows before the expert answers; they multiply its answers": np.tanh(
-            np.einsum("te,tk,tkef->tkf", own_x, gate, weights[own])
-        ).sum(axis=1),
-        "pairs lie token by token: T tokens of k slots, reshape(T, k, -1)": (
-            answers.reshape(k, -1, HIDDEN) * gate.T[..., None]
-        ).sum(axis=0),
-        "a token's answers times its gates are averaged; they are added": _mixed(own_x, own, gate / k, weights),
-        "only the first slot of each token is in it": _mixed(own_x, own[:, :1], gate[:, :1], weights),
-        "only this rank's own experts are in it": _mixed(own_x, own, gate * (own // case.own == rank), weights),
-        "only other ranks' experts are in it: own rows stay, and count": _mixed(
-            own_x, own, gate * (own // case.own != rank), weights
+            summed(returned * by_pair)
         ),
+        "the rows that leave are not sorted: row i is of the token of pair order[i], x[order // k]": summed(
+            unsorted * by_pair
+        ),
+        "a token's answers times its gates are averaged; they are added": summed(answers * by_pair) / k,
     }
-    if "slot" in other_tokens:
-        mistakes["pair p is of token p // k; p % k is its slot"] = other_tokens["slot"]
-    right = _mixed(own_x, own, gate, weights)
-    if np.allclose(found, right, rtol=1e-6, atol=1e-6):
+    if np.allclose(found, summed(answers * by_pair), rtol=1e-6, atol=1e-6):
         return ["likely cause: it is nearly right: float32 on the way, or a constant that is too coarse"]
     return possible((cause, np.allclose(found, y, rtol=1e-9, atol=1e-9)) for cause, y in mistakes.items())
 
 
-def _experts_if_sorted_by_rank(chosen: Any, case: MixtureCase) -> Any:
+def _answers(rows: Any, experts: Any, weights: Any) -> Any:
+    """Of each row, by its expert."""
+    return np.tanh(np.einsum("pe,pef->pf", rows, weights[experts]))
+
+
+def _sorted_by_rank(chosen: Any, case: MixtureCase) -> Any:
     """The experts that rows meet if they are sorted by rank alone, and taken apart as if they were sorted by expert."""
     flat = chosen.reshape(-1).copy()
     for rank in range(case.size):
@@ -223,35 +188,21 @@ def _experts_if_sorted_by_rank(chosen: Any, case: MixtureCase) -> Any:
     return flat.reshape(chosen.shape)
 
 
-def _received(chosen: Any, case: MixtureCase, owner: int) -> tuple[Any, Any]:
-    """The sources and the pairs of the rows that `owner` receives, in their order: `index[flat]` of `[P, T·k]`."""
+def _taken_as_sorted(chosen: Any, case: MixtureCase, x: Any, weights: Any) -> tuple[Any, Any]:
+    """Of each rank's pairs the experts [P, T·k] that they meet if a rank takes all that came as sorted by expert; and
+    the answers [P, T·k, E] that come back if they lie by expert, and not at the places of their rows.
+    """
     flat = chosen.reshape(case.size, -1)
-    pairs = [(source, pair) for source in range(case.size) for pair in np.argsort(flat[source], kind="stable")]
-    own = [pair for pair in pairs if flat[pair] // case.own == owner]
-    source, pair = np.array(own, int).reshape(-1, 2).T
-    return source, pair
-
-
-def _experts_if_received_sorted(chosen: Any, case: MixtureCase) -> Any:
-    """The experts [P, T, k] that rows meet if a rank takes all that it received as sorted by expert."""
-    flat = chosen.reshape(case.size, -1)
-    met = np.empty_like(flat)
+    right = np.stack([_answers(np.repeat(x[rank], case.k, axis=0), flat[rank], weights) for rank in range(case.size)])
+    met, returned = np.empty_like(flat), np.empty_like(right)
     for owner in range(case.size):
-        received = _received(chosen, case, owner)
-        met[received] = np.sort(flat[received])
-    return met.reshape(chosen.shape)
-
-
-def _answers_if_sent_by_expert(chosen: Any, case: MixtureCase, x: Any, weights: Any) -> Any:
-    """The answers [P, T, k, E] that come back if they lie by expert, and not at the places of their rows."""
-    flat = chosen.reshape(case.size, -1)
-    right = np.tanh(np.einsum("pte,ptkef->ptkf", x, weights[chosen])).reshape(*flat.shape, HIDDEN)
-    found = np.empty_like(right)
-    for owner in range(case.size):
-        source, pair = _received(chosen, case, owner)
+        pairs = [(source, pair) for source in range(case.size) for pair in np.argsort(flat[source], kind="stable")]
+        came = [(source, pair) for source, pair in pairs if flat[source, pair] // case.own == owner]
+        source, pair = np.array(came, int).reshape(-1, 2).T  # in the order in which they came
         again = np.argsort(flat[source, pair], kind="stable")
-        found[source, pair] = right[source[again], pair[again]]
-    return found.reshape(*chosen.shape, HIDDEN)
+        met[source, pair] = flat[source, pair][again]
+        returned[source, pair] = right[source[again], pair[again]]
+    return met, returned
 
 
 MIXTURE = Exercise(

@@ -17,10 +17,12 @@ from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
+from parlab.views.experts.balance import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, dropped, explore_copies
 from parlab.views.experts.loads import explore_bias, load_over_steps
 from parlab.views.experts.rows import rows_between
 from parlab.views.experts.rows_way import rows_way
+from parlab.views.experts.seeds import load_of_seeds
 from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.explore import explore_mesh, mesh

@@ -126,7 +126,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "sorted_by_rank_alone": "with 2 ranks, 4 experts|rank 1 returned|sorted by rank and not by expert",
         "with_the_gates_twice": "with 2 ranks, 2 experts, k = 1|the gates are in it twice",
         "put_back_by_the_order_itself": "put back by answers[order]; the pair order[i]",
-        "sorted_by_an_unstable_sort_on_the_way_back": "another token of the same expert|sort once, stably",
+        "sorted_by_an_unstable_sort_on_the_way_back": "rank 1 returned|expected",
     },
     "10.dropped": {
         "as_the_chance_of_an_overflow": "dropped(4, 2, 1)|returned 0.6875, expected 0.53125|the chance that",

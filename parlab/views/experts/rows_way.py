@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import WIDTH, Film, box, word
+from parlab.views.drawing.film import WIDTH, Film, box, outline, word
 
 LEFT, EDGE, TOP = 64, 4, 8
 TALL, LANE, PITCH, APART = 36, 40, 90, 6  # of a row, from lane to lane, from rank to rank, between two tokens
 DIGIT = 8  # from the middle of a letter in a token's name to the next
 MOST_ROWS, MOST_RANKS = 24, 4
-STOPS = {0: "chosen", 3: "sorted", 10: "dispatched", 13: "answered", 20: "back", 23: "at their tokens", 26: "y"}
+STOPS = {0: "chosen", 3: "sorted", 10: "dispatched", 16: "answered", 23: "back", 26: "at their tokens", 29: "y"}
+CLOCK = 24  # of the box that is as long as a rank works
 CHOSEN, SORTED, DISPATCHED, ANSWERED, BACK, AT_TOKENS, SUMMED = STOPS
 
 
@@ -24,7 +25,9 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     A row has the colour of the rank whose token it is, the number of its expert, and below it the name of its token;
     pale until the expert answers. A rank has two lanes, and each step takes a row to the other one, so that no row
     comes to lie on another. The pieces between ranks travel in the order in which `exchange_rows` posts them: to the
-    next rank first, then to the one after it. They are shown one by one.
+    next rank first, then to the one after it. They are shown one by one. While experts work, which takes one unit of
+    time a row, the lower lane is a clock: a box for each expert, as long as its rows, and behind them the wait for the
+    fullest rank.
 
     Args:
         chosen: of each rank `[T, k]`, the experts of its tokens.
@@ -37,7 +40,7 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     Rank 0 gets 3 rows, the mean is 2
     chosen: each rank sorts its pairs (token, expert) by expert
     sorted: rows travel, to the next rank first (shown piece by piece); the ranks get 3, 1
-    dispatched: each expert answers its rows, which lie by source
+    dispatched: each expert answers its rows, 1 unit of time for each: the ranks work for 3, 1, and wait until 3
     answered: each answer travels back to the rank from which its row came
     back: each answer goes to its pair, by the order of the sort
     at their tokens: a token's answers times its gates are added: its y
@@ -47,17 +50,14 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     flat = table.reshape(P, T * k)
     m = num_experts // P
     counts = np.stack([np.bincount(of_rank, minlength=num_experts) for of_rank in flat])  # [P, N]
-    loads = counts.reshape(P, P, m).sum(axis=(0, 2))
+    by_rank = counts.sum(axis=0).reshape(P, m)  # rows of each expert
+    loads = by_rank.sum(axis=1)
     if max(T * k, loads.max()) > MOST_ROWS:
         raise ValueError(f"chosen: a rank has {max(T * k, loads.max())} rows, and {MOST_ROWS} are the most")
     full = int(loads.argmax())
-    film = Film(
-        f"Rank {full} gets {loads[full]} rows, the mean is {T * k:g}",
-        list(STOPS),
-        TOP + PITCH * P,
-        moving=20.0,
-        says=lambda stop: STOPS[stop],
-    )
+    even = loads.min() == loads.max()
+    headline = f"Each rank gets {T * k} rows" if even else f"Rank {full} gets {loads[full]} rows, the mean is {T * k:g}"
+    film = Film(headline, list(STOPS), TOP + PITCH * P, moving=22.0, says=lambda stop: STOPS[stop])
     lanes = _Lanes(T, k, max(int(loads.max()), T * k))
     for rank in range(P):
         y = TOP + PITCH * rank + TALL / 2
@@ -65,14 +65,22 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     for rank in range(P):
         down, up = (_sorts(film, lanes, rank, flat[rank], m, back=back) for back in (False, True))
         _between(film, lanes, rank, counts, flat[rank], down, up)
-        for token in range(T):
-            x, y = lanes.pair(rank, token * k)
-            film.draw(box(x, y, k * lanes.wide - 1, TALL, theme.rank_color(rank), f"y{token}", "small"), SUMMED)
+        places = [lanes.pair(rank, token * k) for token in range(T)]
+        sums = (
+            box(x, y, k * lanes.wide - 1, TALL, theme.rank_color(rank), f"y{token}", "small")
+            for token, (x, y) in enumerate(places)
+        )
+        film.draw("".join(sums), SUMMED)
+    clock = "".join(_clock(lanes, rank, of_rank, int(loads[full])) for rank, of_rank in enumerate(by_rank))
+    film.draw(clock, DISPATCHED, ANSWERED, between=True)
+    hand = outline(LEFT, TOP + LANE, 1, PITCH * (P - 1) + CLOCK, "frame")
+    film.move(hand, DISPATCHED, ANSWERED, (lanes.wide * int(loads[full]), 0))
     get = ", ".join(map(str, loads))
+    waits = "and nobody waits" if even else f"and wait until {loads[full]}"
     lines = [
         "each rank sorts its pairs (token, expert) by expert",
         f"rows travel, to the next rank first (shown piece by piece); the ranks get {get}",
-        "each expert answers its rows, which lie by source",
+        f"each expert answers its rows, 1 unit of time for each: the ranks work for {get}, {waits}",
         "each answer travels back to the rank from which its row came",
         "each answer goes to its pair, by the order of the sort",
         "a token's answers times its gates are added: its y",
@@ -114,6 +122,22 @@ def _sorts(film: Film, lanes: _Lanes, rank: int, experts: np.ndarray, m: int, *,
     return times
 
 
+def _clock(lanes: _Lanes, rank: int, loads: np.ndarray, most: int) -> str:
+    """How long each expert of a rank works, and how long the rank waits then, in the lower lane."""
+    experts = [f"expert {expert}" for expert in range(rank * len(loads), (rank + 1) * len(loads))]
+    parts = [*zip(experts, loads.tolist(), strict=True), ("waits", most - int(loads.sum()))]
+    drawn, start = "", 0
+    for name, rows in parts:
+        if rows:
+            x, y = lanes.place(rank, start)
+            wide = lanes.wide * rows
+            said = name if wide > 64 else name.replace("expert ", "e")
+            drawn += outline(x, y, wide - 1, CLOCK, "wait" if name == "waits" else "empty")
+            drawn += word(x + wide / 2, y + CLOCK / 2, said, "small") if wide > 36 or said != "waits" else ""
+        start += rows
+    return drawn
+
+
 def _way(at: tuple[float, float], to: tuple[float, float]) -> tuple[float, float]:
     return to[0] - at[0], to[1] - at[1]
 
@@ -131,6 +155,8 @@ def _between(
     P, N = counts.shape
     m = N // P
     order = np.argsort(experts, kind="stable")
+    loads = counts.sum(axis=0)  # of each expert
+    unit = (ANSWERED - DISPATCHED) / loads.reshape(P, m).sum(axis=1).max()  # of time, for a row
     for owner in range(P):
         here = int(counts[rank, : owner * m].sum())  # the place of the piece on `rank`, and on `owner`
         there = int(counts[:rank, owner * m : (owner + 1) * m].sum())
@@ -149,7 +175,7 @@ def _between(
         for expert in sorted(set(experts[piece].tolist())):
             its = [place for place, pair in zip(to, piece, strict=True) if experts[pair] == expert]
             answers = lanes.rows(its, experts, piece[experts[piece] == expert], rank, answered=True)
-            answered = DISPATCHED + (ANSWERED - DISPATCHED) * (expert % m + 0.5) / m
+            answered = DISPATCHED + unit * int(loads[owner * m : expert + 1].sum())
             film.draw(answers, answered, ANSWERED + leaves)
         back = lanes.rows(to, experts, piece, rank, answered=True)
         film.move(back, ANSWERED + leaves, ANSWERED + comes, _way(to[0], at[0]))

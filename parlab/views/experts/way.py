@@ -195,9 +195,9 @@ class _Wall:
         return outline(x, y, self.column - 8, self.row - 4, "frame")
 
     def experts(self, rank: int, experts: Sequence[int]) -> str:
-        """The numbers of a rank's experts that the token chose, in its node's colour."""
+        """The numbers of a rank's experts that the token chose, in its node's colour; the rank's stays beside them."""
         x, y = self.corner(rank)
-        room = self.column - 8
+        room = self.column - 36
         numbers = " ".join(map(str, experts))
-        text = numbers if 9 * len(numbers) < room else f"{len(experts)} experts"
+        text = numbers if 8.5 * len(numbers) <= room else f"{len(experts)}×"
         return box(x, y, room, self.row - 4, theme.rank_color(rank // self.ranks_per_node), text, "small")

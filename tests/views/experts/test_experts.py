@@ -6,11 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
-from parlab import views
+from parlab import labs, views
 from parlab.experts import dropped_share
 from parlab.nn.routing import capacity_of
 from parlab.views.drawing import theme
+from parlab.views.experts import seeds
+from parlab.views.experts.balance import RATES as SLIDER_RATES
 from parlab.views.experts.loads import RATES, SEEDS, fullest_over_steps, stored
 from tests.views.drawn import check_text
 from tests.views.filmed import check_film, marks
@@ -90,6 +93,13 @@ def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
 def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
     assert "0 copies between nodes" in views.token_way([0, 1], 16, 2, 2).story
     assert "1 copy between nodes" in views.token_way([0, 15], 16, 2, 2).story
+
+
+def test_a_rank_that_answers_shows_its_own_number_beside_those_of_its_experts():
+    film = views.token_way(EIGHT, copy="expert")
+    answer = re.search(r'x="([\d.]+)"[^>]*width="([\d.]+)"[^>]*/><text[^>]*>40 41</text>', film.html)
+    number = re.search(r'<text x="([\d.]+)"[^>]*>10</text>', film.html)
+    assert float(answer[1]) + float(answer[2]) < float(number[1]) - 8  # half a number of two digits
 
 
 def test_rows_between_ranks_add_up_experts_and_name_the_fullest_rank():
@@ -200,6 +210,12 @@ def test_the_text_of_rows_between_ranks_says_the_headline_that_is_drawn():
         (lambda: views.rows_way([[[0]], [[0]]], 12), "num_experts=12: a multiple of the 2 ranks is needed, at most 10"),
         (lambda: views.rows_way([[[0]], [[2]]], 2), "chosen: experts from 0 to 1 are needed"),
         (lambda: views.rows_way([[[0]] * 13] * 2, 2), "chosen: a rank has 26 rows, and 24 are the most"),
+        (
+            lambda: views.balanced_rows(labs.balanced, [np.ones((2, 4))]),
+            "scores: of 1 ranks and 4 experts; 2 to 4 ranks",
+        ),
+        (lambda: views.balanced_rows(labs.balanced, [np.ones((2, 3))] * 2), "scores: of 2 ranks and 3 experts"),
+        (lambda: views.load_of_seeds(bias=1), "bias=1"),
         (lambda: views.copies(nodes=3), "nodes=3: must divide the 256 experts"),
         (lambda: views.copies(k=300), "k=300: there are 256 experts"),
         (lambda: views.copies(limit=9), "limit=9: there are 8 nodes"),
@@ -280,14 +296,40 @@ def test_no_row_comes_to_lie_on_another_each_step_takes_it_to_the_other_lane():
         assert len(still) + moving == 8
 
 
-def test_an_expert_answers_all_its_rows_at_once_before_the_next_one():
+def test_an_expert_answers_all_its_rows_at_once_when_its_rank_has_worked_a_unit_for_each_row_up_to_them():
+    """Rank 0 has 3 rows for expert 0 and 3 for expert 1; rank 1 has one for each of its experts: 6 units in all."""
     film = views.rows_way(WANTED, 4)
-    start, end = film.second(film.times[2], leaves=True), film.second(film.times[3])
-    answered = {}
+    dispatched, answered = film.times[2:4]
+    start, end = film.second(dispatched, leaves=True), film.second(answered)
+    found = {}
     for times, _, digits, pale in rows_of(film):
-        if not pale and "x" not in times and start < times.get("a", 0) < end:
-            answered.setdefault(times["a"], []).append(digits)
-    assert [sorted(of_time) for _, of_time in sorted(answered.items())] == [["0", "00", "2"], ["1", "11", "3"]]
+        if not pale and "x" not in times and start < times.get("a", 0) <= end:
+            found.setdefault(times["a"], []).append(digits)
+    units = {1: ["2"], 2: ["3"], 3: ["0", "00"], 6: ["1", "11"]}
+    ended = {film.second(dispatched + (answered - dispatched) * n / 6): rows for n, rows in units.items()}
+    assert {time: sorted(rows) for time, rows in found.items()} == ended
+
+
+def test_while_experts_work_a_box_is_as_long_as_their_rows_and_the_wait_ends_with_the_fullest_rank():
+    film = views.rows_way([[[0], [0], [1], [1]], [[0], [0], [1], [2]]], 4)  # rank 0 gets 7 rows, rank 1 gets 1
+    clock = next(mark for mark in film.html.split("<g ") if 'class="wait"' in mark)
+    boxes = re.findall(r'x="(\d+)" y="(\d+)" width="(\d+)" height="24" class="(\w+)"', clock)
+    wide = 27
+    assert [(int(x) - 64, int(width) + 1, look) for x, _, width, look in boxes] == [
+        (0, 4 * wide, "empty"),
+        (4 * wide, 3 * wide, "empty"),
+        (0, wide, "empty"),
+        (wide, 6 * wide, "wait"),
+    ]
+    assert re.findall(r">([a-z0-9 ]+)</text>", clock) == ["expert 0", "expert 1", "e2", "waits"]
+    assert "the ranks work for 7, 1, and wait until 7" in film.story
+
+
+def test_where_each_rank_gets_as_many_rows_nobody_waits():
+    film = views.rows_way([[[0], [1]], [[1], [0]]], 2)
+    assert film.headline == "Each rank gets 2 rows"
+    assert "the ranks work for 2, 2, and nobody waits" in film.story
+    assert ">waits<" not in film.html
 
 
 def named(film):
@@ -360,7 +402,9 @@ def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
 
 def test_the_sums_y_are_seen_from_the_last_stop_on():
     film = views.rows_way(WANTED, 4)
-    assert [times["a"] for times, said in marks(film, "see") if said == ["y0"]] == [film.second(film.times[6])] * 2
+    assert [times["a"] for times, said in marks(film, "see") if said == ["y0", "y1"]] == [
+        film.second(film.times[6])
+    ] * 2
 
 
 def test_what_flies_there_flies_back_and_lands_where_it_left():
@@ -426,3 +470,69 @@ def test_ten_steps_with_a_bias_leave_both_unfair_seeds_above_their_start_or_at_i
     assert all(
         guided[seed][10] > 0.99 * guided[seed][0] and guided[seed][60] < 0.75 * guided[seed][0] for seed in (2, 5)
     )
+
+
+def film_of_lesson_10():
+    """Its router and its tokens."""
+    draw = np.random.default_rng(3)
+    router = draw.normal(size=(4, 8))
+    draw.normal(size=(8 * 4 * 4 + 5 * 4))  # its experts, and five tokens
+    return [draw.normal(size=(5, 4)) @ router for _ in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "late"), [(0.002, "15"), (0.01, "12 to 13"), (0.05, "10"), (0.2, "13 to 16"), (1.0, "13 to 18")]
+)
+def test_in_lesson_10_0002_is_slow_005_comes_to_rest_at_the_mean_of_10_and_02_and_1_swing(gamma, late):
+    figure = views.balanced_rows(labs.balanced, film_of_lesson_10(), gamma=gamma)
+    check_text(figure)
+    assert f"in the last 20 of 100 steps the layer takes {late} units, the mean is 10" in str(figure)
+    assert "fullest rank: 16 after 0 steps" in str(figure)
+
+
+def test_the_rows_of_a_rank_and_its_wait_end_together_and_a_row_has_the_colour_of_its_source():
+    scores = [np.array([[3.0, 2, 1, 0]] * 3), np.array([[3.0, 2, 0, 1]] * 3)]
+    figure = views.balanced_rows(labs.balanced, scores, k=1, gamma=1e-9)  # all six rows on rank 0
+    marks_of = {mark.get_gid(): mark for mark in figure.axes[0].collections}
+    assert max(path.vertices[:, 0].max() for path in marks_of["rows 0"].get_paths()) == 6
+    (wait,) = [mark for mark in figure.axes[0].artists + figure.axes[0].patches if mark.get_gid() == "wait 1"]
+    assert (wait.get_path().vertices[:, 0].min(), wait.get_path().vertices[:, 0].max()) == (0, 6)
+    colors = [tuple(color[:3]) for color in marks_of["rows 0"].get_facecolor()]
+    assert colors == [to_rgb(theme.rank_color(rank)) for rank in (0, 0, 0, 1, 1, 1)]
+
+
+def test_the_slider_runs_the_function_that_it_was_given():
+    seen = []
+
+    def rule(scores, bias, k, gamma):
+        seen.append(gamma)
+        return labs.balanced(scores, bias, k, gamma)
+
+    explorer = views.explore_balance(rule, film_of_lesson_10())
+    for gamma in SLIDER_RATES:
+        explorer.controls["gamma"].value = gamma
+    assert set(seen) == set(SLIDER_RATES)
+    assert "γ = 1: in the last 20" in repr(explorer)
+
+
+def test_a_stored_seed_is_that_of_a_training_that_runs_now():
+    plain, biased = seeds.stored()[41]
+    for load, rate in ((plain, 0.0), (biased, seeds.RATE)):
+        assert seeds.trained(41, rate) == pytest.approx(load, abs=2e-4)
+
+
+def test_of_120_seeds_training_makes_the_fullest_rank_fuller_in_80_from_163_to_184_and_the_bias_holds_all_at_150():
+    figure = views.load_of_seeds(bias=True)
+    check_text(figure)
+    check_text(views.load_of_seeds())
+    assert str(views.load_of_seeds()).startswith("Training makes the fullest rank fuller in 80 of 120 seeds: 67 %")
+    assert "before: 1.20 to 2.39, 1.63 on average\nafter 60 steps: 1.22 to 3.31, 1.84 on average" in str(figure)
+    assert "with a bias: 1.10 to 1.50, 1.19 on average" in str(figure)
+    assert "a bias changes the loss by -0.015 to +0.027" in str(figure)
+
+
+def test_a_line_goes_from_the_load_before_to_the_load_after_of_each_seed():
+    figure = views.load_of_seeds()
+    (ways,) = [mark for mark in figure.axes[0].collections if mark.get_gid() == "ways"]
+    loads = sorted(plain for plain, _ in seeds.stored().values())
+    assert [(one[0][1], one[1][1]) for one in ways.get_segments()] == [(load.before, load.after) for load in loads]
