@@ -37,6 +37,7 @@ from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
+from parlab.labs.checked_models import line_up, line_up_losses, many_models, right_number
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
