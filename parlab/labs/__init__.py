@@ -32,12 +32,12 @@ from parlab.labs import (
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
+from parlab.labs.checked_models import line_up, line_up_losses, many_models, right_number
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
-from parlab.labs.checked_models import line_up, line_up_losses, many_models, right_number
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
@@ -239,7 +239,10 @@ __all__ = [
     "h100s",
     "hint",
     "in_turn",
+    "line_up",
+    "line_up_losses",
     "load",
+    "many_models",
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
@@ -250,6 +253,7 @@ __all__ = [
     "recall_losses",
     "reduced_at_once",
     "require",
+    "right_number",
     "same_as_one",
     "save",
     "score",
