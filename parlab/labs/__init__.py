@@ -32,7 +32,7 @@ from parlab.labs import (
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
-from parlab.labs.checked_models import line_up, line_up_losses, many_models, right_number
+from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
@@ -239,8 +239,6 @@ __all__ = [
     "h100s",
     "hint",
     "in_turn",
-    "line_up",
-    "line_up_losses",
     "load",
     "many_models",
     "mean_gradient",
@@ -257,6 +255,8 @@ __all__ = [
     "same_as_one",
     "save",
     "score",
+    "seven_losses",
+    "seven_trainers",
     "summary",
     "to_blame",
     "tokens_on",

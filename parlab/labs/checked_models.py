@@ -12,7 +12,7 @@ from parlab.labs.silent_bugs import BUGS, NONE, PRICES, Suspect
 MODELS = 40
 STORED = "checked_models.json"
 DIGITS = 4  # significant ones, of each stored number but the losses
-LINE_UP = (
+SEVEN = (
     "norms not summed",
     "copies counted",
     "ends not summed",
@@ -43,23 +43,23 @@ def many_models() -> ManyModels:
     return ManyModels(**json.loads((files("parlab.labs") / STORED).read_text(encoding="utf-8")))
 
 
-def line_up() -> dict[int, Suspect]:
+def seven_trainers() -> dict[int, Suspect]:
     """Seven trainers by number, one with each bug and one that is right."""
-    return {number: Suspect(bug) for number, bug in enumerate(LINE_UP, start=1)}
+    return {number: Suspect(bug) for number, bug in enumerate(SEVEN, start=1)}
 
 
-def line_up_losses(named: bool = False) -> dict[str, list[float]]:
+def seven_losses(named: bool = False) -> dict[str, list[float]]:
     """Ten losses of each of the seven, by number; `named`: first those of one rank, then each by number and bug."""
     losses = many_models().losses
     if not named:
-        return {str(number): losses[bug] for number, bug in enumerate(LINE_UP, start=1)}
-    names = {f"{number}: {bug}": losses[bug] for number, bug in enumerate(LINE_UP, start=1)}
+        return {str(number): losses[bug] for number, bug in enumerate(SEVEN, start=1)}
+    names = {f"{number}: {bug}": losses[bug] for number, bug in enumerate(SEVEN, start=1)}
     return {"one rank": losses["one rank"]} | names
 
 
 def right_number() -> int:
     """The number of the right one of the seven."""
-    return 1 + LINE_UP.index(NONE)
+    return 1 + SEVEN.index(NONE)
 
 
 def checked(bug: str, seed: int) -> tuple[dict[str, float], float]:

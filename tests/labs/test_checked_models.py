@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from parlab import per_rank, run
-from parlab.labs import Suspect, find_bug, line_up, line_up_losses, many_models, right_number, silent_bugs
-from parlab.labs.checked_models import LINE_UP, MODELS, checked
+from parlab.labs import Suspect, find_bug, many_models, right_number, seven_losses, seven_trainers, silent_bugs
+from parlab.labs.checked_models import MODELS, SEVEN, checked
 from parlab.labs.silent_bugs import BUGS, NONE, PRICES, SEES, STEPS
-from parlab.nn import AdamW, Llama, linear
+from parlab.nn import AdamW, Llama
+from parlab.nn.linear import as_rows, linear, linear_backward_input
 from parlab.nn.optimizer import clip_gradients
 from parlab.train import Mesh, Trainer
 from parlab.world.collectives.common import combiner
@@ -77,14 +78,14 @@ def test_a_table_whose_ends_are_not_summed_trains_as_a_model_with_two_tables(see
 
 
 def test_the_line_up_has_each_bug_once_and_one_right_trainer_and_its_losses_are_theirs():
-    assert sorted(LINE_UP) == sorted((NONE, *BUGS))
-    diagnoses = {number: find_bug(patient.ask) for number, patient in line_up().items()}
-    assert list(diagnoses.values()) == list(LINE_UP)
+    assert sorted(SEVEN) == sorted((NONE, *BUGS))
+    diagnoses = {number: find_bug(patient.ask) for number, patient in seven_trainers().items()}
+    assert list(diagnoses.values()) == list(SEVEN)
     assert diagnoses[right_number()] == NONE
-    named = line_up_losses(named=True)
+    named = seven_losses(named=True)
     assert list(named)[1:] == [f"{number}: {bug}" for number, bug in diagnoses.items()]
-    assert list(named.values())[1:] == list(line_up_losses().values())
-    stored = {bug: line_up_losses()[str(number)] for number, bug in diagnoses.items()}
+    assert list(named.values())[1:] == list(seven_losses().values())
+    stored = {bug: seven_losses()[str(number)] for number, bug in diagnoses.items()}
     for bug in (NONE, "mean of means"):
         assert stored[bug] == pytest.approx(Suspect(bug).losses["eight ranks"], rel=1e-10, abs=0)
 
@@ -109,17 +110,24 @@ def rounded(request, monkeypatch):
         return Llama(start.config, {name: to(x.astype(np.float32)) for name, x in start.weights.items()})
 
     def linear_rounded(x, weight):
-        y, kept = linear(to(x), weight)
+        y, kept = linear(x, weight)
         return to(y), kept
+
+    def backward_input_rounded(dy, kept, weight):
+        dx, pending = linear_backward_input(dy, kept, weight)
+        return to(dx), pending
 
     def combiner_rounded(op, x):
         combine = combiner(op, x)
         return lambda a, b: to(combine(a, b))
 
+    rounding = {linear: linear_rounded, linear_backward_input: backward_input_rounded, combiner: combiner_rounded}
     for module in [module for name, module in sys.modules.items() if name.startswith("parlab.")]:
-        for name, old, new in (("linear", linear, linear_rounded), ("combiner", combiner, combiner_rounded)):
-            if vars(module).get(name) is old:
-                monkeypatch.setattr(module, name, new)
+        for old, new in rounding.items():
+            if vars(module).get(old.__name__) is old:
+                monkeypatch.setattr(module, old.__name__, new)
+    of_products = sys.modules["parlab.nn.linear"]
+    monkeypatch.setattr(of_products, "as_rows", lambda x: to(as_rows(x)))  # the operands
     monkeypatch.setattr(silent_bugs, "_model", model)
     for cached in (silent_bugs._serial, silent_bugs._trained):
         cached.cache_clear()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from parlab import views
-from parlab.labs import line_up_losses
+from parlab.labs import seven_losses
 from tests.views.drawn import artists, check_text, title
 
 
@@ -25,7 +25,7 @@ def test_the_curves_are_the_losses_and_each_has_its_own_colour():
 
 
 def test_the_lessons_seven_stand_from_the_highest_end_down_inside_the_picture_and_are_not_judged():
-    figure = views.line_up(line_up_losses())
+    figure = views.line_up(seven_losses())
     heights = names(figure)
     assert sorted(heights, key=heights.get)[::-1] == ["4", "5", "7", "2", "6", "1", "3"]
     assert min(heights.values()) > 0
