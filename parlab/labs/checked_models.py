@@ -53,7 +53,8 @@ def seven_losses(named: bool = False) -> dict[str, list[float]]:
     losses = many_models().losses
     if not named:
         return {str(number): losses[bug] for number, bug in enumerate(SEVEN, start=1)}
-    names = {f"{number}: {bug}": losses[bug] for number, bug in enumerate(SEVEN, start=1)}
+    said = {number: "right" if bug == NONE else bug for number, bug in enumerate(SEVEN, start=1)}
+    names = {f"{number}: {said[number]}": losses[bug] for number, bug in enumerate(SEVEN, start=1)}
     return {"one rank": losses["one rank"]} | names
 
 

@@ -83,7 +83,7 @@ def test_the_line_up_has_each_bug_once_and_one_right_trainer_and_its_losses_are_
     assert list(diagnoses.values()) == list(SEVEN)
     assert diagnoses[right_number()] == NONE
     named = seven_losses(named=True)
-    assert list(named)[1:] == [f"{number}: {bug}" for number, bug in diagnoses.items()]
+    assert list(named)[1:] == [f"{n}: {'right' if bug == NONE else bug}" for n, bug in diagnoses.items()]
     assert list(named.values())[1:] == list(seven_losses().values())
     stored = {bug: seven_losses()[str(number)] for number, bug in diagnoses.items()}
     for bug in (NONE, "mean of means"):
