@@ -53,8 +53,8 @@ def who_sees(differences: Differences, prices: Mapping[str, float], tolerance: f
     if len(models) > 1 or models == {0}:
         raise ValueError("differences: every bug needs every check of prices, each on the same models, 1 or more")
     for bug, check in product(differences, prices):
-        for off in differences[bug][check]:
-            amount(f"differences[{bug!r}][{check!r}]", off, least=0)
+        for number in differences[bug][check]:
+            amount(f"differences[{bug!r}][{check!r}]", number, least=0)
     seen = {check: _bugs_seen(differences, check, tolerance) for check in prices}
     best = min(prices, key=lambda check: (-sum(seen[check]), prices[check]))
     dearest = max(prices, key=lambda check: prices[check])
