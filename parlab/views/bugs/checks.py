@@ -39,8 +39,9 @@ def who_sees(differences: Differences, prices: Mapping[str, float], tolerance: f
 
     >>> who_sees({"no sum": {"loss": [0.0, 0.0], "norm": [0.5, 0.008]}}, {"loss": 3, "norm": 1}, 0.01)
     Tolerance 0.01: "norm", for 1, sees 0 to 1 of 1 bugs; "loss", for 3, sees 0
-                          loss          norm
-    no sum                   ·        1 of 2  0.8 to 50 %
+                           loss           norm
+    no sum                    ·         1 of 2
+                                   0.8 to 50 %
     """
     if not isinstance(prices, Mapping) or not 1 <= len(prices) <= MOST:
         raise ValueError(f"prices={prices!r:.60}: must be {{check: price}}, 1 to {MOST} of them")
@@ -134,11 +135,12 @@ def _percents(share: float) -> str:
 
 
 def _table(differences: Differences, prices: Mapping[str, float], tolerance: float) -> list[str]:
-    """The boxes in words."""
+    """The boxes in words, two lines for a bug."""
     wide = max(12, *map(len, differences))
-    lines = [f"{'':<{wide}}" + "".join(f"{check:>14}" for check in prices)]
+    lines = [f"{'':<{wide}}" + "".join(f"{check:>15}" for check in prices)]
     for bug, of_bug in differences.items():
-        cells = (_said(of_bug[check], tolerance).replace("blind", "·") for check in prices)
-        ranges = [_range(of_bug[check]) for check in prices if any(of_bug[check])]
-        lines.append(f"{bug:<{wide}}" + "".join(f"{cell:>14}" for cell in cells) + "  " + "; ".join(ranges))
+        seen = [_said(of_bug[check], tolerance).replace("blind", "·") for check in prices]
+        ranges = [_range(of_bug[check]) if any(of_bug[check]) else "" for check in prices]
+        lines.append(f"{bug:<{wide}}" + "".join(f"{cell:>15}" for cell in seen))
+        lines.append((" " * wide + "".join(f"{cell:>15}" for cell in ranges)).rstrip())
     return lines

@@ -67,9 +67,14 @@ def test_each_box_says_by_how_much_the_check_is_off_and_a_count_in_weights(off, 
 
 
 def test_the_text_is_the_table():
-    first, last = repr(views.who_sees(DIFFERENCES, PRICES, 0.01)).splitlines()[-2:]
-    assert first.split() == ["extra", "mean", "·", "2", "of", "2", "·", "50", "%"]
-    assert last.endswith("2 of 2        1 of 2        2 of 2  4 weights; 0.4 to 2 %; 10 to 12 %")
+    lines = repr(views.who_sees(DIFFERENCES, PRICES, 0.01)).splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["copies", "norm", "losses"],
+        ["extra", "mean", "·", "2", "of", "2", "·"],
+    ]
+    assert lines[3].strip() == "50 %"
+    assert lines[-2].endswith("         2 of 2         1 of 2         2 of 2")
+    assert lines[-1].endswith("      4 weights     0.4 to 2 %     10 to 12 %")
 
 
 def test_the_slider_has_three_tolerances_and_only_copies_see_the_same_at_each():
