@@ -32,6 +32,7 @@ from parlab.labs import (
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
+from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
@@ -239,6 +240,7 @@ __all__ = [
     "hint",
     "in_turn",
     "load",
+    "many_models",
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
@@ -249,9 +251,12 @@ __all__ = [
     "recall_losses",
     "reduced_at_once",
     "require",
+    "right_number",
     "same_as_one",
     "save",
     "score",
+    "seven_losses",
+    "seven_trainers",
     "summary",
     "to_blame",
     "tokens_on",

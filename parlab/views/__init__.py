@@ -15,6 +15,7 @@ from parlab.views.attention.ring_seconds import explore_ring_seconds, ring_secon
 from parlab.views.bugs.checks import explore_who_sees, who_sees
 from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
+from parlab.views.bugs.line_up import line_up
 from parlab.views.bugs.losses import loss_curves
 from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.balance import balanced_rows, explore_balance

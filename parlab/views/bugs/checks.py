@@ -1,163 +1,146 @@
-"""Which check sees which bug, for which price, and what the limit of clipping has to do with it."""
+"""Which check sees which bug, for which price, and what the tolerance of the comparison has to do with it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
 
-from matplotlib.axes import Axes
-
 from parlab.arguments import amount, positive
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import BOUND, Picture, line_legend, panel, percent, scale, sheet, write
+from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.views.widgets.explorer import Explorer, steps
 
-LEFT, WIDE, BETWEEN, RIGHT = 2.1, 4.7, 0.25, 0.25  # inches: of the table's left edge, of the table, beside it
-TOP, ROW, BOTTOM = 1.25, 0.4, 0.55  # inches around the rows, and of each
-HALF, ASIDE = 0.42, 0.47  # of a row and of a column, from its middle to the edge of a box
-SEES, BLIND = "#00684B", "#E4E4E4"  # a green that carries white words, which are black on pale green in the dark theme
-ONE_RANK = {"marker": "o", "markersize": 5, "linestyle": "none", "color": "none", "markeredgecolor": theme.RIGHT}
-EIGHT_RANKS = {"marker": "o", "markersize": 4, "linestyle": "none", "color": theme.ALARM, "markeredgewidth": 0}
-NORMS, TICKS = (0.03, 16.0), (0.1, 1.0, 10.0)  # the ends of the axis of norms, and its ticks
+LEFT, RIGHT, TOP, ROW, BOTTOM = 2.1, 0.2, 1.15, 0.52, 0.45  # inches around the boxes, and of a row
+HALF, ASIDE, LINE = 0.44, 0.47, 0.17  # of a row and of a column: from its middle to a box's edge, to a line of words
+SEES, SOME, BLIND = "#00684B", "#9BCFBB", "#E4E4E4"  # a check that sees the bug in all models, in some, in none
 MOST = 12  # bugs, and checks
-Checked = tuple[Mapping[str, float], Sequence[float], Sequence[float]]
+TOLERANCES = {"float64, 10⁻¹²": 1e-12, "float32, 10⁻⁶": 1e-6, "bf16, 1 %": 1e-2}
+Differences = Mapping[str, Mapping[str, Sequence[float]]]
 
 
-def who_sees(checked: Mapping[str, Checked], prices: Mapping[str, float], limit: float) -> Picture:
-    """Draw a table of bugs and checks: a filled box is a check that sees the bug, a pale one a check that is blind.
+def who_sees(differences: Differences, prices: Mapping[str, float], tolerance: float) -> Picture:
+    """Draw a table of bugs and checks: a filled box is a check that sees the bug, a gray one a check that is blind.
 
-    A box says by how much the check is wrong, or that it sees, if its difference is a whole number, as of a count.
-    Beside the table, a ring is the norm of a step on one rank, and a dot that of a step with the bug; those to the
-    right of the dashed line are clipped. `explore_who_sees` shows this.
+    A box says in how many models the check is off by more than the tolerance, and by how much it is off.
+    `explore_who_sees` shows this.
 
     Args:
-        checked: by bug, how far each check is from right, by its name (0 is right); the norm of each step on one rank;
-            the norms of the trainer with the bug. `labs.checks_by_limit()[limit]` has them.
+        differences: by bug and check, how far the check is off on each model (0 is right; a whole number is a count of
+            weights). `labs.many_models().differences` has them.
         prices: of each check, in the order of the columns.
-        limit: of clipping.
+        tolerance: a difference up to this is taken for rounding.
 
     Raises:
-        ValueError: no bug or check, more than 12 of them, a number below 0, or a bug without one of the checks.
+        ValueError: no bug, check or model, more than 12 bugs or checks, a number below 0, or a bug without one of the
+            checks.
 
-    >>> who_sees({"no sum": ({"loss": 0.0, "norm": 0.5}, [4.0], [2.0])}, {"loss": 3, "norm": 1}, 0.1)
-    Limit 0.1: "norm", for 1, sees 1 of 1 bugs; "loss", for 3, sees 0
-                        loss        norm
-    no sum                 ·        50 %
-    steps that are clipped: 1 of 1 on one rank
-    no sum: 1 of 1
+    >>> who_sees({"no sum": {"loss": [0.0, 0.0], "norm": [0.5, 0.008]}}, {"loss": 3, "norm": 1}, 0.01)
+    Tolerance 0.01: "norm", for 1, sees 0 to 1 of 1 bugs; "loss", for 3, sees 0
+                           loss           norm
+    no sum                    ·         1 of 2
+                                   0.8 to 50 %
     """
     if not isinstance(prices, Mapping) or not 1 <= len(prices) <= MOST:
         raise ValueError(f"prices={prices!r:.60}: must be {{check: price}}, 1 to {MOST} of them")
-    if not isinstance(checked, Mapping) or not 1 <= len(checked) <= MOST:
-        raise ValueError(f"checked={checked!r:.60}: must be {{bug: (differences, norms, norms)}}, 1 to {MOST} of them")
-    positive("limit", limit)
+    if not isinstance(differences, Mapping) or not 1 <= len(differences) <= MOST:
+        raise ValueError(f"differences={differences!r:.60}: must be {{bug: {{check: numbers}}}}, 1 to {MOST} bugs")
+    positive("tolerance", tolerance)
     for check, price in prices.items():
         amount(f"prices[{check!r}]", price, least=0)
-    for bug, (of_bug, *norms) in checked.items():
-        if missing := [check for check in prices if check not in of_bug]:
-            raise ValueError(f"checked[{bug!r}] lacks {missing[0]!r}: it needs every check of prices")
-        for norm in [*of_bug.values(), *norms[0], *norms[1]]:
-            amount(f"checked[{bug!r}]", norm, least=0)
-    differences = {bug: of_bug for bug, (of_bug, *_) in checked.items()}
-    found = {check: sum(of_bug[check] > 0 for of_bug in differences.values()) for check in prices}
-    best = min(prices, key=lambda check: (-found[check], prices[check]))
+    models = {len(of_bug.get(check, ())) for of_bug in differences.values() for check in prices}
+    if len(models) > 1 or models == {0}:
+        raise ValueError("differences: every bug needs every check of prices, each on the same models, 1 or more")
+    for bug, check in product(differences, prices):
+        for number in differences[bug][check]:
+            amount(f"differences[{bug!r}][{check!r}]", number, least=0)
+    seen = {check: _bugs_seen(differences, check, tolerance) for check in prices}
+    best = min(prices, key=lambda check: (-sum(seen[check]), prices[check]))
     dearest = max(prices, key=lambda check: prices[check])
-    headline = f'Limit {limit:g}: "{best}", for {prices[best]:g}, sees {found[best]} of {len(checked)} bugs'
-    headline += f'; "{dearest}", for {prices[dearest]:g}, sees {found[dearest]}' if dearest != best else ""
-    height = ROW * len(checked)
-    text = [headline, *_table(differences, prices), *_clipped(checked, limit)]
-    figure = sheet(text, TOP + height + BOTTOM, headline)
-    line_legend(figure, [("norm of a step on one rank", ONE_RANK), ("with the bug", EIGHT_RANKS), ("limit", BOUND)])
-    axes = panel(figure, LEFT, TOP, WIDE, height)
+    headline = f'Tolerance {tolerance:g}: "{best}", for {prices[best]:g}, sees {_span(seen[best])}'
+    headline += f" of {len(differences)} bugs"
+    headline += f'; "{dearest}", for {prices[dearest]:g}, sees {_span(seen[dearest])}' if dearest != best else ""
+    height = ROW * len(differences)
+    figure = sheet([headline, *_table(differences, prices, tolerance)], TOP + height + BOTTOM, headline)
+    wide = theme.WIDTH - LEFT - RIGHT
+    axes = panel(figure, LEFT, TOP, wide, height)
     scale(axes.xaxis, ends=(-0.5, len(prices) - 0.5), ticks=(), line=False)
-    name_rows(axes, len(checked), list(checked), line=False)
-    for (row, of_bug), (column, check) in product(enumerate(differences.values()), enumerate(prices)):
-        seen = of_bug[check] > 0
-        color = SEES if seen else BLIND
+    name_rows(axes, len(differences), list(differences), line=False)
+    for (row, bug), (column, check) in product(enumerate(differences), enumerate(prices)):
+        off = differences[bug][check]
+        count = sum(x > tolerance for x in off)
+        color = SEES if count == len(off) else SOME if count else BLIND
         edges = column - ASIDE, column + ASIDE, row - HALF, row + HALF
-        marks.rectangles(axes, "sees" if seen else "blind", *edges, color)
-        look: Any = {"ha": "center", "color": theme.text_color(color) if seen else theme.FAINT}
-        marks.word(axes, column, row, _said(of_bug[check]), **look)
-    step = WIDE / len(prices)
+        marks.rectangles(axes, "sees" if count == len(off) else "some" if count else "blind", *edges, color)
+        ink = theme.text_color(color) if count else theme.FAINT
+        above = LINE if any(off) else 0.0
+        look: Any = {"ha": "center", "color": ink}
+        marks.word(axes, column, row - above, _said(off, tolerance), **look, weight="bold" if count else "normal")
+        if any(off):
+            marks.word(axes, column, row + above, _range(off), **look)
     for column, (check, price) in enumerate(prices.items()):
-        middle = LEFT + step * (column + 0.5)
+        middle = LEFT + wide / len(prices) * (column + 0.5)
         write(figure, middle, TOP - 0.32, check, theme.TEXT, weight="bold", ha="center", va="baseline")
         write(figure, middle, TOP - 0.1, f"price {price:g}", color=theme.FAINT, ha="center", va="baseline")
-        write(figure, middle, TOP + height + 0.28, f"{found[check]} of {len(checked)}", ha="center", va="baseline")
-    left = LEFT + WIDE + BETWEEN
-    _draw_norms(panel(figure, left, TOP, theme.WIDTH - left - RIGHT, height), checked, limit)
+        said = f"{_span(seen[check])} of {len(differences)} bugs"
+        write(figure, middle, TOP + height + 0.25, said, ha="center", va="baseline")
     return figure
 
 
-def explore_who_sees(by_limit: Mapping[float, Mapping[str, Checked]], prices: Mapping[str, float]) -> Explorer:
-    """A slider for `who_sees`: the limit of clipping.
+def explore_who_sees(differences: Differences, prices: Mapping[str, float]) -> Explorer:
+    """A slider for `who_sees`: the tolerance, as the arithmetic of a run allows it.
 
     Args:
-        by_limit: `who_sees`'s first argument, by limit, two or more of them; the picture begins with 0.1, or with the
-            first. `labs.checks_by_limit()` has them.
-        prices: as there.
+        differences, prices: as there.
 
     Raises:
-        ValueError: fewer than two limits, or as `who_sees`.
+        ValueError: as `who_sees`.
     """
-    if not isinstance(by_limit, Mapping) or len(by_limit) < 2:
-        raise ValueError(f"by_limit={by_limit!r:.60}: must be {{limit: what the checks say of each bug}}, 2 or more")
-    limits = sorted(by_limit)
-    first = 0.1 if 0.1 in by_limit else limits[0]
-    slider = steps("max_norm", limits, first, "{:g}".format)
-    return Explorer("explore_who_sees", {"limit": slider}, partial(_at, by_limit, prices))
+    names = {tolerance: name for name, tolerance in TOLERANCES.items()}
+    slider = steps("tolerance", list(names), 1e-12, names.__getitem__)
+    return Explorer("explore_who_sees", {"tolerance": slider}, partial(who_sees, differences, prices))
 
 
-def _at(by_limit: Mapping[float, Mapping[str, Checked]], prices: Mapping[str, float], limit: float) -> Picture:
-    return who_sees(by_limit[limit], prices, limit)
+def _bugs_seen(differences: Differences, check: str, tolerance: float) -> list[int]:
+    """How many bugs a check sees, on each model."""
+    by_model = zip(*(of_bug[check] for of_bug in differences.values()), strict=True)
+    return [sum(off > tolerance for off in of_model) for of_model in by_model]
 
 
-def _said(difference: float) -> str:
-    """The word in a box: whether the check sees the bug, or by how much it is wrong."""
-    if not difference:
-        return "blind"
-    if float(difference).is_integer():
-        return "sees"
-    if difference >= 0.005:
-        return percent(difference)
-    if difference >= 0.0005:
-        return f"{100 * difference:.1f} %"
-    return "10" + str(round(math.log10(difference))).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+def _span(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
-def _table(differences: Mapping[str, Mapping[str, float]], prices: Mapping[str, float]) -> list[str]:
-    """The boxes in words."""
+def _said(off: Sequence[float], tolerance: float) -> str:
+    """In how many models the check sees the bug."""
+    count = sum(x > tolerance for x in off)
+    return "blind" if not count else f"{count} of {len(off)}"
+
+
+def _range(off: Sequence[float]) -> str:
+    """By how much the check is off, from the least to the most: in percent, or as a count of weights."""
+    least, most = min(off), max(off)
+    if all(float(x).is_integer() for x in off):
+        said = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+        return f"{said} weight{'' if said == '1' else 's'}"
+    low, high = _percents(least), _percents(most)
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _percents(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
+
+
+def _table(differences: Differences, prices: Mapping[str, float], tolerance: float) -> list[str]:
+    """The boxes in words, two lines for a bug."""
     wide = max(12, *map(len, differences))
-    lines = [f"{'':<{wide}}" + "".join(f"{check:>12}" for check in prices)]
+    lines = [f"{'':<{wide}}" + "".join(f"{check:>15}" for check in prices)]
     for bug, of_bug in differences.items():
-        cells = (_said(of_bug[check]).replace("blind", "·") for check in prices)
-        lines.append(f"{bug:<{wide}}" + "".join(f"{cell:>12}" for cell in cells))
+        seen = [_said(of_bug[check], tolerance).replace("blind", "·") for check in prices]
+        ranges = [_range(of_bug[check]) if any(of_bug[check]) else "" for check in prices]
+        lines.append(f"{bug:<{wide}}" + "".join(f"{cell:>15}" for cell in seen))
+        lines.append((" " * wide + "".join(f"{cell:>15}" for cell in ranges)).rstrip())
     return lines
-
-
-def _clipped(checked: Mapping[str, Checked], limit: float) -> list[str]:
-    """How many steps are clipped."""
-
-    def above(norms: Sequence[float]) -> str:
-        return f"{sum(norm > limit for norm in norms)} of {len(norms)}"
-
-    _, right, _ = next(iter(checked.values()))
-    first = f"steps that are clipped: {above(right)} on one rank"
-    return [first, "; ".join(f"{bug}: {above(norms)}" for bug, (*_, norms) in checked.items())]
-
-
-def _draw_norms(axes: Axes, checked: Mapping[str, Checked], limit: float) -> None:
-    """Rings and dots in the rows of the table, and the limit."""
-    scale(axes.yaxis, ends=(len(checked) - 0.5, -0.5), ticks=(), line=False)
-    scale(axes.xaxis, "norm of the gradient", ends=NORMS, log=10, ticks=TICKS, says="{:g}".format)
-    for row, (_, right, norms) in enumerate(checked.values()):
-        axes.plot(right, [row - 0.17] * len(right), gid="one rank", **ONE_RANK)
-        axes.plot(norms, [row + 0.17] * len(norms), gid="eight ranks", **EIGHT_RANKS)
-    axes.axvline(limit, gid="limit", **BOUND)
-    left = limit > math.sqrt(NORMS[0] * NORMS[1])
-    look: Any = {"color": theme.FAINT, "va": "bottom", "ha": "right" if left else "left"}
-    marks.word(axes, limit, -0.55, "not clipped " if left else " clipped", **look)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from matplotlib.axes import Axes
-
 from parlab.views.bugs.losses import APART, checked_losses
+from parlab.views.bugs.names import LEAD, name_ends
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width, word
-from parlab.views.drawing.picture import BOUND, Picture, curve, inches, plot, scale
+from parlab.views.drawing.picture import BOUND, Picture, curve, plot, scale
 
 RIGHT = 1e-12  # a difference up to this is rounding
 MOST = 8  # trainings
 SMALLEST = 1e-17  # the lower end of the axis: no difference at all
-LEAD, LINE = 0.4, 0.19  # inches, from the last step to the names; from one name to the next
 
 
 def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
@@ -58,23 +56,15 @@ def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | N
     axes.axhline(APART, gid="seen", color=theme.FAINT, linestyle="dotted", linewidth=1.2)
     word(axes, 1 + 0.6 * (last - 1), 10 * RIGHT, "rounding is below", ha="center")
     word(axes, 1 + 0.01 * (last - 1), 10 * APART, "the eye sees a curve part", color=theme.FAINT)
-    _name_curves(axes, {said: (apart[name], colors[name]) for name, said in names.items()})
+    ends = {said: _end(apart[name]) for name, said in names.items()}
+    name_ends(axes, ends, {said: colors[name] for name, said in names.items()})
     return figure
 
 
-def _name_curves(axes: Axes, curves: Mapping[str, tuple[Sequence[float], str]]) -> None:
-    """Write the names to the right of the last step, from the largest difference down, each a line below the other."""
-    width, height = inches(axes)
-    ends = {}
-    for name, (apart, _) in curves.items():
-        seen = [min(x, 1.0) for x in apart if math.isfinite(x)] or [1.0]
-        ends[name] = 1 - math.log10(max(seen[-1], SMALLEST)) / math.log10(SMALLEST)
-    at = 1 + 2 * LINE / height
-    for name, end in sorted(ends.items(), key=lambda pair: -pair[1]):
-        at = min(end + LINE / 2 / height, at - LINE / height)
-        lead = [1, 1 + 0.85 * LEAD / width], [end, at]
-        axes.plot(*lead, color=curves[name][1], linewidth=1.1, transform=axes.transAxes, clip_on=False)
-        word(axes, 1 + LEAD / width, at, name, transform=axes.transAxes)
+def _end(apart: Sequence[float]) -> float:
+    """Where a curve ends, as a share of the axis's height."""
+    last = [min(x, 1.0) for x in apart if math.isfinite(x)] or [1.0]
+    return 1 - math.log10(max(last[-1], SMALLEST)) / math.log10(SMALLEST)
 
 
 def _finding(name: str, apart: Sequence[float]) -> str:
