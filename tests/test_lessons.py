@@ -54,7 +54,8 @@ def given_away(section):
         printed = "\n".join(output.get("data", {}).get("text/plain", "") for output in cell.outputs)
         for answer in ANSWER.findall(printed):
             below = "\n".join(FOLDED.sub("", later.source) for later in section.cells[place + 1 :])
-            if re.search(rf"(?<![\w.]){re.escape(answer)}(?![\w.]*\d)", below):
+            named = answer in cell.source  # "of 40 models", where it is all of them
+            if not named and re.search(rf"(?<![\w.]){re.escape(answer)}(?![\w.]*\d)", below):
                 found.append(answer)
     return found
 

@@ -22,7 +22,7 @@ THEME = "theme => jupyterapp.commands.execute('apputils:change-theme', { theme }
 
 
 @pytest.mark.slow
-def test_text_and_figures_share_a_column_and_the_dark_theme_dims_the_figures_to_nine_tenths_and_keeps_their_colours(reader):
+def test_text_and_figures_share_a_column_and_the_dark_theme_dims_figures_to_nine_tenths(reader):
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     cells = [nbformat.v4.new_markdown_cell("word " * 100), nbformat.v4.new_code_cell(PICTURE.strip())]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), reader.folder / "look.ipynb")
