@@ -8,15 +8,19 @@ import pytest
 from parlab.labs import EXERCISES
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-UNUSED = {"00.tree_sum", "01.hierarchical_all_reduce", "03.cuts", "04.faster", "04b.beat_heuristic", "06.stage_2"}
+UNUSED = {
+    *("00.tree_sum", "01.hierarchical_all_reduce", "03.cuts", "04.faster", "04b.beat_heuristic", "06.stage_2"),
+    "09.all_reduce",
+}
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
-WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, pictures of what a watch measured
+WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats: a watch measured it
     "09_leaving_the_laptop": [
-        'views.film({"computed": slept, "measured": slept.wallclock})',
-        'views.film({"forecast": second, "measured": second.wallclock})',
-        'views.predict(ask, mpi_over_threads, usual=usual, how="measured", then=lambda: views.carried_times(took))',
+        'views.film({"computed": step, "measured": step.wallclock})',
         "views.film(ways, messages=True)",
+        '    print(f"rank {rank}: told 60 and 120 ms, took {1000 * forward:.0f} and {1000 * backward:.0f}")',
+        '        print(f"{name:5} with layers {layers}: as told {told:.2f} s, as seen {forecast:.2f} s")',
+        'views.film({"forecast": built, "measured": built.wallclock})',
     ]
 }
 
