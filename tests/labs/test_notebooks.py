@@ -19,7 +19,7 @@ WATCHED = {  # by lesson: the last lines of the cells whose output no run repeat
         'views.film({"computed": step, "measured": step.wallclock})',
         "views.film(ways, messages=True)",
         '    print(f"rank {rank}: told 60 and 120 ms, took {1000 * forward:.0f} and {1000 * backward:.0f}")',
-        '        print(f"{name:5} with layers {layers}: as told {told:.2f} s, as seen {forecast:.2f} s")',
+        "views.explore_step_costs(schedules, layers, costs)",
         'views.film({"forecast": built, "measured": built.wallclock})',
     ]
 }
