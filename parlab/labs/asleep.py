@@ -75,7 +75,7 @@ def step_on_processes(schedule: Schedule, layers: Sequence[int] = EVEN, told: Co
     if len(layers) != schedule.num_ranks:
         raise ValueError(f"layers={layers!r}: must have a number for each of {schedule.num_ranks} ranks")
     told = stage_costs(layers) if told is None else told
-    slept = stage_costs(layers, head=HEAD * LAYER).forward
+    slept = stage_costs(layers, head=HEAD * LAYER).per_stage("forward", schedule.num_ranks)
     return run(_step, schedule.num_ranks, schedule, list(map(Sleeper, slept)), told, engine="mpi")
 
 
