@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from parlab.arguments import one_of
 from parlab.pipeline import Costs, Schedule, simulate
@@ -20,7 +21,8 @@ def step_by_costs(
 
     Args:
         schedules: by name.
-        costs: by name, a function that takes the layers of each stage, and returns their costs in seconds.
+        costs: by name, a function that takes the layers of each stage, and returns costs in seconds: of F, I, W and a
+            transfer.
         schedule: which of `schedules`.
         layers: how many each stage has.
 
@@ -30,10 +32,10 @@ def step_by_costs(
     one_of("schedule", schedule, list(schedules))
     if not costs:
         raise ValueError("costs={}: give one or more, each a function of the layers")
-    shown = {name: simulate(schedules[schedule], of(layers)) for name, of in costs.items()}
+    shown = {name: simulate(schedules[schedule], _in_picoseconds(of(layers))) for name, of in costs.items()}
     for one in shown.values():
-        one.unit = "s"
-    takes = ", ".join(f"{name} {one.makespan:.2f} s" for name, one in shown.items())
+        one.unit = "ps"  # as a run's clock, which says 1.08 s where costs have more digits
+    takes = ", ".join(f"{name} {one.format(one.makespan)}" for name, one in shown.items())
     return compare_timelines(shown, headline=f"{schedule}, layers {_said(layers)}: {takes}")
 
 
@@ -54,13 +56,20 @@ def explore_step_costs(schedules: Mapping[str, Schedule], layers: Sequence[Seque
     ways = {_said(way): way for way in layers}
     controls = {
         "schedule": choice("schedule", list(schedules), first),
-        "way": steps("layers of each stage", list(ways), _said(layers[0]), str),
+        "way": steps("layers of stages", list(ways), _said(layers[0]), str),
     }
 
     def draw(schedule: str, way: str) -> Picture:
         return step_by_costs(schedules, costs, schedule=schedule, layers=ways[way])
 
     return Explorer("explore_step_costs", controls, draw)
+
+
+def _in_picoseconds(costs: Costs) -> Costs:
+    def ticks(seconds: Any) -> Any:
+        return [round(one * 10**12) for one in seconds] if isinstance(seconds, Sequence) else round(seconds * 10**12)
+
+    return Costs(*map(ticks, (costs.forward, costs.backward_input, costs.backward_weight, costs.transfer)))
 
 
 def _said(layers: Sequence[int]) -> str:

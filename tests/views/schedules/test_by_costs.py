@@ -22,9 +22,9 @@ COSTS = {"as told": told, "as seen": with_a_head}
 def test_1f1b_p2_m2_of_2_layers_takes_18_s_as_told_and_30_with_a_head_of_2():
     # told: 3 · (F + B) = 3 · 6; seen: a forward of 2, twice 4 + 8 on the last stage, a backward of 4
     figure = views.step_by_costs(SCHEDULES, COSTS, schedule="1F1B", layers=[2, 2])
-    assert title(figure) == "1F1B, layers 2 2: as told 18.00 s, as seen 30.00 s"
-    assert "as told: 18 s" in repr(figure)
-    assert "as seen: 30 s" in repr(figure)
+    assert title(figure) == "1F1B, layers 2 2: as told 18.0 s, as seen 30.0 s"
+    assert "as told: 18.0 s" in repr(figure)
+    assert "as seen: 30.0 s" in repr(figure)
 
 
 def test_every_value_of_both_controls_changes_the_picture():
