@@ -29,6 +29,7 @@ from parlab.labs import (
     zero,
     zero_prefetch,
 )
+from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
@@ -39,6 +40,7 @@ from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_clock import (

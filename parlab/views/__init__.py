@@ -42,6 +42,7 @@ from parlab.views.planning.searches import all_layouts, winners
 from parlab.views.planning.tensor_sizes import tensor_sizes
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
+from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
 from parlab.views.schedules.explore import explore_schedules, pipeline, transfers
 from parlab.views.schedules.frontier import explore_frontier, frontier
 from parlab.views.schedules.held import bytes_held

@@ -17,16 +17,18 @@ UNUSED = {
     "06.stage_2",
     "07.cut_batch",
     "07.norm",
+    "09.all_reduce",
     "10.dropped",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
-WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, pictures of what a watch measured
+WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats: a watch measured it
     "09_leaving_the_laptop": [
-        'views.film({"computed": slept, "measured": slept.wallclock})',
-        'views.film({"forecast": second, "measured": second.wallclock})',
-        'views.predict(ask, mpi_over_threads, usual=usual, how="measured", then=lambda: views.carried_times(took))',
+        'views.film({"computed": step, "measured": step.wallclock})',
         "views.film(ways, messages=True)",
+        '    print(f"rank {rank}: told 60 and 120 ms, took {1000 * forward:.0f} and {1000 * backward:.0f}")',
+        "views.explore_step_costs(schedules, layers, costs)",
+        'views.film({"forecast": built, "measured": built.wallclock})',
     ]
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from parlab.arguments import flag
 from parlab.views.drawing import theme
-from parlab.views.drawing.film import Film, box, outline, word
+from parlab.views.drawing.film import WIDTH, Film, box, outline, shifted, word
 from parlab.views.drawing.lanes import timelines_of
 from parlab.views.timelines.carried_film import carried_film
 from parlab.views.timelines.measured import from_first_computation
@@ -18,11 +18,11 @@ from parlab.world import Run, Timeline
 
 MOST_CLOCKS, MOST_RANKS, MOST_LETTERS = 3, 4, 9
 ENDS = (148, 606)  # of the rows; at their left stand the rank and the clock
-BAR, GAP, BETWEEN, LEGEND = 17, 14, 13, 50  # heights: of a row, between two rows of a rank, between ranks
+BAR, GAP, BETWEEN, LINE = 17, 14, 13, 24  # heights: of a row, between two rows of a rank, between ranks, of a text
 LOOKS = 4  # stops, about: the film's clock also stands at the end of each run
 ROUND = (1, 2, 2.5, 4, 5, 8, 10)  # the first digits of the time between two stops
 MOST_LINES = 8  # between two rows of a rank: more are a grey fan
-DIGIT, ROOM = 8, 2  # the width of a letter on a bar, and the room beside it
+DIGIT, LETTER, ROOM = 8, 8, 2  # the width of a letter on a bar and in the legend, and the room beside a bar's
 
 Ends = dict[tuple[int, str], int]  # when a rank's action ended
 
@@ -63,7 +63,10 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
     times = sorted({look for look in looks if all(abs(look - end) > max(ends) // 40 for end in ends)} | set(ends))
     lane = len(shown) * BAR + (len(shown) - 1) * GAP + BETWEEN
     size = max(one.size for one in shown.values())
-    height = LEGEND + lane * size - BETWEEN
+    legend, lines = _legend(shown.values())
+    done_at = LINE * lines + 10
+    header = done_at + 16
+    height = header + lane * size - BETWEEN
     film = Film(
         "; ".join(f"{name} {says(one.makespan)}" for name, one in shown.items()),
         times,
@@ -72,12 +75,12 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
         ends=ENDS,
         resting=0.4,
     )
-    film.draw(_legend(shown.values()))
+    film.draw(legend)
     for number, (name, one) in enumerate(shown.items()):
         film.draw(
             word(
                 ENDS[0] + (230 if len(shown) < 3 else 154) * number,
-                34,
+                done_at,
                 f"{name}: done at {says(one.makespan)}",
                 "small left",
             ),
@@ -85,7 +88,7 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
         )
     marks = ""
     for rank in range(size):
-        top = LEGEND + lane * rank
+        top = header + lane * rank
         rows = [top + (BAR + GAP) * number for number in range(len(shown))]
         film.draw(word(30, (top + rows[-1] + BAR) / 2, f"rank {rank}"))
         film.draw(box(60, top, 5, rows[-1] + BAR - top, theme.rank_color(rank)))
@@ -95,7 +98,7 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
         for (y, above), (_, below) in pairwise(zip(rows, map(_ends, shown.values()), strict=True)):
             marks += _joined(film, above, below, rank, y + BAR)
     film.bare(marks)
-    film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND}v{height - LEGEND}"/>')
+    film.ride(f'<path class="trail" d="M{ENDS[0]} {header}v{height - header}"/>')
     for start, end in pairwise(times):
         film.tell(start, _line(shown, end))
     return film
@@ -108,18 +111,23 @@ def _round(time: float) -> int:
     return max(1, round(nearest))
 
 
-def _legend(shown: Iterable[Timeline]) -> str:
-    """The colour of each kind of work, the dashes of a wait, and the line between two clocks."""
+def _legend(shown: Iterable[Timeline]) -> tuple[str, int]:
+    """The colour of each kind of work, the dashes of a wait, and the line between two clocks; and how many lines of
+    text that is.
+    """
     kinds = {kind_of(span.name) for one in shown for span in one.computes}
-    marks, x = "", ENDS[0]
-    for kind in [kind for kind in theme.KINDS if kind in kinds]:
-        name = theme.KINDS[kind].name
-        marks += box(x, 3, 14, 14, theme.KINDS[kind].color) + word(x + 20, 10, name, "small left")
-        x += 36 + 8 * len(name)
-    marks += outline(x, 3, 14, 14, "wait") + word(x + 20, 10, "waits", "small left")
-    return (
-        marks + f'<path class="trail" d="M{x + 80} 3l12 14"/>' + word(x + 100, 10, "the same action ends", "small left")
-    )
+    signs = {
+        theme.KINDS[kind].name: box(0, 3, 14, 14, theme.KINDS[kind].color) for kind in theme.KINDS if kind in kinds
+    }
+    signs["waits"] = outline(0, 3, 14, 14, "wait")
+    signs["the same action ends"] = '<path class="trail" d="M0 3l12 14"/>'
+    marks, x, y = "", ENDS[0], 0
+    for name, sign in signs.items():
+        if x + 20 + LETTER * len(name) > WIDTH:
+            x, y = ENDS[0], y + LINE
+        marks += shifted(sign + word(20, 10, name, "small left"), x, y)
+        x += 36 + LETTER * len(name)
+    return marks, y // LINE + 1
 
 
 def _row(film: Film, shown: Timeline, rank: int, y: float) -> str:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
+from parlab.pipeline import Costs, simulate, zb_h1
+from parlab.views.timelines import race as race_module
 from parlab.world import Timeline
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
@@ -110,6 +112,15 @@ def test_the_legend_names_the_kinds_of_work_in_both_runs_and_the_wait_once_each(
     shown = film.html
     assert [shown.count(f">{name}<") for name in ("forward", "backward", "waits")] == [1, 1, 1]
     assert ">backward for the input<" not in shown
+
+
+def test_a_legend_of_five_signs_takes_a_second_line_and_stays_inside_the_drawing():
+    step = simulate(zb_h1(2, 2), Costs(1, 1, 1))
+    legend, lines = race_module._legend([step])
+    assert lines == 2
+    for name in ("forward", "backward for the input", "backward for the weights", "waits", "the same action ends"):
+        left = float(re.search(rf'translate\(([\d.]+) [\d.]+\)">(?:(?!translate).)*>{name}<', legend)[1])
+        assert left + 20 + 8 * len(name) <= 640
 
 
 def test_a_clock_starts_with_its_first_computation():
