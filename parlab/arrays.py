@@ -18,6 +18,13 @@ import array_api_compat
 import array_api_compat.numpy
 import numpy as np
 
+if np.intp(0).nbytes < np.int64(0).nbytes:  # in a browser, NumPy's `take` refuses indices of 64 bits
+
+    def _take(x: np.ndarray, indices: np.ndarray, /, *, axis: int | None = None) -> np.ndarray:
+        return np.take(x, np.asarray(indices, dtype=np.intp), axis=axis)
+
+    array_api_compat.numpy.take = _take
+
 Array = Any  # the standard defines no common type; every backend has its own
 
 is_array = array_api_compat.is_array_api_obj

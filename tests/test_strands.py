@@ -90,7 +90,7 @@ def test_a_browser_without_stacks_is_refused_with_the_3_kinds_that_have_them(mon
     ffi.can_run_sync = lambda: False
     monkeypatch.setitem(sys.modules, "pyodide", ModuleType("pyodide"))
     monkeypatch.setitem(sys.modules, "pyodide.ffi", ffi)
-    monkeypatch.setattr(sys, "platform", "emscripten")
+    monkeypatch.setattr(strands, "IN_BROWSER", True)
     with pytest.raises(WorldError, match="Chrome and Edge can from 137, Firefox from 153, Safari from 27"):
         strands.here()
 

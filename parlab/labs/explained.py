@@ -7,6 +7,7 @@ import inspect
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ LIBRARIES = (str(Path(__file__).parents[1]), *{sysconfig.get_paths()[name] for n
 
 def learners(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """The frames of the learner's own code, without ours and those of libraries."""
-    return [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((*LIBRARIES, "<frozen", "<__array"))
-        and not {"site-packages", "dist-packages"} & set(Path(frame.filename).parts)
-    ]
+    return [frame for frame in frames if is_learners(frame.filename)]
+
+
+@cache
+def is_learners(filename: str) -> bool:
+    """Whether a file, or a notebook's cell, holds the learner's own code."""
+    library = filename.startswith((*LIBRARIES, "<frozen", "<__array"))
+    return not library and not {"site-packages", "dist-packages"} & set(Path(filename).parts)
 
 
 EMPTY = ("RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS")  # of `def f(): pass`

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.explained import explained
+from parlab.labs.line_limit import LineLimit
 from parlab.labs.results import plain
 from parlab.labs.time_limit import TimeLimit
 from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
 from parlab.world.engines.base import Engine, inside_a_rank
 from parlab.world.engines.log import PRINT
+from parlab.world.engines.strands import IN_BROWSER
 from parlab.world.errors import DeadlockError, Unwind
 
 SHOWN = 1500  # characters of what an answer prints
@@ -79,7 +81,8 @@ class Trial:
             NotWritten: every rank raised `NotImplementedError`, and nothing was sent.
             Wrong: the answer raised an error, the ranks cannot end, or they ran for too long.
         """
-        limit = TimeLimit(self.seconds, self._ends, f" with {size} ranks" if size > 1 else "")
+        ranks = f" with {size} ranks" if size > 1 else ""
+        limit = LineLimit(ranks) if IN_BROWSER else TimeLimit(self.seconds, self._ends, ranks)
         stubs: list[bool] = []  # of each rank that raised an error: whether it was `NotImplementedError`
 
         def guarded(comm: Comm, *own: Any) -> Any:

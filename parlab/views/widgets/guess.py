@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from parlab.arguments import Rule, checked, finite, flag, one_of, optional, text
 from parlab.views.drawing import theme
 from parlab.views.drawing.picture import png
+from parlab.world.engines.strands import IN_BROWSER
 
 LIVE = ("JPY_SESSION_NAME", "VSCODE_PID")  # set for the kernel of a notebook that somebody has open in an editor
 LONG = 1e21  # larger whole numbers are written with a power of ten
@@ -158,7 +159,7 @@ class Prediction(widgets.VBox):
             return widgets.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")
 
     def _ipython_display_(self) -> None:
-        if any(name in os.environ for name in LIVE):
+        if IN_BROWSER or any(name in os.environ for name in LIVE):
             display(self._repr_mimebundle_(), raw=True)
             return
         if self.later:

@@ -15,6 +15,8 @@ from typing import Any
 
 from parlab.world.errors import WorldError
 
+IN_BROWSER = sys.platform == "emscripten"  # a page: one thread, no processes
+
 
 class Thread:
     """A strand that is a thread of the system; without `work`, the strand of the caller.
@@ -149,7 +151,7 @@ def here() -> type[Strand]:
     Raises:
         WorldError: it has none.
     """
-    if sys.platform != "emscripten":
+    if not IN_BROWSER:
         return Thread
     from pyodide.ffi import can_run_sync
 

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from parlab.world.engines.strands import IN_BROWSER
+
 INSTALL_MPI = "python -m pip install mpi4py mpich"
 STRANGERS = f"mpiexec and mpi4py belong to different MPIs; {INSTALL_MPI}, or run this Python's own mpiexec"
 INSTALL_CUPY = "python -m pip install 'cupy-cuda12x[ctk]' nvidia-nccl-cu12"
@@ -34,6 +36,10 @@ def inside() -> bool:
 
 def check(engine: str, size: int) -> None:
     """A ValueError, if this machine cannot start so many processes."""
+    if IN_BROWSER:
+        raise ValueError(
+            f"engine={engine!r}: a page cannot start processes; this needs parlab on a machine of your own"
+        )
     if engine == "nccl":
         if (stranger := _started_without_mpi()) is not None:
             raise ValueError(
