@@ -40,6 +40,9 @@ book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/book
 	@echo "Open build/book/docs/index.html; for excerpts in the search: python -m http.server --directory build/book"
 
+lite: $(VENV)/test.stamp         ## Build the edition that runs in a browser; PYODIDE=folder serves Pyodide from the site.
+	$(BIN)/python -m tools.lite $(if $(PYODIDE),--pyodide $(PYODIDE))
+
 mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
 	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)
 

@@ -23,7 +23,7 @@ if np.intp(0).nbytes < np.int64(0).nbytes:  # in a browser, NumPy's `take` refus
     def _take(x: np.ndarray, indices: np.ndarray, /, *, axis: int | None = None) -> np.ndarray:
         return np.take(x, np.asarray(indices, dtype=np.intp), axis=axis)
 
-    array_api_compat.numpy.take = _take
+    array_api_compat.numpy.take = _take  # type: ignore[attr-defined]
 
 Array = Any  # the standard defines no common type; every backend has its own
 

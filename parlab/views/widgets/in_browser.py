@@ -14,7 +14,7 @@ def let_sliders_run_ranks() -> None:
 
     The page's kernel hands them over in a call from JavaScript, in which no rank can be put aside while it waits.
     """
-    manager = comm.get_comm_manager()
+    manager: Any = comm.get_comm_manager()
     handle = manager.comm_msg
 
     def later(*message: Any) -> None:
