@@ -30,8 +30,9 @@ OPENING = f"""<!doctype html>
 <meta charset="utf-8">
 <title>parlab</title>
 <meta http-equiv="refresh" content="0; url=lab/index.html?path={FIRST}">
+<script id="jupyter-config-data" type="application/json" data-jupyter-lite-root=".">{{}}</script>
 <a href="lab/index.html?path={FIRST}">Open lesson 00</a>
-"""
+"""  # JupyterLite's own pages look for the script here
 STYLE = '<link rel="stylesheet" href="../static/parlab.css">\n</head>'
 
 

@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # errors of a file system that has none
 
 
@@ -32,6 +30,8 @@ def locked(folder: Path, purpose: str) -> Iterator[None]:
     Raises:
         ValueError: another process has entered it, or another thread of this one.
     """
+    from filelock import FileLock, Timeout  # not at the top: in a browser, which has no locks, the import warns
+
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     path, holder = folder / f".{purpose}.lock", folder / f".{purpose}.holder"
