@@ -35,7 +35,15 @@ from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
-from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
+from parlab.labs.job import (
+    busiest_port,
+    collective_table,
+    gigabytes,
+    gradient_job,
+    naive_all_reduce,
+    ring_table,
+    rings_at_once,
+)
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
@@ -230,6 +238,7 @@ __all__ = [
     "busiest_port",
     "check",
     "closer",
+    "collective_table",
     "dealt",
     "first_buffer",
     "gathered_ahead",
@@ -249,6 +258,8 @@ __all__ = [
     "recall_losses",
     "reduced_at_once",
     "require",
+    "ring_table",
+    "rings_at_once",
     "same_as_one",
     "save",
     "score",
