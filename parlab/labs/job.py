@@ -28,16 +28,17 @@ def naive_all_reduce(comm: Comm, x: Array) -> Array:
 def rings_at_once(all_reduce: Callable[[Comm, Any], Any], comm: Comm, x: Array, ranks_per_node: int = 8) -> Array:
     """The sum of all ranks' `x` [n]: as many rings as a node has ranks, all at the same time, each with a part of `x`.
 
-    Each runs `all_reduce(ring, part)`, where `ring` has the ranks of `comm` in another order: ring j enters each node at
-    place j and leaves it at the place before, as in `parlab.world.collectives.rings`. Both sizes divide n.
+    Each runs `all_reduce(ring, part)`, where `ring` has the ranks of `comm` in another order: ring j enters each node
+    at place j and leaves it at the place before, as in `parlab.world.collectives.rings`. Both sizes divide n.
     """
     node, place = divmod(comm.rank, ranks_per_node)
-    rings = [comm.split(0, node * ranks_per_node + (place - first) % ranks_per_node) for first in range(ranks_per_node)]
     length = len(x) // ranks_per_node
-    parts = [x[first * length : (first + 1) * length] for first in range(ranks_per_node)]
-    started = [
-        ring._in_background("all_reduce", part, all_reduce) for ring, part in zip(rings, parts, strict=True) if ring
-    ]
+    started = []
+    for first in range(ranks_per_node):
+        ring = comm.split(0, node * ranks_per_node + (place - first) % ranks_per_node)
+        assert ring is not None  # nobody stays out of it
+        part = x[first * length : (first + 1) * length]
+        started.append(ring._in_background("all_reduce", part, all_reduce))
     return namespace(x).concat([sums.wait() for sums in started])
 
 

@@ -46,9 +46,10 @@ def at_once(comm, x):
 def test_16_gpus_on_2_nodes_take_1_05_s_in_one_ring_0_13_in_eight_and_0_15_in_two_levels():
     on = partial(seconds, nodes=2, gpus_per_node=8)
     assert on(by("ring")) == pytest.approx(30 * (14 / 16 / 25 + ALPHA), rel=1e-9)
+    hops = 30 * (14 / 16 / 8 / 25 + ALPHA)
     for eight in (WAYS["eight rings"], at_once):
-        assert on(eight) == pytest.approx(30 * (14 / 16 / 8 / 25 + ALPHA), rel=1e-9)
-    assert 30 * (14 / 16 / 8 / 25 + ALPHA) == pytest.approx(0.13, abs=0.005)
+        assert on(eight) == pytest.approx(hops, rel=1e-9)
+    assert hops == pytest.approx(0.13, abs=0.005)
     inside, between = 14 * (14 / 8 / 300 + INSIDE), 2 * (14 / 16 / 25 + ALPHA)
     assert on(WAYS["two levels"]) == pytest.approx(inside + between, rel=1e-9)
     assert inside + between == pytest.approx(0.15, abs=0.005)

@@ -96,11 +96,10 @@ def all_reduce_seconds(ranks: int = 64, latency: float = LATENCY) -> Picture:
         meets = _picoseconds(shown["rabenseifner"], crossing, latency)
         diamond: Any = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.8, "zorder": 5}
         axes.plot([crossing], [meets], "D", color=theme.INK, gid="crossing", **diamond)
-    above, below = (
-        most(_picoseconds(way, at, latency) for way in shown.values()) for most, at in ((max, 1e4), (min, 2e7))
-    )
-    marks.word(axes, 1.2e4, max(1.25 * above, FASTEST), "flat: steps · α", ha="left", va="bottom")
-    marks.word(axes, 2e7, below / 1.3, "slope: bytes sent · β", ha="left", va="top")
+    above = max(_picoseconds(way, SMALLEST, latency) for way in shown.values())
+    below = min(_picoseconds(way, LARGEST / 5, latency) for way in shown.values())
+    marks.word(axes, 1.2 * SMALLEST, max(1.25 * above, FASTEST), "flat: steps · α", ha="left", va="bottom")
+    marks.word(axes, LARGEST / 5, below / 1.3, "slope: bytes sent · β", ha="left", va="top")
     sends = list(dict.fromkeys(f"{s:.3g} n" for s in sorted((way.sends for way in shown.values()), reverse=True)))
     ends = _picoseconds(shown["rabenseifner"], LARGEST, latency)
     marks.word(axes, LARGEST * 1.4, ends, "\n".join(sends), ha="left")

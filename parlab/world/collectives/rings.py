@@ -52,7 +52,7 @@ def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int)
 
 
 def _shift(comm: Any, total: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
-    """On all rings at once, send `piece(back)`; returns what came, each with its place in `total`: `piece(back + 1)`."""
+    """On all rings at once, send `piece(back)`; returns the pieces that came, `piece(back + 1)`, after their places."""
     received = [ring.piece(back + 1) for ring in rings]
     incoming = [comm.irecv(ring.before, total[place]) for ring, place in zip(rings, received, strict=True)]
     outgoing = [comm.isend(total[ring.piece(back)], ring.after) for ring in rings]
