@@ -8,6 +8,8 @@ import pytest
 
 from tools.lessons import ROW, imported_names, sections, summary, total
 
+ANSWER = re.compile(r"^(?:counted|computed|measured|published): (\d[\d .]*\d)(?= |$)", re.M)  # of two digits or more
+FOLDED = re.compile(r"<details>.*?</details>", re.S)
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 
@@ -54,6 +56,39 @@ def test_a_section_without_a_row_has_no_minutes_and_a_wrong_sum_is_seen():
 def test_cells_of_the_core_path_have_at_most_15_lines(lesson):
     core = [cell for section in sections(lesson) if not section.further for cell in section.cells]
     assert [cell.source for cell in core if cell.cell_type == "code" and len(lines(cell.source)) > 15] == []
+
+
+def told_below(section):
+    """The answers of the section's guesses that its text tells in sight, below the guess."""
+    found = []
+    for number, cell in enumerate(section.cells):
+        shown = [output.get("data", {}).get("text/plain", "") for output in cell.get("outputs", [])]
+        texts = [later.source for later in section.cells[number + 1 :] if later.cell_type == "markdown"]
+        below = FOLDED.sub("", "\n".join(texts))
+        for answer in ANSWER.findall("\n".join(shown) if "views.predict(" in cell.source else ""):
+            found += [answer] if re.search(rf"(?<![\d.]){re.escape(answer)}(?!\.?\d)", below) else []
+    return found
+
+
+def test_no_answer_stands_in_sight_below_its_guess_in_the_guesses_own_section(lesson):
+    assert {section.title: told for section in sections(lesson) if (told := told_below(section))} == {}
+
+
+@pytest.mark.parametrize(
+    ("below", "told"),
+    [
+        ("It takes 0.98 seconds.", ["0.98"]),
+        ("<details><summary>Why?</summary>\n\n0.98\n\n</details>", []),
+        ("It takes 10.98, or 0.985.", []),
+    ],
+)
+def test_an_answer_in_plain_text_is_seen_and_one_in_a_fold_or_another_number_is_not(below, told):
+    guess = nbformat.v4.new_code_cell('views.predict("How long?", 0.98, "s")')
+    text = "How long?\ncomputed: 0.98 s\nmany say 5 s"
+    guess.outputs = [nbformat.v4.new_output("display_data", {"text/plain": text})]
+    cells = [nbformat.v4.new_markdown_cell("## A\n\n0.98"), guess, nbformat.v4.new_markdown_cell(below)]
+    (_, section) = sections(nbformat.v4.new_notebook(cells=cells))
+    assert told_below(section) == told
 
 
 def test_no_cell_imports_more_than_6_names(lesson):
