@@ -41,6 +41,7 @@ from parlab.labs.job import (
     gigabytes,
     gradient_job,
     naive_all_reduce,
+    ring_orders,
     ring_table,
     rings_at_once,
 )
@@ -258,6 +259,7 @@ __all__ = [
     "recall_losses",
     "reduced_at_once",
     "require",
+    "ring_orders",
     "ring_table",
     "rings_at_once",
     "same_as_one",

@@ -42,6 +42,23 @@ def rings_at_once(all_reduce: Callable[[Comm, Any], Any], comm: Comm, x: Array, 
     return namespace(x).concat([sums.wait() for sums in started])
 
 
+def ring_orders(nodes: int = 2, gpus_per_node: int = 8) -> str:
+    """The ranks in the order of each ring of `rings_at_once`. A bar is a link to the next node; the last goes back.
+
+    >>> print(ring_orders(2, 3))
+    ring 0:  0  1  2 |  3  4  5 |
+    ring 1:  1  2  0 |  4  5  3 |
+    ring 2:  2  0  1 |  5  3  4 |
+    """
+    rows = []
+    for first in range(gpus_per_node):
+        places = [(first + number) % gpus_per_node for number in range(gpus_per_node)]
+        starts = [node * gpus_per_node for node in range(nodes)]
+        in_nodes = ["".join(f"{start + place:3}" for place in places) for start in starts]
+        rows.append(f"ring {first}:" + "".join(f"{ranks} |" for ranks in in_nodes))
+    return "\n".join(rows)
+
+
 def gradient_job(
     all_reduce: Callable[[Comm, Any], Any], nodes: int = 8, gpus_per_node: int = 1, work: float = 1.0
 ) -> Run:

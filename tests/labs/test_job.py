@@ -1,5 +1,6 @@
 """Lesson 01's job: a gradient of 14 GB on the ports of DGX A100s takes the times of the closed forms."""
 
+import re
 from functools import partial
 
 import pytest
@@ -69,6 +70,9 @@ def test_on_4_and_8_nodes_eight_rings_take_0_14_s_and_two_levels_0_19_and_0_20(n
 def test_rings_at_once_give_every_rank_the_sum_and_each_leaves_the_node_at_another_gpu():
     job = labs.gradient_job(at_once, nodes=2, gpus_per_node=8, work=0)
     assert all((total == 16).all() for total in job.results)
+    crossing = re.findall(r"(\d+) \| +(\d+)", labs.ring_orders())
+    sent = {(t.src, t.dst) for t in job.timeline.transfers if t.src // 8 != t.dst // 8}
+    assert {(int(a), int(b)) for a, b in crossing} == {pair for pair in sent if pair[0] < 8}
     assert sorted({(t.src, t.dst) for t in job.timeline.transfers if t.src // 8 != t.dst // 8}) == [
         (rank, (rank // 8 * 8 + 8 + (rank + 1) % 8) % 16) for rank in range(16)
     ]
