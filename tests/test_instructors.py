@@ -36,6 +36,7 @@ MISTAKES = [
     ("00.to_blame", lucky_answers.as_in_the_lessons_guess),
     ("01.reduce_scatter", test_collectives.with_the_indices_of_the_all_gather),
     ("01.reduce_scatter", test_collectives.sent_each_time("the next")),
+    ("01.reduce_scatter", test_collectives.without_adding),
     ("01.reduce_scatter", test_collectives.with_the_whole_array_travelling),
     ("02.merge", test_ring.mean),
     ("02.merge", test_ring.overflowing),

@@ -37,7 +37,16 @@ from parlab.labs.checked_models import many_models, right_number, seven_losses, 
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
-from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
+from parlab.labs.job import (
+    busiest_port,
+    collective_table,
+    gigabytes,
+    gradient_job,
+    naive_all_reduce,
+    ring_orders,
+    ring_table,
+    rings_at_once,
+)
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.processes import borders
@@ -233,6 +242,7 @@ __all__ = [
     "busiest_port",
     "check",
     "closer",
+    "collective_table",
     "dealt",
     "first_buffer",
     "gathered_ahead",
@@ -254,6 +264,9 @@ __all__ = [
     "reduced_at_once",
     "require",
     "right_number",
+    "ring_orders",
+    "ring_table",
+    "rings_at_once",
     "same_as_one",
     "save",
     "score",

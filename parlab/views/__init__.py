@@ -3,6 +3,7 @@
 from parlab.views import display
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
+from parlab.views.all_reduce.sends import pieces_sent
 from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
