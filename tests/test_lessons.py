@@ -67,7 +67,7 @@ def told_below(section):
         below = FOLDED.sub("", "\n".join(texts))
         for answer in ANSWER.findall("\n".join(shown) if "views.predict(" in cell.source else ""):
             number_itself = rf"(?<![\d.]){re.escape(answer)}(?!\.?\d)"
-            asked = re.search(number_itself, cell.source)  # "of 40 models", where it is all of them
+            asked = re.search(number_itself, shown[0].partition("\n")[0])  # "of 40 models", where it is all of them
             found += [answer] if not asked and re.search(number_itself, below) else []
     return found
 
