@@ -157,6 +157,6 @@ def _check(
         if comm.rank in schedule.holders(stage) and stage not in held:
             raise ValueError(f"stages: stage {stage} of rank {comm.rank} is missing")
     for stage, of_stage in held.items():
-        if stage not in range(schedule.num_stages) or not hasattr(of_stage, "forward"):
+        if stage not in range(schedule.num_stages) or not hasattr(of_stage, "backward"):
             number = f"the schedule has {schedule.num_stages}"
-            raise ValueError(f"stages[{stage!r}]={of_stage!r:.60}: {number}, each with forward and backward_input")
+            raise ValueError(f"stages[{stage!r}]={of_stage!r:.60}: {number}, each with forward and backward")

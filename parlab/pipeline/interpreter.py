@@ -84,12 +84,7 @@ class Interpreter:
 
     def backward(self, stage: int, microbatch: int) -> Array | None:
         """B: dx, which the stage before needs, and the gradients of the weights."""
-        of_stage = self.stages[stage]
-        if hasattr(of_stage, "backward"):  # a stage may do both halves in one method, and free memory between them
-            dx, gradients = self._backward_through(stage, microbatch, "backward")
-        else:
-            dx, pending = self._backward_through(stage, microbatch, "backward_input")
-            gradients = of_stage.backward_weight(pending)
+        dx, gradients = self._backward_through(stage, microbatch, "backward")
         self._take(stage, microbatch, gradients)
         return dx
 

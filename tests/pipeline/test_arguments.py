@@ -16,7 +16,6 @@ from parlab.pipeline import (
     improve,
     lower_bound,
     one_f_one_b,
-    partition,
     run_schedule,
     simulate,
     v_controlled,
@@ -36,7 +35,6 @@ def executed(**changed):
 
 ROWS = [
     (lambda: Costs(forward=[]), "forward=[]: an empty list; give a number, or a list of numbers"),
-    (lambda: Costs(optimizer=()), "optimizer=(): an empty list"),
     (lambda: Costs(np.array([])), "forward=[]: an empty list"),
     (lambda: Costs(transfer=[1, math.inf]), "transfer=inf: must be a number, at least 0 and finite"),
     (lambda: Costs(pair=[1, -1]), "pair=-1: must be a number, at least 0 and finite"),
@@ -55,7 +53,6 @@ ROWS = [
     (lambda: lower_bound(2, 2, like=3), "like=3: must be a Schedule"),
     (lambda: zb_auto(2, 2, costs=1), "costs=1: must be a Costs"),
     (lambda: zb_auto(2, 2, metric=None), "metric=None: use one of makespan, longest_stage"),
-    (lambda: simulate(gpipe(2, 2), post_validation="no"), "post_validation='no': must be True or False"),
     (lambda: simulate(gpipe(2, 2)).bubble_fraction(["makespan"]), "metric=['makespan']: use one of makespan"),
     (lambda: one_f_one_b(2.0, 4), "p=2.0: must be a whole number, at least 1"),
     (lambda: dualpipe_v(2, True), "m=True: must be a whole number, at least 1"),
@@ -73,7 +70,6 @@ ROWS = [
     (lambda: balance(None, 1), "costs=None: must be a list of numbers, one a layer"),
     (lambda: balance("123", 1), "costs[0]='1': must be a number, at least 0"),
     (lambda: balance([1, 2], 1, chunks=None), "chunks=None: must be a whole number, at least 1"),
-    (lambda: partition(2, 2, head=None), "head=None: must be a number, at least 0"),
 ]
 
 

@@ -64,7 +64,7 @@ def improve(
     """
     check_search(costs, memory_limit, metric, tries)
     validate(schedule, memory_limit)
-    costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
+    costs = replace(costs, pair=None)  # which order is best does not depend on it
     rows = skeleton_of(schedule.actions)
     filler = Filler(rows, costs, memory_limit)
     random_number = random.Random(0).random

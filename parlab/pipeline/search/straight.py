@@ -49,7 +49,7 @@ def zb_auto(
     """
     check_sizes(p=p, m=m)
     check_search(costs, memory_limit, metric, tries)
-    costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
+    costs = replace(costs, pair=None)  # which order is best does not depend on it
     limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
     if min(fits) < 1:
