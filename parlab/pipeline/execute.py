@@ -11,7 +11,7 @@ from parlab.nn.embedding import IGNORED, number_of_targets
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.costs import Costs
 from parlab.pipeline.dependencies import action_table
-from parlab.pipeline.interpreter import Interpreter, OnGradients
+from parlab.pipeline.interpreter import Interpreter
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.steps import Step, receives, step_name, steps_of
 from parlab.world import Comm
@@ -27,7 +27,6 @@ def run_schedule(
     *,
     costs: Costs | None = None,
     like: Array | None = None,
-    on_gradients: OnGradients | None = None,
     loss_scale: float = 1.0,
     target_tokens: float | None = None,
 ) -> tuple[float | None, Gradients]:
@@ -48,8 +47,6 @@ def run_schedule(
             takes. None: actions take no time.
         like: an array with the shape and dtype of the arrays that pass from stage to stage. None: this rank finds out:
             it sends one row of the first microbatch through the stages before its own, so `stages` must have them.
-        on_gradients: called with `(stage, microbatch, gradients)` after each B and W. These gradients are then neither
-            summed nor exchanged nor returned; they are held, as `new gradients`, until they die. None: they are summed.
         loss_scale: the gradients, not the loss, are multiplied by this, so that small ones survive in float16.
         target_tokens: the number by which the losses of all target tokens are divided; None: that of `targets`. Where
             ranks have other rows of one batch, a mean over ranks needs the batch's target tokens / ranks.
@@ -72,7 +69,7 @@ def run_schedule(
     atomic = costs is not None and costs.pair is not None
     seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
     shares = _shares(targets, target_tokens)
-    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale, shares)
+    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, loss_scale, shares)
     to_post = deque(receives(table, comm.rank, atomic))
     for number, step in enumerate(steps_of(schedule.ranks[comm.rank], atomic)):
         while to_post and to_post[0].after == number:
@@ -85,8 +82,7 @@ def run_schedule(
             interpreter.deliver(action, results.pop(0))
     for request in interpreter.sends:  # each completes: its receiver has posted, or will post, the receive
         request.wait()
-    if on_gradients is None:
-        _sum_over_holders(interpreter)
+    _sum_over_holders(interpreter)
     loss = None if interpreter.loss is None else to_host(interpreter.loss)
     return loss, interpreter.gradients
 

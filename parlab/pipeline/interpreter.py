@@ -8,7 +8,7 @@ Source: GPipe (Huang et al., 2019), section 2.3; for I and W, Zero Bubble (Qi et
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parlab.arrays import Array, is_array, namespace, owning_buffer
@@ -19,7 +19,6 @@ from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.steps import Receive
 from parlab.world import Comm, Request
 
-OnGradients = Callable[[int, int, Gradients], None]
 Cell = tuple[int, int]  # a stage and a microbatch
 
 
@@ -37,12 +36,11 @@ class Interpreter:
         inputs: Sequence[Array],
         targets: Sequence[Array],
         like: Array | None,
-        on_gradients: OnGradients | None,
         loss_scale: float,
         shares: Sequence[float],
     ) -> None:
         self.comm, self.schedule, self.stages, self.like = comm, schedule, stages, like
-        self.inputs, self.targets, self.loss_scale, self.on_gradients = inputs, targets, loss_scale, on_gradients
+        self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
         self.shares = shares  # of each microbatch's mean loss in the loss of the whole batch
         self.last = schedule.num_stages - 1
         self.loss: Any = None
@@ -85,7 +83,7 @@ class Interpreter:
     def backward(self, stage: int, microbatch: int) -> Array | None:
         """B: dx, which the stage before needs, and the gradients of the weights."""
         dx, gradients = self._backward_through(stage, microbatch, "backward")
-        self._take(stage, microbatch, gradients)
+        self.add(stage, gradients)
         return dx
 
     def backward_input(self, stage: int, microbatch: int) -> Array | None:
@@ -97,7 +95,7 @@ class Interpreter:
     def backward_weight(self, stage: int, microbatch: int) -> None:
         """W: the gradients of the weights, which nobody waits for."""
         pending = self.pendings.pop((stage, microbatch))
-        self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
+        self.add(stage, self.stages[stage].backward_weight(pending))
 
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
         """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
@@ -150,11 +148,9 @@ class Interpreter:
             loss = xp.astype(xp.asarray(loss), xp.float64)
         self.loss = (0.0 if self.loss is None else self.loss) + self.shares[microbatch] * loss
 
-    def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
-        if self.on_gradients is not None:
-            self.comm.hold("new gradients", *arrays_in(gradients))
-            self.on_gradients(stage, microbatch, gradients)
-        else:
+    def add(self, stage: int, gradients: Gradients) -> None:
+        """Add the gradients of one microbatch; none of a stage that has handed them on itself, as a trainer's does."""
+        if gradients:
             self.names.setdefault(stage, set()).update(gradients)
             self.gradients = add_gradients(self.gradients, gradients)
 
