@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from parlab.arguments import instance, positive
@@ -13,7 +12,7 @@ from parlab.pipeline.costs import Costs
 from parlab.pipeline.dependencies import action_table
 from parlab.pipeline.interpreter import Interpreter
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.steps import Step, receives, step_name, steps_of
+from parlab.pipeline.steps import Step, receives, steps_of
 from parlab.world import Comm
 from parlab.world.units import several
 
@@ -67,21 +66,10 @@ def run_schedule(
         instance("costs", costs, Costs)
     positive("loss_scale", loss_scale, finite=True)
     atomic = costs is not None and costs.pair is not None
-    seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
     shares = _shares(targets, target_tokens)
     interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, loss_scale, shares)
-    to_post = deque(receives(table, comm.rank, atomic))
-    for number, step in enumerate(steps_of(schedule.ranks[comm.rank], atomic)):
-        while to_post and to_post[0].after == number:
-            interpreter.post(to_post.popleft())
-        for action in step:
-            interpreter.receive(action)
-        with comm.compute(step_name(step), seconds=seconds(step) if seconds else None):
-            results = [interpreter.perform(action) for action in step]
-        for action in step:
-            interpreter.deliver(action, results.pop(0))
-    for request in interpreter.sends:  # each completes: its receiver has posted, or will post, the receive
-        request.wait()
+    steps = steps_of(schedule.ranks[comm.rank], atomic)
+    interpreter.run(steps, receives(table, comm.rank, atomic), _seconds_of(costs, schedule.num_stages))
     _sum_over_holders(interpreter)
     loss = None if interpreter.loss is None else to_host(interpreter.loss)
     return loss, interpreter.gradients
@@ -95,8 +83,10 @@ def _shares(targets: Sequence[Array], target_tokens: float | None) -> list[float
     return [count / (target_tokens or sum(counts)) for count in counts]
 
 
-def _seconds_of(costs: Costs, num_stages: int) -> Callable[[Step], float]:
-    """How long a step takes on the simulated clock."""
+def _seconds_of(costs: Costs | None, num_stages: int) -> Callable[[Step], float | None]:
+    """How long a step takes on the simulated clock; None: no time."""
+    if costs is None:
+        return lambda step: None
     by_kind = costs.by_kind(num_stages)
     together = None if costs.pair is None else costs.per_stage("pair", num_stages)
 

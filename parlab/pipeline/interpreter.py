@@ -1,4 +1,4 @@
-"""One rank's interpreter of a schedule: a method for each kind of action, and the messages between stages.
+"""One rank's interpreter of a schedule: the loop, a method for each kind of action, and the messages between stages.
 
 Activations x, y and gradients dy, dx pass between stages. All are [b, s, E]: b sequences a microbatch, s tokens, E
 features. Invariant: F keeps a cache until B or I of the same stage and microbatch; I keeps a pending value until W.
@@ -8,7 +8,8 @@ Source: GPipe (Huang et al., 2019), section 2.3; for I and W, Zero Bubble (Qi et
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from parlab.arrays import Array, is_array, namespace, owning_buffer
@@ -16,7 +17,7 @@ from parlab.nn.counting import arrays_in
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.actions import Action
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.steps import Receive
+from parlab.pipeline.steps import Receive, Step, step_name
 from parlab.world import Comm, Request
 
 Cell = tuple[int, int]  # a stage and a microbatch
@@ -56,6 +57,26 @@ class Interpreter:
         self.outputs_like: dict[Cell, Array] = {}  # shape and dtype of the gradient that comes back
         self.templates: dict[Any, Array] = {}
         self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
+
+    def run(self, steps: Iterable[Step], receives: Iterable[Receive], seconds: Callable[[Step], float | None]) -> None:
+        """Run this rank's steps in order.
+
+        Args:
+            receives: in the order in which they are posted, each before a step (`steps.receives`).
+            seconds: how long a step takes on the simulated clock; None: no time.
+        """
+        to_post = deque(receives)
+        for number, step in enumerate(steps):
+            while to_post and to_post[0].after == number:
+                self.post(to_post.popleft())
+            for action in step:
+                self.receive(action)
+            with self.comm.compute(step_name(step), seconds=seconds(step)):
+                results = [self.perform(action) for action in step]
+            for action in step:
+                self.deliver(action, results.pop(0))
+        for request in self.sends:  # each completes: its receiver has posted, or will post, the receive
+            request.wait()
 
     # Actions: one method a kind
 
