@@ -42,8 +42,9 @@ class Homeward:
         self.arriving = self.leaving = None
         if step == 0:  # our own K/V: no rank had them before
             total = share
-            comm.hold(GRADIENTS, *total)
             self.stayed = total if last == 0 else None
+            if comm.size > 1:
+                comm.hold(GRADIENTS, *total)
         elif total is not None:
             add_to(total, share)
         if last > 0 and step <= last:  # the sum goes on behind its K/V, and from where they stop it goes home
