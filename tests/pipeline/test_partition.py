@@ -45,6 +45,11 @@ def test_an_embedding_of_one_layer_and_a_head_of_three_leave_5_6_3():
     assert sizes(partition(14, 3, [2] + [1] * 12 + [4])) == [5, 6, 3]
 
 
+def test_a_cheaper_bottleneck_of_5_comes_before_a_smaller_sum_of_squares():
+    """[5, 5, 1] has 51, and [2, 3, 6] has 49."""
+    assert sizes(partition(4, 3, [2, 3, 5, 1])) == [2, 1, 1]
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_sum_of_squares(data):

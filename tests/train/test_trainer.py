@@ -145,7 +145,7 @@ def test_a_rank_with_no_target_at_all_adds_nothing(axes, zero):
 
 
 def test_every_pair_of_strategies_appears_among_the_300_meshes():
-    """All 300 are run by `python -m tests.train.random_meshes`, in ten minutes or so; the suite runs the first eight."""
+    """All 300 are run by `python -m tests.train.random_meshes`, in ten minutes or so; the suite runs eight."""
     cases, seen, schedules = [drawn(seed) for seed in range(300)], set(), set()
     for drawn_case in cases:
         options = {**drawn_case.options, **drawn_case.model, "clipped": drawn_case.max_norm is not None}
