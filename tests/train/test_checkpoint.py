@@ -77,7 +77,7 @@ def test_numbers_of_numpy_are_saved_and_notes_that_json_has_not_are_refused_befo
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True], ids=["untied", "tied"])
 def test_8_pairs_of_meshes_go_on_with_the_same_losses_to_1e_12(tmp_path, tied):
     start = model(num_hidden_layers=2, tie_word_embeddings=tied)
     pairs = random.Random(int(tied)).sample([(a, b) for a in MESHES for b in MESHES], 4)
