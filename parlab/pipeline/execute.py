@@ -39,7 +39,7 @@ def run_schedule(
     Args:
         schedule: one row for each rank of `comm`.
         stages: `stages[s]` is stage s: all of them, or a dict with those that this rank holds. The last one's
-            `forward(x, targets)` gives the mean loss, and its `backward_input` takes the loss's weight in the whole.
+            `forward(x, targets)` gives the mean loss, and its backward takes the loss's weight in the whole.
         inputs: of the first stage, one a microbatch.
         targets: of the last stage, one a microbatch; a token whose target is `IGNORED` (`parlab.nn`) does not count.
         costs: how long each action takes on the simulated clock, in seconds; the cluster says how long a transfer
