@@ -22,7 +22,7 @@ from typing import Any
 from parlab.world.clock.trace import Trace
 from parlab.world.cluster import A_LEVEL, Cluster, picoseconds
 from parlab.world.engines.log import AWAIT, COMPUTE, ENTER, HOLD, POST_RECEIVE, SIGNAL, WAIT
-from parlab.world.timeline import Timeline, columns_of
+from parlab.world.timeline import Columns, Timeline, columns_of
 
 Printed = tuple[int, int, str]  # time, rank, text
 
@@ -170,8 +170,8 @@ class _Clock:
         for rank, stood in enumerate(self.stands[: trace.size]):
             if stood is not None and self.now > stood[0]:
                 stops.append((rank, self.now, *stood))
-        columns = trace.src, trace.dst, trace.nbytes, self.ready_at, self.start_at, self.end_at
-        transfers = (*columns, trace.names, trace.labels)
+        times = self.ready_at, self.start_at, self.end_at
+        transfers: Columns = (trace.src, trace.dst, trace.nbytes, *times, trace.names, trace.labels)
         passed = [message for message, end in enumerate(self.end_at) if end >= 0]
         if len(passed) < len(self.end_at):
             transfers = tuple([column[row] for row in passed] for column in transfers)
