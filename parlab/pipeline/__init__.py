@@ -28,7 +28,6 @@ from parlab.pipeline.schedules import (
 )
 from parlab.pipeline.search.bounds import lower_bound
 from parlab.pipeline.search.exact import best_schedule
-from parlab.pipeline.search.local import Search, improve
 from parlab.pipeline.search.straight import zb_auto
 from parlab.pipeline.search.v_shaped import one_f_one_b_v, v_controlled, v_half, v_min, zb_v
 from parlab.pipeline.simulate import simulate

@@ -13,7 +13,6 @@ from parlab.pipeline import (
     best_schedule,
     dualpipe_v,
     gpipe,
-    improve,
     lower_bound,
     one_f_one_b,
     run_schedule,
@@ -21,7 +20,6 @@ from parlab.pipeline import (
     v_controlled,
     v_half,
     zb_auto,
-    zb_h1,
 )
 from parlab.world import run
 from tests.pipeline.models import tanh_model
@@ -43,9 +41,7 @@ ROWS = [
     (lambda: simulate(gpipe(2, 2)).idle(2), "rank=2: the timeline has ranks 0 to 1"),
     (lambda: MemoryLimit([]), "limit=[]: an empty list"),
     (lambda: MemoryLimit(1, pending=[1, -1]), "pending=-1: must be a number, at least 0 and finite"),
-    (lambda: improve(zb_h1(2, 2), costs=None), "costs=None: must be a Costs"),
-    (lambda: improve("zb_h1"), "schedule='zb_h1': must be a Schedule"),
-    (lambda: improve(zb_h1(2, 2), tries=-1), "tries=-1: must be a whole number, at least 0"),
+    (lambda: zb_auto(2, 2, tries=-1), "tries=-1: must be a whole number, at least 0"),
     (lambda: v_controlled(2, 2, costs=None), "costs=None: must be a Costs"),
     (lambda: v_controlled(2, 2, memory_limit="2"), "limit='2': must be a number, at least 0"),
     (lambda: best_schedule(2, 2, costs=None), "costs=None: must be a Costs"),

@@ -132,7 +132,7 @@ def v_controlled(
         )
     filled = [best_filled(Filler(rows, costs, memory_limit), [rows], metric) for rows in _blocks_within(p, m, fits)]
     start = Schedule(min(filled, key=order_of(metric)).rows, name=title("V by search", p, m))
-    return improve(start, costs, memory_limit, tries=tries, metric=metric).schedule
+    return improve(start, costs, memory_limit, tries, metric)
 
 
 def _timed(slots: Slots) -> Rows:
