@@ -111,6 +111,14 @@ def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings
             raise ValueError(f"cp={cp}: attention='ulysses' deals out heads, and {left}")
 
 
+def check_layers(model: Llama, schedule: Schedule, layers: Any) -> None:
+    """Refuse what is no list of the layers of each stage, in order and never none."""
+    model.stages(layers)  # which refuses ranges that are not all the layers in order
+    if len(layers) != schedule.num_stages or not all(layers):
+        said = f"layers={layers!r}: schedule has {several(schedule.num_stages, 'stage')}"
+        raise ValueError(f"{said}: give each at least one layer, as parlab.pipeline.partition does")
+
+
 def check_batch(parts: Any, tokens: Array, targets: Array) -> None:
     """Refuse a batch that is none, that the mesh cannot cut, that has no targets, or is not the same on every rank."""
     for name, x in (("tokens", tokens), ("targets", targets)):

@@ -14,7 +14,7 @@ from parlab.nn.embedding import number_of_targets
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Chain, Gradients, Stage, add_gradients
-from parlab.pipeline import Action, Schedule, partition
+from parlab.pipeline import Action, Schedule
 from parlab.tensor import ParallelLlama, Recompute, shard_weights
 from parlab.train.arguments import TrainSettings
 from parlab.train.attention import attention_core, own_positions
@@ -50,6 +50,7 @@ class Parts:
         model: Llama,
         optimizer: AdamW,
         schedule: Schedule,
+        layers: Sequence[range],
         settings: TrainSettings,
         **precision: Any,
     ) -> None:
@@ -60,7 +61,6 @@ class Parts:
         self.loads: list[list[int]] = []
         self.samples = 0
 
-        layers = partition(self.config.num_hidden_layers, schedule.num_stages)
         self.holders = weight_holders(model, layers, schedule)
         here = [name for name, ranks in self.holders.items() if mesh.pp.rank in ranks]
         self.model = own_model(mesh, model, here, settings, self.mixtures, self.positions)

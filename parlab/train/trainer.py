@@ -13,18 +13,19 @@ The packages of the strategies do not import each other; here they meet:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parlab.arguments import amount, instance
 from parlab.arrays import Array
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.pipeline import Schedule, one_f_one_b
+from parlab.pipeline import Schedule, one_f_one_b, partition
 from parlab.train.arguments import (
     TrainSettings,
     check_batch,
     check_each_setting,
+    check_layers,
     check_model,
     check_settings,
 )
@@ -45,6 +46,8 @@ class Trainer(Parts):
         optimizer: the hyperparameters.
         schedule: of the `mesh.pp` ranks of the pipeline; it also has the number of microbatches. None: 1F1B, with one
             microbatch a rank.
+        layers: of each pipeline stage, as `parlab.pipeline.partition` gives them for a head or layers that cost more;
+            None: as many in each, or one more.
         zero: 0: every rank has the whole state; 1, 2, 3: the stages of `Zero`, over dp × cp.
         attention: over `mesh.cp`: ring, ulysses or allgather.
         layout: of the tokens: contiguous, zigzag or striped; None: zigzag, or contiguous for Ulysses.
@@ -85,6 +88,7 @@ class Trainer(Parts):
         optimizer: AdamW,
         *,
         schedule: Schedule | None = None,
+        layers: Sequence[range] | None = None,
         zero: int = 1,
         attention: str = "ring",
         layout: str | None = None,
@@ -121,8 +125,11 @@ class Trainer(Parts):
         check_each_setting(settings)
         check_model(mesh, model, optimizer)
         check_settings(mesh, model.config, schedule, settings)
+        if layers is None:
+            layers = partition(model.config.num_hidden_layers, schedule.num_stages)
+        check_layers(model, schedule, layers)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        super().__init__(mesh, model, optimizer, schedule, settings, **precision)
+        super().__init__(mesh, model, optimizer, schedule, layers, settings, **precision)
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
         """Train on a batch. Every rank is given the whole batch, and takes its rows and columns of it.

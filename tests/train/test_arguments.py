@@ -97,6 +97,10 @@ ROWS = [
         "pp=4: schedule has 8 stages, and num_hidden_layers is 4: use at most 4 stages, with "
         "fewer ranks or fewer chunks a rank",
     ),
+    ("layers", made(layers=4), "layers=4: a list of ranges that join to 0..3 is needed"),
+    ("layers", made({"pp": 2}, layers=[range(1), range(2, 4)]), "a list of ranges that join to 0..3 is needed"),
+    ("layers", made({"pp": 2}, layers=[range(4)]), "layers=[range(0, 4)]: schedule has 2 stages: give each at least"),
+    ("layers", made({"pp": 2}, layers=[range(4), range(4, 4)]), "schedule has 2 stages: give each at least one layer"),
     (
         "schedule that cannot run",
         made({"pp": 2}, schedule=Schedule([[Action("B", 0, 0)], [Action("F", 1, 0), Action("B", 1, 0)]])),

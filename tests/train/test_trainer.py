@@ -15,7 +15,7 @@ from parlab import run
 from parlab.nn import IGNORED
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, warmup_cosine
-from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, zb_auto, zb_v
+from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, partition, zb_auto, zb_v
 from parlab.train import Mesh, Trainer
 from parlab.zero import LossScale
 from tests.nn.parity import worst_error
@@ -58,6 +58,9 @@ CASES = {
     "PyTorch's file": case(pp=2, schedule=Schedule.from_csv(DATA / "pytorch_zb1p_2rank.csv"), layers=5, zero=2),
     "DualPipeV from a file": case(
         pp=4, B=10, layers=8, schedule=Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"), tied=True
+    ),
+    "a light last stage": case(pp=2, layers=5, tied=True, zero=2)._replace(
+        options={"layers": partition(5, 2, costs=[1, 1, 1, 1, 5]), "zero": 2}
     ),
     "recomputed": case(pp=2, tp=2, cp=2, recompute="full", sequence_parallel=True),
     "accumulated": case(dp=2, pp=2, zero=3, reduce="accumulate"),
