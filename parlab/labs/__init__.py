@@ -26,6 +26,7 @@ from parlab.labs import (
     session,
     silent_bugs,
     tensor,
+    tensor_mlp,
     zero,
     zero_prefetch,
 )
@@ -36,6 +37,7 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
+from parlab.labs.kv_gradient import forget_kv_sum
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
@@ -53,6 +55,7 @@ from parlab.labs.ring_clock import (
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
+from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import passes, zero_step
@@ -66,6 +69,7 @@ ROOMS = (
     long_sequences,
     pipeline,
     frontier,
+    tensor_mlp,
     tensor,
     zero,
     zero_prefetch,
@@ -232,6 +236,7 @@ __all__ = [
     "closer",
     "dealt",
     "first_buffer",
+    "forget_kv_sum",
     "gathered_ahead",
     "gigabytes",
     "gradient_job",
@@ -240,6 +245,7 @@ __all__ = [
     "in_turn",
     "load",
     "mean_gradient",
+    "mlp_run",
     "mlp_step",
     "naive_all_reduce",
     "passes",

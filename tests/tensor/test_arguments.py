@@ -65,7 +65,7 @@ ROWS = [
     (on_paper(block_collectives, itemsize=-4), f"itemsize=-4: {WHOLE}"),
     (on_paper(block_collectives, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
-    (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, hierarchical"),
+    (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, rings"),
     *[(on_paper(kept_by_place, **{name: 0}), f"{name}=0: {WHOLE}") for name in ("s", "b", "h", "a", "t")],
     (on_paper(kept_by_place, recompute="some"), "recompute='some': use one of none, selective, full"),
     (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),

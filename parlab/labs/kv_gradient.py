@@ -1,0 +1,47 @@
+"""The accident of notebook 05: the K/V projection is whole on several ranks, and its part of dx is not summed.
+
+In multi-query attention all query heads read one key/value head, so every rank has all of its projection. Each rank's
+dk and dv come from its own query heads. The projection's gradients were summed over the ranks, its part of dx was not.
+
+Source: bigcode-project/Megatron-LM, issue 35 and pull requests 36, 37 and 39, March 2023.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlab.arrays import Array
+from parlab.nn.linear import linear_backward_input
+from parlab.nn.stage import Gradients, Stage
+from parlab.tensor import ParallelAttention, ParallelLlama
+
+
+def forget_kv_sum(model: ParallelLlama) -> None:
+    """In each block of `model` a rank keeps its own part of dx that comes through K and V; that through Q is summed."""
+    for block in model.blocks:
+        assert isinstance(block.attention, ParallelAttention)
+        block.attention = KvKept(block.attention)
+
+
+class KvKept(Stage):
+    """Attention whose dx holds the sum over the ranks of what came through Q, and this rank's own of K and V."""
+
+    def __init__(self, inside: ParallelAttention) -> None:
+        self.inside = inside
+        self.weights, self.weight_names = inside.weights, inside.weight_names
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """As `inside`."""
+        return self.inside.forward(x)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`: the right dx, with the sum over the ranks of the K/V part replaced by the rank's own."""
+        dx, pending = self.inside.backward_input(dy, cache)
+        _, (_, of_k, of_v, _) = pending  # of q, k, v and o: (x, dy)
+        k, v = (self.weights[name] for name in self.weight_names[1:3])
+        own = sum(linear_backward_input(dy, x, weight)[0] for (x, dy), weight in ((of_k, k), (of_v, v)))
+        return dx - self.inside.comm.all_reduce(own) + own, pending
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """As `inside`: those of K and V are summed over the ranks."""
+        return self.inside.backward_weight(pending)
