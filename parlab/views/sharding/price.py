@@ -39,7 +39,9 @@ def whole_nodes(name: str, value: Any) -> None:
 
 @checked(RULES | {"model": partial(one_of, choices=tuple(MODELS)), "ranks_per_node": whole_nodes})
 def tensor(model: str = "Llama 3 405B", S: int = 8192, ranks_per_node: int = 8) -> Picture:
-    """Draw the time of one block of a Llama on t H100s, forward and backward. `explore_tensor` shows this.
+    """Draw the GPU time of one block of a Llama on t H100s, forward and backward. `explore_tensor` shows this.
+
+    A bar is t times as high as the block takes: without messages all bars would be equal. Its words say the time.
 
     There is one sequence of 16-bit numbers without sequence parallelism. The times are those of the simulated clock,
     from closed forms that tests compare with runs, computing and sending one after the other; products reach `REACHED`
@@ -102,22 +104,23 @@ def _both_ways(config: LlamaConfig, S: int, size: int, cluster: Cluster) -> Time
 def _draw(
     axes: Axes, sizes: list[int], times: list[Time], nbytes: list[int], shares: list[float], ranks_per_node: int
 ) -> None:
-    """A bar for each t."""
+    """A bar for each t: the time of t GPUs."""
     places = np.arange(len(sizes))
-    compute, both = [time.compute for time in times], [sum(time) for time in times]
-    sent = [start + bytes_alone for start, bytes_alone in zip(compute, nbytes, strict=True)]
+    compute = [t * time.compute for t, time in zip(sizes, times, strict=True)]
+    sent = [t * (time.compute + bytes_alone) for t, time, bytes_alone in zip(sizes, times, nbytes, strict=True)]
+    both = [t * sum(time) for t, time in zip(sizes, times, strict=True)]
     scale(axes.xaxis, ends=(-0.6, len(sizes) - 0.4), ticks=places, says=[f"t = {t}" for t in sizes])
-    scale(axes.yaxis, "time of a block", ends=(0, 1.15 * max(both)), ticks=())
+    scale(axes.yaxis, "GPU time: t × the time", ends=(0, 1.15 * max(both)), ticks=())
     marks.rectangles(axes, "computing", places - 0.36, places + 0.36, 0, compute, COMPUTE)
     marks.rectangles(axes, "bytes", places - 0.36, places + 0.36, compute, sent, MESSAGES)
     marks.rectangles(axes, "latency", places - 0.36, places + 0.36, sent, both, LATENCY)
-    for place, time, share in zip(places, both, shares, strict=True):
-        words = f"{format_time(time)}\n{share:.0%} efficient"
-        marks.word(axes, place, time + 0.02 * max(both), words, va="bottom", ha="center")
+    for place, top, time, share in zip(places, both, times, shares, strict=True):
+        words = f"{format_time(sum(time))}\n{share:.0%} efficient"
+        marks.word(axes, place, top + 0.02 * max(both), words, va="bottom", ha="center")
     inside = sum(t <= ranks_per_node for t in sizes)
     if inside < len(sizes):
         axes.axvline(inside - 0.5, color=theme.INK, linewidth=1.4, linestyle="dashed", gid="edge")
-        marks.word(axes, inside - 0.44, 1.13 * max(both), "several nodes", va="top")
+        marks.word(axes, inside - 0.56, 1.13 * max(both), "one node", va="top", ha="right")
 
 
 @checked({"model": partial(one_of, choices=tuple(MODELS))})
