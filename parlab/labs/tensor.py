@@ -27,13 +27,10 @@ from parlab.world import Comm, Run, per_rank, run
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
 SUMMED = "it is summed over the ranks: a rank has all of the gradient of its own slices, and sends nothing"
-FORGOTTEN = (
-    "*copy* is forgotten: what comes back through the columns is a partial sum, so the norm's gradient and dx are "
-    "wrong; sum {} before the norm reads it"
-)
+FORGOTTEN = "*copy* is forgotten: what comes back through the columns is a partial sum; sum {} before the norm reads it"
 AFTER = (
-    "it is summed behind the norm: dx is right, since the norm's backward is linear in what it reads, but the gradient "
-    "of the norm's own weights is made of a partial sum; sum {} before the norm reads it"
+    "the sum stands behind the norm's backward: this is linear, so what it passes on comes out right, but the gradient "
+    "of the norm's own weights does not; sum {} before the norm reads it"
 )
 PLACES = {"post_attention_layernorm.weight": "dm, at 6←,", "input_layernorm.weight": "da, at 2←,"}  # the lesson's
 SMALL = 1e-6  # the least value of a largest entry: far from the largest logit a rank's softmax may be 0

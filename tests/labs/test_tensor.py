@@ -146,7 +146,7 @@ def test_a_forgotten_copy_and_a_sum_behind_the_norm_give_one_number_and_have_cau
     assert first[0] == first[1]
     assert f"the gradient of {norm}_layernorm.weight is wrong" in first[0]
     assert "likely cause: *copy* is forgotten" in forgot
-    assert "likely cause: it is summed behind the norm: dx is right" in behind
+    assert "likely cause: the sum stands behind the norm's backward: this is linear" in behind
     assert all(f"sum {which} before the norm reads it" in text for text in (forgot, behind))
 
 
