@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.arrays import Array
+from parlab.nn.layers import Block
 from parlab.nn.linear import linear_backward_input
 from parlab.nn.stage import Gradients, Stage
 from parlab.tensor import ParallelAttention, ParallelLlama
@@ -19,6 +20,7 @@ from parlab.tensor import ParallelAttention, ParallelLlama
 def forget_kv_sum(model: ParallelLlama) -> None:
     """In each block of `model` a rank keeps its own part of dx that comes through K and V; that through Q is summed."""
     for block in model.blocks:
+        assert isinstance(block, Block)
         assert isinstance(block.attention, ParallelAttention)
         block.attention = KvKept(block.attention)
 

@@ -136,7 +136,7 @@ def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> 
     return {cause: run(one_rank, 1, *how).results[0] for cause, how in times.items()}
 
 
-def _norms_of_partial_sums(config: LlamaConfig, owned: list[Weights], x: Any, dy: Any) -> list[dict[str, Any]]:
+def _norms_of_partial_sums(config: LlamaConfig, owned: list[dict[str, Any]], x: Any, dy: Any) -> list[dict[str, Any]]:
     """The gradients of each rank's two norms if they read this rank's own dm and da, and all else is right."""
 
     def step(comm: Comm) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _try_mlp(trial: Trial, case: MLPCase) -> list[str]:
 
 
 def _step(x: Any, A: Any, C: Any, dy: Any, relu: bool = True, mask: bool = True) -> dict[str, Any]:
-    """What one rank makes of these columns and rows, before any sum."""
+    """The four results of these columns and rows on one rank, before any sum."""
     before = x @ A
     z = np.maximum(before, 0) if relu else before
     dz = (dy @ C.T) * (before > 0) if relu and mask else dy @ C.T

@@ -114,7 +114,7 @@ def _draw(
     marks.rectangles(axes, "computing", places - 0.36, places + 0.36, 0, compute, COMPUTE)
     marks.rectangles(axes, "bytes", places - 0.36, places + 0.36, compute, sent, MESSAGES)
     marks.rectangles(axes, "latency", places - 0.36, places + 0.36, sent, both, LATENCY)
-    for place, top, time, share in zip(places, both, times, shares, strict=True):
+    for place, (top, time, share) in enumerate(zip(both, times, shares, strict=True)):
         words = f"{format_time(sum(time))}\n{share:.0%} efficient"
         marks.word(axes, place, top + 0.02 * max(both), words, va="bottom", ha="center")
     inside = sum(t <= ranks_per_node for t in sizes)
