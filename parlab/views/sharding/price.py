@@ -23,6 +23,7 @@ from parlab.world.units import format_time
 
 MODELS = {"Llama 3 8B": LLAMA_8B, "Llama 3 70B": LLAMA_70B, "Llama 3 405B": LLAMA_405B}
 SIZES = (1, 2, 4, 8, 16, 32, 64)
+FARTHEST = 32  # ranks, where a node is smaller
 ITEMSIZE = 2  # bytes of an element: 16 bits
 REACHED = 0.65  # of the peak, by products: one fraction for all lessons
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
@@ -50,7 +51,7 @@ def tensor(model: str = "Llama 3 405B", S: int = 8192, ranks_per_node: int = 8) 
     of one rank over the time of t ranks together.
 
     Args:
-        model: one of `MODELS`. t goes as far as its heads, and to 64.
+        model: one of `MODELS`. t goes as far as its heads, to 32, and to 64 where NVLink joins so many.
         S: tokens.
         ranks_per_node: the GPUs that NVLink joins.
 
@@ -70,7 +71,7 @@ def tensor(model: str = "Llama 3 405B", S: int = 8192, ranks_per_node: int = 8) 
     """
     config = MODELS[model]
     cluster = replace(DGX_H100, ranks_per_node=ranks_per_node).reaching(REACHED)
-    sizes = [t for t in SIZES if config.num_attention_heads % t == 0]
+    sizes = [t for t in SIZES if config.num_attention_heads % t == 0 and t <= max(FARTHEST, ranks_per_node)]
     times = [_both_ways(config, S, t, cluster) for t in sizes]
     intra, inter = (replace(link, latency=0) for link in (cluster.intra, cluster.inter))
     at_once = replace(cluster, intra=intra, inter=inter)
