@@ -8,13 +8,16 @@ Source: bigcode-project/Megatron-LM, issue 35 and pull requests 36, 37 and 39, M
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from parlab.arrays import Array
 from parlab.nn.layers import Block
 from parlab.nn.linear import linear_backward_input
+from parlab.nn.llama import Llama
 from parlab.nn.stage import Gradients, Stage
-from parlab.tensor import ParallelAttention, ParallelLlama
+from parlab.tensor import ParallelAttention, ParallelLlama, weight_slices
+from parlab.world import Comm, run
 
 
 def forget_kv_sum(model: ParallelLlama) -> None:
@@ -23,6 +26,28 @@ def forget_kv_sum(model: ParallelLlama) -> None:
         assert isinstance(block, Block)
         assert isinstance(block.attention, ParallelAttention)
         block.attention = KvKept(block.attention)
+
+
+def copies_alike(
+    model: Llama, tokens: Array, targets: Array, change: Callable[[ParallelLlama], object], **options: Any
+) -> dict[str, bool]:
+    """For each weight of which two ranks hold copies: has it the same gradient on both, to the last bit?
+
+    Args:
+        model: the serial one.
+        tokens, targets: `[B, S]`, on both ranks.
+        change: makes a mistake in the parallel model, on both ranks.
+        options: as for `ParallelLlama`.
+    """
+
+    def gradients(comm: Comm) -> Gradients:
+        parallel = ParallelLlama.from_full(comm, model, **options)
+        change(parallel)
+        return parallel.loss_and_gradients(tokens, targets)[1]
+
+    first, second = run(gradients, 2).results
+    copied = [name for name, piece in weight_slices(model.config, 0, 2).items() if piece.owners == 2]
+    return {name: bool((first[name] == second[name]).all()) for name in copied}
 
 
 class KvKept(Stage):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from parlab import run
-from parlab.labs import forget_kv_sum
-from parlab.tensor import ParallelLlama, gradients_of_ranks
+from parlab.labs import copies_alike, forget_kv_sum
+from parlab.tensor import gradients_of_ranks
 from tests.tensor.models import model, text
 
 
@@ -26,15 +25,15 @@ def test_all_gradients_behind_the_last_attention_of_the_backward_are_wrong_and_n
 
 
 def test_the_copies_of_k_and_v_agree_and_those_of_the_norms_in_front_of_attention_differ():
-    serial = model(num_key_value_heads=1)
-    tokens, targets = text()
+    alike = copies_alike(model(num_key_value_heads=1), *text(), forget_kv_sum)
+    norms = {name for name in alike if "norm" in name}
+    assert {name for name in alike if not alike[name]} == {
+        name for name in norms if name.endswith("input_layernorm.weight")
+    }
+    assert {name.split(".")[-2] for name in alike.keys() - norms} == {"k_proj", "v_proj"}
 
-    def gradients(comm):
-        parallel = ParallelLlama.from_full(comm, serial)
-        forget_kv_sum(parallel)
-        return parallel.loss_and_gradients(tokens, targets)[1]
 
-    first, second = run(gradients, 2).results
-    copies = {name for name in first if "norm" in name or "k_proj" in name or "v_proj" in name}
-    differ = {name for name in copies if (first[name] != second[name]).any()}
-    assert differ == {name for name in copies if name.endswith("input_layernorm.weight")}
+def test_with_2_key_value_heads_on_2_ranks_the_5_norms_alone_are_copies_and_agree_in_a_right_step():
+    alike = copies_alike(model(num_key_value_heads=2), *text(), lambda parallel: None)
+    assert len(alike) == 2 * model().config.num_hidden_layers + 1
+    assert all("norm" in name and same for name, same in alike.items())
