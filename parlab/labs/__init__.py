@@ -37,7 +37,7 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
-from parlab.labs.kv_gradient import copies_alike, forget_kv_sum
+from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.recall import recall_losses
@@ -238,6 +238,7 @@ __all__ = [
     "dealt",
     "first_buffer",
     "forget_kv_sum",
+    "forgotten_place",
     "gathered_ahead",
     "gigabytes",
     "gradient_job",

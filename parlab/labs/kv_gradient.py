@@ -28,6 +28,11 @@ def forget_kv_sum(model: ParallelLlama) -> None:
         block.attention = KvKept(block.attention)
 
 
+def forgotten_place() -> int:
+    """The place of the forgotten sum in `views.sharded_block`: 2, on the way back, in front of attention's columns."""
+    return 2
+
+
 def copies_alike(
     model: Llama, tokens: Array, targets: Array, change: Callable[[ParallelLlama], object], **options: Any
 ) -> dict[str, bool]:
