@@ -26,6 +26,7 @@ from parlab.labs import (
     session,
     silent_bugs,
     tensor,
+    tensor_mlp,
     zero,
     zero_prefetch,
 )
@@ -47,6 +48,7 @@ from parlab.labs.job import (
     ring_table,
     rings_at_once,
 )
+from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.processes import borders
@@ -65,6 +67,7 @@ from parlab.labs.ring_clock import (
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
+from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import passes, zero_step
@@ -78,6 +81,7 @@ ROOMS = (
     long_sequences,
     pipeline,
     frontier,
+    tensor_mlp,
     tensor,
     zero,
     zero_prefetch,
@@ -243,8 +247,11 @@ __all__ = [
     "check",
     "closer",
     "collective_table",
+    "copies_alike",
     "dealt",
     "first_buffer",
+    "forget_kv_sum",
+    "forgotten_place",
     "gathered_ahead",
     "gigabytes",
     "gradient_job",
@@ -254,6 +261,7 @@ __all__ = [
     "load",
     "many_models",
     "mean_gradient",
+    "mlp_run",
     "mlp_step",
     "naive_all_reduce",
     "passes",
