@@ -1,4 +1,4 @@
-"""What a device reaches of its data sheet, and numbers that a `Cluster` lacks."""
+"""The fractions of the data sheet that a device reaches, and numbers that a `Cluster` lacks."""
 
 from __future__ import annotations
 
