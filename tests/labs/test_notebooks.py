@@ -8,7 +8,10 @@ import pytest
 from parlab.labs import EXERCISES
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-UNUSED = {"00.tree_sum", "01.hierarchical_all_reduce", "03.cuts", "04.faster", "04b.beat_heuristic", "06.stage_2"} | {"08.fits_best", "08.why"}
+UNUSED = {"00.tree_sum", "01.hierarchical_all_reduce", "03.cuts", "04.faster", "04b.beat_heuristic", "06.stage_2"} | {
+    "08.fits_best",
+    "08.why",
+}
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
 WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats, pictures of what a watch measured

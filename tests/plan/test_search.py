@@ -290,6 +290,25 @@ def test_with_tp_4_half_the_microbatches_starve_every_pipeline_of_llama_3(p, m, 
         estimate(LLAMA_405B, DGX_H100, Layout(dp=2048 // m, pp=p, tp=t), **LLAMA_3)
 
 
+@pytest.mark.parametrize(("gpus", "costs"), [(4096, (2.6, 1.2)), (8192, (2.7, 1.2)), (16384, (2.2, 1.6))])
+def test_of_pp_dp_bubble_and_tp_forgetting_dp_costs_most_on_4096_8192_and_16_384_gpus(gpus, costs):
+    """And nothing if ZeRO-3 may not be chosen, which looks free without dp."""
+    plans = search(LLAMA_405B, DGX_H100, gpus, cp=1, **LLAMA_3)
+
+    def times_the_best(kind, among):
+        seconds = np.where(among, sum(x for name, x in plans.grid.seconds.items() if name != kind), np.inf)
+        fits = plans.bytes <= plans.memory
+        chosen = np.lexsort((plans.bytes, np.where(fits, seconds, np.inf)))[0]
+        return plans.seconds[chosen] / plans.seconds[fits & among].min()
+
+    every = np.ones(len(plans.seconds), bool)
+    found = {kind: times_the_best(kind, every) for kind in ("pp", "dp", "bubble", "tp")}
+    assert max(found, key=found.get) == "dp"
+    assert (round(found["dp"], 1), round(found["tp"], 1)) == costs
+    assert round(found["pp"], 2) == 1
+    assert round(times_the_best("dp", plans.layouts.zero < 3), 2) == 1
+
+
 def test_zero_is_searched_where_cp_alone_has_several_ranks_and_not_among_one():
     for axes, stages in (({"dp": 1, "cp": 8}, [1, 2, 3]), ({"dp": 1, "cp": 1}, [1])):
         zero = search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=8192, **axes).layouts.zero
