@@ -10,7 +10,10 @@ from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes
 from parlab.nn.published_mixtures import MIXTRALS
 from parlab.plan import GPT_22B, LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, estimate, search
-from parlab.world import CLASSROOM, DGX_H100
+from parlab.plan.case import Case
+from parlab.plan.layer_seconds import layer_seconds, total
+from parlab.plan.machine import Machine
+from parlab.world import CLASSROOM, DGX_H100, Cluster
 
 STEP = {"batch": 2048, "sequence": 8192}
 META = Layout(dp=64, pp=16, tp=8, chunks=8, zero=2, sequence_parallel=True)
@@ -52,6 +55,61 @@ def test_zero_2_sends_gradients_once_for_each_group_and_weights_once(group, time
     assert found.sent["dp"] == LLAMA_8B.num_parameters * (4 * times + 2)
     each = estimate(LLAMA_8B, CLASSROOM, layout, batch=16, sequence=64)
     assert each.sent["dp"] == LLAMA_8B.num_parameters * (2 * 8 + 2)
+
+
+def test_zero_3_gathers_weights_and_sends_gradients_for_each_microbatch_whatever_zero_2_does():
+    layout = Layout(dp=2, pp=2, chunks=2, zero=3)
+    found = estimate(LLAMA_8B, CLASSROOM, layout, batch=16, sequence=64, software=LLAMA_3)
+    assert found.sent["dp"] == LLAMA_8B.num_parameters * 8 * (4 + 2 + 2)
+
+
+SMALL = LlamaConfig(32, 64, 192, 8, 4)
+
+
+def test_gradients_of_a_group_are_summed_in_a_chunk_and_those_of_one_microbatch_leave_layer_by_layer():
+    """A chunk of the first rank, the fullest: 2 layers of 8, and half of its table."""
+    layer, table = 4 * 64 * 64 + 3 * 64 * 192 + 2 * 64, 32 * 64
+    layout, asked = Layout(dp=2, pp=2, chunks=2, zero=2), {"batch": 8, "sequence": 64}
+    each, group = (
+        estimate(SMALL, CLASSROOM, layout, software=LLAMA_3.but(sends_by_group=by_group), **asked).bytes["working"]
+        for by_group in (False, True)
+    )
+    assert group - each == 2 * (2 * layer + table / 2 - layer)
+
+
+@pytest.mark.parametrize(("group", "times"), [(0, 2), (4, 1)])
+def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk(group, times):
+    """4 microbatches, 2 chunks, a network so slow that work hides only a part; weights before the first group alone."""
+    slow = Cluster.uniform(0, 1e5, flops=1e12)
+    layout = Layout(dp=2, pp=2, chunks=2, zero=2, group=group)
+    case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow, None)
+    forward, backward = (2 * seconds for seconds in total(layer_seconds(machine, case)))  # of a chunk of 2 layers
+    params = max(rank.params.item() for rank in case.stages.ranks)
+    n = group or 2
+    gradients = times * machine.ring(4 * params, 2) - n * (2 * times - 1) * backward
+    weights = machine.ring(2 * params, 2) - n * forward
+    found = estimate(SMALL, slow, layout, batch=8, sequence=64, software=LLAMA_3).seconds["dp"]
+    assert found == pytest.approx((gradients + weights).item(), rel=1e-12)
+    assert gradients > times * machine.ring(4 * params, 2) / 4  # more than the piece that nothing hides
+
+
+def test_a_last_rank_of_fewer_layers_computes_no_more_of_them_again_than_it_has():
+    """7 layers in 4 chunks: 4 on the first rank, 3 on the last, which has the logits, and keeps 3 chunks."""
+    config, S = LlamaConfig(2**15, 512, 1536, 7, 8), 4096
+    found = estimate(config, CLASSROOM, Layout(pp=2, chunks=2, recompute_layers=4), batch=4, sequence=S)
+    assert found.bytes["activations"] == 3 / 2 * 3 * 2 * S * 512
+
+
+def test_layers_that_are_not_computed_again_in_full_compute_the_product_again():
+    hidden, both, full = (
+        estimate(SMALL, DGX_H100, Layout(**how), batch=1, sequence=64).seconds["recomputation"]
+        for how in (
+            {"recompute": "mlp.hidden"},
+            {"recompute": "mlp.hidden", "recompute_layers": 2},
+            {"recompute": "full"},
+        )
+    )
+    assert both == pytest.approx(2 / 8 * full + 6 / 8 * hidden, rel=1e-12)
 
 
 @pytest.mark.parametrize(("group", "chunks"), [(16, 143), (32, 255)])
