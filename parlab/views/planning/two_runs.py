@@ -10,7 +10,7 @@ from parlab.pipeline import ScheduleTimeline, interleaved_one_f_one_b, simulate
 from parlab.plan import LLAMA_405B, Estimate, Layout, estimate
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import BOUND, Picture, curve, key, line_legend, panel, percent, scale, sheet, write
+from parlab.views.drawing.picture import BOUND, Picture, curve, key, panel, percent, scale, sheet, write
 from parlab.views.planning.bills import MEMORY
 from parlab.views.widgets.explorer import Explorer, steps
 from parlab.world import DGX_H100
@@ -125,25 +125,3 @@ def explore_dial() -> Explorer:
     """A slider for `dial`: N, the microbatches that pass a chunk in a row."""
     controls = {"microbatches": steps("N in a row", list(range(RUN.pp, MICROBATCHES + 1)), RUN.pp)}
     return Explorer("explore_dial", controls, dial)
-
-
-def kept_by_orders() -> Picture:
-    """Draw what the fullest stage of Meta's pipeline keeps during a step in both runs, by the two ends of the dial."""
-    headline = "With 16 microbatches the two orders keep equally many. With 32 they do not"
-    figure = sheet([headline], 3.5, headline)
-    looks = {"all in a row": curve(theme.RANKS[5], "dashed"), "16 in a row": curve(theme.RANKS[0], "solid")}
-    for number, (gpus, dp) in enumerate(REPLICAS.items()):
-        m, left = STEP["batch"] // dp, 0.9 + 4.6 * number
-        axes = panel(figure, left, 1.1, 4.1, 1.8)
-        write(figure, left, 0.8, f"{_gpus(gpus)}: {m} microbatches a replica", theme.TEXT, weight="bold")
-        end = 0.0
-        for name, group in (("all in a row", m), ("16 in a row", RUN.pp)):
-            shown = simulate(interleaved_one_f_one_b(RUN.pp, m, RUN.chunks, group))
-            times, kept = zip(*[(time, chunks / RUN.chunks) for time, chunks in shown.kept(FULLEST)], strict=True)
-            axes.step(times, kept, where="post", gid=f"{name} {m}", **looks[name])
-            end = max(end, times[-1])
-            figure.text_shown += f"\n{m} microbatches, {name}: at most {max(kept):.1f} kept"
-        scale(axes.xaxis, "time of the step", ends=(0, end), ticks=[], dashes=False)
-        scale(axes.yaxis, "" if number else "microbatches kept", ends=(0, 36), ticks=(0, 16, 32))
-    line_legend(figure, list(looks.items()))
-    return figure
