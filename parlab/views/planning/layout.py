@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from matplotlib.axes import Axes
+
 from parlab.arguments import checked, one_of, whole
-from parlab.plan import LLAMA_405B, Layout, estimate
+from parlab.plan import LLAMA_405B, Estimate, Layout, estimate
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, percent, sheet, write
 from parlab.views.planning.bills import BOTTOM, ROOM, ROW, TOP, bills_table, draw_bills, name_waits, with_rest
@@ -62,7 +64,7 @@ def layout(
     except ValueError as error:
         said = "This layout is not possible"
         figure = sheet([said, str(mine), str(error)], height + ROW, said)
-        draw_bills(figure, {META_NAME: meta}, MEMORY, LONGEST, LARGEST, sums=True, shown=SHOWN)
+        _draw(figure, {META_NAME: meta})
         write(figure, 0.15, height, "your layout: " + _shorter(str(error), mine), theme.TEXT)
         return figure
     fits = own.total_bytes <= MEMORY
@@ -71,15 +73,24 @@ def layout(
     said += f", {percent(abs(change))} {'slower' if change > 0 else 'faster'} than Llama 3's layout" if change else ""
     named = {META_NAME: meta, OWN: own}
     figure = sheet([said, str(mine), bills_table(named)], height, said)
-    time, held = draw_bills(figure, named, MEMORY, LONGEST, LARGEST, sums=True, shown=SHOWN)
-    time.set_xlim(0, ROOM * LONGEST)
+    time, held = _draw(figure, named)
     time.axvline(meta.total_seconds, gid="goal", **LINE)
-    held.set_xlim(0, ROOM * LARGEST)
     name_waits(time, with_rest([dict(meta.seconds), dict(own.seconds)], SHOWN))
     if not fits:
         over = [marks.Interval(MEMORY / 2**30, min(own.total_bytes / 2**30, ROOM * LARGEST))]
         marks.frames(held, "over", over, [1], (-HALF, HALF), theme.ALARM, zorder=3)
     return figure
+
+
+def _draw(figure: Picture, named: dict[str, Estimate]) -> tuple[Axes, Axes]:
+    """Both bills on axes that stay as they are; the line of the usable memory has its name above it."""
+    time, held = draw_bills(figure, named, MEMORY, LONGEST, LARGEST, sums=True, shown=SHOWN)
+    time.set_xlim(0, ROOM * LONGEST)
+    held.set_xlim(0, ROOM * LARGEST)
+    left, right = held.get_position().intervalx
+    place = left + (right - left) * MEMORY / 2**30 / (ROOM * LARGEST)
+    write(figure, theme.WIDTH * place, TOP - 0.2, "80 GB", theme.SMALL, ha="center")
+    return time, held
 
 
 def _shorter(problem: str, mine: Layout) -> str:

@@ -106,7 +106,14 @@ def dial(microbatches: int = 16) -> Picture:
     axes = panel(figure, 0.9, 0.75, 8.3, 1.55)
     times, kept = zip(*[(time, chunks / RUN.chunks) for time, chunks in shown.kept(FULLEST)], strict=True)
     axes.step(times, kept, where="post", gid="kept", **KEPT)
-    scale(axes.xaxis, "time of the step", ends=(0, _order(MICROBATCHES - 1).makespan), ticks=[], dashes=False)
+    scale(
+        axes.xaxis,
+        "time of the step",
+        ends=(0, _order(MICROBATCHES - 1).makespan),
+        ticks=[],
+        dashes=False,
+        size=theme.SMALL,
+    )
     scale(axes.yaxis, "microbatches kept", ends=(0, 36), ticks=(0, 16, 32), size=theme.SMALL)
     held = panel(figure, 0.9, 3.0, 8.3, 0.42)
     scale(held.xaxis, "GiB of the fullest GPU", ends=(0, AXIS), ticks=range(0, AXIS + 1, 40), size=theme.SMALL)
