@@ -34,7 +34,7 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
-from parlab.labs.frontier import closer, two_arguments
+from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
@@ -228,6 +228,7 @@ __all__ = [
     "bare_block",
     "block_step",
     "busiest_port",
+    "by_a_pattern",
     "check",
     "closer",
     "dealt",
@@ -242,6 +243,7 @@ __all__ = [
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
+    "on_rank_0",
     "passes",
     "patient",
     "posted_ahead",
@@ -253,10 +255,11 @@ __all__ = [
     "save",
     "score",
     "summary",
+    "three_arguments",
     "to_blame",
     "tokens_on",
     "tokens_that_hide",
-    "two_arguments",
+    "units_kept",
     "yours",
     "zero_step",
     "zigzag_ring",
