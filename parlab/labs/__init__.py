@@ -38,6 +38,7 @@ from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_argument
 from parlab.labs.job import busiest_port, gigabytes, gradient_job, naive_all_reduce
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_clock import (
@@ -239,6 +240,7 @@ __all__ = [
     "h100s",
     "hint",
     "in_turn",
+    "kept_of_405b",
     "load",
     "mean_gradient",
     "mlp_step",
@@ -254,6 +256,7 @@ __all__ = [
     "same_as_one",
     "save",
     "score",
+    "sixteen_stages",
     "summary",
     "three_arguments",
     "to_blame",

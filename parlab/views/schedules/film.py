@@ -109,7 +109,9 @@ def _phases_of_rank_0(shown: ScheduleTimeline, own: list[Bar]) -> list[tuple[Any
     forwards = [bar for bar in own if bar.action.kind == "F"]
     first = next(bar for bar in own if bar.action.kind != "F")
     warm_up = [bar for bar in forwards if bar.start < first.start]
-    fills = f"rank 0 does {len(warm_up)} forward{'s' * (len(warm_up) > 1)}, and keeps as many activations"
+    fills = f"rank 0 does {len(warm_up)} forwards, and keeps as many activations"
+    if len(warm_up) == 1:
+        fills = "rank 0 does 1 forward, and keeps its activations"
     if all(_all_forwards_first(shown, rank) for rank in range(shown.size)):
         last = max(step.end for step in shown.steps(shown.size - 1) if step.actions[0].kind == "F")
         return [

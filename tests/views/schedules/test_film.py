@@ -183,7 +183,7 @@ def test_zb_h1_p3_m3_puts_off_all_ws_of_the_last_rank_until_its_last_i_at_8():
 def test_a_last_rank_of_full_backwards_is_told_by_rank_0():
     halves = [Action(kind, 0, 0) for kind in "FIW"]
     mixed = Schedule([halves, [Action("F", 1, 0), Action("B", 1, 0)]])
-    assert views.film(mixed, phases=True).lines[0] == "0: rank 0 does 1 forward, and keeps as many activations"
+    assert views.film(mixed, phases=True).lines[0] == "0: rank 0 does 1 forward, and keeps its activations"
 
 
 def test_phases_of_an_empty_rank_0_are_refused():
