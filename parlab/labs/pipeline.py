@@ -73,8 +73,10 @@ def sixteen_stages(schedule: Callable[[int, int], Schedule], costs: Costs, m: in
     """
     ways = {"one at a time": naive, "GPipe": gpipe, "1F1B": schedule, "ZB-H1": zb_h1}
     ran = {name: simulate(make(16, m), costs) for name, make in ways.items()}
-    chunk = (cost / 8 for cost in (costs.forward, costs.backward_input, costs.backward_weight))
-    return ran | {"8 chunks": simulate(interleaved_one_f_one_b(16, m, chunks=8), Costs(*chunk, costs.transfer))}
+    times: list[Any] = [costs.forward, costs.backward_input, costs.backward_weight]
+    f, i, w = (time / 8 for time in times)
+    of_chunk = Costs(f, i, w, costs.transfer)
+    return ran | {"8 chunks": simulate(interleaved_one_f_one_b(16, m, chunks=8), of_chunk)}
 
 
 def kept_of_405b() -> tuple[float, float]:
