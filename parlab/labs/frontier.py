@@ -63,8 +63,8 @@ BOUNDS = [
     BoundCase(3, 4, 3, (1, 2, 1, 0)),
     BoundCase(3, 4, 1, (1, 1, 2, 2)),
     BoundCase(3, 4, 2, (1, 1, 1, 1)),
-    BoundCase(4, 8, 8, (2, 3, 1, 1)),
     BoundCase(3, 8, 4, (1, 3, 1, 1)),  # when the last I ends, 4 of 8 W's may be open
+    BoundCase(4, 8, 8, (2, 3, 1, 1)),
     BoundCase(4, 5, 1, (3, 1, 2, 0.5)),
     BoundCase(4, 7, 2, (1, 1, 1, 4)),
     BoundCase(5, 9, 1, (1, 2, 3, 0)),
