@@ -37,7 +37,7 @@ from parlab.labs.blame import to_blame
 from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
-from parlab.labs.frontier import closer, two_arguments
+from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
     busiest_port,
     collective_table,
@@ -51,6 +51,7 @@ from parlab.labs.job import (
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
@@ -244,6 +245,7 @@ __all__ = [
     "bare_block",
     "block_step",
     "busiest_port",
+    "by_a_pattern",
     "check",
     "closer",
     "collective_table",
@@ -258,12 +260,14 @@ __all__ = [
     "h100s",
     "hint",
     "in_turn",
+    "kept_of_405b",
     "load",
     "many_models",
     "mean_gradient",
     "mlp_run",
     "mlp_step",
     "naive_all_reduce",
+    "on_rank_0",
     "passes",
     "patient",
     "posted_ahead",
@@ -280,11 +284,13 @@ __all__ = [
     "score",
     "seven_losses",
     "seven_trainers",
+    "sixteen_stages",
     "summary",
+    "three_arguments",
     "to_blame",
     "tokens_on",
     "tokens_that_hide",
-    "two_arguments",
+    "units_kept",
     "yours",
     "zero_step",
     "zigzag_ring",

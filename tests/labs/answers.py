@@ -283,7 +283,8 @@ def none_is_below(p, m, limit, f, i, w, c):
     last_rank = (p - 1) * (f + c) + m * (f + i + w)
     a_place = p * (f + i) + 2 * (p - 1) * c + w
     turns = -(-m // limit)
-    return max(last_rank, turns * a_place)
+    last_i = (p - 1) * (f + c) + m * (f + i) + (m - min(limit, m)) * w
+    return max(last_rank, turns * a_place, last_i + (p - 1) * (i + c) + w)
 
 
 def place_weights_in_time(row, arrivals, limit):
