@@ -55,7 +55,7 @@ from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
-from parlab.labs.zero_step import passes, zero_step
+from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
 
 ROOMS = (
     ranks,
@@ -242,6 +242,7 @@ __all__ = [
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
+    "one_update",
     "passes",
     "patient",
     "posted_ahead",
@@ -254,6 +255,7 @@ __all__ = [
     "score",
     "summary",
     "to_blame",
+    "three_blocks",
     "tokens_on",
     "tokens_that_hide",
     "two_arguments",
