@@ -55,7 +55,8 @@ def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False
     for rank, y in enumerate(middles):
         film.draw(word(36, y, f"rank {rank}") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))
     trails = "".join(_trail(film, t, middles) for t in messages if t.end > t.start and abs(t.src - t.dst) == 1)
-    bars, words = "", defaultdict(str)
+    bars = ""
+    words: defaultdict[Any, str] = defaultdict(str)
     for rank, y in enumerate(middles):
         for bar, text, end in program(film, shown, rank, y):
             bars += bar
