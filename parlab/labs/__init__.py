@@ -71,7 +71,7 @@ from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, su
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
-from parlab.labs.zero_step import passes, zero_step
+from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
 
 ROOMS = (
     ranks,
@@ -268,6 +268,7 @@ __all__ = [
     "mlp_step",
     "naive_all_reduce",
     "on_rank_0",
+    "one_update",
     "passes",
     "patient",
     "posted_ahead",
@@ -287,6 +288,7 @@ __all__ = [
     "sixteen_stages",
     "summary",
     "three_arguments",
+    "three_blocks",
     "to_blame",
     "tokens_on",
     "tokens_that_hide",

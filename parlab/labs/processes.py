@@ -268,7 +268,7 @@ def _try_buffering(trial: Trial, case: Case) -> list[str]:
 
 
 def _wrong_rows(x: list[Any]) -> dict[str, list[Any]]:
-    """What each rank has after the usual mistakes, by cause."""
+    """After each of the usual mistakes, by its cause: the array of every rank."""
     last = len(x) - 1
 
     def around(above: int, below: int) -> list[tuple[Any, Any]]:
