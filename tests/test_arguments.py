@@ -26,7 +26,6 @@ from parlab.pipeline import (
     Pair,
     Schedule,
     gpipe,
-    interleaved_one_f_one_b,
     partition,
     run_schedule,
     simulate,
@@ -135,7 +134,7 @@ ROWS = [
     (executed(gpipe(1, 1), stages=None), "stages=None: must be a Mapping"),
     (
         executed(gpipe(1, 1), stages=[abs]),
-        "stages[0]=<built-in function abs>: the schedule has 1, each with forward and backward_input",
+        "stages[0]=<built-in function abs>: the schedule has 1, each with forward and backward",
     ),
     (
         executed(gpipe(1, 1), stages=Llama.random(CONFIG).stages([range(1)]) * 2),
@@ -147,7 +146,6 @@ ROWS = [
     *[(lambda x=x: validate(SCHEDULE, x), f"limit={x!r}: must be a number, at least 0") for x in (math.nan, -1, True)],
     (lambda: validate(SCHEDULE, [1, "4"]), "limit='4': must be a number, at least 0"),
     (lambda: MemoryLimit(None), "limit=None: must be a number, at least 0"),
-    (lambda: interleaved_one_f_one_b(2, 4, 2, group="2"), "group='2': must be a whole number"),
     (lambda: partition(4, 2, costs=3), "costs=3: must be a list of numbers, one a layer"),
     (lambda: partition(2, 2, costs=[1, "2"]), "costs[1]='2': must be a number, at least 0 and finite"),
     (lambda: partition(2, True), "num_stages=True: must be a whole number, at least 1"),

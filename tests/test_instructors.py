@@ -21,9 +21,10 @@ from tests.labs import (
     test_ring,
     test_ring_hops,
     test_silent_bugs,
+    test_tensor,
     test_zero,
 )
-from tests.labs.answers import block_step, refused
+from tests.labs.answers import block_step, mlp_step, refused
 from tools.lessons import sections
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +37,7 @@ MISTAKES = [
     ("00.to_blame", lucky_answers.as_in_the_lessons_guess),
     ("01.reduce_scatter", test_collectives.with_the_indices_of_the_all_gather),
     ("01.reduce_scatter", test_collectives.sent_each_time("the next")),
+    ("01.reduce_scatter", test_collectives.without_adding),
     ("01.reduce_scatter", test_collectives.with_the_whole_array_travelling),
     ("02.merge", test_ring.mean),
     ("02.merge", test_ring.overflowing),
@@ -52,8 +54,9 @@ MISTAKES = [
     ("04b.lower_bound", test_frontier.the_last_rank_alone),
     ("04b.place_weights", test_frontier.without_the_memory),
     ("04b.place_weights", test_frontier.as_in_lesson_04),
+    ("05.mlp_step", lambda *given: mlp_step(*given, without="dx")),
     ("05.block_step", lambda *given: block_step(*given, without="mlp backward")),
-    ("05.block_step", lambda *given: block_step(*given, twice="mlp backward")),
+    ("05.block_step", test_tensor.summed_behind("dm")),
     ("06.zero_1", test_zero.all_reduce_first),
     ("06.zero_1", test_zero.whole_moments),
     ("07.who_sums", test_mesh.norms_as_cut),

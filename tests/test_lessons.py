@@ -8,6 +8,8 @@ import pytest
 
 from tools.lessons import ROW, imported_names, sections, summary, total
 
+ANSWER = re.compile(r"^(?:counted|computed|measured|published): (\d[\d .]*\d)(?= |$)", re.M)  # of two digits or more
+FOLDED = re.compile(r"<details>.*?</details>", re.S)
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 
@@ -41,41 +43,6 @@ def test_the_core_path_takes_at_most_50_minutes_and_holds_1_exercise_or_up_to_3_
     assert 12 <= sum(section.exercise for section in core) <= 18
 
 
-ANSWER = re.compile(r"^(?:counted|computed|measured|published): (.+)$", re.M)  # as `views.predict` prints it
-FOLDED = re.compile(r"<details>.*?</details>", re.S)
-
-
-def given_away(section):
-    """The answers of a section's guesses that stand in sight below their guess, in words or in code."""
-    found = []
-    for place, cell in enumerate(section.cells):
-        if cell.cell_type != "code" or "views.predict(" not in cell.source:
-            continue
-        printed = "\n".join(output.get("data", {}).get("text/plain", "") for output in cell.outputs)
-        for answer in ANSWER.findall(printed):
-            below = "\n".join(FOLDED.sub("", later.source) for later in section.cells[place + 1 :])
-            named = answer in cell.source  # "of 40 models", where it is all of them
-            if not named and re.search(rf"(?<![\w.]){re.escape(answer)}(?![\w.]*\d)", below):
-                found.append(answer)
-    return found
-
-
-def test_0_answers_stand_in_sight_below_their_guess(lesson):
-    assert [answer for section in sections(lesson) for answer in given_away(section)] == []
-
-
-def test_an_answer_below_its_guess_is_seen_unless_it_is_folded():
-    output = nbformat.v4.new_output("display_data", {"text/plain": "How far?\ncounted: 14 hops\nmany say 7 hops: half"})
-    guess = nbformat.v4.new_code_cell('views.predict("How far?", 14, "hops")', outputs=[output])
-    for text, found in (
-        ("They are 14 hops.", ["14 hops"]),
-        ("<details><summary>Why?</summary>\n\nThey are 14 hops.\n</details>", []),
-        ("They are 114 hops, or 14 hops10.", []),
-    ):
-        cells = [nbformat.v4.new_markdown_cell("## A"), guess, nbformat.v4.new_markdown_cell(text)]
-        assert given_away(sections(nbformat.v4.new_notebook(cells=cells))[1]) == found
-
-
 def test_a_section_without_a_row_has_no_minutes_and_a_wrong_sum_is_seen():
     rows = "| first screen | 3 |\n| [A](#A) | 14, exercise 12 |\n| *further:* [B](#B) | 5 |"
     cells = [nbformat.v4.new_markdown_cell(text) for text in (rows, "## A", "## B", "## C")]
@@ -89,6 +56,41 @@ def test_a_section_without_a_row_has_no_minutes_and_a_wrong_sum_is_seen():
 def test_cells_of_the_core_path_have_at_most_15_lines(lesson):
     core = [cell for section in sections(lesson) if not section.further for cell in section.cells]
     assert [cell.source for cell in core if cell.cell_type == "code" and len(lines(cell.source)) > 15] == []
+
+
+def told_below(section):
+    """The answers of the section's guesses that its text tells in sight, below the guess."""
+    found = []
+    for number, cell in enumerate(section.cells):
+        shown = [output.get("data", {}).get("text/plain", "") for output in cell.get("outputs", [])]
+        texts = [later.source for later in section.cells[number + 1 :] if later.cell_type == "markdown"]
+        below = FOLDED.sub("", "\n".join(texts))
+        for answer in ANSWER.findall("\n".join(shown) if "views.predict(" in cell.source else ""):
+            number_itself = rf"(?<![\d.]){re.escape(answer)}(?!\.?\d)"
+            asked = re.search(number_itself, shown[0].partition("\n")[0])  # "of 40 models", where it is all of them
+            found += [answer] if not asked and re.search(number_itself, below) else []
+    return found
+
+
+def test_no_answer_stands_in_sight_below_its_guess_in_the_guesses_own_section(lesson):
+    assert {section.title: told for section in sections(lesson) if (told := told_below(section))} == {}
+
+
+@pytest.mark.parametrize(
+    ("below", "told"),
+    [
+        ("It takes 0.98 seconds.", ["0.98"]),
+        ("<details><summary>Why?</summary>\n\n0.98\n\n</details>", []),
+        ("It takes 10.98, or 0.985.", []),
+    ],
+)
+def test_an_answer_in_plain_text_is_seen_and_one_in_a_fold_or_another_number_is_not(below, told):
+    guess = nbformat.v4.new_code_cell('views.predict("How long?", 0.98, "s")')
+    text = "How long?\ncomputed: 0.98 s\nmany say 5 s"
+    guess.outputs = [nbformat.v4.new_output("display_data", {"text/plain": text})]
+    cells = [nbformat.v4.new_markdown_cell("## A\n\n0.98"), guess, nbformat.v4.new_markdown_cell(below)]
+    (_, section) = sections(nbformat.v4.new_notebook(cells=cells))
+    assert told_below(section) == told
 
 
 def test_no_cell_imports_more_than_6_names(lesson):

@@ -1,4 +1,12 @@
-"""Strategies that deal out the experts of a mixture: each rank has some of them, and tokens travel to their experts."""
+"""Strategies that deal out the experts of a mixture: each rank has some of them, and tokens travel to their experts.
+
+Begin with `all_to_all`: dispatch and combine. Then:
+
+`layer`                     the mixture on the ranks of a group
+`two_levels`, `gathered`    two other ways to the experts: once to each node; all tokens to all ranks
+`overlap`                   rows that travel while another microbatch computes
+`costs`                     rows and bytes on paper
+"""
 
 from parlab.experts.all_to_all import (
     Plan,

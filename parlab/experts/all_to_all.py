@@ -212,7 +212,7 @@ def mixed_rows(
 
     Returns y `[T, E]`.
     """
-    rows, plan = dispatch(comm, x, Routing(chosen, gates, gates, "softmax", 1.0), num_experts)
+    rows, plan = dispatch(comm, x, Routing(chosen, gates), num_experts)
     loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
     parts = enumerate(parts_of(by_expert(rows, plan.blocks), loads), comm.rank * plan.experts_per_rank)
     answers = namespace(x).concat([expert(number, part) for number, part in parts])

@@ -131,7 +131,7 @@ def local_routing(chosen: Array, gates: Array, own: range) -> Routing:
     """The routing of rows among this rank's experts alone, numbered from 0. Slots of other experts are dropped."""
     xp = namespace(gates)
     here = (chosen >= own.start) & (chosen < own.stop)
-    return Routing(xp.where(here, chosen - own.start, 0), gates, gates, "softmax", 1.0, here)
+    return Routing(xp.where(here, chosen - own.start, 0), gates, kept=here)
 
 
 def _wants(chosen: Array, experts_each: int, ranks: range) -> Array:

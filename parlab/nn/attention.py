@@ -25,7 +25,7 @@ CAUSAL = 0  # `diagonal` of a tile whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
 
 LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
-GENTLE = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
+SMALL = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None) -> tuple[Array, Array]:
@@ -105,7 +105,7 @@ def attend_tile(
     query without keys gets out 0 and lse −inf.
     """
     xp, scale = namespace(q, k, v), default_scale(scale, q.shape[3])
-    softmax = _gentle_softmax if _scores_are_small(q, k, scale) else _online_softmax
+    softmax = _unshifted_softmax if _scores_are_small(q, k, scale) else _online_softmax
     sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
     empty = on_host(q) and bool(xp.all(sums[1] == -xp.inf))  # no query has seen a key: nothing to merge with
     begun = into is not None and not empty
@@ -147,7 +147,7 @@ def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: A
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
 
 
-def _gentle_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
+def _unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
     """The same where all scores are small: exp can neither overflow nor vanish, so no maximum is needed."""
     xp = namespace(q, k, v)
     total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
@@ -186,7 +186,7 @@ def attend_tile_backward(
     A product makes both differences: −lse and −delta are one more column, against a column of ones.
     """
     xp, scale = namespace(dout, q, k, v), default_scale(scale, q.shape[3])
-    gentle = on_host(q) and _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT  # none vanishes
+    none_vanishes = on_host(q) and _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
     totals = totals or (wide_zeros(q), wide_zeros(k), wide_zeros(v))
     q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
@@ -203,7 +203,7 @@ def attend_tile_backward(
         for rows, strips in stretches:
             for columns, hidden in strips:
                 scores = product_of(queries_lse[..., rows, :], keys_one[..., columns, :], for_scores)
-                if not gentle:
+                if not none_vanishes:
                     scores = xp.maximum(scores, LOWEST_EXPONENT)
                 hide(scores, hidden)
                 weights = exp_(scores)  # [B', G', H', rows, columns]
@@ -249,8 +249,8 @@ def _over_heads(x: Array) -> Array:
 
 
 def _scores_are_small(q: Array, k: Array, scale: float) -> bool:
-    """Whether `_gentle_softmax` may be used. Not asked on a device, where the answer would have to be waited for."""
-    return on_host(q) and _largest_score(q, k, scale) < GENTLE
+    """Whether `_unshifted_softmax` may be used. Not asked on a device, where the answer would have to be waited for."""
+    return on_host(q) and _largest_score(q, k, scale) < SMALL
 
 
 def _largest_score(q: Array, k: Array, scale: float) -> float:

@@ -25,13 +25,16 @@ SCORES = ("softmax_chosen", "softmax", "sigmoid")
 
 
 class Routing(NamedTuple):
-    """Which experts each token goes to, and how much each of their answers counts."""
+    """Which experts each token goes to, and how much each of their answers counts.
+
+    `chosen` and `gates` are enough to send and mix rows. The router's own backward needs its scores, too.
+    """
 
     chosen: Array  # [T, k] whole numbers, the best first
     gates: Array  # [T, k]
-    scores: Array  # [T, N]: logits, probabilities or sigmoids, as `method` says
-    method: str  # one of SCORES
-    scale: float
+    scores: Array = None  # [T, N]: logits, probabilities or sigmoids, as `method` says
+    method: str = "softmax_chosen"  # one of SCORES
+    scale: float = 1.0
     kept: Array | None = None  # [T, k] booleans: False where a full expert dropped the slot; None: all are kept
 
 

@@ -36,7 +36,6 @@ class Costs:
         backward_input: I.
         backward_weight: W. A full backward takes the sum of the two, and sends its gradient when all of it has ended.
         transfer: from a stage to its neighbour on another rank (as a list: of what leaves that stage).
-        optimizer: the optimizer's step on the weights of a stage, after all actions. None: it is left out.
         pair: an overlapped forward and backward, which then start and end together (as a list: by the forward's stage).
             None: they run one after the other.
 
@@ -49,13 +48,12 @@ class Costs:
     backward_weight: Amount = 1
     transfer: Amount = 0
     pair: Amount | None = None
-    optimizer: Amount | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             given = without_arrays(getattr(self, field.name))
             object.__setattr__(self, field.name, given)
-            if given is not None or field.name not in ("pair", "optimizer"):
+            if given is not None or field.name != "pair":
                 check_amounts(field.name, given)
 
     def per_stage(self, name: str, num_stages: int) -> Sequence[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from parlab.arguments import instance, positive
@@ -11,9 +10,9 @@ from parlab.nn.embedding import IGNORED, number_of_targets
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.costs import Costs
 from parlab.pipeline.dependencies import action_table
-from parlab.pipeline.interpreter import Interpreter, OnGradients
+from parlab.pipeline.interpreter import Interpreter
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.steps import Step, receives, step_name, steps_of
+from parlab.pipeline.steps import Step, receives, steps_of
 from parlab.world import Comm
 from parlab.world.units import several
 
@@ -27,7 +26,6 @@ def run_schedule(
     *,
     costs: Costs | None = None,
     like: Array | None = None,
-    on_gradients: OnGradients | None = None,
     loss_scale: float = 1.0,
     target_tokens: float | None = None,
 ) -> tuple[float | None, Gradients]:
@@ -41,15 +39,13 @@ def run_schedule(
     Args:
         schedule: one row for each rank of `comm`.
         stages: `stages[s]` is stage s: all of them, or a dict with those that this rank holds. The last one's
-            `forward(x, targets)` gives the mean loss, and its `backward_input` takes the loss's weight in the whole.
+            `forward(x, targets)` gives the mean loss, and its backward takes the loss's weight in the whole.
         inputs: of the first stage, one a microbatch.
         targets: of the last stage, one a microbatch; a token whose target is `IGNORED` (`parlab.nn`) does not count.
         costs: how long each action takes on the simulated clock, in seconds; the cluster says how long a transfer
             takes. None: actions take no time.
         like: an array with the shape and dtype of the arrays that pass from stage to stage. None: this rank finds out:
             it sends one row of the first microbatch through the stages before its own, so `stages` must have them.
-        on_gradients: called with `(stage, microbatch, gradients)` after each B and W. These gradients are then neither
-            summed nor exchanged nor returned; they are held, as `new gradients`, until they die. None: they are summed.
         loss_scale: the gradients, not the loss, are multiplied by this, so that small ones survive in float16.
         target_tokens: the number by which the losses of all target tokens are divided; None: that of `targets`. Where
             ranks have other rows of one batch, a mean over ranks needs the batch's target tokens / ranks.
@@ -70,23 +66,11 @@ def run_schedule(
         instance("costs", costs, Costs)
     positive("loss_scale", loss_scale, finite=True)
     atomic = costs is not None and costs.pair is not None
-    seconds = None if costs is None else _seconds_of(costs, schedule.num_stages)
     shares = _shares(targets, target_tokens)
-    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, on_gradients, loss_scale, shares)
-    to_post = deque(receives(table, comm.rank, atomic))
-    for number, step in enumerate(steps_of(schedule.ranks[comm.rank], atomic)):
-        while to_post and to_post[0].after == number:
-            interpreter.post(to_post.popleft())
-        for action in step:
-            interpreter.receive(action)
-        with comm.compute(step_name(step), seconds=seconds(step) if seconds else None):
-            results = [interpreter.perform(action) for action in step]
-        for action in step:
-            interpreter.deliver(action, results.pop(0))
-    for request in interpreter.sends:  # each completes: its receiver has posted, or will post, the receive
-        request.wait()
-    if on_gradients is None:
-        _sum_over_holders(interpreter)
+    interpreter = Interpreter(comm, schedule, stages, inputs, targets, like, loss_scale, shares)
+    steps = steps_of(schedule.ranks[comm.rank], atomic)
+    interpreter.run(steps, receives(table, comm.rank, atomic), _seconds_of(costs, schedule.num_stages))
+    _sum_over_holders(interpreter)
     loss = None if interpreter.loss is None else to_host(interpreter.loss)
     return loss, interpreter.gradients
 
@@ -99,8 +83,10 @@ def _shares(targets: Sequence[Array], target_tokens: float | None) -> list[float
     return [count / (target_tokens or sum(counts)) for count in counts]
 
 
-def _seconds_of(costs: Costs, num_stages: int) -> Callable[[Step], float]:
-    """How long a step takes on the simulated clock."""
+def _seconds_of(costs: Costs | None, num_stages: int) -> Callable[[Step], float | None]:
+    """How long a step takes on the simulated clock; None: no time."""
+    if costs is None:
+        return lambda step: None
     by_kind = costs.by_kind(num_stages)
     together = None if costs.pair is None else costs.per_stage("pair", num_stages)
 
@@ -157,6 +143,6 @@ def _check(
         if comm.rank in schedule.holders(stage) and stage not in held:
             raise ValueError(f"stages: stage {stage} of rank {comm.rank} is missing")
     for stage, of_stage in held.items():
-        if stage not in range(schedule.num_stages) or not hasattr(of_stage, "forward"):
+        if stage not in range(schedule.num_stages) or not hasattr(of_stage, "backward"):
             number = f"the schedule has {schedule.num_stages}"
-            raise ValueError(f"stages[{stage!r}]={of_stage!r:.60}: {number}, each with forward and backward_input")
+            raise ValueError(f"stages[{stage!r}]={of_stage!r:.60}: {number}, each with forward and backward")

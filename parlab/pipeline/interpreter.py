@@ -1,4 +1,4 @@
-"""One rank's interpreter of a schedule: a method for each kind of action, and the messages between stages.
+"""One rank's interpreter of a schedule: the loop, a method for each kind of action, and the messages between stages.
 
 Activations x, y and gradients dy, dx pass between stages. All are [b, s, E]: b sequences a microbatch, s tokens, E
 features. Invariant: F keeps a cache until B or I of the same stage and microbatch; I keeps a pending value until W.
@@ -8,7 +8,8 @@ Source: GPipe (Huang et al., 2019), section 2.3; for I and W, Zero Bubble (Qi et
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from parlab.arrays import Array, is_array, namespace, owning_buffer
@@ -16,10 +17,9 @@ from parlab.nn.counting import arrays_in
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.actions import Action
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.steps import Receive
+from parlab.pipeline.steps import Receive, Step, step_name
 from parlab.world import Comm, Request
 
-OnGradients = Callable[[int, int, Gradients], None]
 Cell = tuple[int, int]  # a stage and a microbatch
 
 
@@ -37,12 +37,11 @@ class Interpreter:
         inputs: Sequence[Array],
         targets: Sequence[Array],
         like: Array | None,
-        on_gradients: OnGradients | None,
         loss_scale: float,
         shares: Sequence[float],
     ) -> None:
         self.comm, self.schedule, self.stages, self.like = comm, schedule, stages, like
-        self.inputs, self.targets, self.loss_scale, self.on_gradients = inputs, targets, loss_scale, on_gradients
+        self.inputs, self.targets, self.loss_scale = inputs, targets, loss_scale
         self.shares = shares  # of each microbatch's mean loss in the loss of the whole batch
         self.last = schedule.num_stages - 1
         self.loss: Any = None
@@ -58,6 +57,26 @@ class Interpreter:
         self.outputs_like: dict[Cell, Array] = {}  # shape and dtype of the gradient that comes back
         self.templates: dict[Any, Array] = {}
         self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
+
+    def run(self, steps: Iterable[Step], receives: Iterable[Receive], seconds: Callable[[Step], float | None]) -> None:
+        """Run this rank's steps in order.
+
+        Args:
+            receives: in the order in which they are posted, each before a step (`steps.receives`).
+            seconds: how long a step takes on the simulated clock; None: no time.
+        """
+        to_post = deque(receives)
+        for number, step in enumerate(steps):
+            while to_post and to_post[0].after == number:
+                self.post(to_post.popleft())
+            for action in step:
+                self.receive(action)
+            with self.comm.compute(step_name(step), seconds=seconds(step)):
+                results = [self.perform(action) for action in step]
+            for action in step:
+                self.deliver(action, results.pop(0))
+        for request in self.sends:  # each completes: its receiver has posted, or will post, the receive
+            request.wait()
 
     # Actions: one method a kind
 
@@ -84,13 +103,8 @@ class Interpreter:
 
     def backward(self, stage: int, microbatch: int) -> Array | None:
         """B: dx, which the stage before needs, and the gradients of the weights."""
-        of_stage = self.stages[stage]
-        if hasattr(of_stage, "backward"):  # a stage may do both halves in one method, and free memory between them
-            dx, gradients = self._backward_through(stage, microbatch, "backward")
-        else:
-            dx, pending = self._backward_through(stage, microbatch, "backward_input")
-            gradients = of_stage.backward_weight(pending)
-        self._take(stage, microbatch, gradients)
+        dx, gradients = self._backward_through(stage, microbatch, "backward")
+        self.add(stage, gradients)
         return dx
 
     def backward_input(self, stage: int, microbatch: int) -> Array | None:
@@ -102,7 +116,7 @@ class Interpreter:
     def backward_weight(self, stage: int, microbatch: int) -> None:
         """W: the gradients of the weights, which nobody waits for."""
         pending = self.pendings.pop((stage, microbatch))
-        self._take(stage, microbatch, self.stages[stage].backward_weight(pending))
+        self.add(stage, self.stages[stage].backward_weight(pending))
 
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
         """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
@@ -155,11 +169,9 @@ class Interpreter:
             loss = xp.astype(xp.asarray(loss), xp.float64)
         self.loss = (0.0 if self.loss is None else self.loss) + self.shares[microbatch] * loss
 
-    def _take(self, stage: int, microbatch: int, gradients: Gradients) -> None:
-        if self.on_gradients is not None:
-            self.comm.hold("new gradients", *arrays_in(gradients))
-            self.on_gradients(stage, microbatch, gradients)
-        else:
+    def add(self, stage: int, gradients: Gradients) -> None:
+        """Add the gradients of one microbatch; none of a stage that has handed them on itself, as a trainer's does."""
+        if gradients:
             self.names.setdefault(stage, set()).update(gradients)
             self.gradients = add_gradients(self.gradients, gradients)
 

@@ -12,47 +12,32 @@ from parlab.pipeline.schedule import check_sizes
 from parlab.world.collectives.common import piece_sizes
 
 
-def partition(
-    num_layers: int,
-    num_stages: int,
-    costs: Sequence[float] | None = None,
-    *,
-    embedding: float = 0,
-    head: float = 0,
-) -> list[range]:
+def partition(num_layers: int, num_stages: int, costs: Sequence[float] | None = None) -> list[range]:
     """The layers of each stage: contiguous, and never none.
 
     The first (num_layers mod num_stages) stages get one layer more. With costs, the most expensive stage is as cheap as
-    it can be, and the others as even as that leaves them (least sum of squares). The embedding always belongs to the
-    first stage and the head to the last; their costs are balanced too.
+    it can be, and the others as even as that leaves them (least sum of squares).
 
     Args:
-        costs: of each layer, in any unit; 1 each if None.
-        embedding: cost of the embedding, in the unit of `costs`.
-        head: cost of the final norm, the head and the loss, in the unit of `costs`.
+        costs: of each layer, in any unit; those of the embedding and of the head belong to the first and the last.
 
     Raises:
         ValueError: fewer layers than stages, a wrong number of costs, or a negative one.
 
     >>> partition(10, 3)
     [range(0, 4), range(4, 7), range(7, 10)]
-    >>> partition(10, 3, head=2)
+    >>> partition(10, 3, costs=[1] * 9 + [3])
     [range(0, 4), range(4, 8), range(8, 10)]
     """
     whole("num_layers", num_layers, least=1)
     whole("num_stages", num_stages, least=1)
     if costs is not None:
         _check_costs(costs)
-    amount("embedding", embedding)
-    amount("head", head)
     _check(num_layers, num_stages, costs)
-    if costs is None and embedding == head == 0:
+    if costs is None:
         starts = accumulate(piece_sizes(num_layers, num_stages), initial=0)
         return [range(start, stop) for start, stop in pairwise(starts)]
-    loads: list[float] = [1] * num_layers if costs is None else list(costs)
-    loads[0] += embedding
-    loads[-1] += head
-    before = list(accumulate(loads, initial=0))
+    before = list(accumulate(costs, initial=0))
 
     def cost(start: int, stop: int) -> float:
         return before[stop] - before[start]

@@ -105,8 +105,8 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     ranks wait for each other.
 
     Args:
-        group: microbatches in a group, a divisor of m; at least p, or all m where these are fewer. None: m divided by
-            the number of whole groups of p, as in PyTorch.
+        group: microbatches in a group; at least p, or all m where these are fewer. The last group has the rest; if that
+            is less than p, ranks wait for it. None: m divided by the number of whole groups of p, as in PyTorch.
 
     Source: Megatron-LM (Narayanan et al., 2021), section 2.2; the group size: Llama 3 (2024), section 3.3.2; where m is
     no multiple of p: PyTorch's `ScheduleInterleaved1F1B`.
@@ -116,10 +116,11 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
     check_sizes(p=p, m=m, chunks=chunks)
-    group = m // max(1, m // p) if group is None else whole("group", group, least=1)
-    if group < min(p, m) or m % group:
+    even = m // max(1, m // p)
+    group, rest = (even, m % even) if group is None else (whole("group", group, least=1), 0)
+    if not min(p, m) <= group <= m or rest:
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
-    groups = [range(start, start + group) for start in range(0, m, group)]
+    groups = [range(start, min(start + group, m)) for start in range(0, m, group)]
 
     def order(r: int) -> list[Action]:
         stages = stages_of(r, p, chunks)

@@ -27,6 +27,17 @@ class TimedStep(NamedTuple):
     actions: Step
 
 
+class TimedAction(NamedTuple):
+    """Rank `rank` did an action from `start` to `end`. It needed `source`, an action of the neighbouring stage (None:
+    nothing), whose message was under way for `lag`: 0 on one rank."""
+
+    rank: int
+    start: Any
+    end: Any
+    source: Action | None
+    lag: Any
+
+
 class Idle(NamedTuple):
     """Rank `rank` stood idle from `start` to `end`.
 
@@ -67,12 +78,9 @@ class ScheduleTimeline(Timeline):
         lag: Sequence[Any],
         start: Sequence[Any],
         end: Sequence[Any],
-        optimizer: Sequence[tuple[Any, Any]] = (),
     ) -> None:
-        """Of each row of the table: how long it takes, how long its input travels, when it starts and ends; of each
-        rank, start and end of the optimizer's step, if there is one.
-        """
-        makespan = max([end[stop - 1] for stop in table.first[1:] if stop > 0] + [done for _, done in optimizer])
+        """Of each row of the table: how long it takes, how long its input travels, when it starts and ends."""
+        makespan = max(end[stop - 1] for stop in table.first[1:] if stop > 0)
         super().__init__(  # the tables are made when somebody looks: that costs more than simulating
             table.schedule.num_ranks,
             makespan,
@@ -85,38 +93,21 @@ class ScheduleTimeline(Timeline):
         self.costs = costs
         self._table = table
         self._duration, self._lag, self._start, self._end = duration, lag, start, end
-        self._optimizer = optimizer
 
-    # Each action's times, by action
-
-    @cached_property
-    def _start_of(self) -> dict[Action, Any]:
-        return dict(zip(self._table.actions, self._start, strict=True))
+    # The actions and the steps, with their times
 
     @cached_property
-    def _end_of(self) -> dict[Action, Any]:
-        return dict(zip(self._table.actions, self._end, strict=True))
-
-    @cached_property
-    def _lag_of(self) -> dict[Action, Any]:
-        return dict(zip(self._table.actions, self._lag, strict=True))
-
-    @cached_property
-    def _rank_of(self) -> dict[Action, int]:
-        return dict(zip(self._table.actions, self._table.rank_of_row, strict=True))
-
-    @cached_property
-    def _input_of(self) -> dict[Action, Action]:
-        """The action of the neighbouring stage that each action needs; the others are left out."""
-        actions = self._table.actions
-        return {actions[row]: actions[source] for row, source in enumerate(self._table.source) if source >= 0}
+    def _timed(self) -> dict[Action, TimedAction]:
+        table = self._table
+        sources = [None if row < 0 else table.actions[row] for row in table.source]
+        facts = zip(table.rank_of_row, self._start, self._end, sources, self._lag, strict=True)
+        return dict(zip(table.actions, map(TimedAction._make, facts), strict=True))
 
     @cached_property
     def _steps(self) -> list[list[TimedStep]]:
-        atomic = self.costs.pair is not None
-        start, end = self._start_of, self._end_of
+        atomic, timed = self.costs.pair is not None, self._timed
         return [
-            [TimedStep(rank, start[step[0]], end[step[0]], step) for step in steps_of(row, atomic)]
+            [TimedStep(rank, timed[step[0]].start, timed[step[0]].end, step) for step in steps_of(row, atomic)]
             for rank, row in enumerate(self.schedule.ranks)
         ]
 
@@ -130,25 +121,25 @@ class ScheduleTimeline(Timeline):
     def _computes(self) -> Columns:
         steps = list(chain.from_iterable(self._steps))
         return (
-            [step.rank for step in steps] + list(range(len(self._optimizer))),
-            [step.start for step in steps] + [start for start, _ in self._optimizer],
-            [step.end for step in steps] + [end for _, end in self._optimizer],
-            [step_name(step.actions) for step in steps] + ["optimizer"] * len(self._optimizer),
+            [step.rank for step in steps],
+            [step.start for step in steps],
+            [step.end for step in steps],
+            [step_name(step.actions) for step in steps],
         )
 
     def _transfers(self) -> Columns:
-        rank = self._rank_of
-        messages = [(source, action) for action, source in self._input_of.items() if rank[source] != rank[action]]
-        sent = [self._end_of[source] for source, _ in messages]
+        needs = [(self._timed[one.source], one) for one in self._timed.values() if one.source is not None]
+        messages = [(sender, receiver) for sender, receiver in needs if sender.rank != receiver.rank]
+        sent = [sender.end for sender, _ in messages]
         return (
-            [rank[source] for source, _ in messages],
-            [rank[action] for _, action in messages],
+            [sender.rank for sender, _ in messages],
+            [receiver.rank for _, receiver in messages],
             [0] * len(messages),
             sent,
             sent,
-            [self._arrival(action) for _, action in messages],
+            [sender.end + receiver.lag for sender, receiver in messages],
             ["message"] * len(messages),
-            [str(source) for source, _ in messages],
+            [str(receiver.source) for _, receiver in messages],
         )
 
     def _waits(self) -> Columns:
@@ -170,8 +161,7 @@ class ScheduleTimeline(Timeline):
 
     def busy(self, rank: int) -> Any:
         """Time that `rank` computed."""
-        actions = sum(duration for duration in self._duration[self._rows(rank)] if duration is not None)
-        return actions + sum(end - start for start, end in self._optimizer[rank : rank + 1])
+        return sum(duration for duration in self._duration[self._rows(rank)] if duration is not None)
 
     @cached_property
     def longest_stage(self) -> Any:
@@ -183,8 +173,7 @@ class ScheduleTimeline(Timeline):
         for rank in range(self.size):
             starts, ends = self._start[self._rows(rank)], self._end[self._rows(rank)]
             if starts:
-                last = self._optimizer[rank][1] if self._optimizer else ends[-1]
-                taken.append(last - starts[0])
+                taken.append(ends[-1] - starts[0])
         return max(taken)
 
     def bubble_fraction(self, metric: str = "makespan") -> float:
@@ -208,27 +197,22 @@ class ScheduleTimeline(Timeline):
         free: Any = 0
         for step in self.steps(rank):
             if step.start > free:
-                action = self._awaiting(step)
+                action, needs = self._awaiting(step)
                 assert action is not None, "a rank starts late only when an input comes late"
-                needs = self._input_of[action]
-                slots.append(Idle(rank, free, step.start, action, needs, self._rank_of[needs], self._lag_of[action]))
+                peer, lag = self._timed[needs].rank, self._timed[action].lag
+                slots.append(Idle(rank, free, step.start, action, needs, peer, lag))
             free = step.end
-        for start, end in [*self._optimizer[rank : rank + 1], (self.makespan, self.makespan)]:
-            if start > free:
-                slots.append(Idle(rank, free, start, None, None, None, 0))
-            free = end
+        if self.makespan > free:
+            slots.append(Idle(rank, free, self.makespan, None, None, None, 0))
         return slots
 
-    def _arrival(self, action: Action) -> Any:
-        """When the input of an action has arrived."""
-        return self._end_of[self._input_of[action]] + self._lag_of[action]
-
-    def _awaiting(self, step: TimedStep) -> Action | None:
-        """The action of a step whose input kept the step from starting earlier."""
+    def _awaiting(self, step: TimedStep) -> tuple[Any, Any]:
+        """The action of a step whose input kept the step from starting earlier, and that input's action; or None."""
         for action in step.actions:
-            if action in self._input_of and self._arrival(action) == step.start:
-                return action
-        return None
+            source, lag = self._timed[action].source, self._timed[action].lag
+            if source is not None and self._timed[source].end + lag == step.start:
+                return action, source
+        return None, None
 
     # The chain of work and messages that sets the makespan
 
@@ -253,8 +237,8 @@ class ScheduleTimeline(Timeline):
             if number > 0 and self._steps[rank][number - 1].end == step.start:
                 at = rank, number - 1
             else:
-                action = self._awaiting(step)
-                at = None if action is None else place[self._input_of[action]]
+                _, source = self._awaiting(step)
+                at = None if source is None else place[source]
         return path[::-1]
 
     @cached_property
@@ -280,9 +264,9 @@ class ScheduleTimeline(Timeline):
                 begin = min(latest[action] for action in step.actions) - (step.end - step.start)
                 if step.actions[0] in before:
                     moved |= ends_by(before[step.actions[0]].actions[-1], begin)
-                for action in step.actions:
-                    if action in self._input_of:
-                        moved |= ends_by(self._input_of[action], begin - self._lag_of[action])
+                for one in map(self._timed.__getitem__, step.actions):
+                    if one.source is not None:
+                        moved |= ends_by(one.source, begin - one.lag)
         return {
             action: min(latest[one] for one in step.actions) - step.end for step in by_end for action in step.actions
         }
@@ -325,7 +309,7 @@ class ScheduleTimeline(Timeline):
                 posted.popleft()
                 changes.append((time, message))
             for action in step.actions:
-                change = change_of[action.kind][action.stage] - (message if action in self._input_of else 0)
+                change = change_of[action.kind][action.stage] - (message if self._timed[action].source else 0)
                 changes.append((step.start if action.kind == "F" else step.end, change))
             time = step.end
             changes += [(time, message) for action in step.actions if action in self._used_here]
@@ -335,5 +319,6 @@ class ScheduleTimeline(Timeline):
     @cached_property
     def _used_here(self) -> frozenset[Action]:
         """The actions whose result is used by the same rank."""
-        rank = self._rank_of
-        return frozenset(source for action, source in self._input_of.items() if rank[source] == rank[action])
+        return frozenset(
+            one.source for one in self._timed.values() if one.source and self._timed[one.source].rank == one.rank
+        )

@@ -57,12 +57,9 @@ from parlab.sequence.splitting.analysis import (
 )
 from parlab.sequence.splitting.balance import (
     causal_work,
-    head_tail,
     imbalance,
     loads_of,
-    longest_first,
     packed_work,
-    per_document,
     split_by_work,
 )
 from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, split_equal

@@ -37,23 +37,21 @@ class Homeward:
         """
         comm, step, hops = self.comm, self.step, self.hops
         source, coming = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        last = hops[source]  # the step at which these K/V stop
         total = arrived(self.arriving, self.leaving)
         self.arriving = self.leaving = None
-        if total is None:
-            total = share  # no rank before it had these K/V
-        else:
+        if step == 0:  # our own K/V: no rank had them before
+            total = share
+            self.stayed = total if last == 0 else None
+            if comm.size > 1:
+                comm.hold(GRADIENTS, *total)
+        elif total is not None:
             add_to(total, share)
-        if step == 0 and comm.size > 1:
-            comm.hold(GRADIENTS, *total)
-        if step < hops[source]:  # the sum goes on, behind its K/V
-            self.leaving = comm.isend(total, comm.right, label=self.label)
-        elif step == hops[source] > 0:  # these K/V stop here: the sum goes home
-            self.leaving = comm.isend(total, source, label=self.label)
-        elif step == 0:
-            self.stayed = total
+        if last > 0 and step <= last:  # the sum goes on behind its K/V, and from where they stop it goes home
+            self.leaving = comm.isend(total, comm.right if step < last else source, label=self.label)
         if step < hops[coming]:
             self.arriving = comm.irecv(comm.left, self.form, label=self.label)
-        if step == hops[comm.rank] > 0:  # by now our own K/V have stopped, at the rank `step` places on
+        if step == hops[comm.rank] > 0:  # our own K/V have stopped, at the rank `step` places on
             self.home = comm.irecv((comm.rank + step) % comm.size, self.form, label=self.label)
         self.step += 1
 

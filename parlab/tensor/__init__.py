@@ -1,4 +1,14 @@
-"""Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet."""
+"""Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet.
+
+Begin with `operators`, the four messages, and `linear`, the two layers between them. Then:
+
+`region`                    any layer between two operators; `layers` has attention and the MLP
+`vocabulary`                the embedding, the head and the loss, cut along the vocabulary
+`llama`                     the whole model
+`slices`                    the part of each weight that a rank owns
+`overlapped`, `recompute`   messages beside a product; a block that keeps its input alone
+`costs`                     messages, bytes and kept memory on paper
+"""
 
 from parlab.tensor.costs import (
     Collective,

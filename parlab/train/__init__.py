@@ -1,4 +1,14 @@
-"""Every strategy in one training step: the mesh of ranks, the trainer that runs a model on it, and its checkpoints."""
+"""Every strategy in one training step: the mesh of ranks, the trainer that runs a model on it, and its checkpoints.
+
+Begin with `step`: the step, and the axes over which each gradient is summed. Then:
+
+`mesh`                      the groups of ranks along each axis
+`trainer`                   the door; `parts` makes the model, ZeRO's blocks and the pipeline's stages of a rank
+`attention`, `mixture`      where attention over cp and experts over ep come in; `stages`, where ZeRO does
+`checkpoint`                saving and loading; `pieces` says which elements lie where; `index` and `lock` keep them
+`costs`                     the bytes of a step on paper, by strategy
+`data`                      the order of the samples
+"""
 
 from parlab.train.checkpoint import export, load, save
 from parlab.train.costs import bytes_between_nodes, bytes_by_strategy, step_bytes, strategy_of

@@ -19,6 +19,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from parlab.files import write_whole
 from parlab.nn import AdamW
 from parlab.nn.huggingface import open_tensors
 from parlab.train.arguments import check_folder
-from parlab.train.index import INDEX, as_json, model_kinds, read_index, settings_names, write_index
+from parlab.train.index import INDEX, as_json, model_kinds, read_index, write_index
 from parlab.train.lock import locked
 from parlab.train.mesh import Mesh
 from parlab.train.pieces import CheckpointPiece, Entry, by_weight, elements
@@ -185,7 +186,8 @@ def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _settings(of: Any) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in settings_names(type(of))}
+    """The arguments of a dataclass, by name."""
+    return {field.name: getattr(of, field.name) for field in fields(of) if field.init}
 
 
 def _key(entry: Entry, kind: str) -> str:

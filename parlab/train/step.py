@@ -115,7 +115,7 @@ def forward_backward(
 ) -> float | None:
     """Run the schedule; returns the loss, or this rank's part of it, over `target_tokens`.
 
-    `GatheredStage` (`stages.py`) calls `parts.take` after each B or W.
+    The gradients do not come back here: `GatheredStage` (`stages.py`) gives them to `parts.take` after each B or W.
     """
     loss, _ = run_schedule(
         parts.mesh.pp,
@@ -125,7 +125,6 @@ def forward_backward(
         targets,
         like=activation(parts, inputs[0]),
         loss_scale=parts.replica.loss_scale,
-        on_gradients=lambda *taken: None,  # `take` has them already
         target_tokens=target_tokens,
     )
     return loss

@@ -3,6 +3,7 @@
 from parlab.views import display
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
+from parlab.views.all_reduce.sends import pieces_sent
 from parlab.views.attention.cuts import attention_cuts
 from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
@@ -38,8 +39,10 @@ from parlab.views.planning.forgotten import forgotten
 from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.neighbours import neighbours
+from parlab.views.planning.refuted import refuted
 from parlab.views.planning.searches import all_layouts, winners
 from parlab.views.planning.tensor_sizes import tensor_sizes
+from parlab.views.planning.two_runs import dial, explore_dial, two_runs
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
 from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs

@@ -1,4 +1,14 @@
-"""ZeRO: data parallelism whose ranks share the model's state instead of repeating it."""
+"""ZeRO: data parallelism whose ranks share the model's state instead of repeating it.
+
+Begin with `step`: the algorithm on one flat array, an all-reduce with the optimizer in the middle. Then:
+
+`stages`                    the table of the three stages, and a block's weights; `gradients` and `state` have the rest
+`zero`                      all blocks of a model; `replica` has what it shares with `data_parallel`, the baseline
+`precision`                 the loss scale and the norm, which decide each step
+`training`                  a model's forward and backward, block by block
+`shards`                    the cut of a flat vector
+`costs`, `accounting`       bytes and time on paper, and bytes as they were counted
+"""
 
 from parlab.zero.accounting import state_bytes_held
 from parlab.zero.costs import (

@@ -34,8 +34,7 @@ class DataParallel(Replica):
     """One replica, whose state every rank has whole; see `Replica` for how to use it.
 
     Args:
-        comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part: as for
-            `Zero`.
+        comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part: as for `Zero`.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
         ranks_per_node: so many consecutive ranks share a node: gradients are all-reduced in two levels.
 

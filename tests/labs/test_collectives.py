@@ -33,6 +33,14 @@ def without_adding(comm, x):
     return reduce_scatter(comm, x, add=lambda own, partial: partial)
 
 
+def without_adding_leftwards(comm, x):
+    pieces = np.split(x, comm.size)
+    for step in range(comm.size - 1):
+        outgoing, incoming = (comm.rank + step + 1) % comm.size, (comm.rank + step + 2) % comm.size
+        pieces[incoming] = comm.sendrecv(pieces[outgoing], comm.left, comm.right)
+    return pieces[comm.rank]
+
+
 def with_the_whole_array_travelling(comm, x):
     total, block = x, x
     for _ in range(comm.size - 1):
@@ -332,7 +340,8 @@ def with_the_built_in_ring(comm, x, ranks_per_node):
         ("01.reduce_scatter", shifted_right, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", without_the_last_step, "this is the rank's own contribution; nothing was added to it"),
         ("01.reduce_scatter", with_one_step_too_many, "or makes one step too many"),
-        ("01.reduce_scatter", without_adding, "rank 0's contribution is missing"),
+        ("01.reduce_scatter", without_adding, "what came has replaced the rank's own numbers: add the two"),
+        ("01.reduce_scatter", without_adding_leftwards, "what came has replaced the rank's own numbers"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "n(P − 1)/P"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "a rank sends more than one piece in a step"),
         ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be P − 1 = 1"),

@@ -111,16 +111,16 @@ def test_attention_and_gradients_match_pytorch_to_1e_12(xp, pair, case):
     D=st.integers(1, 5),
     diagonal=st.none() | st.integers(-12, 12),
     window=st.none() | st.integers(1, 12),
-    gentle=st.booleans(),
+    unshifted=st.booleans(),
     library=st.sampled_from(LIBRARIES),
 )
-def test_strips_of_tile_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, gentle, library):
+def test_strips_of_tile_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, window, unshifted, library):
     inputs = draw_inputs(library, B, G * group, G, S, T, D)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "SIDE", 4)
         patch.setattr(tiles, "TRIANGLE", 2)
         patch.setattr(tiles, "DEVICE_SCORES", 0)
-        patch.setattr(tiled, "GENTLE", 1e9 if gentle else -1e9)
+        patch.setattr(tiled, "SMALL", 1e9 if unshifted else -1e9)
         window = None if diagonal is None else window
         expected = dense_tile(*(to_numpy(x) for x in inputs), diagonal, window=window)
         assert_parity(

@@ -116,6 +116,7 @@ def test_bad_input_is_refused(call, text):
         call()
 
 
+@pytest.mark.slow
 def test_training_reaches_the_entropy_rate_within_5_percent():
     """Far below the floor of a model that sees one character: this one has learnt to look back."""
     source, steps, length = MarkovSource(), 300, 64

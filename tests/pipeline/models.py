@@ -7,6 +7,7 @@ import numpy as np
 
 from parlab import arrays
 from parlab.nn.config import LlamaConfig
+from parlab.nn.stage import Stage
 from parlab.pipeline import (
     Schedule,
     gpipe,
@@ -33,7 +34,7 @@ IN_ORDER = [
 ALL = [
     *IN_ORDER,
     looped_bfs(2, 4, 2),
-    interleaved_one_f_one_b(2, 6, 4, group=3),
+    interleaved_one_f_one_b(2, 3, 4),
     one_f_one_b(8, 8),
     zb_h1(8, 9),
     zb_h2(5, 10),
@@ -42,11 +43,11 @@ ALL = [
 ]
 
 
-class TanhStage:
+class TanhStage(Stage):
     """y = tanh(x W): a stage whose backward has two parts. The last one's loss is the mean of (y − target)²/2."""
 
     def __init__(self, weights, name):
-        self.weights, self.name = weights, name
+        self.weights, self.name, self.weight_names = weights, name, (name,)
 
     def forward(self, x, target=None):
         xp = arrays.namespace(x)

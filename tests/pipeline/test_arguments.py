@@ -13,16 +13,13 @@ from parlab.pipeline import (
     best_schedule,
     dualpipe_v,
     gpipe,
-    improve,
     lower_bound,
     one_f_one_b,
-    partition,
     run_schedule,
     simulate,
     v_controlled,
     v_half,
     zb_auto,
-    zb_h1,
 )
 from parlab.world import run
 from tests.pipeline.models import tanh_model
@@ -36,7 +33,6 @@ def executed(**changed):
 
 ROWS = [
     (lambda: Costs(forward=[]), "forward=[]: an empty list; give a number, or a list of numbers"),
-    (lambda: Costs(optimizer=()), "optimizer=(): an empty list"),
     (lambda: Costs(np.array([])), "forward=[]: an empty list"),
     (lambda: Costs(transfer=[1, math.inf]), "transfer=inf: must be a number, at least 0 and finite"),
     (lambda: Costs(pair=[1, -1]), "pair=-1: must be a number, at least 0 and finite"),
@@ -45,9 +41,7 @@ ROWS = [
     (lambda: simulate(gpipe(2, 2)).idle(2), "rank=2: the timeline has ranks 0 to 1"),
     (lambda: MemoryLimit([]), "limit=[]: an empty list"),
     (lambda: MemoryLimit(1, pending=[1, -1]), "pending=-1: must be a number, at least 0 and finite"),
-    (lambda: improve(zb_h1(2, 2), costs=None), "costs=None: must be a Costs"),
-    (lambda: improve("zb_h1"), "schedule='zb_h1': must be a Schedule"),
-    (lambda: improve(zb_h1(2, 2), tries=-1), "tries=-1: must be a whole number, at least 0"),
+    (lambda: zb_auto(2, 2, tries=-1), "tries=-1: must be a whole number, at least 0"),
     (lambda: v_controlled(2, 2, costs=None), "costs=None: must be a Costs"),
     (lambda: v_controlled(2, 2, memory_limit="2"), "limit='2': must be a number, at least 0"),
     (lambda: best_schedule(2, 2, costs=None), "costs=None: must be a Costs"),
@@ -55,7 +49,6 @@ ROWS = [
     (lambda: lower_bound(2, 2, like=3), "like=3: must be a Schedule"),
     (lambda: zb_auto(2, 2, costs=1), "costs=1: must be a Costs"),
     (lambda: zb_auto(2, 2, metric=None), "metric=None: use one of makespan, longest_stage"),
-    (lambda: simulate(gpipe(2, 2), post_validation="no"), "post_validation='no': must be True or False"),
     (lambda: simulate(gpipe(2, 2)).bubble_fraction(["makespan"]), "metric=['makespan']: use one of makespan"),
     (lambda: one_f_one_b(2.0, 4), "p=2.0: must be a whole number, at least 1"),
     (lambda: dualpipe_v(2, True), "m=True: must be a whole number, at least 1"),
@@ -73,7 +66,6 @@ ROWS = [
     (lambda: balance(None, 1), "costs=None: must be a list of numbers, one a layer"),
     (lambda: balance("123", 1), "costs[0]='1': must be a number, at least 0"),
     (lambda: balance([1, 2], 1, chunks=None), "chunks=None: must be a whole number, at least 1"),
-    (lambda: partition(2, 2, head=None), "head=None: must be a number, at least 0"),
 ]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
+from parlab.nn.stage import Stage
 from parlab.pipeline import (
     Action,
     Costs,
@@ -63,7 +64,7 @@ def test_schedules_that_sum_in_the_same_order_give_the_same_bits(schedule):
     """On the same stages, cut the same way: 8 matrices, as many a stage as it takes."""
     model, _, _, inputs, targets = tanh_model(4, 4)
 
-    class Two:
+    class Two(Stage):
         def __init__(self, *stages):
             self.stages = stages
 
@@ -250,7 +251,5 @@ class Transposed(TanhStage):
 def test_a_gradient_of_the_wrong_shape_is_refused_where_it_is_made():
     model, _, _, inputs, targets = tanh_model(3, 4)
     model[1] = Transposed(model[1].weights, "w1")
-    with pytest.raises(
-        ValueError, match=r"stage 1, microbatch 0: backward_input gave shape \(5, 3\) .* of shape \(3, 5\)"
-    ):
+    with pytest.raises(ValueError, match=r"stage 1, microbatch 0: backward gave shape \(5, 3\) .* of shape \(3, 5\)"):
         run(run_schedule, 3, one_f_one_b(3, 4), model, inputs, targets)

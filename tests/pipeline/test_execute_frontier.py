@@ -118,24 +118,32 @@ def test_measured_bytes_never_pass_the_limit(schedule, limit):
 # What else a training step asks for
 
 
-def test_a_sink_gets_the_gradients_of_each_microbatch_and_nothing_is_summed():
-    schedule = zb_h1(3, 4)
-    model, batch, target, inputs, targets = tanh_model(3, 4)
+class HandsOn(TanhStage):
+    """A stage that hands its gradients on itself, microbatch by microbatch, as the trainer's do."""
+
+    def backward_weight(self, pending):
+        self.taken.append(super().backward_weight(pending)[self.name])
+        return {}
+
+
+def test_gradients_that_a_stage_hands_on_itself_are_neither_summed_nor_exchanged():
+    model, batch, target, inputs, targets = tanh_model(2, 4)
+    _, expected = serial(model, batch, target)
 
     def program(comm):
-        parts = []
-        result = run_schedule(comm, schedule, model, inputs, targets, on_gradients=lambda *part: parts.append(part))
-        assert result[1] == {}
-        return parts
+        own = [HandsOn(stage.weights, stage.name) for stage in model]
+        for stage in own:
+            stage.taken = []
+        _, gradients = run_schedule(comm, dualpipe(2, 4), own, inputs, targets)  # each stage is on both ranks
+        return gradients, [stage.taken for stage in own]
 
-    done = run(program, 3)
-    _, expected = serial(model, batch, target)
-    for rank, parts in enumerate(done.results):
-        assert [(stage, i) for stage, i, _ in parts] == [
-            (a.stage, a.microbatch) for a in schedule.actions[rank] if a.kind == "W"
-        ]
-        assert error(sum(g[f"w{rank}"] for _, _, g in parts), expected[f"w{rank}"]) <= 1e-12
-        assert max(held for _, held in done.timeline.held_by_name(rank)["new gradients"]) == 4 * 5 * 5 * 8
+    done = run(program, 2)
+    assert [gradients for gradients, _ in done.results] == [{}, {}]
+    assert "gradients" not in {transfer.label for transfer in done.timeline.transfers}
+    for number in range(2):
+        taken = [one for _, of_stages in done.results for one in of_stages[number]]
+        assert len(taken) == 4
+        assert error(sum(taken), expected[f"w{number}"]) <= 1e-12
 
 
 def test_the_loss_scale_multiplies_gradients_and_not_the_loss():

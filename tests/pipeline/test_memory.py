@@ -11,7 +11,6 @@ from parlab.pipeline import (
     MemoryLimit,
     best_schedule,
     gpipe,
-    improve,
     lower_bound,
     one_f_one_b,
     simulate,
@@ -20,6 +19,7 @@ from parlab.pipeline import (
     zb_auto,
 )
 from parlab.pipeline.costs import limit_tables
+from parlab.pipeline.search.local import improve
 
 THREE_OF_A_TENTH = MemoryLimit(0.3, 0.1)
 
@@ -87,7 +87,7 @@ def test_whole_numbers_and_fractions_are_compared_exactly():
 
 def test_a_search_that_starts_at_the_limit_keeps_to_it():
     start = zb_auto(3, 6, memory_limit=THREE_OF_A_TENTH, tries=0)
-    validate(improve(start, memory_limit=THREE_OF_A_TENTH, tries=30).schedule, THREE_OF_A_TENTH)
+    validate(improve(start, Costs(), THREE_OF_A_TENTH, 30, "longest_stage"), THREE_OF_A_TENTH)
 
 
 def test_limits_that_differ_by_rank_and_chunks_that_differ_by_stage_are_kept_on_the_v():

@@ -37,16 +37,17 @@ def test_equal_costs_divide_as_no_costs_do(layers, stages):
     assert partition(layers, stages, costs=[2.5] * layers) == partition(layers, stages)
 
 
-def test_a_head_of_two_layers_takes_two_layers_from_the_last_stage():
-    assert sizes(partition(10, 3, head=2)) == [4, 4, 2]
+def test_a_last_layer_that_costs_three_with_the_head_leaves_its_stage_two_layers():
+    assert sizes(partition(10, 3, [1] * 9 + [3])) == [4, 4, 2]
 
 
 def test_an_embedding_of_one_layer_and_a_head_of_three_leave_5_6_3():
-    assert sizes(partition(14, 3, embedding=1, head=3)) == [5, 6, 3]
+    assert sizes(partition(14, 3, [2] + [1] * 12 + [4])) == [5, 6, 3]
 
 
-def test_one_layer_carries_embedding_and_head():
-    assert partition(1, 1, embedding=3, head=4) == [range(1)]
+def test_a_cheaper_bottleneck_of_5_comes_before_a_smaller_sum_of_squares():
+    """[5, 5, 1] has 51, and [2, 3, 6] has 49."""
+    assert sizes(partition(4, 3, [2, 3, 5, 1])) == [2, 1, 1]
 
 
 @settings(max_examples=60)
@@ -54,16 +55,13 @@ def test_one_layer_carries_embedding_and_head():
 def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_sum_of_squares(data):
     costs = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
     stages = data.draw(st.integers(1, len(costs)))
-    embedding, head = data.draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
 
     def value(cuts):
-        loads = [embedding + costs[0], *costs[1:]]
-        loads[-1] += head
-        sums = [sum(loads[a:b]) for a, b in pairwise(cuts)]
+        sums = [sum(costs[a:b]) for a, b in pairwise(cuts)]
         return max(sums), sum(s * s for s in sums)
 
     best = min(value((0, *inner, len(costs))) for inner in combinations(range(1, len(costs)), stages - 1))
-    found = partition(len(costs), stages, costs, embedding=embedding, head=head)
+    found = partition(len(costs), stages, costs)
     assert value((*(stage.start for stage in found), len(costs))) == best
 
 
@@ -77,8 +75,6 @@ def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_s
         ((4, 2), {"costs": [1, 2, 3]}, "costs=\\[1, 2, 3\\]: a list of 4 numbers"),
         ((2, 2), {"costs": [1, -2]}, r"costs\[1\]=-2: must be a number, at least 0"),
         ((2, 2), {"costs": [1, float("nan")]}, r"costs\[1\]=nan: must be a number, at least 0"),
-        ((2, 2), {"head": float("inf")}, "head=inf: must be a number, at least 0 and finite"),
-        ((2, 2), {"embedding": -1}, "embedding=-1: must be a number, at least 0"),
     ],
 )
 def test_bad_input_is_refused(arguments, options, reason):

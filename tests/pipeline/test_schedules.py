@@ -233,6 +233,13 @@ def test_chunks_from_1():
             make(2, 4, 0)
 
 
+@pytest.mark.parametrize(("group", "makespan", "kept"), [(4, 28.5, 11), (5, 29.5, 12), (7, 33.5, 14), (8, 28.5, 15)])
+def test_a_last_group_of_fewer_than_p_4_makes_ranks_wait_and_each_more_in_a_row_keeps_a_chunk(group, makespan, kept):
+    """8 microbatches, 2 chunks of half a forward each; 4 + 4 and 8 waste (p - 1)(F + B)/v = 4.5."""
+    timeline = simulate(interleaved_one_f_one_b(4, 8, 2, group), Costs(0.5, 0.5, 0.5))
+    assert (timeline.makespan, timeline.peak_activations[0]) == (makespan, kept)
+
+
 def test_interleaving_needs_whole_groups_of_at_least_p():
     with pytest.raises(ValueError, match="group=4, m=9: microbatches go in whole groups of at least p=4"):
         interleaved_one_f_one_b(4, 9, 2)
@@ -240,5 +247,7 @@ def test_interleaving_needs_whole_groups_of_at_least_p():
         interleaved_one_f_one_b(4, 2, 2, group=1)
     with pytest.raises(ValueError, match="group=2, m=8"):
         interleaved_one_f_one_b(4, 8, 2, group=2)
+    with pytest.raises(ValueError, match="group=9, m=8"):
+        interleaved_one_f_one_b(4, 8, 2, group=9)
     with pytest.raises(ValueError, match="group=0"):
         interleaved_one_f_one_b(4, 8, 2, group=0)

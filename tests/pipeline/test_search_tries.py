@@ -6,13 +6,14 @@ import random
 
 import pytest
 
+from parlab.labs import by_a_pattern
 from parlab.pipeline import (
     Costs,
     best_schedule,
-    improve,
     lower_bound,
     simulate,
     v_min,
+    validate,
     zb_auto,
     zb_v,
 )
@@ -24,7 +25,11 @@ def units(limit, costs, tries=None):
 
 @pytest.mark.parametrize(
     ("transfer", "within"),
-    [(0, {2: 41, 3: 31, 4: 27}), (0.5, {2: 51, 3: 39, 4: 33}), (1, {2: 63, 3: 48, 4: 39})],
+    [
+        (0, {2: 41, 3: 31, 4: 27}),
+        pytest.param(0.5, {2: 51, 3: 39, 4: 33}, marks=pytest.mark.slow),
+        (1, {2: 63, 3: 48, 4: 39}),
+    ],
 )
 def test_the_search_takes_no_more_than_the_lesson_says_and_no_less_than_the_bound(transfer, within):
     costs = Costs(transfer=transfer)
@@ -32,13 +37,21 @@ def test_the_search_takes_no_more_than_the_lesson_says_and_no_less_than_the_boun
         assert lower_bound(4, 8, costs, memory_limit=limit) <= units(limit, costs) <= most
 
 
+def test_a_pattern_of_18_units_takes_79_within_4_where_4000_tries_of_the_search_find_95_and_the_bound_is_74():
+    pattern = by_a_pattern()
+    validate(pattern, 4)
+    timeline = simulate(pattern)
+    assert (timeline.makespan, max(timeline.peak_activations)) == (79, 4)
+    searched = zb_auto(8, 16, memory_limit=4, tries=4000, metric="makespan")
+    assert (lower_bound(8, 16, memory_limit=4), simulate(searched).makespan) == (74, 95)
+
+
+@pytest.mark.slow
 def test_after_1000_tries_the_search_stands_at_41_and_19_000_more_find_nothing():
-    start = zb_auto(4, 8, memory_limit=2, tries=0, metric="makespan")
-    times = improve(start, memory_limit=2, tries=20_000, metric="makespan").times
-    assert (times[0], min(times[:1001]), min(times)) == (51, 41, 41)
+    assert [units(2, Costs(), tries) for tries in (0, 1000, 20_000)] == [51, 41, 41]
 
 
-@pytest.mark.parametrize(("transfer", "ahead"), [(0.25, True), (0.5, True), (0.75, False), (1, False)])
+@pytest.mark.parametrize(("transfer", "ahead"), [(0.5, True), (0.75, False)])
 @pytest.mark.parametrize(("make", "room"), [(v_min, 2), (zb_v, 4)])
 def test_v_min_and_zb_v_are_ahead_of_straight_stages_up_to_half_and_behind_from_three_quarters_on(
     transfer, ahead, make, room

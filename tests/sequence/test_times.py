@@ -220,9 +220,9 @@ def test_where_each_level_has_a_port_the_crossing_leaves_early_and_the_whole_tur
 
 
 def test_no_other_step_of_a_turn_is_a_better_time_to_cross(monkeypatch):
-    """On 40 random clusters, with the crossing posted behind each of the four hops of a turn of five ranks."""
+    """On 12 random clusters, with the crossing posted behind each of the four hops of a turn of five ranks."""
     random, shape = np.random.default_rng(5), AttentionShape(S=40, H=4, G=2, D=4, itemsize=4)
-    for _ in range(40):
+    for _ in range(12):
         where = replace(cluster(random, 5), ports=1 if random.random() < 0.5 else "a level")
         best = method_times(shape, 10, where)["double ring"].picoseconds
         for hop in range(4):

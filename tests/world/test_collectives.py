@@ -27,7 +27,7 @@ ALL_REDUCES = ("ring", "recursive_doubling", "rabenseifner", "circulant", "hiera
 
 
 def nodes_of(g):
-    return Cluster("nodes", CLASSROOM.device, g, INTRA, INTER)
+    return Cluster("nodes", CLASSROOM.device, g, INTRA, INTER, ports="a level")
 
 
 def of_nodes(algorithm, g):
@@ -188,7 +188,8 @@ def test_values_equal_numpys_and_messages_bytes_and_time_those_of_the_papers(xp,
         length = int(np.prod(shape)) * (size if collective == "all_gather" else 1)
         inside, between = SENT[collective, algorithm](size, g, 8 * length // size)
         near = cluster.intra if of_nodes(algorithm, g) else LINK
-        time = sum(map(near.picoseconds, inside)) + sum(map(INTER.picoseconds, between))
+        times = sum(map(near.picoseconds, inside)), sum(map(INTER.picoseconds, between))
+        time = max(times) if algorithm == "rings" else sum(times)  # rings cross beside what stays inside
         count, nbytes = len(inside + between), sum(inside + between)
         assert counted(done) == ([count] * size, [nbytes] * size, time)
         cost = cost_of(collective, algorithm, size, length, g)

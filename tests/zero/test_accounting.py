@@ -34,7 +34,7 @@ def most(timeline, rank, name):
     return max((total for _, total in timeline.held_by_name(rank).get(name, [])), default=0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("size", [1, 3, 7])
 @pytest.mark.parametrize("stage", STAGES)
 def test_float16_state_is_16_psi_4_psi_12_psi_over_n_2_psi_14_psi_over_n_16_psi_over_n_to_the_byte(stage, size):
     timeline = timed(stage, size, start=model(dtype="float32"), **FLOAT16)
@@ -44,14 +44,13 @@ def test_float16_state_is_16_psi_4_psi_12_psi_over_n_2_psi_14_psi_over_n_16_psi_
     assert mean == pytest.approx(model_state_bytes(PSI, size, stage), rel=1e-15)
 
 
-@pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize(
     ("start", "dtype", "state"),
     [("float32", None, (4, 4, 8)), ("float64", None, (8, 8, 16)), ("float64", "float32", (4, 4, 24))],
 )
 @pytest.mark.parametrize("stage", STAGES)
-def test_other_books_of_bytes_a_parameter_are_kept_to_the_byte_too(stage, start, dtype, state, microbatches):
-    timeline = timed(stage, 3, microbatches=microbatches, start=model(dtype=start), dtype=dtype)
+def test_other_books_of_bytes_a_parameter_are_kept_to_the_byte_too(stage, start, dtype, state):
+    timeline = timed(stage, 3, microbatches=3, start=model(dtype=start), dtype=dtype)
     found = [state_bytes_held(timeline, rank) for rank in range(3)]
     assert found == [expected_state(stage, rank, 3, state) for rank in range(3)]
     total = sum(sum(held.values()) for held in found)

@@ -82,11 +82,10 @@ def test_gradients_in_float32_take_twice_as_long_and_cost_stage_0_most():
     assert [step_waiting(stage, 1.0, 2.0, 1.0, 2.0) for stage in range(4)] == [2.0, 0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("forward", [0.1, 0.5, 0.9, 1.0, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("reduction", [1.0, 2.0])
-def test_stage_1_never_waits_longer_than_stage_0(forward, reduction):
-    waits = [step_waiting(stage, forward, 2 * forward, 1.0, reduction) for stage in (0, 1)]
-    assert waits[1] <= waits[0]
+def test_stage_1_never_waits_longer_than_stage_0():
+    for forward, reduction in product((0.1, 0.5, 0.9, 1.0, 1.5, 2.0, 3.0), (1.0, 2.0)):
+        waits = [step_waiting(stage, forward, 2 * forward, 1.0, reduction) for stage in (0, 1)]
+        assert waits[1] <= waits[0]
 
 
 def test_a_kept_last_block_leaves_the_wait_for_the_block_before_at_the_turn(monkeypatch):

@@ -89,7 +89,7 @@ def test_what_only_moves_things_changes_no_bit_in_2_steps(options, tied):
     assert all(same_bits(trained(stage, SIZE, 2, tied=tied, **options), expected) for stage in stages)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(("stage", "option"), [(1, "overlap_gather"), (2, "overlap_gather"), (3, "keep_last_block")])
 def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_serial_and_change_no_bit(
     stage, option, size

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit
+from parlab.pipeline.costs import Costs, Limit
 from parlab.pipeline.schedule import Schedule
-from parlab.pipeline.search.bounds import check_search, lower_bound
+from parlab.pipeline.search.bounds import lower_bound
 from parlab.pipeline.search.weights import Filled, Filler, order_of, skeleton_of
 from parlab.pipeline.simulate import simulate
-from parlab.pipeline.validate import validate
 
 MOST_EAGER = 8
 MOST_TRIES = 5000  # with 4 ranks, 8 microbatches and room for 2 six seeds of six end at the same makespan
@@ -20,58 +19,28 @@ TRIED_ACTIONS = 320_000  # F's and I's in all tries together: about half a secon
 REACH = (-3, -2, -1, -1, 1, 1, 2, 3)
 
 
-@dataclass(frozen=True)
-class Search:
-    """The schedules that a search found, and its tries.
-
-    Attributes:
-        times: of each try, in the unit of the costs, by the metric of the search; infinite where it could not run.
-        better: the number of the try and the schedule, each time that one was better than all before it; the first is
-            the schedule from which the search began, as try 0.
-    """
-
-    times: list[float]
-    better: list[tuple[int, Schedule]]
-
-    @property
-    def schedule(self) -> Schedule:
-        """The best."""
-        return self.better[-1][1]
-
-
-def improve(
-    schedule: Schedule,
-    costs: Costs = UNIT_COSTS,
-    memory_limit: Limit = None,
-    *,
-    tries: int | None = None,
-    metric: str = "longest_stage",
-) -> Search:
+def improve(schedule: Schedule, costs: Costs, memory_limit: Limit, tries: int | None, metric: str) -> Schedule:
     """Local search from a schedule. In each try one F or I of a rank moves past a few others, or a rank squeezes more
     or fewer W's into gaps that are too small for them; then the W's are placed anew. A schedule that is no worse takes
     the place of the one before. The search ends early where `lower_bound` shows that nothing is better.
 
     Args:
+        schedule: with split backwards, within the memory limit.
         memory_limit, tries, metric: as of `zb_auto`.
 
-    Raises:
-        ValueError: a schedule that cannot run, does not keep to the limit, or has a full backward.
-
     >>> from parlab.pipeline import zb_h1
-    >>> search = improve(zb_h1(p=2, m=4), memory_limit=3)
-    >>> search.times[0], search.times[search.better[-1][0]]
+    >>> start = zb_h1(p=2, m=4)
+    >>> better = improve(start, Costs(), memory_limit=3, tries=100, metric="longest_stage")
+    >>> simulate(start).longest_stage, simulate(better).longest_stage
     (13, 12)
     """
-    check_search(costs, memory_limit, metric, tries)
-    validate(schedule, memory_limit)
-    costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
+    costs = replace(costs, pair=None)  # which order is best does not depend on it
     rows = skeleton_of(schedule.actions)
     filler = Filler(rows, costs, memory_limit)
     random_number = random.Random(0).random
     timeline = simulate(schedule, costs)
-    start = Filled([list(row) for row in schedule.actions], timeline.longest_stage, timeline.makespan)
+    best = Filled([list(row) for row in schedule.actions], timeline.longest_stage, timeline.makespan)
     order = order_of(metric)
-    times, better = [order(start)[0]], [(0, start)]
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
     if tries is None:
@@ -79,7 +48,6 @@ def improve(
     sizes = len(rows), schedule.num_microbatches
     least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):
-        best = better[-1][1]
         if order(best)[0] <= least:
             break
         rank = int(random_number() * len(rows))
@@ -91,14 +59,13 @@ def improve(
         else:
             rows[rank] = _moved(rows[rank], random_number(), random_number())
         filled = filler(rows, eager, patient=True)
-        times.append(order(filled)[0] if filled else math.inf)
         if filled is None or order(filled) > order(current):
             rows[rank], eager[rank] = before
             continue
         current = filled
         if order(filled) < order(best):
-            better.append((number, filled))
-    return Search(times, [(number, Schedule(filled.rows, schedule.name)) for number, filled in better])
+            best = filled
+    return Schedule(best.rows, schedule.name)
 
 
 def _moved(row: list[Action], which: float, how_far: float) -> list[Action]:

@@ -49,7 +49,7 @@ def zb_auto(
     """
     check_sizes(p=p, m=m)
     check_search(costs, memory_limit, metric, tries)
-    costs = replace(costs, pair=None, optimizer=None)  # neither changes which order is best
+    costs = replace(costs, pair=None)  # which order is best does not depend on it
     limits, activation, _ = limit_tables(memory_limit, p, p)
     fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
     if min(fits) < 1:
@@ -65,7 +65,7 @@ def zb_auto(
     known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if min(fits) >= min(keeps, m)]
     best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
     start = Schedule(best.ranks, name=title("ZB by search", p, m))
-    return improve(start, costs, memory_limit, tries=tries, metric=metric).schedule
+    return improve(start, costs, memory_limit, tries, metric)
 
 
 def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behind_full: int) -> tuple[int, ...]:

@@ -98,21 +98,15 @@ def one_f_one_b_v(p: int, m: int) -> Schedule:
 
 
 def v_controlled(
-    p: int,
-    m: int,
-    costs: Costs = UNIT_COSTS,
-    memory_limit: Limit = None,
-    *,
-    tries: int | None = None,
-    metric: str = "makespan",
+    p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit = None, *, tries: int | None = None
 ) -> Schedule:
     """The best on a V within a limit. It tries ZB-V, V-Half, V-Min and slower blocks, if they keep to the limit, each
-    moved left as far as the limit allows. The best of them for these costs is improved by local search.
+    moved left as far as the limit allows. The one with the least makespan is improved by local search.
 
     Args:
         costs: of a chunk, half of a rank's layers.
         memory_limit: chunks a rank, at least 2, or a `MemoryLimit` in bytes. None: no limit.
-        tries, metric: as of `zb_auto`.
+        tries: as of `zb_auto`.
 
     Raises:
         ValueError: a limit below two chunks: a microbatch keeps both of a rank's.
@@ -124,15 +118,15 @@ def v_controlled(
     [101, 59, 53, 51]
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, metric, tries)
+    check_search(costs, memory_limit, tries=tries)
     fits = _whole_chunks(memory_limit, p)
     if fits < 2:
         raise ValueError(
             f"memory_limit={memory_limit!r}: a rank must be able to keep two chunks, one of each of its stages"
         )
-    filled = [best_filled(Filler(rows, costs, memory_limit), [rows], metric) for rows in _blocks_within(p, m, fits)]
-    start = Schedule(min(filled, key=order_of(metric)).rows, name=title("V by search", p, m))
-    return improve(start, costs, memory_limit, tries=tries, metric=metric).schedule
+    filled = [best_filled(Filler(rows, costs, memory_limit), [rows], "makespan") for rows in _blocks_within(p, m, fits)]
+    start = Schedule(min(filled, key=order_of("makespan")).rows, name=title("V by search", p, m))
+    return improve(start, costs, memory_limit, tries, "makespan")
 
 
 def _timed(slots: Slots) -> Rows:

@@ -3,9 +3,6 @@
 A causal query sees all tokens before it, so later tokens cost more. In a packed sequence it sees no token before its
 document's start, so the work of a document grows with the square of its length. `documents` are the starts of the
 packed documents, rising from 0, and the end; else a ValueError.
-
-Sources: head and tail: Llama 3 (2024), section 3.3.2; longest first: Graham 1969, "Bounds on multiprocessing timing
-anomalies", which keeps the slowest rank below 4/3 of the best possible.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from parlab.arguments import amount, whole
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.arguments import list_like
 from parlab.sequence.layouts import checked_documents
-from parlab.sequence.splitting.chunks import Chunk, deal, even_stops, proportional_stops
+from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
 
 
 def causal_work(S: int) -> list[int]:
@@ -54,46 +51,6 @@ def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
     return deal(even_stops(work, min(ranks, len(work))), ranks)
 
 
-def head_tail(S: int, ranks: int) -> list[Chunk]:
-    """2P chunks, as equal as possible: rank r owns the r-th from the head and the r-th from the tail. Zigzag for any S.
-
-    >>> [chunk.rank for chunk in head_tail(16, ranks=4)]
-    [0, 1, 2, 3, 3, 2, 1, 0]
-    """
-    whole("S", S, least=1)
-    return per_document([0, S], ranks)
-
-
-def per_document(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """`head_tail` in each document by itself. Each document starts one rank later, so that the longer chunks, where 2P
-    does not divide its length, go to all ranks in turn.
-    """
-    list_like("documents", documents)
-    whole("ranks", ranks, least=1)
-    parts, stops, owners = 2 * ranks, [], []
-    for number, (start, stop) in enumerate(_documents(documents)):
-        stops += [start + end for end in proportional_stops(stop - start, [1] * parts)]
-        owners += [(min(part, parts - 1 - part) + number) % ranks for part in range(parts)]
-    return deal(stops, owners)
-
-
-def longest_first(documents: Sequence[int], ranks: int) -> list[Chunk]:
-    """Whole documents, the costliest first, each to the rank with the least work so far.
-
-    No attention crosses ranks, but one long document makes its rank the slowest.
-
-    >>> [chunk.rank for chunk in longest_first([0, 5, 9, 12, 15], ranks=2)]  # 15, 10, 6 and 6 pairs
-    [0, 1, 1, 0]
-    """
-    list_like("documents", documents)
-    whole("ranks", ranks, least=1)
-    loads, owners = [0] * ranks, {}
-    for start, stop in sorted(_documents(documents), key=lambda piece: piece[0] - piece[1]):
-        owners[stop] = loads.index(min(loads))
-        loads[owners[stop]] += (stop - start) * (stop - start + 1) // 2
-    return deal(sorted(owners), [owners[stop] for stop in sorted(owners)])
-
-
 def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> list[float]:
     """The work of each rank's own tokens, without its overlaps.
 
@@ -115,7 +72,7 @@ def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int)
 def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
     """The work of the slowest rank over the mean: 1 if all are equal, `ranks` if one rank has all of it.
 
-    >>> imbalance(head_tail(4096, 8), causal_work(4096), 8)
+    >>> round(imbalance(split_by_work(causal_work(4096), ranks=8), causal_work(4096), 8), 2)
     1.0
     """
     loads = loads_of(chunks, work, ranks)

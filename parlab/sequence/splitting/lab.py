@@ -37,20 +37,17 @@ class LabAttention(NamedTuple):
     sentences: list[int]  # where each sentence ends, in words
 
 
-def lab_attention(layer: int = 1, *, seed: int = 1) -> LabAttention:
-    """The lab's text, and the four attention maps in `layer` 0 or 1 of a Llama with two layers, one of five seeds.
+def lab_attention(*, seed: int = 1) -> LabAttention:
+    """The lab's text, and the four attention maps in the second layer of a Llama with two, of one of five seeds.
 
     >>> lab_attention().words[:4]
     ['The ', 'abbot ', 'of ', 'Orrin ']
     """
-    whole("layer", layer)
     whole("seed", seed)
-    if layer not in (0, 1):
-        raise ValueError(f"layer={layer!r}: the model has the layers 0 and 1")
     text = lab_text()
     words = words_of(text)
     xp = parlab.arrays.default_namespace()
-    weights = parlab.arrays.asarray(_maps(checked_seed(seed))[layer], xp, xp.float32)
+    weights = parlab.arrays.asarray(_maps(checked_seed(seed)), xp, xp.float32)
     word_at = dict(zip(accumulate(map(len, words)), range(1, len(words) + 1), strict=True))  # by its last character
     return LabAttention(words, text, weights, [word_at[end] for end in unit_ends(text)])
 
@@ -145,16 +142,15 @@ def _model(seed: int) -> Llama:
 
 
 @cache
-def _maps(seed: int) -> list[Array]:
-    """`[H, S, S]` of each layer, from the q, k and lse that its attention kept."""
-    model, maps = _model(seed), []
-    for cache_of_layer in model.chain.forward(_tokens(model))[1][1:-1]:
-        kept = cache_of_layer["attention"]
-        q, k, lse = kept.q[0, ...], kept.k[0, ...], kept.lse[0, ...]
-        xp = namespace(q)
-        scores = q @ xp.matrix_transpose(k) / math.sqrt(q.shape[-1])  # [H, S, S]
-        maps.append(xp.tril(xp.exp(xp.clip(scores - lse[..., None], max=0.0))))
-    return maps
+def _maps(seed: int) -> Array:
+    """`[H, S, S]` of the second layer, from the q, k and lse that its attention kept."""
+    model = _model(seed)
+    _, (_embedding, _first, second, _head) = model.chain.forward(_tokens(model))
+    kept = second["attention"]
+    q, k, lse = kept.q[0, ...], kept.k[0, ...], kept.lse[0, ...]
+    xp = namespace(q)
+    scores = q @ xp.matrix_transpose(k) / math.sqrt(q.shape[-1])  # [H, S, S]
+    return xp.tril(xp.exp(xp.clip(scores - lse[..., None], max=0.0)))
 
 
 def _losses(model: Llama, tokens: Array, start: int, stop: int) -> Array:

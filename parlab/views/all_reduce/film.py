@@ -58,11 +58,12 @@ def moves_of(shown: Timeline) -> list[Move]:
 def _labelled(shown: Timeline) -> list[Move]:
     """The messages with the pieces that their labels say, which are numbered in the group that sends them."""
     known = 2 <= shown.size <= MOST_RANKS and len({t.name for t in shown.transfers}) == 1
-    moves = [_move(t, shown.size) for t in shown.transfers] if known else []
+    moves = [move_of(t, shown.size) for t in shown.transfers] if known else []
     return [] if None in moves else [move for move in moves if move is not None]
 
 
-def _move(t: Transfer, size: int) -> Move | None:
+def move_of(t: Transfer, size: int) -> Move | None:
+    """The message with the pieces that its label names; None, if it names none."""
     label = LABEL.fullmatch(str(t.label))
     if label is None:
         return None

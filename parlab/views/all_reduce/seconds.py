@@ -19,11 +19,9 @@ from parlab.world.units import format_time
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LATENCY = DGX_A100.inter.latency
 BANDWIDTH = DGX_A100.inter.bandwidth
-LATENCIES = tuple(factor * LATENCY for factor in (0.25, 0.5, 1, 2, 4))
-SIZES = {"1 KiB": 1024, "14 GB": 14e9}  # of lesson 01
-SMALLEST, LARGEST = 128, 1e11  # bytes
-FASTEST, SLOWEST = 1e6, 2e13  # picoseconds
-TICKS = [10.0**power for power in range(3, 12, 2)]
+LATENCIES = (2.7e-6, 4.0e-6, LATENCY, 14e-6)  # NCCL's rings between nodes: LL, LL128, Simple to 2.17 and from 2.18 on
+SMALLEST, LARGEST = 1e4, 1e8  # bytes
+FASTEST, SLOWEST = 5e6, 1e11  # picoseconds
 
 
 class Way(NamedTuple):
@@ -55,7 +53,7 @@ def ways(ranks: int) -> dict[str, Way]:
 
 
 @checked(RULES | {"ranks": partial(among, choices=RANKS)})
-def all_reduce_seconds(ranks: int = 8, latency: float = LATENCY) -> Picture:
+def all_reduce_seconds(ranks: int = 64, latency: float = LATENCY) -> Picture:
     """Draw the time of each all-reduce against the bytes of the array, both logarithmic, on equal links of 25 GB/s.
 
     On the left a curve is flat, at its steps times the latency. On the right it climbs with the bytes that a rank
@@ -69,27 +67,23 @@ def all_reduce_seconds(ranks: int = 8, latency: float = LATENCY) -> Picture:
         ValueError: other ranks, or a negative latency.
 
     >>> all_reduce_seconds()
-    8 ranks: few steps win up to 576 kB, then few bytes
-                                steps    sends      1 KiB      14 GB
-    recursive doubling              3      3 n    28.9 µs     1.68 s
-    halving and doubling            6   1.75 n    57.7 µs     980 ms
-    NCCL's double tree, about       6      2 n    57.7 µs     1.12 s
-    ring                           14   1.75 n     134 µs     980 ms
+    64 ranks: few steps win up to 357 kB, then few bytes
+                                steps    sends      10 kB     100 MB
+    recursive doubling              6      6 n    60.0 µs    24.1 ms
+    halving and doubling           12   1.97 n     116 µs    7.99 ms
+    NCCL's double tree, about      12      2 n     116 µs    8.12 ms
+    ring                          126   1.97 n    1.21 ms    9.08 ms
     """
     shown, crossing = ways(ranks), crosses_at(ranks, latency)
     headline = f"{ranks} ranks: few steps win up to {_bytes(crossing)}, then few bytes"
     if not SMALLEST < crossing < LARGEST:
         headline = f"{ranks} ranks: {'few steps win at every size' if crossing > SMALLEST else 'few bytes win'}"
     figure, axes = plot([headline, *_table(shown, latency)], 5.2, headline, left=1.0, right=0.9, top=1.05)
-    bytes_: Any = {"ends": (SMALLEST, LARGEST), "ticks": TICKS, "says": _bytes}
+    bytes_: Any = {"ends": (SMALLEST, LARGEST), "ticks": [10.0**power for power in range(4, 9)], "says": _bytes}
     scale(axes.xaxis, "bytes of the array, on every rank", log=10, grid=True, **bytes_)
-    times = [10.0**power for power in range(6, 14)]
+    times = [10.0**power for power in range(7, 12)]
     scale(axes.yaxis, "time", ends=(FASTEST, SLOWEST), log=10, ticks=times, says=short_time, grid=True)
     nbytes = np.geomspace(SMALLEST, LARGEST, 121)
-    paper = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1}  # no line crosses the words
-    for name, at in SIZES.items():
-        axes.axvline(at, color=theme.GRID, linewidth=6, zorder=0, gid=f"size {name}")
-        marks.word(axes, at, SLOWEST / 1.25, name, ha="center", va="top", bbox=paper)
     looks = {name: curve(way.look.color, way.look.dashes) for name, way in shown.items()}
     looks["rabenseifner"] |= {
         "linestyle": "solid",
@@ -102,8 +96,10 @@ def all_reduce_seconds(ranks: int = 8, latency: float = LATENCY) -> Picture:
         meets = _picoseconds(shown["rabenseifner"], crossing, latency)
         diamond: Any = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 1.8, "zorder": 5}
         axes.plot([crossing], [meets], "D", color=theme.INK, gid="crossing", **diamond)
-    marks.word(axes, 6e3, FASTEST * 2, "flat: steps · α", ha="left", va="bottom")
-    marks.word(axes, 3e7, FASTEST * 50, "slope: bytes sent · β", ha="left", va="bottom")
+    above = max(_picoseconds(way, SMALLEST, latency) for way in shown.values())
+    below = min(_picoseconds(way, LARGEST / 5, latency) for way in shown.values())
+    marks.word(axes, 1.2 * SMALLEST, max(1.25 * above, FASTEST), "flat: steps · α", ha="left", va="bottom")
+    marks.word(axes, LARGEST / 5, below / 1.3, "slope: bytes sent · β", ha="left", va="top")
     sends = list(dict.fromkeys(f"{s:.3g} n" for s in sorted((way.sends for way in shown.values()), reverse=True)))
     ends = _picoseconds(shown["rabenseifner"], LARGEST, latency)
     marks.word(axes, LARGEST * 1.4, ends, "\n".join(sends), ha="left")
@@ -112,8 +108,8 @@ def all_reduce_seconds(ranks: int = 8, latency: float = LATENCY) -> Picture:
 
 
 def explore_all_reduce_seconds() -> Explorer:
-    """Sliders for `all_reduce_seconds`: the ranks and the latency."""
-    controls = {"ranks": steps("ranks", RANKS, 8)}
+    """Sliders for `all_reduce_seconds`: the ranks, from 4 on, and the latency."""
+    controls = {"ranks": steps("ranks", RANKS[1:], 64)}
     labels = [(short_time(round(value * 1e12)), value) for value in LATENCIES]
     controls["latency"] = steps("latency α", labels, LATENCY)
     return Explorer("explore_all_reduce_seconds", controls, all_reduce_seconds)
@@ -139,8 +135,8 @@ def _bytes(nbytes: float) -> str:
 
 
 def _table(shown: dict[str, Way], latency: float) -> list[str]:
-    rows = [f"{'':25}{'steps':>8}{'sends':>9}" + "".join(f"{name:>11}" for name in SIZES)]
+    rows = [f"{'':25}{'steps':>8}{'sends':>9}" + "".join(f"{name:>11}" for name in ("10 kB", "100 MB"))]
     for way in shown.values():
-        times = [format_time(round(_picoseconds(way, nbytes, latency))) for nbytes in SIZES.values()]
+        times = [format_time(round(_picoseconds(way, nbytes, latency))) for nbytes in (SMALLEST, LARGEST)]
         rows.append(f"{way.look.name:25}{way.steps:8}{f'{way.sends:.3g} n':>9}" + "".join(f"{t:>11}" for t in times))
     return rows

@@ -104,7 +104,7 @@ def frontier(
     """
     whole("p", p, 2)
     whole("m", m, 1)
-    costs = replace(costs or Costs(), pair=None, optimizer=None)
+    costs = replace(costs or Costs(), pair=None)
     if any(isinstance(cost, Sequence) for cost in vars(costs).values()):
         raise ValueError(f"costs={costs!r}: must be the same for all stages here")
     points = _chosen(schedules, p, m, costs)

@@ -22,7 +22,7 @@ from typing import Any
 from parlab.world.clock.trace import Trace
 from parlab.world.cluster import A_LEVEL, Cluster, picoseconds
 from parlab.world.engines.log import AWAIT, COMPUTE, ENTER, HOLD, POST_RECEIVE, SIGNAL, WAIT
-from parlab.world.timeline import Timeline, columns_of
+from parlab.world.timeline import Columns, Timeline, columns_of
 
 Printed = tuple[int, int, str]  # time, rank, text
 
@@ -32,131 +32,158 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
 
     A run that failed is replayed as far as it came. A rank that never moves again waits until the end.
     """
-    size, ranks, src, dst, nbytes, kept = trace.size, trace.ranks, trace.src, trace.dst, trace.nbytes, trace.kept
-    count = len(src)
-    transfer_time = _transfer_times(trace, cluster)
+    clock = _Clock(trace, cluster)
+    while clock.events:
+        free = clock.complete()
+        ready: list[int] = []
+        for task in free:  # grows when a collective is complete, or a signal raised
+            clock.continue_task(task, free, ready)
+        clock.start(ready)
+    return clock.timeline(), sorted(clock.prints, key=lambda printed: printed[:2])
 
-    programs = [iter(program) for program in trace.programs]  # of each task; the first `size` are the ranks'
-    tasks = len(programs)
-    posted = bytearray(count)  # how many ends of each message are posted
-    ready_at = [-1] * count
-    start_at = [-1] * count
-    end_at = [-1] * count
-    sender_task = [-1] * count  # the task that waits for the message, at either end
-    receiver_task = [-1] * count
-    stands: list[tuple[int, int, int] | None] = [None] * tasks  # since when a task waits, and in which (code, row)
-    entered: list[list[int]] = [[] for _ in trace.collectives]
-    raised = bytearray(trace.signals)
-    awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
-    held: list[list[tuple[int, int, str]]] = [[] for _ in range(size)]
-    prints: list[Printed] = []
-    computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
-    compute_ranks, compute_starts, compute_ends, compute_names = computes
-    stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
 
-    ports = _Ports(trace, cluster)
-    events = [(0, ~task) for task in range(tasks)]  # (time, message that ends) or (time, ~task that runs on)
-    now = 0
+class _Clock:
+    """The state of all messages and tasks at one instant, `now`, and a method for each thing that an instant has."""
 
-    while events:
-        now = events[0][0]
-        free: list[int] = []  # tasks that run on now
-        ready: list[int] = []  # messages whose second end is posted at this instant
+    def __init__(self, trace: Trace, cluster: Cluster) -> None:
+        count, tasks = len(trace.src), len(trace.programs)
+        self.trace, self.cluster = trace, cluster
+        self.transfer_time = _transfer_times(trace, cluster)
+        self.programs = [iter(program) for program in trace.programs]  # of each task; the first `size` are the ranks'
+        self.posted = bytearray(count)  # how many ends of each message are posted
+        self.ready_at, self.start_at, self.end_at = [-1] * count, [-1] * count, [-1] * count
+        self.sender_task, self.receiver_task = [-1] * count, [-1] * count  # that wait for the message, at either end
+        self.stands: list[tuple[int, int, int] | None] = [None] * tasks  # since when a task waits: in which (code, row)
+        self.entered: list[list[int]] = [[] for _ in trace.collectives]
+        self.raised = bytearray(trace.signals)
+        self.awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
+        self.held: list[list[tuple[int, int, str]]] = [[] for _ in range(trace.size)]
+        self.prints: list[Printed] = []
+        self.computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
+        self.stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
+        self.ports = _Ports(trace, cluster)
+        self.events = [(0, ~task) for task in range(tasks)]  # (time, message that ends) or (time, ~task that runs on)
+        self.now = 0
+
+    def complete(self) -> list[int]:
+        """Go to the next instant, and complete its messages. Returns the tasks that continue now."""
+        events, trace = self.events, self.trace
+        now = self.now = events[0][0]
+        free = []
         while events and events[0][0] == now:
             message = heappop(events)[1]
             if message < 0:
                 free.append(~message)
                 continue
-            end_at[message] = now
-            ports.release(message)
-            if kept[message]:
-                held[src[message]].append((now, -kept[message], "sent"))
-            if sender_task[message] >= 0:
-                free.append(sender_task[message])
-            if receiver_task[message] >= 0:
-                free.append(receiver_task[message])
+            self.end_at[message] = now
+            self.ports.release(message)
+            if trace.kept[message]:
+                self.held[trace.src[message]].append((now, -trace.kept[message], "sent"))
+            if self.sender_task[message] >= 0:
+                free.append(self.sender_task[message])
+            if self.receiver_task[message] >= 0:
+                free.append(self.receiver_task[message])
+        return free
 
-        for task in free:  # grows when a collective is complete, or a signal raised
-            rank = ranks[task]
-            mine = held[rank]
-            stood = stands[task]
-            if stood is not None:
-                stands[task] = None
-                if task < size and now > stood[0]:
-                    stops.append((rank, now, *stood))
-            for code, row in programs[task]:
-                if code <= POST_RECEIVE:  # of either end
-                    if code == POST_RECEIVE:
-                        if nbytes[row]:
-                            mine.append((now, nbytes[row], "received"))
-                    elif kept[row]:
-                        mine.append((now, kept[row], "sent"))
-                    posted[row] += 1
-                    if posted[row] == 2:
-                        ready_at[row] = now
-                        ready.append(row)
-                elif code == WAIT:
-                    if end_at[row] < 0:
-                        if src[row] == rank:
-                            sender_task[row] = task
-                        else:
-                            receiver_task[row] = task
-                        stands[task] = (now, code, row)
-                        break
-                elif code == COMPUTE:
-                    name, flops, moved, seconds = row
-                    if seconds is None:
-                        seconds = cluster.device_of(rank).seconds(flops, moved)
-                    end = now + picoseconds(seconds)
-                    compute_ranks.append(rank)
-                    compute_starts.append(now)
-                    compute_ends.append(end)
-                    compute_names.append(name)
-                    if end > now:
-                        heappush(events, (end, ~task))
-                        break
-                elif code == ENTER:
-                    if not trace.collectives[row].joint:
-                        continue
-                    members = entered[row]
-                    members.append(task)
-                    stands[task] = (now, code, row)
-                    if len(members) == len(trace.collectives[row].members):
-                        free.extend(members)
-                    break
-                elif code == HOLD:
-                    name, change = row
-                    mine.append((now, change, name))
-                elif code == SIGNAL:
-                    raised[row] = 1
-                    free.extend(awaiting[row])
-                elif code == AWAIT:
-                    if not raised[row]:
-                        awaiting[row].append(task)
-                        stands[task] = (now, code, row)
-                        break
-                else:
-                    prints.append((now, rank, row))
+    def continue_task(self, task: int, free: list[int], ready: list[int]) -> None:
+        """Run a task until it waits or computes.
 
-        for message in ports.start(ready, now):
-            start_at[message] = now
-            heappush(events, (now + transfer_time[message], message))
+        Args:
+            free: tasks that continue at this instant; those that this one wakes are added.
+            ready: messages whose second end is posted at this instant; added here.
+        """
+        trace, now, posted, end_at = self.trace, self.now, self.posted, self.end_at
+        rank = trace.ranks[task]
+        held = self.held[rank]
+        stood = self.stands[task]
+        if stood is not None:
+            self.stands[task] = None
+            if task < trace.size and now > stood[0]:
+                self.stops.append((rank, now, *stood))
+        for code, row in self.programs[task]:
+            if code <= POST_RECEIVE:  # of either end
+                if code == POST_RECEIVE:
+                    if trace.nbytes[row]:
+                        held.append((now, trace.nbytes[row], "received"))
+                elif trace.kept[row]:
+                    held.append((now, trace.kept[row], "sent"))
+                posted[row] += 1
+                if posted[row] == 2:
+                    self.ready_at[row] = now
+                    ready.append(row)
+            elif code == WAIT:
+                if end_at[row] < 0:
+                    waiting = self.sender_task if trace.src[row] == rank else self.receiver_task
+                    waiting[row] = task
+                    self.stands[task] = (now, code, row)
+                    return
+            elif code == COMPUTE:
+                if self._compute(task, *row):
+                    return
+            elif code == ENTER:
+                if not trace.collectives[row].joint:
+                    continue
+                members = self.entered[row]
+                members.append(task)
+                self.stands[task] = (now, code, row)
+                if len(members) == len(trace.collectives[row].members):
+                    free.extend(members)
+                return
+            elif code == HOLD:
+                name, change = row
+                held.append((now, change, name))
+            elif code == SIGNAL:
+                self.raised[row] = 1
+                free.extend(self.awaiting[row])
+            elif code == AWAIT:
+                if not self.raised[row]:
+                    self.awaiting[row].append(task)
+                    self.stands[task] = (now, code, row)
+                    return
+            else:
+                self.prints.append((now, rank, row))
 
-    for rank, stood in enumerate(stands[:size]):
-        if stood is not None and now > stood[0]:
-            stops.append((rank, now, *stood))
-    passed = [message for message in range(count) if end_at[message] >= 0]
-    transfers = (src, dst, nbytes, ready_at, start_at, end_at, trace.names, trace.labels)
-    timeline = Timeline(
-        size,
-        now,
-        computes=computes,
-        transfers=transfers if len(passed) == count else tuple([column[row] for row in passed] for column in transfers),
-        waits=lambda: columns_of([_wait(trace, entered, ready_at, *stop) for stop in stops], 6),
-        held=held,
-        cluster=cluster.name,
-    )
-    return timeline, sorted(prints, key=lambda printed: printed[:2])
+    def _compute(self, task: int, name: str, flops: float, moved: float, seconds: float | None) -> bool:
+        """Begin a computation; returns whether it takes time."""
+        rank = self.trace.ranks[task]
+        if seconds is None:
+            seconds = self.cluster.device_of(rank).seconds(flops, moved)
+        end = self.now + picoseconds(seconds)
+        ranks, starts, ends, names = self.computes
+        ranks.append(rank)
+        starts.append(self.now)
+        ends.append(end)
+        names.append(name)
+        if end > self.now:
+            heappush(self.events, (end, ~task))
+        return end > self.now
+
+    def start(self, ready: list[int]) -> None:
+        """Start the messages whose ports are free."""
+        for message in self.ports.start(ready, self.now):
+            self.start_at[message] = self.now
+            heappush(self.events, (self.now + self.transfer_time[message], message))
+
+    def timeline(self) -> Timeline:
+        """The timeline, when nothing is left to happen."""
+        trace, stops = self.trace, self.stops
+        for rank, stood in enumerate(self.stands[: trace.size]):
+            if stood is not None and self.now > stood[0]:
+                stops.append((rank, self.now, *stood))
+        times = self.ready_at, self.start_at, self.end_at
+        transfers: Columns = (trace.src, trace.dst, trace.nbytes, *times, trace.names, trace.labels)
+        passed = [message for message, end in enumerate(self.end_at) if end >= 0]
+        if len(passed) < len(self.end_at):
+            transfers = tuple([column[row] for row in passed] for column in transfers)
+        return Timeline(
+            trace.size,
+            self.now,
+            computes=self.computes,
+            transfers=transfers,
+            waits=lambda: columns_of([_wait(trace, self.entered, self.ready_at, *stop) for stop in stops], 6),
+            held=self.held,
+            cluster=self.cluster.name,
+        )
 
 
 def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:

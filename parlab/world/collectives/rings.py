@@ -5,8 +5,8 @@ One ring through all ranks leaves a node through one rank's card, and the cards 
 (mod g), and leaves to place j of the next node. So every rank is where one of the rings crosses. Each ring all-reduces
 its own 1/g of the data, as `parlab.world.collectives.ring` does, with the ranks numbered along this ring.
 
-A step of all rings takes g turns. In turn t the rank at place p sends on ring p + 1 + t and receives on ring p + t
-(mod g): in turn 0 all ranks cross between nodes, in the others none does.
+In a step a rank sends and receives a piece on every ring: it posts all of them, then waits for all. On g − 1 rings they
+stay inside the node, and on one they cross.
 
 Source: NVIDIA, NCCL, src/graph/rings.cc: a channel is a ring that enters and leaves a node at cards of its own.
 """
@@ -28,6 +28,10 @@ class RingPlace(NamedTuple):
     after: int  # the rank that it sends to
     pieces: list[slice]  # of the ring's part of the array, one a position
 
+    def piece(self, back: int) -> slice:
+        """The piece of the rank that stands `back` positions before this one."""
+        return self.pieces[(self.position - back) % len(self.pieces)]
+
 
 def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int) -> Array:
     """Each ring: a reduce-scatter, then an all-gather, of its part of the data.
@@ -39,17 +43,23 @@ def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int)
     parts = pieces_of(piece_sizes(total.shape[0], ranks_per_node))
     rings = [ring_place(comm.rank, comm.size, ring, part, ranks_per_node) for ring, part in enumerate(parts)]
     for step in range(comm.size - 1):
-        for sending, receiving in _turns(comm.rank, rings):
-            sent = sending.pieces[(sending.position - step - 1) % comm.size]
-            received = receiving.pieces[(receiving.position - step - 2) % comm.size]
-            arrived = comm.sendrecv(total[sent], sending.after, receiving.before, total[received])
+        for received, arrived in _shift(comm, total, rings, step + 1):
             total[received] = combine(total[received], arrived)
     for step in range(comm.size - 1):
-        for sending, receiving in _turns(comm.rank, rings):
-            sent = sending.pieces[(sending.position - step) % comm.size]
-            received = receiving.pieces[(receiving.position - step - 1) % comm.size]
-            total[received] = comm.sendrecv(total[sent], sending.after, receiving.before, total[received])
+        for received, arrived in _shift(comm, total, rings, step):
+            total[received] = arrived
     return namespace(x).reshape(total, x.shape)
+
+
+def _shift(comm: Any, total: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
+    """On all rings at once, send `piece(back)`; returns the pieces that came, `piece(back + 1)`, after their places."""
+    received = [ring.piece(back + 1) for ring in rings]
+    incoming = [comm.irecv(ring.before, total[place]) for ring, place in zip(rings, received, strict=True)]
+    outgoing = [comm.isend(total[ring.piece(back)], ring.after) for ring in rings]
+    arrived = [request.wait() for request in incoming]
+    for request in outgoing:
+        request.wait()
+    return list(zip(received, arrived, strict=True))
 
 
 def ring_place(rank: int, size: int, ring: int, part: slice, ranks_per_node: int) -> RingPlace:
@@ -68,19 +78,12 @@ def ring_place(rank: int, size: int, ring: int, part: slice, ranks_per_node: int
     )
 
 
-def _turns(rank: int, rings: list[RingPlace]) -> list[tuple[RingPlace, RingPlace]]:
-    """In each turn of a step, the ring on which a rank sends, and the one on which it receives."""
-    g = len(rings)
-    return [(rings[(rank + 1 + turn) % g], rings[(rank + turn) % g]) for turn in range(g)]
-
-
 def rings_all_reduce_cost(size: int, length: int, itemsize: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
-    """2(P − 1)(α' + mβ' + (g − 1)(α + mβ)), m = n/gP, where gP divides the length; else the longest piece's time.
+    """2(P − 1) max(α' + mβ', (g − 1)(α + mβ)), m = n/gP, where gP divides the length; else the longest piece's time.
 
-    That is the time on one port a rank. With a port a level a step's crossing runs beside its turns inside.
+    In a node with a port a level, the message that crosses passes beside the g − 1 that stay inside.
     """
     g = ranks_per_node
-    crossing = inter if size > g else intra
     parts = pieces_of(piece_sizes(length, g))
     messages, nbytes, between = [], [], []
     for rank in range(size):
@@ -90,7 +93,8 @@ def rings_all_reduce_cost(size: int, length: int, itemsize: int, ranks_per_node:
         nbytes.append(sum(sent))
         between.append(sent[crosses] if size > g else 0)
     longest = itemsize * max(piece.stop - piece.start for piece in ring_place(0, size, 0, parts[0], g).pieces)
-    time = 2 * (size - 1) * (crossing.picoseconds(longest) + (g - 1) * intra.picoseconds(longest))
+    inside, crossing = intra.picoseconds(longest), inter.picoseconds(longest)
+    time = 2 * (size - 1) * (max(crossing, (g - 1) * inside) if size > g else g * inside)
     return Cost(messages, nbytes, time, between)
 
 

@@ -28,15 +28,22 @@ def test_the_double_tree_takes_2_log2_p_latencies_and_sends_2_n():
     assert drawn == pytest.approx(1e12 * (8 * 9.6e-6 + 2 * nbytes / 25e9), rel=1e-9)
 
 
-def test_two_ranks_send_1_n_in_a_double_tree_and_14_gb_take_0_56_s():
+def test_two_ranks_send_1_n_in_a_double_tree_and_100_mb_take_4_02_ms():
     rows = {line[:25].strip(): line.split() for line in str(views.all_reduce_seconds(2)).splitlines()[2:]}
-    assert rows["NCCL's double tree, about"][-6:] == ["1", "n", "19.2", "µs", "560", "ms"]
+    assert rows["NCCL's double tree, about"][-6:] == ["1", "n", "19.6", "µs", "4.02", "ms"]
 
 
 @pytest.mark.parametrize(("ranks", "sends"), [(2, "1 n"), (8, "3 n\n2 n\n1.75 n"), (1024, "10 n\n2 n")])
 def test_at_the_curves_ends_stand_the_bytes_that_they_send(ranks, sends):
     (axes,) = views.all_reduce_seconds(ranks).axes
     assert sends in [text.get_text() for text in axes.texts]
+
+
+def test_the_crossing_of_64_ranks_is_357_kb_with_9_6_us_and_100_kb_with_2_7():
+    """6α + 6nβ = 12α + 126/64 nβ."""
+    assert crosses_at(64, 9.6e-6) == pytest.approx(6 / (6 - 126 / 64) * 9.6e-6 * 25e9)
+    assert crosses_at(64, 9.6e-6) == pytest.approx(357e3, rel=1e-2)
+    assert crosses_at(64, 2.7e-6) == pytest.approx(100e3, rel=1e-2)
 
 
 def test_the_crossing_of_8_ranks_is_576_kb_and_goes_with_the_latency():
@@ -50,10 +57,10 @@ def test_the_crossing_of_8_ranks_is_576_kb_and_goes_with_the_latency():
         assert y == pytest.approx(all_reduce_time(name, 8, np.array([x]), Cluster.uniform(LATENCY, BANDWIDTH))[0])
 
 
-def test_1_kib_on_1024_ranks_takes_19_6_ms_in_a_ring_and_0_19_in_a_tree():
+def test_10_kb_on_1024_ranks_take_19_6_ms_in_a_ring_and_0_19_in_a_tree():
     rows = {line[:25].strip(): line.split() for line in str(views.all_reduce_seconds(1024)).splitlines()[2:]}
     assert rows["ring"][-4:-2] == ["19.6", "ms"]
-    assert rows["NCCL's double tree, about"][-4:-2] == ["192", "µs"]
+    assert rows["NCCL's double tree, about"][-4:-2] == ["193", "µs"]
 
 
 def test_two_ranks_have_no_crossing_and_without_latency_few_bytes_win():

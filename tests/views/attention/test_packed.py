@@ -12,8 +12,8 @@ from parlab.nn import LlamaConfig
 from parlab.plan import GPT_22B, LLAMA_405B
 from parlab.sequence import (
     MEMORY_LEVELS,
+    Chunk,
     causal_work,
-    head_tail,
     lab_attention,
     level_bytes,
     level_flops,
@@ -74,7 +74,8 @@ def test_what_cannot_be_drawn_is_refused(call, said):
 
 def test_bars_are_the_loads_and_the_slowest_rank_has_1_87_times_the_mean_in_8_equal_chunks():
     work = causal_work(4096)
-    ways = {"equal": split_equal(4096, 512, ranks=8), "head and tail": head_tail(4096, 8)}
+    halves = [Chunk(i, min(i, 15 - i), 256 * i, 256 * (i + 1)) for i in range(16)]  # rank r: the r-th from either end
+    ways = {"equal": split_equal(4096, 512, ranks=8), "head and tail": halves}
     loads = {name: loads_of(chunks, work, 8) for name, chunks in ways.items()}
     figure = views.work_loads(loads)
     assert [right for _, right, *_ in boxes(figure, "work")] == [*loads["equal"], *loads["head and tail"]]
