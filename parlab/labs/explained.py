@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -28,7 +29,12 @@ def explained(error: BaseException, call: str) -> str:
     return f"raised {type(error).__name__}{text}{where}"
 
 
-LIBRARIES = (str(Path(__file__).parents[1]), *{sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")})
+ZIPPED = [place for place in sys.path if place.endswith(".zip")]  # the standard library, in a browser
+LIBRARIES = (
+    str(Path(__file__).parents[1]),
+    *{sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")},
+    *ZIPPED,
+)
 
 
 def learners(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
