@@ -35,7 +35,7 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.experts import ep_times_too_large, mean_gradient
+from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import closer, two_arguments
 from parlab.labs.job import (
     busiest_port,
@@ -230,6 +230,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "EXPERT_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
@@ -273,6 +274,7 @@ __all__ = [
     "seven_losses",
     "seven_trainers",
     "summary",
+    "thirty_steps",
     "to_blame",
     "tokens_on",
     "tokens_that_hide",

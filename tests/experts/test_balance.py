@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ SOURCE = MarkovSource()
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
 EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.3}
 CONFIG = MixtralConfig(vocab_size=SOURCE.vocab_size, **SIZES, **EXPERTS)
+SMALL = replace(CONFIG, initializer_range=0.02)  # the weights of lesson 10
 
 
 def trained(comm, seed, bias_rate, steps=60):
