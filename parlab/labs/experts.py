@@ -165,7 +165,9 @@ def _likely_mixture(
 
     with_2 = _answers(own_x[np.arange(flat.size) // 2 % len(own_x)], flat, weights)
     mistakes = {
-        "a 2 is written in where k belongs: k is chosen.shape[1]": summed(with_2 * by_pair) if k != 2 else np.nan,
+        "the token of pair p is p // k, where k is chosen.shape[1], and not always 2": (
+            summed(with_2 * by_pair) if k != 2 else np.nan
+        ),
         "the gates are in it twice: on the way there and on the way back": summed(answers * by_pair**2),
         "the gates are missing": summed(answers),
         "rows are sorted by rank and not by expert: an expert reads its neighbour's rows": _mixed(
