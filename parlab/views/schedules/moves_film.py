@@ -115,9 +115,9 @@ def moves_film(
                 film.draw(strip, number or None, number + STAYS if number < last else None)
     if names:
         film.draw(word(34, height - LANE / 2, "kept"))
-        for number, room in enumerate(rooms):
-            mark = _room(room, max(rooms), height - LANE / 2)
-            film.draw(mark, number or None, number + STAYS if number < last else None)
+        for number, most_kept in enumerate(rooms):
+            row = _room(most_kept, max(rooms), height - LANE / 2)
+            film.draw(row, number or None, number + STAYS if number < last else None)
     starts = [_starts(one) for one in shown]
     uncut = [(action, at) for action, at in starts[0].items() if cut and action.kind == "B"]
     if cut:
