@@ -36,7 +36,7 @@ from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.experts import ep_times_too_large, mean_gradient
+from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
     busiest_port,
@@ -235,6 +235,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "EXPERT_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
@@ -287,6 +288,7 @@ __all__ = [
     "seven_trainers",
     "sixteen_stages",
     "summary",
+    "thirty_steps",
     "three_arguments",
     "three_blocks",
     "to_blame",

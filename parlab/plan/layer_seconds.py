@@ -35,11 +35,11 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     else:
         products += [_products(machine, case, E, model.up_columns / tp), _products(machine, case, M / tp, E)]
     forward, inputs, weights = map(sum, zip(*products, strict=True))
-    if (
-        model.fused_attention
-    ):  # bytes: norms 4E, residuals 6E each; SwiGLU reads two columns, writes one; rotary of q, k
+    if model.fused_attention:
+        # Bytes: norms 4E, residuals 6E each; SwiGLU reads two columns, writes one; rotary of q, k
         touched = n * (20 * E / work.token_ranks + 6 * M / tp + 4 * (queries + keys)) / machine.memory
-    else:  # bytes: norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
+    else:
+        # Bytes: norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
         touched = n * (22 * E / work.token_ranks + 4 * M / tp) / machine.memory
     # Two all-reduces each way (Shoeybi et al. 2019). With sequence parallelism all-gathers and reduce-scatters send as
     # many bytes, and the backward has two more all-gathers (Korthikanti et al. 2022). Software that hides them sends dX

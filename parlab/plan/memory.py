@@ -25,8 +25,8 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     layers = stages.chunk_layers * layout.chunks
     kept, kept_input = kept_of_layer(case, layout.recompute), case.work.input_bytes / case.work.token_ranks
     # Ranks that share the state that a stage of ZeRO shards
-    over = [np.where(layout.zero >= stage, case.sharding.ranks, 1) for stage in range(4)]
-    over_experts = [np.where(layout.zero >= stage, case.sharding.expert_ranks, 1) for stage in range(4)]
+    over = [np.where(layout.zero >= stage, case.sharding.shards, 1) for stage in range(4)]
+    over_experts = [np.where(layout.zero >= stage, case.sharding.expert_shards, 1) for stage in range(4)]
     working, logits = _working_bytes(case, kept), _logits(case)
     fullest: dict[str, Column] = {}
     for rank, fewer, params in stages.ranks:

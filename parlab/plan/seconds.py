@@ -55,7 +55,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
 def _optimizer(machine: Machine, case: Case, params: Column, experts: Column) -> Column:
     """Seconds of the update of a rank's shard, on the device or in the host."""
     cut = case.layout.zero > 0
-    shard = params / np.where(cut, case.sharding.ranks, 1) + experts / np.where(cut, case.sharding.expert_ranks, 1)
+    shard = params / np.where(cut, case.sharding.shards, 1) + experts / np.where(cut, case.sharding.expert_shards, 1)
     on_host = 2 * case.itemsize * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
     return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory)
 
@@ -89,9 +89,9 @@ def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column,
 
     def travels(itemsize: int) -> Column:
         """Seconds of a reduce-scatter or an all-gather of all parameters of a rank."""
-        seconds = machine.ring(itemsize * params, zero.ranks, together)
+        seconds = machine.ring(itemsize * params, zero.shards, together)
         if case.model.num_experts:
-            seconds = seconds + machine.ring(itemsize * experts, zero.expert_ranks, _experts_together(machine, case))
+            seconds = seconds + machine.ring(itemsize * experts, zero.expert_shards, _experts_together(machine, case))
         return seconds
 
     gradient, weight = travels(case.gradient_bytes), travels(case.state.weight)

@@ -1,4 +1,4 @@
-"""ZeRO's ranks and passes: among how many ranks a state is cut, and how often all gradients and weights travel.
+"""ZeRO's shards and passes: among how many ranks a state is cut, and how often all gradients and weights travel.
 
 Source: Rajbhandari et al. 2020, "ZeRO". With several microbatches a step: the Llama team 2024, "The Llama 3 herd of
 models", section 3.3.2 (groups of microbatches); `parlab.zero.elements_sent` counts the passes.
@@ -19,7 +19,7 @@ class Sharding(NamedTuple):
     """The ranks that cut a state, and its passes in a step.
 
     Fields:
-        ranks, expert_ranks: over which ZeRO shards a parameter, and an expert's.
+        shards, expert_shards: into how many ZeRO cuts a parameter, and an expert's.
         whole_gradients: ZeRO keeps them whole until the step ends.
         gathered_once: ZeRO-3 gathers weights once for all microbatches.
         reductions: how often a gradient is reduced in a step.
@@ -28,8 +28,8 @@ class Sharding(NamedTuple):
         one_by_one: a layer's gradients leave before the next layer's come; else those of a chunk are summed first.
     """
 
-    ranks: Column
-    expert_ranks: Column
+    shards: Column
+    expert_shards: Column
     whole_gradients: Column
     gathered_once: Column
     reductions: Column

@@ -20,7 +20,7 @@ def sent_bytes(case: Case) -> dict[str, Column]:
 
 def _all_microbatches(case: Case) -> Column:
     """For each of them all ranks of a tensor-parallel group send."""
-    return case.pipeline.microbatches * case.sharding.ranks
+    return case.pipeline.microbatches * case.layout.dp * case.layout.cp
 
 
 def _tensor_bytes(case: Case) -> Column:
@@ -53,7 +53,7 @@ def _pipeline_bytes(case: Case) -> Column:
     hops = 2 * (layout.pp * layout.chunks - 1)
     summed = np.where(layout.pp == 1, 0, 2 * _tied_table(case) * case.itemsize)
     sent = _all_microbatches(case) * hops * case.work.input_bytes * layout.tp / case.work.token_ranks
-    return sent + case.sharding.ranks * summed
+    return sent + case.layout.dp * case.layout.cp * summed
 
 
 def _data_bytes(case: Case) -> Column:
@@ -67,8 +67,8 @@ def _data_bytes(case: Case) -> Column:
     opened = np.where(zero.whole_gradients, 0, gradient * zero.reductions) + 2 * weight * zero.backward_gathers
     both = _tied_table(case) * np.where(case.layout.pp == 1, opened, -2 * gradient * (zero.reductions - 1))
     of_experts = case.model.num_layers * case.stages.layer_expert_params * passes
-    experts = (zero.expert_ranks - 1) * case.layout.ep * t * of_experts
-    return (zero.ranks - 1) * (t * case.stages.params * passes + both) + experts
+    experts = (zero.expert_shards - 1) * case.layout.ep * t * of_experts
+    return (zero.shards - 1) * (t * case.stages.params * passes + both) + experts
 
 
 def _tied_table(case: Case) -> int:

@@ -89,7 +89,7 @@ def _draw(figure: Picture, named: dict[str, Estimate]) -> tuple[Axes, Axes]:
     held.set_xlim(0, ROOM * LARGEST)
     left, right = held.get_position().intervalx
     place = left + (right - left) * MEMORY / 2**30 / (ROOM * LARGEST)
-    write(figure, theme.WIDTH * place, TOP - 0.2, "80 GB", theme.SMALL, ha="center")
+    write(figure, theme.WIDTH * place, TOP - 0.2, f"limit: {MEMORY / 2**30:.1f} GiB", theme.SMALL, ha="center")
     return time, held
 
 

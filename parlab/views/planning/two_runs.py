@@ -58,7 +58,7 @@ def two_runs(headline: str = "", schedule: str = "looped_bfs") -> Picture:
     for row, total in enumerate(totals):
         marks.word(axes, 2, row, f"{total:.1f} GiB", gid="sum", weight="bold", size=theme.TEXT)
     axes.axvline(CARD, gid="device", **BOUND)
-    write(figure, left + width * CARD / AXIS, top - 0.27, "80 GB card", theme.TEXT, ha="center")
+    write(figure, left + width * CARD / AXIS, top - 0.27, f"the card: {CARD} GiB", theme.TEXT, ha="center")
     key(figure, 0.15, 0.62, colors["activations"], "activations")
     key(figure, 1.35, 0.62, colors["all else"], "weights, gradients and all else")
     return figure
@@ -76,7 +76,7 @@ def _order(group: int) -> ScheduleTimeline:
 
 
 @checked({"microbatches": partial(whole, least=1)})
-def dial(microbatches: int = 16) -> Picture:
+def dial(microbatches: int = MICROBATCHES) -> Picture:
     """Draw what the fullest stage of Meta's 8192 GPUs keeps during a step, and its bill, with N microbatches in a row.
 
     The planner's bill of N = 16 holds the activations of as many chunks as the simulated order keeps. Its seconds are
@@ -124,11 +124,11 @@ def dial(microbatches: int = 16) -> Picture:
         over = [marks.Interval(CARD, activations + rest)]
         marks.frames(held, "too large", over, [0], (-0.36, 0.36), theme.ALARM, hatch="///", zorder=5)
     held.axvline(CARD, gid="device", **BOUND)
-    write(figure, 0.9 + 8.3 * CARD / AXIS, 2.72, "80 GB card", theme.SMALL, ha="center")
+    write(figure, 0.9 + 8.3 * CARD / AXIS, 2.72, f"the card: {CARD} GiB", theme.SMALL, ha="center")
     return figure
 
 
 def explore_dial() -> Explorer:
-    """A slider for `dial`: N, the microbatches that pass a chunk in a row."""
-    controls = {"microbatches": steps("N in a row", list(range(RUN.pp, MICROBATCHES + 1)), RUN.pp)}
+    """A slider for `dial`: N, the microbatches that pass a chunk in a row, from all of them down."""
+    controls = {"microbatches": steps("N in a row", list(range(RUN.pp, MICROBATCHES + 1)), MICROBATCHES)}
     return Explorer("explore_dial", controls, dial)

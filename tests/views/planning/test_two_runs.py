@@ -4,9 +4,11 @@ import pytest
 
 from parlab import views
 from parlab.pipeline import interleaved_one_f_one_b, looped_bfs, simulate
-from parlab.plan import validation
+from parlab.plan import LLAMA_405B, estimate, validation
 from parlab.views.planning.refuted import held_over_planned
-from parlab.views.planning.two_runs import meta_run
+from parlab.views.planning.two_runs import CARD, RUN, STEP, meta_run
+from parlab.world import DGX_H100
+from parlab.zero import StateBytes
 from tests.views.drawn import artists, boxes, check_text, title
 
 GIB = 2**30
@@ -37,10 +39,11 @@ def test_each_microbatch_more_in_a_row_costs_3_5_gib_and_between_16_and_32_the_s
     check_text(figure)
 
 
-def test_the_slider_begins_at_16_and_ends_at_32():
+def test_the_slider_begins_at_32_where_the_planner_is_wrong_and_ends_at_16():
     widget = views.explore_dial()
-    widget.controls["microbatches"].value = 32
     assert title(widget.figure).startswith("N = 32")
+    widget.controls["microbatches"].value = 16
+    assert title(widget.figure).startswith("N = 16")
     with pytest.raises(ValueError, match="microbatches=15: must be from 16 to 32"):
         views.dial(15)
 
@@ -66,6 +69,26 @@ def test_only_135_gib_is_refuted_if_runs_hold_0_91_to_1_29_of_their_plans():
     (bar,) = artists(figure, "some")
     assert list(bar.get_xdata()) == pytest.approx([84.8 * end for end in held_over_planned()])
     check_text(figure)
+
+
+def test_float32_sums_make_whole_gradients_88_8_gib_which_the_card_refutes_by_1_gib():
+    """Llama team 2024, section 3.3.2: gradients of several microbatches are summed in float32."""
+    named = {"bf16": 2, "float32": 4}
+    layout = RUN.but(dp=64, zero=1)
+    found = {
+        name: estimate(LLAMA_405B, DGX_H100, layout, state=StateBytes(2, size, 12), **STEP).total_bytes / GIB
+        for name, size in named.items()
+    }
+    assert found == pytest.approx({"bf16": 82.9, "float32": 88.8}, abs=0.05)
+    low, _ = held_over_planned()
+    assert [gib * low for gib in found.values()] == pytest.approx([75.4, 80.8], abs=0.05)
+    assert title(views.refuted(found)) == "A card of 79.6 GiB refutes 1 of 2 plans"
+
+
+def test_by_the_runs_with_a_pipeline_alone_no_plan_would_be_left():
+    held = [row.published / row.predicted for row in validation() if row.family == "torchtitan, table 6 (pp 8)"]
+    assert min(held) == pytest.approx(1.14, abs=0.005)
+    assert 77.8 * min(held) > CARD
 
 
 @pytest.mark.parametrize(("plans", "said"), [({}, "plans="), ({"a": 0}, "a=0")])
