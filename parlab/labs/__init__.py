@@ -33,7 +33,15 @@ from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
-from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
+from parlab.labs.checked_models import (
+    MESH_GUESSES,
+    ends_lower,
+    many_models,
+    noise_of_losses,
+    right_number,
+    seven_losses,
+    seven_trainers,
+)
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import ep_times_too_large, mean_gradient
 from parlab.labs.frontier import closer, two_arguments
@@ -48,6 +56,7 @@ from parlab.labs.job import (
     rings_at_once,
 )
 from parlab.labs.limits import checks_by_limit
+from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
@@ -230,9 +239,11 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "MESH_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
+    "added_for_a_norm",
     "arrays_of_step",
     "attends",
     "balance_by",
@@ -244,6 +255,7 @@ __all__ = [
     "closer",
     "collective_table",
     "dealt",
+    "ends_lower",
     "first_buffer",
     "gathered_ahead",
     "gigabytes",
@@ -256,6 +268,7 @@ __all__ = [
     "mean_gradient",
     "mlp_step",
     "naive_all_reduce",
+    "noise_of_losses",
     "passes",
     "patient",
     "posted_ahead",

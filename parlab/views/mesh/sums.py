@@ -19,7 +19,12 @@ RANKS = 8
 KINDS = ("cut", "norm", "K/V", "tied")  # of weights
 SHARE = 1 / AXES["dp"]  # of each gradient in the mean over data
 BITS = {"dp": 4, "data": 4, "pp": 2, "ends": 2, "tp": 1, "cp": 0, "model": 3, "comm": 7}  # of a rank's number, by group
-COPIES = {"cut": "data", "norm": "data tp", "K/V": "data tp", "tied": "data ends"}  # the ranks that hold the same weight
+COPIES = {
+    "cut": "data",
+    "norm": "data tp",
+    "K/V": "data tp",
+    "tied": "data ends",
+}  # the same weight
 REASONS = {
     ("cut", "data"): "Cut: the ranks of data saw other tokens. They add.",
     ("norm", "tp"): "Norm: the ranks of tp normed other tokens. They add.",
