@@ -58,7 +58,7 @@ def rounded(arithmetic: str) -> Iterator[None]:
         return lambda a, b: to(combine(a, b))
 
     rounding = {linear: linear_rounded, linear_backward_input: backward_input_rounded, combiner: combiner_rounded}
-    changed = {(silent_bugs, "_model"): model}
+    changed: dict[tuple[Any, str], Any] = {(silent_bugs, "_model"): model}
     changed[sys.modules["parlab.nn.linear"], "as_rows"] = lambda x: to(as_rows(x))  # the operands
     for module in [module for name, module in sys.modules.items() if name.startswith("parlab.")]:
         for old, new in rounding.items():
