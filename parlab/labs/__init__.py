@@ -26,6 +26,7 @@ from parlab.labs import (
     session,
     silent_bugs,
     tensor,
+    tensor_mlp,
     zero,
     zero_prefetch,
 )
@@ -43,8 +44,8 @@ from parlab.labs.checked_models import (
     seven_trainers,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.experts import ep_times_too_large, mean_gradient
-from parlab.labs.frontier import closer, two_arguments
+from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
+from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
     busiest_port,
     collective_table,
@@ -55,9 +56,11 @@ from parlab.labs.job import (
     ring_table,
     rings_at_once,
 )
+from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.limits import checks_by_limit
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
@@ -74,9 +77,10 @@ from parlab.labs.ring_clock import (
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
+from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
-from parlab.labs.zero_step import passes, zero_step
+from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
 
 ROOMS = (
     ranks,
@@ -87,6 +91,7 @@ ROOMS = (
     long_sequences,
     pipeline,
     frontier,
+    tensor_mlp,
     tensor,
     zero,
     zero_prefetch,
@@ -239,6 +244,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 
 __all__ = [
     "EXERCISES",
+    "EXPERT_GUESSES",
     "MESH_GUESSES",
     "RING_GUESSES",
     "Exercise",
@@ -251,24 +257,32 @@ __all__ = [
     "bare_block",
     "block_step",
     "busiest_port",
+    "by_a_pattern",
     "check",
     "closer",
     "collective_table",
+    "copies_alike",
     "dealt",
     "ends_lower",
     "first_buffer",
+    "forget_kv_sum",
+    "forgotten_place",
     "gathered_ahead",
     "gigabytes",
     "gradient_job",
     "h100s",
     "hint",
     "in_turn",
+    "kept_of_405b",
     "load",
     "many_models",
     "mean_gradient",
+    "mlp_run",
     "mlp_step",
     "naive_all_reduce",
     "noise_of_losses",
+    "on_rank_0",
+    "one_update",
     "passes",
     "patient",
     "posted_ahead",
@@ -285,11 +299,15 @@ __all__ = [
     "score",
     "seven_losses",
     "seven_trainers",
+    "sixteen_stages",
     "summary",
+    "thirty_steps",
+    "three_arguments",
+    "three_blocks",
     "to_blame",
     "tokens_on",
     "tokens_that_hide",
-    "two_arguments",
+    "units_kept",
     "yours",
     "zero_step",
     "zigzag_ring",

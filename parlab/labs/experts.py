@@ -8,17 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import instance
+from parlab.arguments import flag, instance
 from parlab.experts.costs import dropped_share
 from parlab.labs.counts import ITEMSIZE, bytes_sent, messages, ranks_in_words
 from parlab.labs.difference import apart, brief, difference, likely, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
+from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
-from parlab.world import Comm
+from parlab.train.step import TrainResult
+from parlab.world import Comm, run
 
 TOLERANCE = 1e-12
+EXPERT_GUESSES = {  # the usual wrong guesses of lesson 10, and the reasoning that leads there
+    "experts travel": (7.0, "each GPU sends its four experts once"),
+    "units": (10.0, "40 rows on four ranks"),
+    "64 GPUs": (64.0, "64 times the GPUs"),
+    "copies": (7.0, "8 experts, of which one in 8 is at home"),
+}
 
 
 # Dispatch and combine
@@ -46,7 +54,15 @@ class MixtureCase:
 
 
 HIDDEN = 3
-RAISED = {  # by what an error says: what is behind it where the layer on one rank was taken over as it was
+RAISED = {  # by what an error says: what is behind it
+    "out of bounds for axis 0 with size": "order numbers pairs, and x has one row a token: the token of pair p is "
+    "p // k, x[order // k]",
+    "which has the experts": "an expert answers on its own rank: rows travel to it, and expert_of_each(comm, table) "
+    "numbers those that came",
+    "whole numbers are needed, how many rows": "table[comm.rank] and table[:, comm.rank] are [rank, which of its "
+    "experts]: sum(axis=1) adds up over experts",
+    "entered different collectives: rank 0 calls all_gather(int64": "np.bincount(..., minlength=num_experts) counts "
+    "experts that nobody chose, too",
     "boolean index did not match": "other rows came than this rank's pairs; the expert of each row that came is "
     "expert_of_each(comm, table)",
     "could not be broadcast to indexing result": "the answers lie where the experts are; as many come back as left by "
@@ -84,8 +100,13 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
         else:
             come = {int((chosen // case.own == rank).sum()) for rank in range(P)} - {T, T * k}
             back = any(f"adds up to {T * k}, and {rows} rows are given" in str(wrong) for rows in come)
+            there = any(f"adds up to {rows}, and {T * k} rows are given" in str(wrong) for rows in come)
             raised = [(cause, said in str(wrong)) for said, cause in RAISED.items()]
-            wrong.args += tuple(likely([*raised, ("on the way back sent and received change places", back)]))
+            turned = [
+                ("on the way back sent and received change places", back),
+                ("on the way there table[comm.rank] is sent, and table[:, comm.rank] comes", there),
+            ]
+            wrong.args += tuple(likely([*raised, *turned]))
         raise
     for rank, found in enumerate(done.results):
         right = _mixed(x[rank], chosen[rank], gates[rank], weights)
@@ -142,7 +163,11 @@ def _likely_mixture(
     def summed(weighed: Any) -> Any:
         return weighed.reshape(*own.shape, HIDDEN).sum(axis=1)
 
+    with_2 = _answers(own_x[np.arange(flat.size) // 2 % len(own_x)], flat, weights)
     mistakes = {
+        "the token of pair p is p // k, where k is chosen.shape[1], and not always 2": (
+            summed(with_2 * by_pair) if k != 2 else np.nan
+        ),
         "the gates are in it twice: on the way there and on the way back": summed(answers * by_pair**2),
         "the gates are missing": summed(answers),
         "rows are sorted by rank and not by expert: an expert reads its neighbour's rows": _mixed(
@@ -374,6 +399,35 @@ def ep_times_too_large(trainer: Trainer) -> None:
             gradients.shard = lambda summed=summed, ep=ep: ep * summed()
 
 
+def thirty_steps(*, bug: bool) -> list[TrainResult]:
+    """Train a small Mixtral for 30 steps on two ranks that share its experts: loss and norm of each step.
+
+    Args:
+        bug: the gradients of experts are twice too large, see `ep_times_too_large`.
+
+    Raises:
+        ValueError: `bug` is no bool.
+
+    >>> thirty_steps(bug=True)[0].norm > thirty_steps(bug=False)[0].norm
+    True
+    """
+    flag("bug", bug)
+    source = MarkovSource()  # letters, a little predictable
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "initializer_range": 0.3}
+    config = MixtralConfig(vocab_size=source.vocab_size, **sizes, **experts)  # type: ignore[arg-type]
+
+    def program(comm: Comm) -> list[TrainResult]:
+        model = Mixtral.random(config, seed=2, dtype="float64", xp=np)
+        trainer = Trainer(Mesh(comm, dp=2, ep=2), model, AdamW(lr=1e-2), zero=2)
+        if bug:
+            ep_times_too_large(trainer)
+        batches = [source.batch(step, batch_size=8, length=32, xp=np) for step in range(30)]
+        return [trainer.step(*batch) for batch in batches]
+
+    return run(program, 2).results[0]
+
+
 def _try_mean_gradient(trial: Trial, case: ExpertMeshCase) -> list[str]:
     draw = np.random.default_rng([case.seed, case.dp, case.cp, case.ep])
     drawn = draw.integers(-9, 10, size=(2, case.size, 4)).astype(float)  # [expert or not, rank, 4]
@@ -422,8 +476,9 @@ def _likely_mean(found: Any, own: Any, rank: int, of_expert: bool, case: ExpertM
             "the mean over a part of mesh.data: every rank of it has this weight": alike.mean(axis=0),
         }
     those = "mesh.edp, the ranks with this expert" if of_expert else "mesh.data, whose ranks all have this weight"
+    if len(alike) > 1 or not of_expert:
+        causes["nothing was summed"] = own[rank]
     causes |= {
-        "nothing was summed": own[rank],
         f"divided, and nothing was summed: the sum is over {those}, and all_reduce returns it": own[rank] / case.size,
         "divide by the number of ranks of dp and cp": alike.sum(axis=0) if of_expert else everyone,
     }

@@ -44,8 +44,9 @@ def patient(
     stall: float = STALL,
     message: float = MESSAGE,
     also: Mapping[int, int] | None = None,
+    always: bool = False,
 ) -> Run:
-    """Run `program(comm, x, work)` on eight ranks, of which one stalls in one of its works.
+    """Run `program(comm, x, work)` on eight ranks, of which one stalls in one of its works, or in all.
 
     Work on a piece x takes 8 ms.
 
@@ -57,6 +58,7 @@ def patient(
         message: for how many seconds a piece travels.
         also: other ranks that stall for as long: {rank: in which of its eight works, from 1}. The patient's own rank,
             named here, stalls in this work instead.
+        always: the patient's rank stalls in each of its works.
 
     Raises:
         ValueError: a program that cannot be called, a number or a stall below 0, a message that takes no time, or a
@@ -78,7 +80,7 @@ def patient(
     works = [count() for _ in range(RANKS)]
 
     def work(comm: Comm, piece: Any) -> Any:
-        late = next(works[comm.rank]) == stalls.get(comm.rank)
+        late = next(works[comm.rank]) == stalls.get(comm.rank) or (always and comm.rank == culprit)
         with comm.compute("work", seconds=WORK + stall * late):
             return piece + 1
 

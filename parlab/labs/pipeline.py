@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, takewhile
@@ -18,16 +18,22 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.nn.config import LlamaConfig
+from parlab.nn.formulas import block_kept_bytes, block_waiting_bytes
 from parlab.nn.llama import Llama
+from parlab.nn.published import LLAMA_405B
 from parlab.pipeline import (
     Action,
     Costs,
     Schedule,
     ScheduleTimeline,
+    gpipe,
+    interleaved_one_f_one_b,
+    naive,
     one_f_one_b,
     run_schedule,
     simulate,
     validate,
+    zb_h1,
 )
 from parlab.world import run
 from parlab.world.units import several
@@ -53,6 +59,39 @@ def listing(p: int, m: int) -> Schedule:
     *others, last = one_f_one_b(p, m).actions
     renumbered = [action._replace(microbatch=action.microbatch + (action.kind == "F")) for action in last]
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
+
+
+def sixteen_stages(schedule: Callable[[int, int], Schedule], costs: Costs, m: int) -> dict[str, ScheduleTimeline]:
+    """A pipeline of 16 stages with m microbatches in five ways, of which 1F1B is `schedule(p, m)`.
+
+    Args:
+        costs: of a stage; with 8 chunks each takes an eighth, and its message as long as a stage's.
+
+    >>> ran = sixteen_stages(one_f_one_b, Costs(1, 0.99, 0.72, transfer=0.006), m=32)
+    >>> {name: round(16 * (1 - one.bubble_fraction()), 1) for name, one in ran.items()}
+    {'one at a time': 1.0, 'GPipe': 10.9, '1F1B': 10.8, 'ZB-H1': 13.1, '8 chunks': 14.9}
+    """
+    ways = {"one at a time": naive, "GPipe": gpipe, "1F1B": schedule, "ZB-H1": zb_h1}
+    ran = {name: simulate(make(16, m), costs) for name, make in ways.items()}
+    times: list[Any] = [costs.forward, costs.backward_input, costs.backward_weight]
+    f, i, w = (time / 8 for time in times)
+    of_chunk = Costs(f, i, w, costs.transfer)
+    return ran | {"8 chunks": simulate(interleaved_one_f_one_b(16, m, chunks=8), of_chunk)}
+
+
+def kept_of_405b() -> tuple[float, float]:
+    """Bytes that a GPU keeps of a text of 8192 tokens in 8 layers of Llama 3 405B, which eight GPUs share: until I, and
+    from I to W.
+
+    Until I the outputs of both norms and the product in the MLP are not kept, for they are cheap to make anew. A W
+    needs them as inputs.
+
+    >>> [round(nbytes / 1e9, 2) for nbytes in kept_of_405b()]
+    [2.86, 4.26]
+    """
+    kept = block_kept_bytes(LLAMA_405B, B=1, S=8192, itemsize=2)
+    anew = sum(kept[place] for place in ("attention.x", "mlp.x", "mlp.hidden"))
+    return sum(kept.values()) - anew, sum(block_waiting_bytes(LLAMA_405B, B=1, S=8192, itemsize=2).values())
 
 
 def _draw(random: np.random.Generator, size: int) -> Case:

@@ -131,7 +131,7 @@ def _weights_too_early(zero: int, stage: int) -> bool:
 def _try_memory(trial: Trial, case: MemoryCase) -> list[str]:
     result = trial.called(*vars(case).values())
     _compare(result, case.nbytes(), "bytes", case.mistakes())
-    return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank; we take {80e9 / 2**30:.1f} as usable"]
+    return [f"{case.nbytes() / 2**30:.1f} GiB on the fullest rank"]
 
 
 def _draw_held(random: np.random.Generator, size: int) -> MemoryCase:

@@ -239,7 +239,12 @@ def _try_buffering(trial: Trial, case: Case) -> list[str]:
     x, P, (rows, columns) = case.inputs(), case.size, case.shape
     done = trial.ran(trial.answer, P, per_rank(x))
     whole = np.concatenate(x)
-    check_results(done, x, [whole[max(0, rank * rows - 1) : (rank + 1) * rows + 1] for rank in range(P)])
+    check_results(
+        done,
+        x,
+        [whole[max(0, rank * rows - 1) : (rank + 1) * rows + 1] for rank in range(P)],
+        mistakes=_wrong_rows(x),
+    )
     neighbours = min(2, P - 1)
     return [
         messages(done).check(
@@ -248,8 +253,9 @@ def _try_buffering(trial: Trial, case: Case) -> list[str]:
         steps(done, NO_PORTS).check(
             "2",
             2,
-            "there is no deadlock, but a chain: each rank waits for the one before it, so the chain grows with P; "
-            "let all ranks send to the right at the same time, then to the left",
+            "there is no deadlock, but a chain: either each rank waits for the one before it, so it grows with P, or a "
+            "rank serves its neighbours one after the other; let all ranks send to the right at the same time, then to "
+            "the left",
             limit=True,
         ),
         bytes_sent(done).check(
@@ -259,6 +265,32 @@ def _try_buffering(trial: Trial, case: Case) -> list[str]:
             limit=True,
         ),
     ]
+
+
+def _wrong_rows(x: list[Any]) -> dict[str, list[Any]]:
+    """After each of the usual mistakes, by its cause: the array of every rank."""
+    last = len(x) - 1
+
+    def around(above: int, below: int) -> list[tuple[Any, Any]]:
+        """Row `above` of the strip above each rank, and row `below` of the one below; empty at the ends."""
+        return [
+            (x[rank - 1][above:][:1] if rank > 0 else mine[:0], x[rank + 1][below:][:1] if rank < last else mine[:0])
+            for rank, mine in enumerate(x)
+        ]
+
+    ring = [(x[rank - 1][-1:], x[(rank + 1) % len(x)][:1]) for rank in range(len(x))]
+    near, far = around(-1, 0), around(0, -1)
+    return {
+        "a rank sends the far row: the first row belongs to the rank above, the last row to the rank below": [
+            np.concatenate([above, mine, below]) for (above, below), mine in zip(far, x, strict=True)
+        ],
+        "the row above and the row below are in each other's place": [
+            np.concatenate([below, mine, above]) for (above, below), mine in zip(near, x, strict=True)
+        ],
+        "the plate is no ring: the top rank has no row above, and the bottom rank none below": [
+            np.concatenate([above, mine, below]) for (above, below), mine in zip(ring, x, strict=True)
+        ],
+    }
 
 
 def borders(comm: Comm, x: Any) -> Any:

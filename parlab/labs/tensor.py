@@ -1,4 +1,4 @@
-"""The exercises of notebook 05, tensor sharding."""
+"""The exercises of notebook 05 on a block and on the loss, and how their results are compared."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ from parlab.world import Comm, Run, per_rank, run
 PREFIX = "model.layers.0"
 TOLERANCE = 1e-10  # of the largest entry
 SUMMED = "it is summed over the ranks: a rank has all of the gradient of its own slices, and sends nothing"
+FORGOTTEN = "*copy* is forgotten: what comes back through the columns is a partial sum; sum {} before the norm reads it"
+AFTER = (
+    "the sum stands behind the norm's backward: this is linear, so what it passes on comes out right, but the gradient "
+    "of the norm's own weights does not; sum {} before the norm reads it"
+)
+PLACES = {"post_attention_layernorm.weight": "dm, at 6←,", "input_layernorm.weight": "da, at 2←,"}  # the lesson's
 SMALL = 1e-6  # the least value of a largest entry: far from the largest logit a rank's softmax may be 0
 
 
@@ -74,17 +80,28 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     without_dh = {"dh is missing: dx is dh plus what comes back through attention": dx - _dh(config, weights, x, dy)}
     of_shards = [shard_weights(config, {**weights, **of_block}, rank, case.size) for rank in range(case.size)]
     for rank, result in enumerate(done.results):
-        _check_form(rank, result, 3, "(y, dx, gradients)")
+        check_form(rank, result, 3, "(y, dx, gradients)")
         found_y, found_dx, found = result
         own = of_shards[rank]
-        _compare(rank, "y", found_y, y, case.size, mistakes)
+        compare(rank, "y", found_y, y, case.size, mistakes)
         for name in reversed(of_block):
             if not isinstance(found, dict) or name not in found:
                 raise Wrong(f"rank {rank} returned no gradient of {name}")
-            summed_too = {SUMMED: sum(of[name] for of in of_shards)} if "proj" in name else {}  # norms are not cut
-            what = f"the gradient of {name.removeprefix(PREFIX + '.')}"
-            _compare(rank, what, found[name], own[name], case.size, summed_too)
-        _compare(rank, "dx", found_dx, dx, case.size, without_dh)
+            short = name.removeprefix(PREFIX + ".")
+            if alike(found[name], own[name]):
+                known = {}
+            elif short in PLACES:  # norms are not cut
+                of_dh = f"{PREFIX}.self_attn.o_proj.weight"  # right if dh is, the sum behind the MLP's norm
+                later = {
+                    "post_attention_layernorm.weight": alike(found.get(of_dh), own[of_dh]),
+                    "input_layernorm.weight": alike(found_dx, dx),
+                }
+                cause = (AFTER if later[short] else FORGOTTEN).format(PLACES[short])
+                known = {cause: _norms_of_partial_sums(config, owned, x, dy)[rank][short]}
+            else:
+                known = {SUMMED: sum(of[name] for of in of_shards)}
+            compare(rank, f"the gradient of {short}", found[name], own[name], case.size, known)
+        compare(rank, "dx", found_dx, dx, case.size, without_dh)
         if changed := [name for name, array in of_blocks[rank].items() if not np.array_equal(array, owned[rank][name])]:
             raise Wrong(
                 f"rank {rank}: it changed the weights {changed[0]}: a step forward and backward only reads them"
@@ -95,7 +112,7 @@ def _try_block(trial: Trial, case: BlockCase) -> list[str]:
     ]
     sent = traffic(calls, case.size).nbytes
     formula = "4 all-reduces of B·S·E, and those of k and v where G < t"
-    return _counted(done, sent, formula, ", or sum twice what one earlier sum would settle (dm or da, before its norm)")
+    return counted(done, sent, formula, ", or sum twice what one earlier sum would settle (dm or da, before its norm)")
 
 
 def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> dict[str, Any]:
@@ -118,6 +135,23 @@ def _wrong_outputs(config: LlamaConfig, weights: Weights, x: Any, size: int) -> 
         "h is missing: y is h plus the sum of m": (1, 0, 1),
     }
     return {cause: run(one_rank, 1, *how).results[0] for cause, how in times.items()}
+
+
+def _norms_of_partial_sums(config: LlamaConfig, owned: list[dict[str, Any]], x: Any, dy: Any) -> list[dict[str, Any]]:
+    """The gradients of each rank's two norms if they read this rank's own dm and da, and all else is right."""
+
+    def step(comm: Comm) -> dict[str, Any]:
+        block = bare_block(comm, config, owned[comm.rank])
+        a, norm_1 = block.attention_norm.forward(x)
+        a, attention = block.attention.forward(a)
+        m, norm_2 = block.mlp_norm.forward(x + comm.all_reduce(a))
+        dm, _ = block.mlp.backward(dy, block.mlp.forward(m)[1])
+        dh = dy + block.mlp_norm.backward(comm.all_reduce(dm), norm_2)[0]
+        da, _ = block.attention.backward(dh, attention)
+        found = block.mlp_norm.backward(dm, norm_2)[1] | block.attention_norm.backward(da, norm_1)[1]
+        return {name.removeprefix(f"{PREFIX}."): gradient for name, gradient in found.items()}
+
+    return run(step, len(owned)).results
 
 
 def _dh(config: LlamaConfig, weights: Weights, x: Any, dy: Any) -> Any:
@@ -161,16 +195,16 @@ def _try_loss(trial: Trial, case: LossCase) -> list[str]:
 
     done = trial.ran(program, case.size, own, first)
     for rank, result in enumerate(done.results):
-        _check_form(rank, result, 2, "(loss, dlogits)")
+        check_form(rank, result, 2, "(loss, dlogits)")
         found = np.float64(result[0]) if type(result[0]) is float else result[0]
         part = parts[rank]
-        _compare(rank, "the loss", found, np.asarray(loss), case.size, _wrong_losses(logits, targets, parts, rank))
+        compare(rank, "the loss", found, np.asarray(loss), case.size, _wrong_losses(logits, targets, parts, rank))
         wrong = _wrong_dlogits(logits, targets, dlogits, part)
-        _compare(rank, "dlogits", result[1], dlogits[..., part], case.size, wrong)
+        compare(rank, "dlogits", result[1], dlogits[..., part], case.size, wrong)
     need_messages(done)
     numbers = targets.size * logits.itemsize
-    allowed = [3 * sent for sent in _all_reduce_bytes(targets.size, logits.itemsize, case.size)]
-    return _counted(done, allowed, f"3 all-reduces of B·S numbers ({numbers} bytes)")
+    allowed = [3 * sent for sent in all_reduce_bytes(targets.size, logits.itemsize, case.size)]
+    return counted(done, allowed, f"3 all-reduces of B·S numbers ({numbers} bytes)")
 
 
 @np.errstate(all="ignore")
@@ -226,16 +260,18 @@ def _at_targets(logits: Any, place: Any) -> Any:
     return np.where(here, found, 0.0)
 
 
-def _all_reduce_bytes(elements: int, itemsize: int, size: int) -> list[int]:
+def all_reduce_bytes(elements: int, itemsize: int, size: int) -> list[int]:
+    """The bytes that each rank sends in a ring's all-reduce."""
     return traffic([Collective("all_reduce", "", elements, itemsize, size)], size).nbytes
 
 
-def _check_form(rank: int, result: Any, length: int, form: str) -> None:
+def check_form(rank: int, result: Any, length: int, form: str) -> None:
+    """Raise `Wrong` if `result` is no tuple of this length."""
     if not isinstance(result, tuple | list) or len(result) != length:
         raise Wrong(f"rank {rank} returned {kind(result)}, expected {form}")
 
 
-def _compare(
+def compare(
     rank: int, what: str, found: Any, expected: Any, size: int, mistakes: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
     """Raise `Wrong` if `found` is not `expected`; the cause is the one of `mistakes` that gives `found`."""
@@ -261,6 +297,12 @@ def _compare(
     )
 
 
+def alike(found: Any, expected: Any) -> bool:
+    """Whether `found` is an array of this shape with these numbers."""
+    same = isinstance(found, np.ndarray) and found.shape == expected.shape
+    return same and _error(found, expected) <= TOLERANCE
+
+
 @np.errstate(all="ignore")
 def _error(found: Any, expected: Any) -> float:
     """The largest difference, as a share of the largest entry."""
@@ -281,7 +323,7 @@ def _cause(what: str, found: Any, expected: Any, size: int) -> str:
     return "what comes back through the columns is a partial sum: sum over the ranks before a norm reads it"
 
 
-def _counted(done: Run, allowed: list[int], formula: str, or_else: str = "") -> list[str]:
+def counted(done: Run, allowed: list[int], formula: str, or_else: str = "") -> list[str]:
     """The line with the bytes of all ranks together: the padding of a ring, which differs by rank, does not matter."""
     sent = Count("bytes that all ranks send", [sum(bytes_sent(done).numbers)])
     return [sent.check(formula, sum(allowed), f"ranks send something that every rank has, or can compute{or_else}")]

@@ -49,7 +49,13 @@ class StepCase:
 STEPS = 3
 NO_COUNTS = "the shards are not of one length: give `reduce_scatter` and `all_gather` counts=, the lengths of all"
 NOT_NAMED = "`counts` is not the second argument: name it, counts=..."
+ONE_BY_ONE = "but one owner is served after another: the picture below shows what that costs in time"
 NOT_UPDATED = "this is the old weight: it was told before its owner updated it, or a copy of it was updated"
+
+
+def _shard(total: int, rank: int, size: int) -> slice:
+    own = shard_range(total, rank, size)
+    return slice(own.start, own.stop)
 
 
 def _optimizer(case: StepCase) -> AdamW:
@@ -95,6 +101,8 @@ def _try_zero_1(trial: Trial, case: StepCase) -> list[str]:
                 "a moment is as long as the shard, not as the weights: a view of a whole array keeps all of it",
             ),
         ]
+        if {transfer.name for transfer in done.timeline.transfers} & {"reduce", "broadcast"}:
+            lines.append(ONE_BY_ONE)
     return [f"weights after {STEPS} steps equal the serial optimizer's, on every rank", *lines]
 
 
@@ -162,6 +170,9 @@ def _mistakes(
         ),
         "the sum of the gradients is divided by 2, and not by the number of ranks": updated(size * mean / 2, *moments),
         "updated with this rank's own gradient: nothing was summed": updated(gradients[rank], *moments),
+        "each owner updated with its own gradient: nothing was summed": np.concatenate(
+            [updated(own, *moments)[_shard(before.size, owner, size)] for owner, own in enumerate(gradients)]
+        ),
         "each rank took a step with its own gradient, and the weights were averaged: that is not the step of the mean "
         "gradient": np.mean([updated(own, *moments) for own in gradients], axis=0),
         "the moments start from 0 again: keep them in `state`": updated(mean, *map(np.zeros_like, moments)),
@@ -303,7 +314,7 @@ def _backward(
 def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: BlocksCase) -> None:
     """Compare a shard with the mean of `gradients` `[k, P, n]`, those of the block in all microbatches on all ranks."""
     k, size, n = gradients.shape
-    own = slice(shard_range(n, rank, size).start, shard_range(n, rank, size).stop)
+    own = _shard(n, rank, size)
     mean = gradients.mean(axis=(0, 1))
     expected = mean[own]
     if not isinstance(found, np.ndarray):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource
 from parlab.world import Cluster, Comm, Run, run
@@ -14,6 +17,7 @@ SIZES: Any = {"hidden_size": 18, "intermediate_size": 32, "num_hidden_layers": 3
 CONFIG = LlamaConfig(vocab_size=LETTERS.vocab_size, initializer_range=0.3, **SIZES)
 RANKS, ROWS, LENGTH, ITEMSIZE = 4, 4, 12, 4  # a rank has 4 rows of 12 tokens, and numbers are float32
 LINKS = Cluster.uniform(latency=0, bandwidth=25e9, flops=1e12, memory_bandwidth=1e12)  # 60 tokens hide a gather
+SLOW = Cluster.uniform(latency=0, bandwidth=12.5e9, flops=2e10)  # Adam takes about as long as the all-reduce
 
 
 def zero_step(stage: int, microbatches: int = 1, cluster: Cluster = LINKS, **options: Any) -> Run:
@@ -49,3 +53,37 @@ def passes(stage: int, microbatches: int = 1) -> float:
     timeline = zero_step(stage, microbatches).timeline
     numbers = sum(timeline.bytes_sent(rank) for rank in range(RANKS)) / ITEMSIZE
     return numbers / (RANKS - 1) / sum(weight.size for weight in Llama.random(CONFIG, seed=1).weights.values())
+
+
+def one_update(zero_1: Callable[..., Any]) -> dict[str, Run]:
+    """A step of data parallelism with 1024 weights on four ranks, and the same step with `zero_1`, by name."""
+
+    def step(comm: Comm, sharded: bool) -> Any:
+        weights, gradient, moments = np.zeros(1024), np.ones(1024), np.zeros((2, 1024))
+
+        def update(*arrays: Any) -> None:
+            with comm.compute("Adam", flops=20 * arrays[0].size):
+                AdamW().update(*arrays, step=1)
+
+        if sharded:
+            return zero_1(comm, weights, gradient, {}, update)
+        return update(weights, comm.all_reduce(gradient) / comm.size, *moments)
+
+    return {name: run(step, RANKS, name != "replicated", cluster=SLOW) for name in ("replicated", "with owners")}
+
+
+def three_blocks(waiting: Callable[..., Any], prefetch: Callable[..., Any]) -> dict[str, Run]:
+    """Three equal blocks forward and back on four ranks, gathered by two ways of 06.prefetch, by name."""
+
+    def step(comm: Comm, way: Callable[..., Any]) -> Any:
+        def gather(block: int) -> Any:
+            return comm.iall_gather(np.ones(256))
+
+        def work(block: int, weights: Any, x: Any) -> Any:
+            with comm.compute(f"{block}", seconds=8e-7):
+                return x
+
+        return way(comm, [0, 1, 2, 2, 1, 0], gather, work, 0)
+
+    both = {"waiting": waiting, "prefetch": prefetch}
+    return {name: run(step, RANKS, way, cluster=SLOW) for name, way in both.items()}

@@ -94,6 +94,23 @@ def block_kept_bytes(config: LlamaConfig, B: int, S: int, itemsize: int = 4) -> 
     return {place: rows * size for place, size in bytes_a_row.items()}
 
 
+def block_waiting_bytes(config: LlamaConfig, B: int, S: int, itemsize: int = 4) -> dict[str, int]:
+    """Bytes that one decoder layer keeps from its backward for the input to the one for its weights: of each matrix the
+    input and the gradient of the output. The gradients of its norms are made before.
+
+    >>> from parlab.nn.published import LLAMA_405B
+    >>> both = block_kept_bytes, block_waiting_bytes
+    >>> [sum(nbytes(LLAMA_405B, B=1, S=8192, itemsize=2).values()) // 10**6 for nbytes in both]
+    [4265, 4261]
+    """
+    E, M = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    inputs = {"attention.x": E, "attention.merged": queries, "mlp.x": E, "mlp.hidden": M}
+    gradients = {"attention.dq": queries, "attention.dk": keys, "attention.dv": keys, "attention.dy": E}
+    gradients |= {"mlp.dgate": M, "mlp.dup": M, "mlp.dy": E}
+    return {place: B * S * size * itemsize for place, size in (inputs | gradients).items()}
+
+
 def flops_by_block(config: LlamaConfig, B: int, S: int) -> dict[str, Flops]:
     """FLOPs of each of a decoder's `weight_blocks`. The embedding is a look-up and costs none.
 

@@ -1,17 +1,35 @@
 """Closed forms of a pipeline, in columns: how many chunks a rank keeps, and how long a step takes and waits.
 
-p ranks, m microbatches, v chunks a rank: arrays with an entry a pipeline. `in_turn`: microbatches go forward and
-backward in turn (1F1B; interleaved, if there are several chunks), else all of them through a chunk before the next
-(GPipe; breadth-first). `parlab.pipeline.simulate` gives the same of a schedule, action by action.
+`parlab.pipeline.simulate` gives the same of a schedule, action by action.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import namespace
 
 Column = Any  # an array with an entry a pipeline, or a number that is the same for all
+
+
+class Pipeline(NamedTuple):
+    """Pipelines, in columns.
+
+    Fields:
+        ranks: p.
+        microbatches: m.
+        chunks: v, of a rank.
+        in_turn: forwards and backwards take turns (1F1B; interleaved, if there are several chunks); else all forwards
+            come before all backwards (GPipe; breadth-first).
+        group: N, the microbatches that pass a chunk in a row before the next chunk has its turn: a divisor of m, at
+            least p. Interleaved 1F1B has p at the fewest; GPipe and breadth-first have all m.
+    """
+
+    ranks: Column
+    microbatches: Column
+    chunks: Column
+    in_turn: Column
+    group: Column
 
 
 class Pass(NamedTuple):
@@ -26,34 +44,37 @@ class Pass(NamedTuple):
         return self.forward + self.backward
 
 
-def in_flight(p: Array, m: Array, v: Array, in_turn: Column, rank: Column) -> Column:
+def in_flight(pipeline: Pipeline, rank: Column) -> Column:
     """Chunks that a rank keeps at its fullest: all m·v for GPipe and breadth-first; 1F1B p − r; interleaved
-    vp + p − 1 − 2r; never more than m·v.
+    (v − 1)N + 2(p − r) − 1; never more than m·v.
 
-    Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2.
+    Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", section 2.2; N: the
+    Llama team 2024, "The Llama 3 herd of models", section 3.3.2.
 
     >>> import numpy as np
-    >>> in_flight(np.array([4, 4]), np.array([8, 8]), np.array([1, 2]), True, rank=0).tolist()
-    [4, 11]
+    >>> columns = Pipeline(np.array([4, 4, 4]), np.array([8, 8, 8]), np.array([1, 2, 2]), True, np.array([4, 4, 8]))
+    >>> in_flight(columns, rank=0).tolist()
+    [4, 11, 15]
     """
+    p, m, v, in_turn, group = pipeline
     xp = namespace(p, m, v)
-    return xp.where(in_turn, xp.minimum(m * v, xp.where(v == 1, p - rank, v * p + p - 1 - 2 * rank)), m * v)
+    interleaved = (v - 1) * group + 2 * p - 1 - 2 * rank
+    return xp.where(in_turn, xp.minimum(m * v, xp.where(v == 1, p - rank, interleaved)), m * v)
 
 
-def exposed_transfers(p: Array, m: Array, v: Array, in_turn: Column, apart: bool) -> Column:
+def exposed_transfers(pipeline: Pipeline, apart: bool) -> Column:
     """How many transfers between stages a step waits for. 1F1B with one chunk sees each microbatch's round trip:
     2((p − 1)(1 + m/p) − 1). Otherwise other work is there to do meanwhile, if transfers travel `apart` from computing,
-    and only the way there and back is seen: 2(pv − 1), of which breadth-first with m > p hides the turns from chunk to
-    chunk. If not apart, each of a rank's 2mv is seen.
+    and only the way there and back is seen: 2(pv − 1), of which groups of more than p microbatches hide the turns from
+    chunk to chunk. If not apart, each of a rank's 2mv is seen.
     """
+    p, m, v, in_turn, group = pipeline
     xp = namespace(p, m, v)
-    way = 2 * (p * xp.where(in_turn | (m == p), v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
+    way = 2 * (p * xp.where(group == p, v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
     return xp.where(p == 1, 0, xp.where(in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
 
 
-def step(
-    p: Array, m: Array, v: Array, in_turn: Column, chunk: Pass, first: Pass, last: Pass
-) -> tuple[Column, Column, Column]:
+def step(pipeline: Pipeline, chunk: Pass, first: Pass, last: Pass) -> tuple[Column, Column, Column]:
     """Seconds that a rank works on average, the slowest more than that, and the slowest's idle time; `first` and `last`
     are the pipeline's very first and very last `chunk`, which may differ from the others.
 
@@ -63,10 +84,11 @@ def step(
     backward takes two forwards and m > p.
 
     >>> import numpy as np
-    >>> found = step(np.array(4), np.array(8), np.array(1), True, *[Pass(1.0, 2.0)] * 3)
+    >>> found = step(Pipeline(np.array(4), np.array(8), np.array(1), True, np.array(4)), *[Pass(1.0, 2.0)] * 3)
     >>> [float(seconds) for seconds in found]  # (p − 1)(F + B) idle
     [24.0, 0.0, 9.0]
     """
+    p, m, v, in_turn, _ = pipeline
     xp = namespace(p, m, v)
     rest = (v - 1) * chunk.both
     begin, middle, end = (rest + one.both for one in (first, chunk, last))

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 
+from parlab.arguments import whole
 from parlab.pipeline.actions import Action
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 
@@ -93,10 +94,9 @@ def looped_bfs(p: int, m: int, chunks: int) -> Schedule:
     return Schedule(map(order, range(p)), name=f"{title('looped breadth-first', p, m)}, {chunks} chunks")
 
 
-def interleaved_one_f_one_b(p: int, m: int, chunks: int) -> Schedule:
+def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = None) -> Schedule:
     """1F1B over v chunks a rank: a group of microbatches passes through one chunk, then the next. Idle time
     (p − 1)(F + B)/v for m ≥ p, with v times the messages; keeps (v − 1)·group + 2(p − r) − 1 chunks, at most mv.
-    The m microbatches are in ⌊m/p⌋ equal groups, as in PyTorch; in one, where m < p.
 
     Rank r starts with 2(p − r − 1) + (v − 1)·group forwards. The first backward is that of the last chunk, whose first
     forward stands behind (v − 1)·group others. Each rank further up begins a slot earlier, and its first gradient comes
@@ -104,21 +104,23 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int) -> Schedule:
     are free; if not, a rank waits for each of them, because it has nothing else to do meanwhile. With three more the
     ranks wait for each other.
 
-    Raises:
-        ValueError: m does not divide into such groups.
+    Args:
+        group: microbatches in a group; at least p, or all m where these are fewer. The last group has the rest; if that
+            is less than p, ranks wait for it. None: m divided by the number of whole groups of p, as in PyTorch.
 
-    Source: Megatron-LM (Narayanan et al., 2021), section 2.2; where m is no multiple of p: PyTorch's
-    `ScheduleInterleaved1F1B`.
+    Source: Megatron-LM (Narayanan et al., 2021), section 2.2; the group size: Llama 3 (2024), section 3.3.2; where m is
+    no multiple of p: PyTorch's `ScheduleInterleaved1F1B`.
 
     >>> print(interleaved_one_f_one_b(p=2, m=2, chunks=2))
     rank 0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
     check_sizes(p=p, m=m, chunks=chunks)
-    group = m // max(1, m // p)
-    if m % group:
-        raise ValueError(f"m={m}: microbatches go in whole groups of at least p={p}: use a multiple of {p}")
-    groups = [range(start, start + group) for start in range(0, m, group)]
+    even = m // max(1, m // p)
+    group, rest = (even, m % even) if group is None else (whole("group", group, least=1), 0)
+    if not min(p, m) <= group <= m or rest:
+        raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
+    groups = [range(start, min(start + group, m)) for start in range(0, m, group)]
 
     def order(r: int) -> list[Action]:
         stages = stages_of(r, p, chunks)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import instance
+from parlab.world.units import several
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,12 @@ class Layout:
         zero: the ZeRO stage, 0 to 3, over the ranks of dp × cp.
         schedule: 1f1b (interleaved, if there are several chunks), gpipe, looped_bfs.
         sequence_parallel: Megatron's sequence parallelism in the tensor-parallel group.
-        recompute: none; selective: attention's S × S weights, where a model keeps them; full: all but a layer's input.
+        recompute: none; selective: attention's S × S weights, where a model keeps them; mlp.hidden: the product of
+            SwiGLU's gate and up; full: all but a layer's input.
         offload: the optimizer's state is held and updated in the host's memory.
+        recompute_layers: layers of each rank that keep their input alone, whatever the others keep.
+        group: microbatches that pass a chunk in a row, by 1f1b with several chunks: N of the Llama team 2024, section
+            3.3.2. 0: pp of them, the fewest. (gpipe and looped_bfs: all.)
         ep: ranks of dp × cp that deal out the experts of a mixture; it divides dp · cp.
     """
 
@@ -38,6 +43,8 @@ class Layout:
     recompute: Any = "none"
     offload: Any = False
     ep: Any = 1
+    recompute_layers: Any = 0
+    group: Any = 0
 
     @property
     def ranks(self) -> Any:
@@ -72,8 +79,11 @@ class Layout:
             self.microbatch > 1
         )
         text += f", ep {self.ep}" * (self.ep > 1)
-        text += f", ZeRO-{self.zero}, {self.schedule}" + ", sequence parallel" * bool(self.sequence_parallel)
-        return text + f", recompute {self.recompute}" * (self.recompute != "none") + ", offload" * bool(self.offload)
+        text += f", ZeRO-{self.zero}, {self.schedule}" + f" in groups of {self.group}" * bool(self.group)
+        text += ", sequence parallel" * bool(self.sequence_parallel)
+        text += f", recompute {self.recompute}" * (self.recompute != "none")
+        text += f", recompute {several(self.recompute_layers, 'layer')} a rank" * bool(self.recompute_layers)
+        return text + ", offload" * bool(self.offload)
 
 
 def check_layouts(layout: Any) -> None:

@@ -27,6 +27,8 @@ class Software:
         gathers_again: with sequence parallelism the backward gathers x again; else it is kept gathered.
         gathers_once: where all microbatches go through a chunk one after the other, ZeRO-3 gathers its weights once
             for them, and sends their gradients once; else for each microbatch.
+        sends_by_group: by 1F1B, ZeRO-2 sums the gradients of microbatches that pass a chunk in a row, and sends them
+            once for the group; else for each microbatch.
         cuts_logits: the loss runs over a rank's part of the vocabulary; else the logits are gathered.
         scatters_gradients: ZeRO-1 reduce-scatters gradients; else it all-reduces them.
         scatters: t ranks send a t-th each to the next stage, where it is gathered.
@@ -44,6 +46,7 @@ class Software:
     joins_products: bool = True
     gathers_again: bool = True
     gathers_once: bool = False
+    sends_by_group: bool = False
     cuts_logits: bool = True
     scatters_gradients: bool = True
     scatters: bool = False
@@ -59,7 +62,7 @@ class Software:
             raise ValueError(f"order={order!r:.60}: a tuple of {axes}, the innermost first, is needed")
         if self.gradient is not None:
             float_itemsize("gradient", self.gradient)
-        for name in ("joins_products", "gathers_again", "gathers_once", "cuts_logits"):
+        for name in ("joins_products", "gathers_again", "gathers_once", "sends_by_group", "cuts_logits"):
             flag(name, getattr(self, name))
         for name in ("scatters_gradients", "scatters", "one_stream"):
             flag(name, getattr(self, name))

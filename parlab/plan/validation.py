@@ -10,10 +10,12 @@ from parlab.arguments import instance, one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.case import Case
-from parlab.plan.estimate import estimate, kept_of_layer
+from parlab.plan.estimate import estimate
+from parlab.plan.hardware import Hardware, hardware_of
+from parlab.plan.layer_seconds import layer_seconds, total
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Hardware, Machine, hardware_of
-from parlab.plan.seconds import layer_seconds, total
+from parlab.plan.machine import Machine
+from parlab.plan.memory import kept_of_layer
 from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
 from parlab.zero import MIXED, StateBytes
@@ -125,7 +127,7 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without
     layout = Layout(**{name: of[name] for name in vars(Layout()) if name in of})
     case = Case(config, layout, batch, sequence, software=software)
     if unit == "MB":
-        return kept_of_layer(case, case.recompute).item() / 1e6
+        return kept_of_layer(case, case.layout.recompute).item() / 1e6
     if unit == "ms":
         return 1e3 * getattr(total(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
     asked = {"batch": batch, "sequence": sequence, "hardware": hardware, "software": software}
@@ -138,6 +140,7 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without
     if unit == "GB":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
         state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
         return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
-    again = found.flops / 3 - 2 * batch * sequence * case.hidden_size * case.vocab_size  # the head is not made again
+    head = 2 * batch * sequence * case.model.hidden_size * case.model.vocab_size
+    again = found.flops / 3 - head  # which is not computed again
     flops = found.flops + (again if layout.recompute == "full" else 0)
     return flops / seconds / layout.ranks / 1e12

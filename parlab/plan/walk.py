@@ -7,7 +7,7 @@ from typing import Any
 from parlab.arguments import instance
 from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.layout import Layout, check_layouts
-from parlab.plan.search import Plans
+from parlab.plan.plans import Plans
 from parlab.plan.software import MESH
 from parlab.world.units import format_bytes, several
 

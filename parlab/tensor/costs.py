@@ -18,7 +18,6 @@ from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (
     Cost,
-    hierarchical_all_reduce_cost,
     piece_sizes,
     ring_all_gather_cost,
     ring_all_reduce_cost,
@@ -260,11 +259,13 @@ def block_time(
     Norms and residuals take no time on this clock. A ring that leaves a node keeps the pace of its slowest link.
 
     Args:
-        algorithm: ring, as `ParallelRegion` sends; or hierarchical, for all-reduces over whole nodes.
+        algorithm: ring, as `ParallelRegion` sends; or rings, one through each network card of whole nodes, as NCCL has
+            them: together they pass `ranks_per_node` times what a card does, or what a rank sends inside its node, if
+            that is less.
 
     Raises:
-        ValueError: heads or columns do not divide among the ranks, another algorithm, or a hierarchical one for ranks
-            that do not fill their nodes.
+        ValueError: heads or columns do not divide among the ranks, another algorithm, or rings for ranks that do not
+            fill their nodes.
 
     >>> from parlab.world import CLASSROOM
     >>> config = LlamaConfig(vocab_size=32, hidden_size=1024, intermediate_size=4096, num_hidden_layers=1,
@@ -276,11 +277,11 @@ def block_time(
     check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
     instance("cluster", cluster, Cluster)
     flag("backward", backward)
-    one_of("algorithm", algorithm, ("ring", "hierarchical"))
+    one_of("algorithm", algorithm, ("ring", "rings"))
     check_sizes(config, size)
     node = cluster.ranks_per_node
-    if algorithm == "hierarchical" and size > node and size % node:
-        raise ValueError(f"size={size!r}: a hierarchical all-reduce needs whole nodes of {node} ranks")
+    if algorithm == "rings" and size > node and size % node:
+        raise ValueError(f"size={size!r}: a ring through each card needs whole nodes of {node} ranks")
     E, D = config.hidden_size, config.head_dim
     queries = config.num_attention_heads * D // size
     keys = config.num_key_value_heads * owners(config.num_key_value_heads, size) * D // size
@@ -303,9 +304,9 @@ def _picoseconds(call: Collective, size: int, cluster: Cluster, algorithm: str) 
     firsts = range(0, size, call.ranks)
     if all(first // node == (first + call.ranks - 1) // node for first in firsts):
         return _cost(call, cluster.intra).picoseconds
-    if algorithm == "hierarchical" and call.ranks == size and call.name == "all_reduce":
-        sizes = call.ranks, call.elements, call.itemsize
-        return hierarchical_all_reduce_cost(*sizes, node, cluster.intra, cluster.inter).picoseconds
+    if algorithm == "rings" and call.ranks == size:
+        together = min(cluster.intra.bandwidth, node * cluster.inter.bandwidth)
+        return _cost(call, Link(max(cluster.intra.latency, cluster.inter.latency), together)).picoseconds
     return max(_cost(call, link).picoseconds for link in (cluster.intra, cluster.inter))
 
 

@@ -21,6 +21,7 @@ from parlab.views.bugs.losses import loss_curves
 from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.balance import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, dropped, explore_copies
+from parlab.views.experts.layer import work_and_messages
 from parlab.views.experts.loads import explore_bias, load_over_steps
 from parlab.views.experts.rows import rows_between
 from parlab.views.experts.rows_way import rows_way
@@ -39,8 +40,10 @@ from parlab.views.planning.forgotten import forgotten
 from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.neighbours import neighbours
+from parlab.views.planning.refuted import refuted
 from parlab.views.planning.searches import all_layouts, winners
 from parlab.views.planning.tensor_sizes import tensor_sizes
+from parlab.views.planning.two_runs import dial, explore_dial, two_runs
 from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
 from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs

@@ -167,6 +167,18 @@ def faster(costs):
     return FOUND
 
 
+def mlp_step(comm, x, A, C, dy, without="", twice=""):
+    def summed(partial, name):
+        total = partial if name == without else comm.all_reduce(partial)
+        return comm.all_reduce(total) if name == twice else total
+
+    z = np.maximum(x @ A, 0)
+    y = summed(z @ C, "y")
+    dz = dy @ C.T * (z > 0)
+    dx = summed(dz @ A.T, "dx")
+    return y, dx, x.T @ dz, z.T @ dy
+
+
 def block_step(comm, block, x, dy, without="", twice=""):
     def summed(partial, place):
         if place == without:
@@ -271,7 +283,8 @@ def none_is_below(p, m, limit, f, i, w, c):
     last_rank = (p - 1) * (f + c) + m * (f + i + w)
     a_place = p * (f + i) + 2 * (p - 1) * c + w
     turns = -(-m // limit)
-    return max(last_rank, turns * a_place)
+    last_i = (p - 1) * (f + c) + m * (f + i) + (m - min(limit, m)) * w
+    return max(last_rank, turns * a_place, last_i + (p - 1) * (i + c) + w)
 
 
 def place_weights_in_time(row, arrivals, limit):
@@ -464,6 +477,7 @@ SOLUTIONS = {
     "04b.place_weights": place_weights_in_time,
     "04b.uneven": cut,
     "04b.beat_heuristic": beat,
+    "05.mlp_step": mlp_step,
     "05.block_step": block_step,
     "05.parallel_loss": parallel_loss,
     "06.zero_1": zero_1,

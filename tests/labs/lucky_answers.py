@@ -954,6 +954,30 @@ def of_a_search(p, m, limit, f, i, w, c):
 # Tensor sharding
 
 
+@of("05.mlp_step")
+def with_the_sums_of_two_ranks(comm, x, A, C, dy):
+    class Twice:
+        @staticmethod
+        def all_reduce(partial):
+            return comm.all_reduce(partial) * 2 / comm.size
+
+    return answers.mlp_step(Twice, x, A, C, dy)
+
+
+@of("05.mlp_step")
+def with_every_column_taken_for_positive(comm, x, A, C, dy):
+    z = x @ A
+    dz = dy @ C.T
+    return comm.all_reduce(z @ C), comm.all_reduce(dz @ A.T), x.T @ dz, z.T @ dy
+
+
+@of("05.mlp_step")
+def without_the_mask_where_z_is_0(comm, x, A, C, dy):
+    z = np.maximum(x @ A, 0)
+    dz = dy @ C.T
+    return comm.all_reduce(z @ C), comm.all_reduce(dz @ A.T), x.T @ dz, z.T @ dy
+
+
 @of("05.block_step")
 def for_two_ranks(comm, block, x, dy):
     class Twice:

@@ -170,6 +170,55 @@ def _by_halves(comm, x):
     return comm.all_gather(comm.reduce_scatter(flat))[: x.size].reshape(x.shape)
 
 
+@of("05.mlp_step")
+def both_sums_at_the_end(comm, x, A, C, dy):
+    before = x @ A
+    z, dz = before * (before > 0), (dy @ C.T) * (before > 0)
+    return [comm.all_reduce(z @ C), comm.all_reduce(dz @ A.T), x.T @ dz, z.T @ dy]
+
+
+@of("05.mlp_step")
+def with_the_gradients_of_weights_while_dx_travels(comm, x, A, C, dy):
+    z = np.where(x @ A > 0, x @ A, 0)
+    y = comm.all_reduce(np.matmul(z, C), op="sum")
+    dz = np.where(z > 0, np.dot(dy, C.T), 0)
+    travelling = comm.iall_reduce(dz @ A.T)
+    dA, dC = x.T @ dz, z.T @ dy
+    return y, travelling.wait(), dA, dC
+
+
+@of("05.mlp_step")
+def by_einsum(comm, x, A, C, dy):
+    z = np.clip(np.einsum("se,em->sm", x, A), 0, None)
+    dz = np.einsum("se,me->sm", dy, C)
+    dz[z == 0] = 0
+    y, dx = (comm.all_reduce(np.einsum(how, *two)) for how, two in (("sm,me->se", (z, C)), ("sm,em->se", (dz, A))))
+    return y, dx, np.einsum("se,sm->em", x, dz), np.einsum("sm,se->me", z, dy)
+
+
+@of("05.mlp_step")
+def by_two_halves(comm, x, A, C, dy):
+    z = np.maximum(x @ A, 0)
+    dz = (z > 0) * (dy @ C.T)
+    return _by_halves(comm, z @ C), _by_halves(comm, dz @ A.T), x.T @ dz, z.T @ dy
+
+
+@of("05.mlp_step")
+def in_one_message(comm, x, A, C, dy):
+    z = np.maximum(x @ A, 0)
+    dz = (z > 0) * (dy @ C.T)
+    y, dx = comm.all_reduce(np.stack([z @ C, dz @ A.T]))
+    return y, dx, x.T @ dz, z.T @ dy
+
+
+@of("05.mlp_step")
+def flat(comm, x, A, C, dy):
+    z = (abs(x @ A) + x @ A) / 2
+    y = comm.all_reduce((z @ C).ravel()).reshape(x.shape)
+    dz = np.sign(z) * (dy @ C.T)
+    return y, comm.all_reduce((A @ dz.T).T.copy()), (dz.T @ x).T, (dy.T @ z).T
+
+
 RIGHT["05.block_step"] += [
     lambda comm, *rest: _block_by(comm, *rest, comm.all_reduce),
     lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.all_reduce(x.ravel()).reshape(x.shape)),

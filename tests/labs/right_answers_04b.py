@@ -23,13 +23,14 @@ def by_the_library(p, m, limit, f, i, w, c):
 def with_the_last_is_way_back_too(p, m, limit, f, i, w, c):
     down, back = (p - 1) * (f + c), (p - 1) * (c + i)
     places = math.ceil(m / limit) * (down + f + i + back + w)
-    return max(down + m * (f + i) + max(m * w, back + w), places)
+    open_at_last = min(limit, m) * w  # of the last rank's W's, when its last I ends
+    return max(down + m * (f + i) + m * w - open_at_last + max(open_at_last, back + w), places)
 
 
 @of("04b.lower_bound")
 def of_every_stage(p, m, limit, f, i, w, c):
     """Of each rank: when its first input comes, its work, and what the last I has still to go."""
-    best = 0
+    best = (p - 1) * (f + i + 2 * c) + m * (f + i + w) - (min(limit, m) - 1) * w
     for rank in range(p):
         below = p - 1 - rank
         work = rank * (f + c) + m * (f + i + w)
@@ -46,7 +47,8 @@ def microbatch_by_microbatch(p, m, limit, f, i, w, c):
         place = free.index(min(free))
         free[place] += trip
     start = sum(f + c for _ in range(p - 1))
-    return max(*free, start + m * f + m * i + m * w)
+    done = start + m * f + m * i + sum(w for one in range(m) if one >= limit)
+    return max(*free, start + m * f + m * i + m * w, done + sum(i + c for _ in range(p - 1)) + w)
 
 
 @of("04b.lower_bound")
@@ -61,7 +63,9 @@ def by_two_functions(p, m, limit, f, i, w, c):
 
     def first_rank():
         turns, rest = divmod(m, limit)
-        return (turns + bool(rest)) * (p * f + p * i + 2 * p * c - 2 * c + w)
+        climb = (p - 1) * (i + c)
+        last_i = last_rank() - (limit if limit < m else m) * w
+        return max((turns + bool(rest)) * (p * f + p * i + 2 * p * c - 2 * c + w), last_i + climb + w)
 
     return max((last_rank(), first_rank()))
 

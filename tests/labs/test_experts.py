@@ -195,6 +195,31 @@ def counts_swapped_in_dispatch(comm, x, chosen, gates, num_experts, expert):
     )
 
 
+def in_one_place(mistake):
+    """An answer with one mistake on the way to the experts; nothing comes back where the way there stops already."""
+
+    def answer(comm, x, chosen, gates, num_experts, expert):
+        T, k = chosen.shape
+        order = np.argsort(chosen.ravel(), kind="stable")
+        counts = np.bincount(chosen.ravel(), minlength=0 if mistake == "no minlength" else num_experts)
+        table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
+        sent, received = table[comm.rank].sum(axis=int(mistake != "axis 0")), table[:, comm.rank].sum(axis=1)
+        if mistake == "swapped":
+            sent, received = received, sent
+        tokens = {"pairs": order, "2 for k": order // 2}.get(mistake, order // k)
+        rows = exchange_rows(comm, x[tokens], sent, received)
+        own = comm.rank * table.shape[2] + np.arange(table.shape[2])
+        number = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+        answered = np.empty_like(rows)
+        for e in own:
+            answered[number == e] = expert(e, rows[number == e])
+        slots = np.empty((T * k, x.shape[1]))
+        slots[order] = exchange_rows(comm, answered, received, sent)
+        return (slots.reshape(T, k, -1) * gates[..., None]).sum(axis=1)
+
+    return answer
+
+
 def received_as_if_sorted(comm, *given):
     return answers.mixture(comm, *given, received_as=np.sort)
 
@@ -216,6 +241,14 @@ def received_as_if_sorted(comm, *given):
         (averaged, "a token's answers times its gates are averaged; they are added"),
         (answers_joined_expert_by_expert, "the answers lie by expert when they go back, and the rows came by source"),
         (counts_not_summed_over_experts, "2 whole numbers are needed, how many rows go to each rank"),
+        (counts_not_summed_over_experts, "are [rank, which of its experts]: sum(axis=1) adds up over experts"),
+        (in_one_place("axis 0"), "are [rank, which of its experts]: sum(axis=1) adds up over experts"),
+        (in_one_place("swapped"), "on the way there table[comm.rank] is sent, and table[:, comm.rank] comes"),
+        (in_one_place("pairs"), "order numbers pairs, and x has one row a token: the token of pair p is p // k"),
+        (in_one_place("2 for k"), "the token of pair p is p // k, where k is chosen.shape[1], and not always 2"),
+        (tokens_by_the_slot, "the token of pair p is p // k, where k is chosen.shape[1]"),
+        (in_one_place("no minlength"), "np.bincount(..., minlength=num_experts) counts experts that nobody chose, too"),
+        (anothers_expert, "an expert answers on its own rank: rows travel to it"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
         (gates_not_sorted, "the answers are sorted by expert, the gates by token"),
         (received_as_if_sorted, "the rows received lie by source"),
@@ -233,9 +266,7 @@ def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, sai
     assert said in refused("10.mixture", answer)
 
 
-@pytest.mark.parametrize(
-    "answer", [tokens_by_the_remainder, tokens_by_the_slot, gates_before_the_expert, slots_by_slot]
-)
+@pytest.mark.parametrize("answer", [tokens_by_the_remainder, gates_before_the_expert, slots_by_slot])
 def test_a_rare_mistake_in_dispatch_and_combine_is_refused_with_its_numbers_and_with_no_cause_that_is_another_ones(
     answer,
 ):
@@ -408,6 +439,17 @@ def test_a_gradient_summed_over_ep_is_told_so_and_where_ep_is_all_ranks_either_m
 
     assert "summed over mesh.data or mesh.ep, with ranks of other" in refused("10.mean_gradient", of_ep)
     assert "summed over mesh.ep, whose ranks have other experts" in refused("10.mean_gradient", of_ep_unless_all)
+
+
+def test_where_each_rank_has_its_own_experts_a_gradient_that_is_ep_times_too_large_is_not_said_to_be_unsummed():
+    assert "nothing was summed" not in refused("10.mean_gradient", lucky_answers.ep_times_too_large)
+
+
+def test_after_30_steps_the_planted_bug_is_seen_by_the_norm_and_not_by_the_loss():
+    right, wrong = labs.thirty_steps(bug=False), labs.thirty_steps(bug=True)
+    assert wrong[0].loss == pytest.approx(right[0].loss, rel=1e-12)
+    assert wrong[-1].loss == pytest.approx(right[-1].loss, rel=1e-4)
+    assert wrong[0].norm > 1.2 * right[0].norm
 
 
 def test_what_is_no_trainer_has_no_place_for_the_bug():

@@ -130,6 +130,29 @@ def with_a_transfer_too_many(p, m, limit, f, i, w, c):
     return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i) + 2 * p * c + w))
 
 
+def the_first_two(p, m, limit, f, i, w, c):
+    return max(the_last_rank_alone(p, m, limit, f, i, w, c), the_places_alone(p, m, limit, f, i, w, c))
+
+
+def with_no_w_open(p, m, limit, f, i, w, c):
+    last_i = (p - 1) * (f + i + 2 * c) + m * (f + i + w) + w
+    return max(the_first_two(p, m, limit, f, i, w, c), last_i)
+
+
+def with_all_ws_open(p, m, limit, f, i, w, c):
+    last_i = (p - 1) * (f + i + 2 * c) + m * (f + i) + w
+    return max(the_first_two(p, m, limit, f, i, w, c), last_i)
+
+
+def without_the_last_w(p, m, limit, f, i, w, c):
+    last_i = (p - 1) * (f + i + 2 * c) + m * (f + i + w) - min(limit, m) * w
+    return max(the_first_two(p, m, limit, f, i, w, c), last_i)
+
+
+def with_messages_down_alone(p, m, limit, f, i, w, c):
+    return max(none_is_below(p, m, limit, f, i, w, 0), -(-m // limit) * (p * (f + i) + (p - 1) * c + w))
+
+
 def a_bound_as_text(p, m, limit, f, i, w, c):
     return str(none_is_below(p, m, limit, f, i, w, c))
 
@@ -157,6 +180,12 @@ def nothing_at_all(p, m, limit, f, i, w, c):
         (with_turns_not_rounded, "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
         (without_the_w, "likely cause: rank 0 keeps a microbatch from its F to the end of its W; here"),
         (with_a_transfer_too_many, "it says that no schedule takes less than 58, but this one takes 34:"),
+        (with_a_transfer_too_many, "likely cause: 2 stages have 1 border"),
+        (with_messages_down_alone, "likely cause: the gradient sends messages, too, on its way up"),
+        (the_first_two, "the last I proves more: how many W's of its rank may be open when it ends"),
+        (with_all_ws_open, "the last I proves more"),
+        (without_the_last_w, "the last I proves more"),
+        (with_no_w_open, "but this one takes"),
         (a_bound_as_text, "returned str '7', expected a number of units"),
         (infinity, "expected a number of units"),
         (nothing_at_all, "0 is true, but no schedule takes less than 7"),

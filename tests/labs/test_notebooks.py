@@ -17,6 +17,8 @@ UNUSED = {
     "06.stage_2",
     "07.cut_batch",
     "07.norm",
+    "08.fits_best",
+    "08.why",
     "09.all_reduce",
     "10.dropped",
 }

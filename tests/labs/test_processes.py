@@ -241,6 +241,32 @@ def wrong_rows(comm, x):
     return np.concatenate([borders(comm, x[::-1])[::-1]])
 
 
+def far_rows(comm, x):
+    """The last row goes to the rank above, the first row to the rank below."""
+    other = borders(comm, x[::-1])
+    return np.concatenate([other[: comm.rank > 0], x, other[len(other) - (comm.rank < comm.size - 1) :]])
+
+
+def above_is_below(comm, x):
+    found = borders(comm, x)
+    above, below = found[: comm.rank > 0], found[len(found) - (comm.rank < comm.size - 1) :]
+    return np.concatenate([below, x, above])
+
+
+def one_neighbour_after_the_other(comm, x):
+    """Even ranks send first, odd ones receive first: four messages follow one another, on any number of ranks."""
+    rows = dict.fromkeys((comm.rank - 1, comm.rank + 1), x[:0])
+    for other in (comm.rank + 1, comm.rank - 1) if comm.rank % 2 == 0 else (comm.rank - 1, comm.rank + 1):
+        if 0 <= other < comm.size:
+            mine = x[-1:] if other > comm.rank else x[:1]
+            if comm.rank % 2 == 0:
+                comm.send(mine, other)
+            rows[other] = comm.recv(other, like=mine)
+            if comm.rank % 2:
+                comm.send(mine, other)
+    return np.concatenate([rows[comm.rank - 1], x, rows[comm.rank + 1]])
+
+
 def only_above(comm, x):
     found = borders(comm, x)
     return found if comm.rank == comm.size - 1 else found[:-1]
@@ -330,10 +356,13 @@ WRONG = [
     ("09.fit", logarithms_and_the_bandwidth_of_the_largest, "a straight line through logarithms is a power of n"),
     ("09.buffering", relies_on_buffering, "rank 0 waits"),
     ("09.buffering", one_after_the_other, "but a chain"),
-    ("09.buffering", around_the_ring, "rank 0"),
+    ("09.buffering", around_the_ring, "the plate is no ring"),
     ("09.buffering", around_the_ring_and_thrown_away, "one row of each neighbour, and nothing else"),
     ("09.buffering", whole_plates, "more than a row"),
     ("09.buffering", wrong_rows, "rank 0"),
+    ("09.buffering", far_rows, "a rank sends the far row"),
+    ("09.buffering", above_is_below, "in each other's place"),
+    ("09.buffering", one_neighbour_after_the_other, "or a rank serves its neighbours one after the other"),
     ("09.buffering", only_above, "right on ranks: 1; wrong on: 0"),
     ("09.buffering", only_what_came, "rank 0"),
     ("09.buffering", never_waited, "wait"),

@@ -7,7 +7,7 @@ import pytest
 
 from parlab.labs.tensor import BLOCK, LossCase
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
-from tests.labs.answers import EXERCISES, STUBS, block_step, parallel_loss, refused, reviewed
+from tests.labs.answers import EXERCISES, STUBS, block_step, mlp_step, parallel_loss, refused, reviewed
 
 
 def by_gathering(comm, logits, targets, first):
@@ -32,7 +32,9 @@ def largest_forgotten(comm, logits, targets, first):
     return loss - np.mean(largest), dlogits
 
 
-@pytest.mark.parametrize(("name", "answer"), [("05.block_step", block_step), ("05.parallel_loss", parallel_loss)])
+@pytest.mark.parametrize(
+    ("name", "answer"), [("05.mlp_step", mlp_step), ("05.block_step", block_step), ("05.parallel_loss", parallel_loss)]
+)
 def test_a_right_answer_passes_and_shows_bytes_beside_the_closed_form(name, answer):
     review = reviewed(name, answer)
     assert review.status == "passed", review.text
@@ -50,10 +52,102 @@ def bare(comm, block, x, dy):
     return block_step(Alone(), block, x, dy)
 
 
-@pytest.mark.parametrize("name", ["05.block_step", "05.parallel_loss"])
+@pytest.mark.parametrize("name", ["05.mlp_step", "05.block_step", "05.parallel_loss"])
 @pytest.mark.parametrize("answer", STUBS)
 def test_stubs_are_not_written_yet(name, answer):
     assert reviewed(name, answer).text == f"{name}: not written yet"
+
+
+def summed_before_relu(comm, x, A, C, dy):
+    z = np.maximum(comm.all_reduce(x @ A), 0)
+    _, *others = mlp_step(comm, x, A, C, dy)
+    return comm.all_reduce(z @ C), *others
+
+
+def without_relu(comm, x, A, C, dy):
+    z = x @ A
+    return comm.all_reduce(z @ C), *mlp_step(comm, x, A, C, dy)[1:]
+
+
+def without_mask(comm, x, A, C, dy):
+    z, dz = np.maximum(x @ A, 0), dy @ C.T
+    return comm.all_reduce(z @ C), comm.all_reduce(dz @ A.T), x.T @ dz, z.T @ dy
+
+
+def with_dy_summed(comm, x, A, C, dy):
+    return mlp_step(comm, x, A, C, dy)[0], *mlp_step(comm, x, A, C, comm.all_reduce(dy))[1:]
+
+
+def with_gradients_summed(comm, x, A, C, dy):
+    y, dx, dA, dC = mlp_step(comm, x, A, C, dy)
+    return y, dx, comm.all_reduce(dA), comm.all_reduce(dC)
+
+
+def with_means(comm, x, A, C, dy):
+    return mlp_step(Mean(comm), x, A, C, dy)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (
+            lambda *given: mlp_step(*given, without="y"),
+            "y is wrong|likely cause: behind the rows each rank has a partial",
+        ),
+        (
+            lambda *given: mlp_step(*given, without="dx"),
+            "dx is wrong|likely cause: dx is a partial sum: x feeds the col",
+        ),
+        (lambda *given: mlp_step(*given, twice="dx"), "dx is wrong|2 times too much: ranks summed something that was"),
+        (summed_before_relu, "y is wrong|likely cause: x A is summed before relu: a rank's columns are finished"),
+        (without_relu, "y is wrong|likely cause: relu is missing: z is relu(x A)"),
+        (without_mask, "dA is wrong|likely cause: dz must be 0 where z is 0"),
+        (with_dy_summed, "dC is wrong|2 times too much: ranks summed something that was the sum already"),
+        (with_gradients_summed, "dC is wrong|it is summed over the ranks: a rank has all of the gradient of its own"),
+        (with_means, "y is wrong|likely cause: the sum is divided by 2: partial sums add up to the whole"),
+        (lambda *given: mlp_step(*given)[:2], "returned tuple|expected (y, dx, dA, dC)"),
+    ],
+)
+def test_each_mistake_in_an_mlps_step_is_named(answer, says):
+    text = refused("05.mlp_step", answer)
+    assert [part for part in says.split("|") if part not in text] == []
+
+
+def summed_behind(which):
+    """A block's step whose sum of dm or da stands behind the norm."""
+
+    def answer(comm, block, x, dy):
+        a, first_norm = block.attention_norm.forward(x)
+        a, attention = block.attention.forward(a)
+        h = x + comm.all_reduce(a)
+        m, second_norm = block.mlp_norm.forward(h)
+        m, mlp = block.mlp.forward(m)
+        y = h + comm.all_reduce(m)
+        d, gradients = block.mlp.backward(dy, mlp)
+        d, of_second = block.mlp_norm.backward(d if which == "dm" else comm.all_reduce(d), second_norm)
+        dh = dy + (comm.all_reduce(d) if which == "dm" else d)
+        d, of_attention = block.attention.backward(dh, attention)
+        d, of_first = block.attention_norm.backward(d if which == "da" else comm.all_reduce(d), first_norm)
+        dx = dh + (comm.all_reduce(d) if which == "da" else d)
+        return y, dx, gradients | of_second | of_attention | of_first
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("place", "which", "norm"),
+    [("mlp backward", "dm, at 6←,", "post_attention"), ("attention backward", "da, at 2←,", "input")],
+)
+def test_a_forgotten_copy_and_a_sum_behind_the_norm_give_one_number_and_have_causes_of_their_own(place, which, norm):
+    """The gradient of the norm's weights is the same in both; dh, or dx, is right in one of them alone."""
+    forgot = refused("05.block_step", lambda *given: block_step(*given, without=place))
+    behind = refused("05.block_step", summed_behind(which[:2]))
+    first = [text.partition("likely cause")[0] for text in (forgot, behind)]
+    assert first[0] == first[1]
+    assert f"the gradient of {norm}_layernorm.weight is wrong" in first[0]
+    assert "likely cause: *copy* is forgotten" in forgot
+    assert "likely cause: the sum stands behind the norm's backward: this is linear" in behind
+    assert all(f"sum {which} before the norm reads it" in text for text in (forgot, behind))
 
 
 def test_the_step_of_one_rank_pasted_unchanged_has_a_partial_y():

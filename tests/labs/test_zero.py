@@ -78,6 +78,29 @@ def weights_averaged(comm, weights, gradient, state, update):
     return comm.all_reduce(weights) / comm.size
 
 
+def nothing_summed(comm, weights, gradient, state, update):
+    """A gather without a reduction: each owner's own gradient."""
+    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
+    moments = state.setdefault("moments", (np.zeros(len(own)), np.zeros(len(own))))
+    shard = weights[own.start : own.stop]
+    update(shard, gradient[own.start : own.stop], *moments)
+    return comm.all_gather(shard, counts=counts)
+
+
+def one_by_one(comm, weights, gradient, state, update):
+    """Right, and as many numbers: a reduce and a broadcast for each owner."""
+    own = shard_range(weights.size, comm.rank, comm.size)
+    moments = state.setdefault("moments", (np.zeros(len(own)), np.zeros(len(own))))
+    for owner in range(comm.size):
+        shard = shard_range(weights.size, owner, comm.size)
+        here = slice(shard.start, shard.stop)
+        total = comm.reduce(gradient[here], root=owner)
+        if comm.rank == owner:
+            update(weights[here], total / comm.size, *moments)
+        weights[here] = comm.broadcast(weights[here], root=owner)
+    return weights
+
+
 def no_messages(comm, weights, gradient, state, update):
     mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
     update(weights, gradient, mean, square)
@@ -197,6 +220,13 @@ def test_a_right_answer_passes(name, answer):
     assert review.status == "passed", review.text
 
 
+def test_a_step_that_serves_one_owner_after_another_passes_and_is_told_so():
+    review = reviewed("06.zero_1", one_by_one)
+    assert review.status == "passed", review.text
+    assert "but one owner is served after another" in review.text
+    assert "one owner" not in reviewed("06.zero_1", zero_1).text
+
+
 def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
     assert reviewed("06.zero_1", zero_1).text == (
         "06.zero_1: passed, 8 cases and 4 drawn anew. With 7 ranks, Ψ = 100 weights:\n"
@@ -248,6 +278,7 @@ def changed(answer, **options):
         ),
         (only_rank_0_right, "right on ranks: 0; wrong on: 1"),
         (all_reduce_first, "elements that all ranks send in a step: 12, should be 2Ψ(P − 1) = 8"),
+        (nothing_summed, "likely cause: each owner updated with its own gradient: nothing was summed"),
         (all_reduce_first, "likely cause: an all_reduce is a reduce_scatter and an all_gather"),
         (
             padded,

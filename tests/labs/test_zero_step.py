@@ -3,6 +3,7 @@
 import pytest
 
 from parlab import labs
+from parlab.zero import zero_1
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])
@@ -16,3 +17,25 @@ def test_the_step_takes_options_of_zero_and_refuses_another_stage():
     assert 3 * kept.bytes_sent(0) == pytest.approx(2 * labs.zero_step(3).timeline.bytes_sent(0), rel=0.01)
     with pytest.raises(ValueError, match="stage=4"):
         labs.zero_step(4)
+
+
+def test_beside_the_replicated_step_the_one_with_owners_spends_a_quarter_of_its_1024_ns_of_adam():
+    """20 operations on each of 1024 or 256 weights, at 20 billion a second; the messages take as long in both."""
+    both = labs.one_update(zero_1)
+    assert list(both) == ["replicated", "with owners"]
+    slow, fast = (done.timeline.makespan for done in both.values())
+    assert slow - fast == pytest.approx(1e3 * (1024 - 256), abs=1)
+
+
+def test_of_six_gathers_ahead_only_the_first_is_waited_for():
+    """A gather sends 3 times 256 numbers of 8 bytes at 12.5 GB/s: 491.52 ns."""
+
+    def waiting(comm, uses, gather, work, x):
+        for block in uses:
+            x = work(block, gather(block).wait(), x)
+
+    both = labs.three_blocks(waiting, labs.gathered_ahead)
+    assert {name: done.timeline.makespan for name, done in both.items()} == {
+        "waiting": pytest.approx(6 * (491520 + 800000), abs=10),
+        "prefetch": pytest.approx(491520 + 6 * 800000, abs=10),
+    }

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from parlab.pipeline import Costs, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, simulate
-from parlab.pipeline.closed_forms import Pass, exposed_transfers, in_flight, step
+from parlab.pipeline.closed_forms import Pass, Pipeline, exposed_transfers, in_flight, step
+
+
+def columns(p, m, v, in_turn, group=None):
+    """A pipeline with one entry; without a group, that of the schedule with the fewest microbatches in a row."""
+    return Pipeline(*map(np.asarray, (p, m, v)), in_turn, np.asarray(group or (p if in_turn else m)))
 
 
 def random_steps(count, seed, heavier):
@@ -30,7 +35,7 @@ def test_closed_form_of_the_step_equals_simulate_on_300_random_pipelines_with_an
         every = [chunk] * (p * v - 1) + [last]
         halves = [x.backward / 2 for x in every]
         timeline = simulate(schedule, Costs([x.forward for x in every], halves, halves))
-        found = step(*map(np.asarray, (p, m, v)), kind == "1f1b", chunk, chunk, last)
+        found = step(columns(p, m, v, kind == "1f1b"), chunk, chunk, last)
         assert sum(map(float, found)) == pytest.approx(timeline.makespan, rel=1e-9)
 
 
@@ -43,7 +48,23 @@ def test_makespan_with_transfers_that_are_waited_for_is_the_simulated_one(kind, 
     schedule = schedules.get(kind) or (interleaved_one_f_one_b(p, m, v) if v > 1 else one_f_one_b(p, m))
     transfer = 1e-3
     timeline = simulate(schedule, Costs(1, 1, 1, transfer))
-    pipeline = *map(np.asarray, (p, m, v)), kind == "1f1b"
-    waited = exposed_transfers(*pipeline, apart=True) * transfer
-    assert sum(step(*pipeline, *[Pass(1.0, 2.0)] * 3)) + waited == pytest.approx(timeline.makespan, rel=1e-9)
-    assert [in_flight(*pipeline, rank) for rank in range(p)] == timeline.peak_activations
+    pipeline = columns(p, m, v, kind == "1f1b")
+    waited = exposed_transfers(pipeline, apart=True) * transfer
+    assert sum(step(pipeline, *[Pass(1.0, 2.0)] * 3)) + waited == pytest.approx(timeline.makespan, rel=1e-9)
+    assert [in_flight(pipeline, rank) for rank in range(p)] == timeline.peak_activations
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "v", "group"), [(4, 8, 2, 8), (4, 10, 3, 5), (2, 12, 4, 6), (8, 24, 2, 12), (4, 4, 2, 4)]
+)
+def test_n_microbatches_in_a_row_keep_v_less_1_times_n_and_2p_less_1_chunks_and_hide_turns_from_chunk_to_chunk(
+    p, m, v, group
+):
+    """As long as with p of them, for transfers apart from computing: (p - 1)(F + B)/v idle, and 2(p - 1) transfers."""
+    timeline = simulate(interleaved_one_f_one_b(p, m, v, group), Costs(1, 1, 1, 1e-3))
+    pipeline = columns(p, m, v, True, group)
+    waited = exposed_transfers(pipeline, apart=True)
+    assert waited == 2 * (p * (v if group == p else 1) - 1)
+    assert sum(step(pipeline, *[Pass(1.0, 2.0)] * 3)) + 1e-3 * waited == pytest.approx(timeline.makespan, rel=1e-9)
+    assert [in_flight(pipeline, rank) for rank in range(p)] == timeline.peak_activations
+    assert timeline.peak_activations[0] == min(m * v, (v - 1) * group + 2 * p - 1)

@@ -123,6 +123,16 @@ def test_naive_runs_one_rank_at_a_time_and_keeps_1(p, m):
     assert timeline.peak_activations == [1] * p
 
 
+@settings(max_examples=40)
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(0, 3))
+def test_every_group_size_of_at_least_p_runs_and_keeps_its_warm_up_and_one(p, chunks, groups, more):
+    group = p + more
+    schedule = interleaved_one_f_one_b(p, group * groups, chunks, group)
+    validate(schedule)
+    most = [min(group * groups * chunks, 2 * (p - r - 1) + (chunks - 1) * group + 1) for r in range(p)]
+    assert simulate(schedule).peak_activations == most
+
+
 @pytest.mark.parametrize("make", [one_f_one_b, zb_h1, zb_h2, lambda p, m: looped_bfs(p, m, 3)])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
 def test_every_schedule_runs_any_number_of_microbatches_also_fewer_than_ranks(make, p):
@@ -151,12 +161,12 @@ def test_interleaving_takes_m_divided_by_the_whole_groups_of_p_as_pytorch_does(p
                 interleaved_one_f_one_b(p, m, 2)
             continue
         schedule = interleaved_one_f_one_b(p, m, 2)
+        assert schedule == interleaved_one_f_one_b(p, m, 2, group=m // rounds)
         first = [action.microbatch for action in schedule.actions[0][: m // rounds + 1] if action.stage == 0]
         assert first == list(range(m // rounds))
         if m >= p:
             assert idle_time(schedule, Costs(3, 2, 1), 2 * m * 6) == (p - 1) * 6
-        kept = [min(2 * m, m // rounds + 2 * (p - r) - 1) for r in range(p)]
-        assert simulate(schedule).peak_activations == kept
+        validate(schedule, memory_limit=[min(2 * m, m // rounds + 2 * (p - r) - 1) for r in range(p)])
 
 
 def interleaved_with(a_rank: int) -> Schedule:
@@ -223,6 +233,21 @@ def test_chunks_from_1():
             make(2, 4, 0)
 
 
+@pytest.mark.parametrize(("group", "makespan", "kept"), [(4, 28.5, 11), (5, 29.5, 12), (7, 33.5, 14), (8, 28.5, 15)])
+def test_a_last_group_of_fewer_than_p_4_makes_ranks_wait_and_each_more_in_a_row_keeps_a_chunk(group, makespan, kept):
+    """8 microbatches, 2 chunks of half a forward each; 4 + 4 and 8 waste (p - 1)(F + B)/v = 4.5."""
+    timeline = simulate(interleaved_one_f_one_b(4, 8, 2, group), Costs(0.5, 0.5, 0.5))
+    assert (timeline.makespan, timeline.peak_activations[0]) == (makespan, kept)
+
+
 def test_interleaving_needs_whole_groups_of_at_least_p():
-    with pytest.raises(ValueError, match="m=9: microbatches go in whole groups of at least p=4: use a multiple of 4"):
+    with pytest.raises(ValueError, match="group=4, m=9: microbatches go in whole groups of at least p=4"):
         interleaved_one_f_one_b(4, 9, 2)
+    with pytest.raises(ValueError, match="group=1, m=2"):
+        interleaved_one_f_one_b(4, 2, 2, group=1)
+    with pytest.raises(ValueError, match="group=2, m=8"):
+        interleaved_one_f_one_b(4, 8, 2, group=2)
+    with pytest.raises(ValueError, match="group=9, m=8"):
+        interleaved_one_f_one_b(4, 8, 2, group=9)
+    with pytest.raises(ValueError, match="group=0"):
+        interleaved_one_f_one_b(4, 8, 2, group=0)

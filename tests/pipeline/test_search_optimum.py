@@ -86,6 +86,15 @@ def test_no_schedule_of_4_ranks_and_8_microbatches_is_shorter_than_what_the_sear
 
 
 @pytest.mark.parametrize(
+    ("p", "m", "limit", "units"),
+    [(4, 12, 3, 44), (6, 12, 3, 60), (6, 12, 4, 49), (8, 16, 4, 79), (8, 16, 5, 68), (8, 16, 6, 61)],
+)
+def test_the_best_straight_schedule_of_six_sizes_of_which_the_search_finds_none(p, m, limit, units):
+    assert runs_within(units, p, m, limit)
+    assert not runs_within(units - 1, p, m, limit)
+
+
+@pytest.mark.parametrize(
     ("limit", "units"),
     [(2, {0: 41, 0.25: 46, 0.5: 51, 0.75: 57, 1: 63}), (4, {0: 27, 0.25: 30, 0.5: 33, 0.75: 36, 1: 39})],
 )

@@ -6,12 +6,14 @@ import random
 
 import pytest
 
+from parlab.labs import by_a_pattern
 from parlab.pipeline import (
     Costs,
     best_schedule,
     lower_bound,
     simulate,
     v_min,
+    validate,
     zb_auto,
     zb_v,
 )
@@ -33,6 +35,15 @@ def test_the_search_takes_no_more_than_the_lesson_says_and_no_less_than_the_boun
     costs = Costs(transfer=transfer)
     for limit, most in within.items():
         assert lower_bound(4, 8, costs, memory_limit=limit) <= units(limit, costs) <= most
+
+
+def test_a_pattern_of_18_units_takes_79_within_4_where_4000_tries_of_the_search_find_95_and_the_bound_is_74():
+    pattern = by_a_pattern()
+    validate(pattern, 4)
+    timeline = simulate(pattern)
+    assert (timeline.makespan, max(timeline.peak_activations)) == (79, 4)
+    searched = zb_auto(8, 16, memory_limit=4, tries=4000, metric="makespan")
+    assert (lower_bound(8, 16, memory_limit=4), simulate(searched).makespan) == (74, 95)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parlab.nn.config import LlamaConfig
+from parlab.nn.formulas import block_waiting_bytes
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import (
@@ -99,3 +100,4 @@ def test_from_i_to_w_a_block_keeps_no_more_bytes_than_before_but_for_the_gradien
     of_norms = 2 * hidden * 8
     assert kept.message == 2 * 3 * hidden * 8
     assert 0.9 * kept.activation[1] < kept.pending[1] - of_norms <= kept.activation[1]
+    assert kept.pending[1] - of_norms == sum(block_waiting_bytes(model.config, *tokens.shape, itemsize=8).values())

@@ -9,10 +9,10 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule
-from parlab.pipeline.closed_forms import exposed_transfers
+from parlab.pipeline.closed_forms import Pipeline, exposed_transfers
 from parlab.plan import GPTConfig, Layout, estimate
 from parlab.plan.case import Case
-from parlab.plan.estimate import kept_of_layer
+from parlab.plan.memory import kept_of_layer
 from parlab.sequence import ring_attention, ring_attention_backward
 from parlab.tensor import ParallelLlama, kept_items
 from parlab.world import CLASSROOM, Cluster
@@ -170,4 +170,6 @@ def test_a_pipeline_waits_for_the_transfers_that_the_clock_waits_for(kind):
     p, m, config = 4, 8, model(num_hidden_layers=4).config
     hop = CLASSROOM.intra.latency + 8 * S * config.hidden_size / CLASSROOM.intra.bandwidth
     found = of(config, Layout(pp=p, schedule=kind), batch=m).seconds["pp"]
-    assert found == pytest.approx(hop * exposed_transfers(*map(np.asarray, (p, m, 1)), kind == "1f1b", apart=True))
+    in_turn = kind == "1f1b"
+    pipeline = Pipeline(*map(np.asarray, (p, m, 1)), in_turn, np.asarray(p if in_turn else m))
+    assert found == pytest.approx(hop * exposed_transfers(pipeline, apart=True))

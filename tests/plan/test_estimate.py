@@ -31,7 +31,7 @@ from parlab.plan import (
     search,
     software_of,
 )
-from parlab.plan.case import Sizes
+from parlab.plan.sizes import Sizes
 from parlab.tensor.costs import kept_by_place, llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 from parlab.zero import StateBytes, model_state_bytes

@@ -52,9 +52,9 @@ def test_the_command_says_at_which_usable_memory_its_verdict_changes(capsys):
     asked = ["plan", "--model", "405b", "--gpus", "16384", "--batch", "2048", "--sequence", "8192"]
     assert main(asked) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3].startswith("usable memory decides: up to 76.7 GiB the best is dp 64, pp 16, cp 4, tp 4")
-    assert lines[-2].startswith("  from 76.7 GiB on dp 128, pp 8, cp 2, tp 8")
-    assert lines[-1].startswith("  from 77.4 GiB on dp 64, pp 16, cp 4, tp 4")
+    assert lines[-3].startswith("usable memory decides: up to 75.0 GiB the best is dp 128, pp 8, cp 4, tp 4")
+    assert lines[-2].startswith("  from 75.0 GiB on dp 256, pp 4, cp 4, tp 4")
+    assert lines[-1].startswith("  from 76.3 GiB on dp 128, pp 8, cp 4, tp 4")
 
 
 @pytest.mark.parametrize("model", ["175b", "GPT-175B"])

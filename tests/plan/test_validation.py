@@ -62,13 +62,13 @@ def test_each_family_says_its_software_and_what_differs():
     assert "Korthikanti 2022, table 5 (fitted; megatron)" in lines
 
 
-def test_korthikantis_tables_come_out_at_1_8_and_0_6_megatrons_at_3_4_and_llama_3s_at_1_3_percent():
+def test_korthikantis_tables_come_out_at_1_8_and_0_6_megatrons_at_3_4_and_llama_3s_at_1_6_percent():
     errors = validation().errors
     found = {name: (round(100 * mean, 1), round(100 * most, 1)) for name, (mean, most) in errors.items()}
     assert found[TABLE_5] == (1.8, 3.2)
     assert found[TABLE_4] == (0.6, 1.3)
     assert found[TABLE_1] == (3.4, 6.8)
-    assert found["Llama 3, table 4"] == (1.3, 2.2)
+    assert found["Llama 3, table 4"] == (1.6, 1.8)
 
 
 def test_infiniband_at_half_or_at_nine_tenths_changes_megatrons_mean_error_by_less_than_2_in_a_thousand():

@@ -58,7 +58,7 @@ ROWS = [
     (on_paper(block_collectives, S=8.0), f"S=8.0: {WHOLE}"),
     (on_paper(block_collectives, backward="no"), f"backward='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
-    (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, hierarchical"),
+    (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, rings"),
     (on_paper(kept_by_place, h=0), f"h=0: {WHOLE}"),
     (on_paper(kept_by_place, recompute="some"), "recompute='some': use one of none, selective, full"),
     (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),

@@ -19,14 +19,11 @@ TIMELINE = run(lambda comm: None, 2).timeline
 
 ROWS = [
     (lambda: views.tensor(S=0), "S=0: must be a whole number, at least 1"),
-    (lambda: views.tensor(products=2), "products=2: a fraction of the data sheet, greater than 0 and at most 1"),
     (lambda: views.tensor(S="no"), "S='no': must be a whole number, at least 1"),
     (lambda: views.tensor(S=10**19), "S=10000000000000000000: must be at most 2147483648"),
     (lambda: views.tensor(model=[]), "model=[]: use one of Llama 3 8B"),
-    (lambda: views.tensor(ranks_per_node=3), "ranks_per_node=3: groups of 1, 2, 4, 8, 16, 32 ranks must fill nodes"),
+    (lambda: views.tensor(ranks_per_node=3), "ranks_per_node=3: groups of 1, 2, 4, 8, 16, 32, 64 ranks must fill"),
     (lambda: views.tensor(ranks_per_node=0), "ranks_per_node=0: must be a whole number, at least 1"),
-    (lambda: views.tensor(cluster=Cluster("c", FREE.device, 3, FREE.intra, FREE.inter)), "cluster.ranks_per_node=3: "),
-    (lambda: views.tensor(cluster=FREE), "cluster=uniform: a block of 8192 tokens takes no time on it"),
     (lambda: views.ring_masks(causal="no"), "causal='no': must be True or False"),
     (lambda: views.ring_masks(causal=[]), "causal=[]: must be True or False"),
     (lambda: views.ring_overlap(size=1), "size=1: must be a whole number from 2 to 16"),

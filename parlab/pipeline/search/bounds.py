@@ -58,6 +58,16 @@ def lower_bound(
     5. By longest stage: the rank where all microbatches enter starts at 0. So 3 and 4 hold for it, if its tails count
        only as far as they come back to this rank. The other ranks take at least their work.
 
+    Where stages are straight and alike, with F, I, W and a transfer of f, i, w and c, and where a rank keeps at most L
+    activations, 3 and 4 hold three times that can be written down. The first is of the makespan, and the others are of
+    the longest stage, too, for they count from the first F of rank 0 to a W of rank 0:
+
+    - the last rank: (p − 1)(f + c) + m(f + i + w). So late its first F starts, and then it has all its work.
+    - a place on rank 0: ⌈m/L⌉ (p(f + i) + 2(p − 1)c + w). From its F to its W a microbatch goes down and comes back.
+    - the last I: (p − 1)(f + i + 2c) + m(f + i + w) − (min(L, m) − 1)w. When it ends on the last rank, at most
+      min(L, m) of that rank's W's are open, because each of them keeps an activation; all else is done. Then the
+      gradient must come up to rank 0, (p − 1)(i + c), and its W is still to do. So a place more saves at most one W.
+
     Args:
         memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
         like: stages and microbatches are on the ranks on which this schedule has them. None: stage r on rank r.

@@ -264,7 +264,7 @@ class Film:
         for time, wide in zip(self._ticks, half, strict=True):
             x = self.x(time)
             if time == self.times[-1] or (free <= x - wide and x + wide + 10 <= last):
-                words += word(x, y + 20, self.says(time), "small")
+                words += word(min(x, WIDTH - wide), y + 20, self.says(time), "small")  # the last one ends on the page
                 free = x + wide + 10
         filled = f'<rect x="{left:g}" y="{y:g}" width="{right - left:g}" height="6" fill="currentColor"/>'
         return words + outline(left, y, right - left, 6, "empty") + f'<g class="bare">{filled}</g>'

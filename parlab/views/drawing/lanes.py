@@ -117,7 +117,10 @@ def name_lanes(axes: Axes, ranks: list[int], *, words: bool = True) -> None:
     name_rows(axes, len(ranks), [f"rank {ranks[lane]}" for lane in shown], shown, line=False, pad=9)
     chips = [[(-0.007, y - 0.4), (-0.002, y - 0.4), (-0.002, y + 0.4), (-0.007, y + 0.4)] for y in range(len(ranks))]
     colors = [theme.rank_color(rank) for rank in ranks]
-    axes.add_artist(PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False))
+    edge = {"edgecolors": theme.FAINT, "linewidths": 0.5}  # yellow is faint on white
+    axes.add_artist(
+        PolyCollection(chips, facecolors=colors, transform=axes.get_yaxis_transform(), clip_on=False, **edge)
+    )
 
 
 def name_rows(

@@ -40,7 +40,7 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
     Rank 0 gets 3 rows, the mean is 2
     chosen: each rank sorts its pairs (token, expert) by expert
     sorted: rows travel, to the next rank first (shown piece by piece); the ranks get 3, 1
-    dispatched: each expert answers its rows, 1 unit of time for each: the ranks work for 3, 1, and wait until 3
+    dispatched: each expert answers its rows, wherever they lie, 1 unit a row: the ranks work for 3, 1, and wait until 3
     answered: each answer travels back to the rank from which its row came
     back: each answer goes to its pair, by the order of the sort
     at their tokens: a token's answers times its gates are added: its y
@@ -73,14 +73,14 @@ def rows_way(chosen: Sequence[Any], num_experts: int) -> Film:
         film.draw("".join(sums), SUMMED)
     clock = "".join(_clock(lanes, rank, of_rank, int(loads[full])) for rank, of_rank in enumerate(by_rank))
     film.draw(clock, DISPATCHED, ANSWERED, between=True)
-    hand = outline(LEFT, TOP + LANE, 1, PITCH * (P - 1) + CLOCK, "frame")
-    film.move(hand, DISPATCHED, ANSWERED, (lanes.wide * int(loads[full]), 0))
+    hands = "".join(outline(LEFT, TOP + PITCH * rank + LANE, 1, CLOCK, "frame") for rank in range(P))
+    film.move(hands, DISPATCHED, ANSWERED, (lanes.wide * int(loads[full]), 0))
     get = ", ".join(map(str, loads))
     waits = "and nobody waits" if even else f"and wait until {loads[full]}"
     lines = [
         "each rank sorts its pairs (token, expert) by expert",
         f"rows travel, to the next rank first (shown piece by piece); the ranks get {get}",
-        f"each expert answers its rows, 1 unit of time for each: the ranks work for {get}, {waits}",
+        f"each expert answers its rows, wherever they lie, 1 unit a row: the ranks work for {get}, {waits}",
         "each answer travels back to the rank from which its row came",
         "each answer goes to its pair, by the order of the sort",
         "a token's answers times its gates are added: its y",

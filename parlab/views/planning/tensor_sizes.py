@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from parlab.pipeline import Costs, looped_bfs, simulate
-from parlab.plan import LLAMA_405B, Estimate, estimate, search
+from parlab.plan import LLAMA_3, LLAMA_405B, Estimate, estimate, search
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
 from parlab.views.planning.bills import TIME
@@ -36,7 +36,13 @@ def tensor_sizes(headline: str = "") -> Picture:
     """
     waits = {tp: _waits(tp) for tp in NODE}
     rack = replace(DGX_H100, ranks_per_node=GPUS)
-    best = [search(LLAMA_405B, rack, RANKS, **STEP, cp=1, tp=tp, zero=[1, 2]).best for tp in RACK]
+    fixed: dict[str, Any] = {
+        "cp": 1,
+        "zero": [1, 2],
+        "recompute": ["none", "full"],
+        "software": LLAMA_3.but(sends_by_group=False),
+    }
+    best = [search(LLAMA_405B, rack, RANKS, **STEP, **fixed, tp=tp).best for tp in RACK]
     least = min(waits, key=lambda tp: sum(waits[tp]))
     first = min(best, key=lambda e: e.total_seconds).layout.tp
     said = headline or f"tp {least} waits least; in a rack tp {first} is the best"

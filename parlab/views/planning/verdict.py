@@ -174,7 +174,8 @@ def _plans(
     fixed: dict[str, Any] = {"microbatch": 1, "sequence_parallel": True, "recompute": "none"}
     fixed |= {} if cut_sequences else {"cp": 1}
     fixed["hardware"] = H100.but(products=products, inter=links)
-    fixed["software"] = LLAMA_3.but(hides=frozenset(LLAMA_3.hides) - WAITS[waits], gathers_once=gathers_once)
+    hides = frozenset(LLAMA_3.hides) - WAITS[waits]
+    fixed["software"] = LLAMA_3.but(hides=hides, gathers_once=gathers_once, sends_by_group=False)
     return search(LLAMA_405B, DGX_H100, RANKS, **STEP, **fixed)
 
 

@@ -177,15 +177,26 @@ def explore_interleaving() -> Explorer:
     return Explorer("explore_interleaving", controls, lambda p, k, backward: interleaving(p, k * p, backward))
 
 
-ROW, NAMES, PLACE = 0.36, 2.9, 0.26  # inches: a row of squares, the names beside it, the place of a square
+ROW, NAMES, PLACE = 0.36, 1.75, 0.3  # inches: a row of squares, the names beside it, the place of a square
 
 
-def won_back(ran: Mapping[str, ScheduleTimeline], kept: float, *, headline: str | None = None) -> Picture:
+def won_back(
+    ran: Mapping[str, ScheduleTimeline],
+    kept: float,
+    waiting: float,
+    *,
+    base: float = 0,
+    room: float = math.inf,
+    headline: str | None = None,
+) -> Picture:
     """Draw how many GPUs' worth of work a pipeline does, as squares, with the bytes on its first and its last GPU.
 
     Args:
         ran: `{name: what simulate returned}`, all of the same number of ranks; a rank is a GPU.
-        kept: bytes that a microbatch keeps in all layers of a rank, from its F to its B or W.
+        kept: bytes that a microbatch keeps in all layers of a rank, from its F to its B or I.
+        waiting: bytes that it keeps there from its I to its W.
+        base: bytes that a GPU holds besides.
+        room: bytes that a GPU has. Where more are needed, the number is red.
         headline: above the figure. None: the most work.
 
     Raises:
@@ -194,30 +205,41 @@ def won_back(ran: Mapping[str, ScheduleTimeline], kept: float, *, headline: str 
     sizes = {one.size for one in ran.values()}
     if len(sizes) != 1:
         raise ValueError(f"ran={list(ran)!r:.60}: give at least one timeline, and all with the same number of ranks")
-    amount("kept", kept)
+    for name, nbytes in (("kept", kept), ("waiting", waiting), ("base", base)):
+        amount(name, nbytes)
     (p,) = sizes
     busy = [p * (1 - one.bubble_fraction()) for one in ran.values()]
-    held = [[kept * peak * p / one.schedule.num_stages for peak in one.peak_activations] for one in ran.values()]
-    words = [[f"{peaks[rank] / 1e9:.0f} GB" for rank in (0, -1)] for peaks in held]
-    lines = [f"{'':<36}{'work':>5}{'':10}{'first GPU':>11}{'last GPU':>11}"]
+    held = [[base + _most_bytes(one, rank, kept, waiting) for rank in (0, p - 1)] for one in ran.values()]
+    words = [[f"{nbytes / 1e9:.0f} GB" for nbytes in both] for both in held]
+    lines = [f"{'':<16}{'work':>5}{'':10}{'first GPU':>11}{'last GPU':>11}"]
     for name, work, (first, last) in zip(ran, busy, words, strict=True):
-        lines.append(f"{name:<36}{work:5.1f} of {p} GPUs{first:>9}{last:>11}")
+        lines.append(f"{name:<16}{work:5.1f} of {p} GPUs{first:>9}{last:>11}")
+    over = f"red: more than the {room / 1e9:.0f} GB of a GPU" if room < math.inf else ""
     headline = headline or f"GPUs' worth of work of {p}: {max(busy):.1f} at most"
-    figure = sheet([headline, *lines], 0.95 + ROW * len(ran), headline)
+    figure = sheet([headline, *lines, *filter(None, [over])], 0.95 + ROW * len(ran), headline)
     axes = panel(figure, NAMES, 0.85, PLACE * p, ROW * len(ran))
     axes.set_xlim(0, p)
     name_rows(axes, len(ran), list(ran))
-    for row, (name, work) in enumerate(zip(ran, busy, strict=True)):
-        colors = [form.color for known, form in CURVES.items() if name.startswith(known.split()[0])]
+    for row, work in enumerate(busy):
         left = [gpu + 0.08 for gpu in range(p)]
         filled = [gpu + 0.08 + 0.84 * min(max(work - gpu, 0), 1) for gpu in range(p)]
         marks.rectangles(axes, "places", left, [gpu + 0.92 for gpu in range(p)], row - 0.37, row + 0.37, theme.GRID)
-        marks.rectangles(axes, f"work of row {row}", left, filled, row - 0.37, row + 0.37, (*colors, theme.FAINT)[0])
-    columns = [NAMES + PLACE * p + at for at in (0.15, 0.85, 1.65)]
+        color = theme.INK if work == max(busy) else theme.FAINT
+        marks.rectangles(axes, f"work of row {row}", left, filled, row - 0.37, row + 0.37, color)
+    columns = [NAMES + PLACE * p + at for at in (0.15, 0.85, 1.75)]
     for x, title in zip(columns, (f"of {p}", "first GPU", "last GPU"), strict=True):
-        write(figure, x, 0.56, title, theme.SMALL)
-    write(figure, columns[1], 0.36, "keep at most", theme.SMALL)
-    for row, (work, both) in enumerate(zip(busy, words, strict=True)):
-        for x, text, weight in zip(columns, (f"{work:.1f}", *both), ("bold", "normal", "normal"), strict=True):
-            write(figure, x, 0.85 + ROW * (row + 0.5), text, theme.TEXT, va="center", weight=weight)
+        write(figure, x, 0.6, title, theme.SMALL)
+    write(figure, 0.15, 0.6, over, theme.SMALL, color=theme.ALARM)
+    for row, (work, both, said) in enumerate(zip(busy, held, words, strict=True)):
+        y = 0.85 + ROW * (row + 0.5)
+        write(figure, columns[0], y, f"{work:.1f}", theme.TEXT, va="center", weight="bold")
+        for x, nbytes, text in zip(columns[1:], both, said, strict=True):
+            color, weight = (theme.ALARM, "bold") if nbytes > room else (theme.INK, "normal")
+            write(figure, x, y, text, theme.TEXT, va="center", color=color, weight=weight)
     return figure
+
+
+def _most_bytes(one: ScheduleTimeline, rank: int, kept: float, waiting: float) -> float:
+    """The most that a rank keeps, if these are the bytes of all its chunks together."""
+    chunks = one.schedule.num_stages / one.size
+    return max(nbytes for _, nbytes in one.kept_bytes(rank, round(kept / chunks), round(waiting / chunks)))

@@ -77,7 +77,7 @@ def schedule_film(
     paler = chunks_of(shown.schedule)
     film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
-    before = _kept(film, shown, middles, _events(shown) if told else times, arrived=not told)
+    before = _kept(film, shown, middles, _events(shown) if told else times, told=bool(told))
     for t in shown.transfers:
         action = ACTION.fullmatch(t.label)
         assert action is not None, "a simulated message is labelled by the action that sends it"
@@ -109,7 +109,9 @@ def _phases_of_rank_0(shown: ScheduleTimeline, own: list[Bar]) -> list[tuple[Any
     forwards = [bar for bar in own if bar.action.kind == "F"]
     first = next(bar for bar in own if bar.action.kind != "F")
     warm_up = [bar for bar in forwards if bar.start < first.start]
-    fills = f"rank 0 does {len(warm_up)} forward{'s' * (len(warm_up) > 1)}, and keeps as many activations"
+    fills = f"rank 0 does {len(warm_up)} forwards, and keeps as many activations"
+    if len(warm_up) == 1:
+        fills = "rank 0 does 1 forward, and keeps its activations"
     if all(_all_forwards_first(shown, rank) for rank in range(shown.size)):
         last = max(step.end for step in shown.steps(shown.size - 1) if step.actions[0].kind == "F")
         return [
@@ -181,11 +183,12 @@ def _bar(film: Film, bar: Bar, paler: dict[tuple[int, int], float], middles: lis
 
 
 def _kept(
-    film: Film, shown: ScheduleTimeline, middles: list[float], until: list[Any], *, arrived: bool
+    film: Film, shown: ScheduleTimeline, middles: list[float], until: list[Any], *, told: bool
 ) -> dict[Action, int]:
     """The slots of each rank, from the F of a chunk to its B or W; for each F that starts when its slot was freed, the
-    microbatch that was there before. An arrow stays to the next of the times `until`. With `arrived`, a slot is filled
-    when the clock goes on from the F's start: its input has come, and what was there has gone."""
+    microbatch that was there before. An arrow stays to the next of the times `until`. A slot is filled when the clock
+    goes on from the F's start: its input has come. It is free when the clock goes on from the end of the B or W. Where
+    the stops are `told` it is free when the clock comes there, so that a stop shows the empty slot."""
     before: dict[Action, int] = {}
     paler = chunks_of(shown.schedule)
     width = round(min((SLOTS[1] - SLOTS[0]) / max(shown.peak_activations), 22), 1)
@@ -214,7 +217,8 @@ def _kept(
                 text = str(action.microbatch) if width > 9 * len(str(action.microbatch)) else ""
                 color = color_of("I" if action.kind == "W" else "F", paler[rank, action.stage])
                 filled = box(x, y - BAR / 2, width - 2, BAR, color, text, "small")
-                film.draw(filled, begun[chunk], step.end, after=arrived and action.kind != "W")
+                frees = told and action.kind != "I"
+                film.draw(filled, begun[chunk], step.end, between=frees, after=not frees and action.kind != "W")
                 begun[chunk] = step.end
                 if action.kind != "I":
                     slots[slot], freed[slot] = None, (step.end, action.microbatch)

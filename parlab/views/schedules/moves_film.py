@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -11,7 +12,7 @@ from parlab.pipeline import Action, Costs, KeptBytes, Schedule, ScheduleTimeline
 from parlab.views.drawing.film import Film, box, outline, word
 from parlab.views.drawing.picture import short_bytes
 from parlab.views.schedules.board import PAGE
-from parlab.views.schedules.panels import color_of, legend_entries, peaks
+from parlab.views.schedules.panels import chunks_of, color_of, legend_entries, peaks
 from parlab.views.schedules.schedule import check_kept
 
 LEFT, RIGHT, TOP, LANE, BAR = 70, 600, 76, 40, 28
@@ -33,6 +34,7 @@ def moves_film(
     bound: float | None = None,
     waiting: int | None = None,
     kept: KeptBytes | None = None,
+    names: Sequence[str] = (),
 ) -> Film:
     """The film of schedules of the same actions, each a few moves from the one before.
 
@@ -40,6 +42,8 @@ def moves_film(
     `kept`, the bytes that each rank keeps stand below its actions, on the same clock, a box for each microbatch: in the
     colour of F until its backward for the input, then in that of I until its W. A W that is put off then travels above
     the others.
+
+    With `names`, each stop has its name, and below the ranks stands how many microbatches the fullest one keeps.
 
     In the first schedule backwards may be whole, where the others have each of them cut in two: a B then lies over its
     halves until the film leaves that schedule.
@@ -50,10 +54,12 @@ def moves_film(
         bound: a makespan that none is below; None: no line is drawn.
         waiting: a rank whose first wait after its first action has a frame with the time that it lasts; None: no frame.
         kept: what a microbatch keeps on each stage; None: no bytes are drawn.
+        names: of the schedules; empty: they are numbered.
 
     Raises:
-        ValueError: fewer or more schedules, other actions on a rank, a schedule that cannot run, no such rank, or
-            `kept` of another number of stages, or of schedules with several stages a rank.
+        ValueError: fewer or more schedules, other actions on a rank, a schedule that cannot run, no such rank,
+            `kept` of another number of stages, or of schedules with several stages a rank, or names with `kept` or
+            for another number of schedules.
     """
     if not 2 <= len(source) <= MOST:
         raise ValueError(f"source: {len(source)} schedules; 2 to {MOST} can be filmed")
@@ -73,26 +79,30 @@ def moves_film(
             f"kept={kept!r:.60}: bytes are drawn where each rank has one stage; here {ranks} ranks have "
             f"{source[0].num_stages} stages"
         )
+    if names and (kept or len(names) != len(shown)):
+        raise ValueError(f"names={names!r:.60}: one for each of {len(shown)} schedules is needed, and no `kept`")
     more = kept is None and len(set(rooms)) > 1  # or less
     width = (RIGHT - LEFT) / max(spans)
     what = f"room for {', '.join(f'{room:g}' for room in rooms)}" if more else f"{last} move{'s' * (last > 1)}"
     if kept:
         what = "bytes below actions"
     says = (lambda number: f"room for {rooms[number]:g}") if more else _stop
+    if names:
+        says = names.__getitem__
     headline = f"{what}: from {spans[0]:g} to {spans[-1]:g} units"
     top, lane = (TOP + 22, LANE + STRIP + GAP) if kept else (TOP, LANE)
-    height = top + lane * ranks
+    height = top + lane * ranks + (LANE if names else 0)
     film = Film(headline, list(range(last + 1)), height, moving=1.6 * last, resting=2.2, says=says)
     _legend(film, [(color, name) for color, name, _ in legend_entries(list(source))], 10)
     if kept:
         _legend(film, [(color_of(kind), name) for kind, name in KEPT], 32)
     film.draw("".join(word(34, top + lane * rank + LANE / 2, f"rank {rank}") for rank in range(ranks)))
     if bound is not None:
-        film.draw(_line(LEFT + width * bound, top, height, "none is below", f"{bound:g}", dashed=True))
+        film.draw(_line(LEFT + width * bound, top, top + lane * ranks, "none is below", f"{bound:g}", dashed=True))
     for end, stops in groupby(range(last + 1), key=spans.__getitem__):
         held = list(stops)
         first, until = held[0], held[-1]
-        line = _line(LEFT + width * end, top, height, "", f"{end:g}")
+        line = _line(LEFT + width * end, top, top + lane * ranks, "", f"{end:g}")
         film.draw(line, first or None, None if until == last else until)
     if waiting is not None:
         for number, timed in enumerate(shown):
@@ -103,17 +113,23 @@ def moves_film(
             for rank in range(ranks):
                 strip = _strip(timed, rank, kept, width, max(most), top + lane * rank + LANE + STRIP)
                 film.draw(strip, number or None, number + STAYS if number < last else None)
+    if names:
+        film.draw(word(34, height - LANE / 2, "kept"))
+        for number, most_kept in enumerate(rooms):
+            row = _room(most_kept, max(rooms), height - LANE / 2)
+            film.draw(row, number or None, number + STAYS if number < last else None)
     starts = [_starts(one) for one in shown]
     uncut = [(action, at) for action, at in starts[0].items() if cut and action.kind == "B"]
     if cut:
         starts[0] = _of_halves(starts[0], costs.per_stage("backward_weight", source[0].num_stages))
+    paler = chunks_of(source[-1])
     together: dict[tuple[float, ...], str] = {}  # the actions that go the same way
     put_off = [_put_off(one, two) if kept else [] for one, two in pairwise(source)]
     hopping = sorted({action for moved in put_off for action in moved})
     for action, (rank, begin, takes) in starts[-1].items():
         if action in hopping:
             continue
-        mark = _bar(action, begin, takes, width, top + lane * rank)
+        mark = _bar(action, begin, takes, width, top + lane * rank, white=paler[rank, action.stage])
         way = tuple(width * (of[action][1] - begin) for of in starts)
         together[way] = together.get(way, "") + mark
     for places, marks in together.items():
@@ -149,6 +165,17 @@ def _places(shown: ScheduleTimeline) -> float:
     return max(shown.peak_activations) * shown.size / shown.schedule.num_stages
 
 
+def _room(room: float, most: float, y: float) -> str:
+    """The microbatches that the fullest rank keeps, of the `most` in the film, a box of its F's color for each."""
+    wide, x = 30, LEFT
+    places = [min(1.0, room - place) for place in range(math.ceil(room))]
+    full = "".join(
+        box(x + wide * place, y - 11, wide * part - 2, 22, color_of("F")) for place, part in enumerate(places)
+    )
+    said = f"{room:g} microbatches on the fullest rank"
+    return full + word(x + wide * math.ceil(most) + 8, y, said, "small left")
+
+
 def _frame(
     film: Film,
     shown: ScheduleTimeline,
@@ -169,10 +196,14 @@ def _frame(
             return
 
 
-def _bar(action: Action, begin: float, takes: float, width: float, top: float, edge: float = 0) -> str:
-    """An action on its rank's lane, larger by `edge` on each side."""
+def _bar(
+    action: Action, begin: float, takes: float, width: float, top: float, edge: float = 0, white: float = 0
+) -> str:
+    """An action on its rank's lane, larger by `edge` on each side, made paler."""
     x, y, length = LEFT + width * begin - edge, top + (LANE - BAR) / 2 - edge, width * takes - 1 + 2 * edge
-    return box(round(x, 1), y, round(length, 1), BAR + 2 * edge, color_of(action.kind), action.microbatch, "small")
+    return box(
+        round(x, 1), y, round(length, 1), BAR + 2 * edge, color_of(action.kind, white), action.microbatch, "small"
+    )
 
 
 def _hop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from parlab.arguments import one_of
@@ -11,25 +12,27 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, line_legend, note, plot, scale
 from parlab.views.schedules.frontier import SQUARE, Bound, of_chunk
 from parlab.views.schedules.placement import PLACEMENTS, placement_of
-from parlab.views.widgets.explorer import Explorer, choice
+from parlab.views.widgets.explorer import Explorer, buttons
 
 STEPS = ("one step", "steps in a row")
 HEIGHT, ROW = 4.9, 3  # inches; steps after which each step more takes the same
-PARTS = 10**6  # of an activation
 NEAR = 4, 0.03  # activations, and a part of the time: a name would run into the next point
 GHOST = {"linestyle": "none", "markersize": 12, "markerfacecolor": "none", "gid": "one step"}
 
 
 def step_frontier(
-    schedules: Mapping[str, Schedule], costs: Costs, bound: Bound, pending: float = 1, steps: str = "one step"
+    schedules: Mapping[str, Schedule], costs: Costs, bound: Bound, in_a_row: Bound, steps: str = "one step"
 ) -> Picture:
     """Draw what the fullest rank keeps against the time of a step in ms. In the grey there is no straight schedule.
+
+    An activation counts whole, from its F to the end of its W.
 
     Args:
         schedules: {name: schedule}, all of the same ranks and microbatches.
         costs: of all layers of a rank, in ms, so that a chunk takes its share.
-        bound: a function `bound(p, m, limit, f, i, w, c)`, such as a learner's, that no straight schedule is below.
-        pending: the part of an activation that is kept between its I and its W.
+        bound: a function `bound(p, m, limit, f, i, w, c)`, such as a learner's: one step on straight stages takes no
+            less.
+        in_a_row: the same of steps in a row.
         steps: "one step", from the first action to the last; or "steps in a row": a rank begins the next step at once,
             and a step takes what one step more adds to many.
 
@@ -41,14 +44,14 @@ def step_frontier(
     if len(sizes) != 1:
         raise ValueError(f"schedules={[*schedules]!r}: must be one or more, of the same ranks and microbatches")
     ((p, m),) = sizes
-    times = costs.forward, costs.backward_input, costs.backward_weight, costs.transfer
-    limits = range(1, 2 * p + 1)
-    in_a_row = steps == STEPS[1]
-    least = [(_bound_in_a_row if in_a_row else _bound_of_one)(bound, p, m, limit, times) for limit in limits]
-    found = {name: _point(one, costs, pending) for name, one in schedules.items()}  # kept, one step, in a row
-    shown = {name: (kept, row if in_a_row else one) for name, (kept, one, row) in found.items()}
+    times: tuple[Any, ...] = (costs.forward, costs.backward_input, costs.backward_weight, costs.transfer)
+    row = steps == STEPS[1]
+    found = {name: _point(one, costs) for name, one in schedules.items()}  # kept, one step, in a row
+    shown = {name: (kept, many if row else one) for name, (kept, one, many) in found.items()}
+    limits = range(1, max(2 * p, *(ceil(kept) for kept, *_ in found.values())) + 1)
+    least = [(in_a_row if row else bound)(p, m, limit, *times) for limit in limits]
     table = [f"{'schedule':<10}{'keeps':>7}{'one step':>11}{'in a row':>11}   ms"]
-    table += [f"{name:<10}{kept:>7.3g}{one:>11.0f}{row:>11.0f}" for name, (kept, one, row) in found.items()]
+    table += [f"{name:<10}{kept:>7.3g}{one:>11.0f}{many:>11.0f}" for name, (kept, one, many) in found.items()]
     table += ["no straight schedule is below:"]
     table += ["  room".ljust(12) + "".join(f"{limit:>6}" for limit in limits)]
     table += [f"  {steps}:", " ".ljust(12) + "".join(f"{span:>6.0f}" for span in least)]
@@ -56,11 +59,11 @@ def step_frontier(
     headline = f"{steps[0].upper()}{steps[1:]}: {', '.join(filter(None, first))}"
     figure, axes = plot(table, HEIGHT, headline, top=0.85)
     spans = [span for _, *both in found.values() for span in both]
-    lowest, highest = 0.9 * min(spans), 1.06 * max(spans)
+    fewest = min(int(kept) for kept, *_ in found.values())
+    lowest, highest = 0.92 * min(spans), 1.05 * max(*spans, bound(p, m, fewest, *times))
     drawn = [min(span, highest) for span in (*least, least[-1])]
-    axes.fill_between(
-        [*limits, 2 * p + 2.5], lowest, drawn, step="post", color=theme.GRID, linewidth=0, gid="impossible"
-    )
+    end = limits[-1] + 0.16 * len(limits)  # room for the last name
+    axes.fill_between([*limits, end], lowest, drawn, step="post", color=theme.GRID, linewidth=0, gid="impossible")
     beside = _with_a_neighbour(found)
     for name, place in shown.items():
         look = {**PLACEMENTS[placement_of(schedules[name])], "markeredgecolor": theme.PAPER}
@@ -73,25 +76,22 @@ def step_frontier(
         said = {"textcoords": "offset points", "size": theme.SMALL, "color": theme.INK, "zorder": 4}
         left = {"xytext": (-11, 0), "ha": "right"} if name in beside else {"xytext": (11, 0)}
         axes.annotate(f"{name}: {place[1]:.0f}", place, va="center", **said, **left)
-    scale(axes.xaxis, "activations that the fullest rank keeps", ends=(0.5, 2 * p + 2.5), ticks=limits)
+    scale(axes.xaxis, "activations that the fullest rank keeps", ends=(0.5, end), ticks=limits)
     scale(axes.yaxis, "ms a step", ends=(lowest, highest), grid=True)
     kinds = dict.fromkeys(placement_of(one) for one in schedules.values())
     entries: list[tuple[str, dict[str, Any]]] = [(kind, {**PLACEMENTS[kind], "markersize": 7}) for kind in kinds]
-    line_legend(figure, [*entries, ("your bound: no straight schedule is here", {**SQUARE, "color": theme.GRID})])
+    line_legend(figure, [*entries, ("proved: no straight schedule is here", {**SQUARE, "color": theme.GRID})])
     note(figure, f"p = {p}, m = {m}")
     return figure
 
 
-def _point(schedule: Schedule, costs: Costs, pending: float) -> tuple[float, float, float]:
+def _point(schedule: Schedule, costs: Costs) -> tuple[float, float, float]:
     """The activations that the fullest rank keeps, the time of one step, and of a step in a row."""
     chunks = schedule.num_stages / schedule.num_ranks
     of_one = of_chunk(costs, chunks)
     timeline = simulate(schedule, of_one)
-    kept = [
-        kept for rank in range(timeline.size) for _, kept in timeline.kept_bytes(rank, PARTS, round(PARTS * pending))
-    ]
     many, more = (simulate(_repeated(schedule, times), of_one).makespan for times in (ROW, ROW + 1))
-    return max(kept) / PARTS / chunks, timeline.makespan, more - many
+    return max(timeline.peak_activations) / chunks, timeline.makespan, more - many
 
 
 def _repeated(schedule: Schedule, times: int) -> Schedule:
@@ -103,22 +103,12 @@ def _repeated(schedule: Schedule, times: int) -> Schedule:
     )
 
 
-def _bound_of_one(bound: Bound, p: int, m: int, limit: int, times: tuple[Any, ...]) -> float:
-    return bound(p, m, limit, *times)
-
-
-def _bound_in_a_row(bound: Bound, p: int, m: int, limit: int, times: tuple[Any, ...]) -> float:
-    """The time that a step more adds to the bound of many, whose microbatches divide into the places."""
-    steps = limit * p
-    return (bound(p, 2 * steps * m, limit, *times) - bound(p, steps * m, limit, *times)) / steps
-
-
 def _shortest(shown: Mapping[str, tuple[float, float]], schedules: Mapping[str, Schedule], placement: str) -> str:
     """The shortest of a placement, in words."""
     those = [name for name, one in schedules.items() if placement_of(one) == placement]
     if not those:
         return ""
-    name = min(those, key=lambda name: shown[name][1])
+    name = min(those, key=lambda name: (round(shown[name][1]), shown[name][0]))
     return f"{name} keeps {shown[name][0]:.3g} and takes {shown[name][1]:.0f} ms"
 
 
@@ -131,10 +121,10 @@ def _with_a_neighbour(found: Mapping[str, tuple[float, float, float]]) -> list[s
     ]
 
 
-def explore_steps(schedules: Mapping[str, Schedule], costs: Costs, bound: Bound, pending: float = 1) -> Explorer:
-    """A switch between one step and steps in a row, for `step_frontier`."""
+def explore_steps(schedules: Mapping[str, Schedule], costs: Costs, bound: Bound, in_a_row: Bound) -> Explorer:
+    """Two buttons, one step and steps in a row, for `step_frontier`."""
 
     def draw(steps: str) -> Picture:
-        return step_frontier(schedules, costs, bound, pending, steps)
+        return step_frontier(schedules, costs, bound, in_a_row, steps)
 
-    return Explorer("explore_steps", {"steps": choice("time of", STEPS, STEPS[0])}, draw)
+    return Explorer("explore_steps", {"steps": buttons("time of", STEPS, STEPS[0])}, draw)

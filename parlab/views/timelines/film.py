@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -54,7 +55,16 @@ def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False
     for rank, y in enumerate(middles):
         film.draw(word(36, y, f"rank {rank}") + box(66, y - BAR / 2, 5, BAR, theme.rank_color(rank)))
     trails = "".join(_trail(film, t, middles) for t in messages if t.end > t.start and abs(t.src - t.dst) == 1)
-    film.bare(trails + "".join(program(film, shown, rank, y) for rank, y in enumerate(middles)))
+    bars = ""
+    words: defaultdict[Any, str] = defaultdict(str)
+    for rank, y in enumerate(middles):
+        for bar, text, end in program(film, shown, rank, y):
+            bars += bar
+            words[end] += text
+    film.bare(trails + bars)
+    for end, texts in words.items():  # when its bar is whole: the hand of the clock would cut it
+        if texts:
+            film.draw(texts, end)
     film.ride(f'<path class="trail" d="M{ENDS[0]} 0v{lane * size + 6}"/>')
     for t in messages:
         _message(film, shown, t, middles, stands=len(messages) <= MOST_STANDING)
@@ -76,16 +86,18 @@ def _stops(shown: Timeline, messages: list[Transfer], size: int) -> list[Any]:
     return found
 
 
-def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) -> str:
-    """The bars of a rank, laid around `y`: its work, and its waits for a rank and for a transfer."""
-    marks = ""
+def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) -> Iterator[tuple[str, str, Any]]:
+    """The bars of a rank, laid around `y`, with their words and ends: its work, its waits for a rank or a transfer."""
     for span in shown.computes:
         if span.rank == rank and span.end > span.start:
             action = ACTION.fullmatch(span.name)
             color = theme.KINDS[kind_of(span.name)].color
             text = action[2] if action else span.name
             x, width = film.x(span.start), film.x(span.end) - film.x(span.start)
-            marks += box(x, y - bar / 2, round(width, 1), bar, color, _fitting(width, [text]), "small")
+            text, width = _fitting(width, [text]), round(width, 1)
+            ink = "dark" if theme.text_color(color) == theme.INK else "light"
+            said = word(x + width / 2, y, text, f"{ink} small") if text else ""
+            yield box(x, y - bar / 2, width, bar, color), said, span.end
     for wait in shown.waits:
         if wait.rank != rank:
             continue
@@ -93,8 +105,8 @@ def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) 
             x, width = film.x(start), round(film.x(end) - film.x(start), 1)
             text = _fitting(width, awaited(kind, wait))
             if width > 0:
-                marks += waiting(kind, x, y - bar / 2, width, bar, text)
-    return marks
+                said = word(x + width / 2, y, text, "small dark") if text else ""
+                yield waiting(kind, x, y - bar / 2, width, bar), said, end
 
 
 def _fitting(width: float, texts: Iterable[str]) -> str:

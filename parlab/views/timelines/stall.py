@@ -10,7 +10,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import LEFT, RIGHT, lanes_at, legend_of, ring_around, timeline_of
 from parlab.views.drawing.picture import Picture, panel, scale, sheet
 from parlab.views.timelines.timeline import WHOLE, draw_computes, draw_waits
-from parlab.views.widgets.explorer import Explorer, steps
+from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import Run, Timeline
 
 TOP, LANE, BESIDE = 1.15, 0.42, 2.6  # inches: above the lanes, of a lane, of the bars beside them
@@ -18,13 +18,14 @@ STALLS, MESSAGES = range(1, 33), range(1, 13)  # ms: stalls of each work − mes
 
 
 def stall_waits(run: Run | Timeline) -> Picture:
-    """Draw a ring in which one rank stalls once, that rank in the middle, and how long each of the others waits.
+    """Draw a ring in which one rank stalls, that rank in the middle, and how long each of the others waits.
 
-    If the messages are posted ahead and no longer than the work, a rank that is d steps away waits for
-    max(0, stall − d · (work − message)). The picture does not say so: it is for the reader to find.
+    If the rank stalls once, and the messages are posted ahead and no longer than the work, a rank that is d steps away
+    waits for max(0, stall − d · (work − message)). The picture does not say so: it is for the reader to find.
 
     Args:
-        run: what `run` returned, or a timeline: every rank does the same work several times, and one work is longer.
+        run: what `run` returned, or a timeline: every rank does the same work several times, and one work is longer,
+            or each work of one rank.
 
     Raises:
         ValueError: something else than a run, or a run without work.
@@ -39,8 +40,10 @@ def stall_waits(run: Run | Timeline) -> Picture:
     waited = [shown.waited(rank) for rank in ranks]
     many = sum(map(bool, waited))
     says = shown.format
-    headline = f"Rank {longest.rank} stalls for {says(longest.end - longest.start - work)}: "
-    headline += f"{many} rank{'s wait' if many != 1 else ' waits'}, {says(sum(waited))} in all"
+    late = [span for span in shown.computes if span.rank == longest.rank and span.end - span.start > work]
+    often = f" in each of {len(late)} works" if len(late) > 1 else ""
+    headline = f"Rank {longest.rank} stalls for {says(longest.end - longest.start - work)}{often}: "
+    headline += f"{many} rank{'s wait' if many != 1 else ' waits'}; the job takes {says(shown.makespan)}"
     lines = [headline, f"work {says(work)}, message {says(message)}"]
     lines += [f"rank {rank} waits {says(waits)}" for rank, waits in zip(ranks, waited, strict=True)]
     height = LANE * shown.size
@@ -75,19 +78,24 @@ def _round(time: Any) -> Any:
     return next(step * decade for step in (1, 2, 5, 10) if step * decade >= time)
 
 
-def explore_stall(again: Callable[[float, float], Run]) -> Explorer:
-    """Sliders for `stall_waits`: by how much a rank stalls, and how long a message takes.
+def explore_stall(again: Callable[[float, float, bool], Run]) -> Explorer:
+    """Controls of `stall_waits`: by how much a rank stalls, how long a message takes, and how often the rank stalls.
 
     Args:
-        again: `again(stall, message)`, both in seconds, runs the ring anew.
+        again: `again(stall, message, always)` runs the ring anew: two times in seconds, and whether each work stalls.
 
     Raises:
         ValueError: `again` cannot be called.
     """
     if not callable(again):
-        raise ValueError(f"again={again!r:.60}: must be a function again(stall, message) that returns a run")
+        raise ValueError(f"again={again!r:.60}: must be a function again(stall, message, always) that returns a run")
     controls: dict[str, Any] = {
         "stall": steps("the stall takes", STALLS, 20, "{} ms".format),
         "message": steps("a message takes", MESSAGES, 2, "{} ms".format),
+        "always": choice("it stalls", [("once", False), ("in every round", True)], False),
     }
-    return Explorer("explore_stall", controls, lambda stall, message: stall_waits(again(stall / 1e3, message / 1e3)))
+
+    def draw(stall: int, message: int, always: bool) -> Picture:
+        return stall_waits(again(stall / 1e3, message / 1e3, always))
+
+    return Explorer("explore_stall", controls, draw)

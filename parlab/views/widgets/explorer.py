@@ -66,5 +66,6 @@ def _control(
     return kind(description=description, options=pairs, value=value, **look)
 
 
-# a slider, and a menu
+# a slider, a menu, and a button for each of a few options
 steps, choice = partial(_control, widgets.SelectionSlider), partial(_control, widgets.Dropdown)
+buttons = partial(_control, widgets.ToggleButtons)

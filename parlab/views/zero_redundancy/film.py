@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, box, chip, outline, word
+from parlab.views.zero_redundancy.model_state import COLORS
 from parlab.world import Timeline
 
 MOST_RANKS, MOST_BLOCKS = 4, 6
 LEFT, RIGHT = 70, 630  # of the blocks
 TOP, ROW, HIGH = 44, 74, 22  # of the first rank; between two ranks; of a block's weights, and of its gradients
 FORWARD, BACKWARD = "forward ", "backward "
-GRADIENT = "#9A3F00"  # darker than in pictures of memory: their orange is hard to tell from the amber of rank 1
+GRADIENT = COLORS["gradients"]
 UPDATE = "the optimizer updates, on each rank, its own shards; no new weights travel"
 
 

@@ -24,9 +24,9 @@ Parts = list[float]  # bytes of each of PARTS
 STAGES = range(4)
 NAMES = ("data parallel", "ZeRO stage 1", "ZeRO stage 2", "ZeRO stage 3")
 PARTS = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}  # with their names in a legend
-COLORS = {  # blue, orange and green as in the paper; all lessons draw memory in these
+COLORS = {  # blue and green as in the paper; its orange is hard to tell from the amber of rank 1
     "weights": "#0072B2",
-    "gradients": "#E08214",
+    "gradients": "#B35806",
     "optimizer": "#0F5238",
     "activations": "#CC79A7",
 }

@@ -16,7 +16,7 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows
 from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import BOUND, Picture, panel, scale, sheet, write
-from parlab.views.widgets.explorer import Explorer, steps
+from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.views.zero_redundancy.model_state import (
     COLORS,
     DEVICE,
@@ -27,7 +27,7 @@ from parlab.views.zero_redundancy.model_state import (
     decimal_bytes,
     spoken,
 )
-from parlab.world import DGX_A100, Cluster
+from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.units import format_time
 from parlab.zero import StateBytes, model_state_bytes, step_waiting, tokens_to_hide_a_gather
 from parlab.zero.arguments import checked_ranks_per_node
@@ -35,8 +35,11 @@ from parlab.zero.arguments import checked_ranks_per_node
 FLOAT32 = StateBytes(gradient=4)  # as Megatron keeps and reduces gradients
 REACHED = 0.65  # of the peak, by products: one fraction for all lessons
 RESERVE = 0.2 * DEVICE  # for activations, buffers and the blocks in use
+LONGEST = 20  # times a device's memory: bars that are longer still are cut
 ADAM = 0.02  # of the longest strip: the optimizer's mark, between two passes or behind the last
+IF_IT_FITTED = 0.6  # of white, in the time of a stage that does not fit
 COMPUTE, WAIT = theme.KINDS["compute"], theme.KINDS["wait"]._replace(name="waits for messages")
+TOKENS = (256, 512, 1024, 1536, 2048, 2560, 4096, 8192, 16384)
 MOST_LETTERS = 12  # passes that have room for a letter each
 LEFT, APART, TOP, ROW, BELOW = 1.3, 0.35, 1.35, 0.72, 0.5  # inches
 BAR, ADAM_BAR, SAID = (
@@ -44,7 +47,7 @@ BAR, ADAM_BAR, SAID = (
     (-0.36, 0.2),
     0.38,
 )  # of a row: from and to of a bar and of the optimizer's mark, the middle of the words
-APART_FROM = "Computed. Latency, the optimizer's work, and the first and the last message are apart."
+APART_FROM = "Computed. Latency, the optimizer's work, and the first and the last message are left out."
 ROOM = "A model's state fits if it leaves a fifth of the 80 GB to activations, buffers and the blocks in use."
 
 
@@ -101,12 +104,12 @@ def price_tag(
         1     46.4 GB  yes         2         44.3 GB      454 ms      108 ms
         2     16.9 GB  yes         5          133 GB      454 ms      324 ms
         3     2.11 GB  yes        12          236 GB      454 ms      727 ms
-    Computed. Latency, the optimizer's work, and the first and the last message are apart.
+    Computed. Latency, the optimizer's work, and the first and the last message are left out.
     A model's state fits if it leaves a fifth of the 80 GB to activations, buffers and the blocks in use.
     """
     prices = [_price(params, P, stage, tokens, state, cluster.reaching(products), microbatches) for stage in STAGES]
     longest = max(sum(price.sent) for price in prices), max(price.computing + price.waiting for price in prices)
-    end = DEVICE * min(6, max(2, 1.1 * sum(prices[1].held) / DEVICE))  # stage 1 is seen whole where it can
+    end = DEVICE * min(LONGEST, max(2, 1.03 * sum(prices[0].held) / DEVICE))
     prices = prices[:stages]
     each = f"{microbatches} × {tokens}" if microbatches > 1 else tokens
     headline = (
@@ -231,20 +234,21 @@ def _draw_sent(axes: Axes, prices: Sequence[Price], longest: float) -> None:
 def _draw_time(axes: Axes, prices: Sequence[Price], longest: float) -> None:
     scale(axes.xaxis, ends=(0, 1.01 * longest), ticks=(), line=False)  # the last edge is drawn whole
     computing = [Interval(0, price.computing) for price in prices]
-    marks.boxes(axes, "computing", computing, range(len(prices)), BAR, COMPUTE.color)
+    colors = [COMPUTE.color if price.fits else theme.paler(COMPUTE.color, IF_IT_FITTED) for price in prices]
+    marks.boxes(axes, "computing", computing, range(len(prices)), BAR, colors)
     for row, price in enumerate(prices):
         if price.waiting:
             waits = [Interval(price.computing, price.computing + price.waiting)]
             marks.hatched_boxes(axes, f"waiting {row}", waits, [row], BAR, WAIT)
     said = [f"{format_time(1e12 * (p.computing + p.waiting))}, waits {format_time(1e12 * p.waiting)}" for p in prices]
-    _words(axes, said)
+    _words(axes, [words if p.fits else f"if it fitted: {words}" for words, p in zip(said, prices, strict=True)])
 
 
 def explore_price_tag() -> Explorer:
-    """Sliders for `price_tag` on 64 A100s: the model, the tokens of a microbatch, the microbatches of a step."""
+    """Controls of `price_tag` on 64 GPUs: the model, the tokens of a microbatch, the GPUs."""
     controls = {
         "params": steps("parameters", SIZES, 70e9, spoken),
-        "tokens": steps("tokens each", [2**k for k in range(8, 15)], 1024),
-        "microbatches": steps("microbatches", (1, 2, 4, 8), 4),
+        "tokens": steps("tokens each", TOKENS, 1024),
+        "cluster": choice("GPUs", [("A100", DGX_A100), ("H100", DGX_H100)], DGX_A100),
     }
     return Explorer("explore_price_tag", controls, price_tag)

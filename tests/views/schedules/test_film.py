@@ -79,6 +79,16 @@ def test_stops_of_ones_own_are_told_in_ones_own_words():
         check_refused(lambda stops=stops: views.film(zb_h1(2, 2), stops=stops), "stops=", "ascend from 0")
 
 
+def test_where_the_stops_are_told_a_stop_shows_the_free_slot_and_the_last_one_only_free_ones():
+    film = views.film(one_f_one_b(4, 6), phases=True)  # rank 0: B0 ends at 12, and F4 takes its slot
+    gone, come = (next(numbers for numbers, words in kept(film) if words == [name]) for name in "04")
+    assert (gone["b"], come["a"]) == (film.second(12), film.second(12, leaves=True))
+    assert gone["b"] < come["a"]
+    assert max(numbers["b"] for numbers, _ in kept(film)) == film.second(27)
+    cut = views.film(zb_h1(2, 2), stops={0: "it begins", 3: "and goes on"})
+    assert max(numbers["b"] for numbers, _ in kept(cut)) == cut.second(cut.times[-1])
+
+
 def test_a_rank_has_as_many_outlines_as_its_peak():
     for schedule, peaks in ((one_f_one_b(4, 8), 4 + 3 + 2 + 1), (gpipe(4, 8), 4 * 8)):
         assert views.film(schedule).html.count('class="wait"') == peaks
@@ -173,7 +183,7 @@ def test_zb_h1_p3_m3_puts_off_all_ws_of_the_last_rank_until_its_last_i_at_8():
 def test_a_last_rank_of_full_backwards_is_told_by_rank_0():
     halves = [Action(kind, 0, 0) for kind in "FIW"]
     mixed = Schedule([halves, [Action("F", 1, 0), Action("B", 1, 0)]])
-    assert views.film(mixed, phases=True).lines[0] == "0: rank 0 does 1 forward, and keeps as many activations"
+    assert views.film(mixed, phases=True).lines[0] == "0: rank 0 does 1 forward, and keeps its activations"
 
 
 def test_phases_of_an_empty_rank_0_are_refused():

@@ -5,7 +5,18 @@ import re
 import pytest
 
 from parlab import views
-from parlab.pipeline import Costs, KeptBytes, Schedule, gpipe, one_f_one_b, simulate, v_controlled, zb_auto, zb_h1
+from parlab.pipeline import (
+    Costs,
+    KeptBytes,
+    Schedule,
+    gpipe,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+    simulate,
+    v_controlled,
+    zb_auto,
+    zb_h1,
+)
 from parlab.pipeline.actions import Action
 from parlab.views.schedules.moves_film import LEFT, RIGHT
 from parlab.views.schedules.panels import color_of
@@ -204,3 +215,24 @@ def test_what_is_no_improvement_by_moves_is_refused(source, value, right):
 @pytest.mark.parametrize(("waiting", "right"), [(3, "0 to 2"), (-1, "0"), (0.5, "whole")])
 def test_a_rank_that_is_not_there_cannot_wait(waiting, right):
     check_refused(lambda: views.film([START, ONE], waiting=waiting), f"waiting={waiting}", right)
+
+
+def test_named_stops_say_what_the_fullest_rank_keeps_and_later_chunks_are_paler():
+    orders = [interleaved_one_f_one_b(p=4, m=8, chunks=2, group=group) for group in (4, 6, 8)]
+    names = ["N = 4", "N = 6", "N = 8"]
+    film = views.film(orders, names=names)
+    assert film.story.splitlines() == [
+        "room for 5.5, 6.5, 7.5: from 57 to 57 units",
+        "N = 4: with room for 6.5 rank 0 does F4 before F0: 57 → 62 units",
+        "N = 6: with room for 7.5 rank 0 does F6 before F0: 62 → 57 units",
+    ]
+    kept = re.findall(r"([\d.]+) microbatches on the fullest rank", film.html)
+    assert [float(one) for one in kept] == [max(simulate(one).peak_activations) / 2 for one in orders]
+    colors = [color_of(kind, white) for kind in "FB" for white in (0, 0.55)]
+    of_chunks = [film.html.count(f'height="28" fill="{color}"') for color in colors]
+    assert of_chunks == [4 * 8] * 4  # 4 ranks, 8 microbatches
+
+
+@pytest.mark.parametrize("options", [{"names": ["a"]}, {"names": ["a", "b"], "kept": KEPT}])
+def test_names_of_another_number_of_schedules_or_beside_bytes_are_refused(options):
+    check_refused(lambda: views.film([CUT, LATER], **options), "names=", "one for each of 2 schedules")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, per_rank, run, views
-from parlab.labs import mlp_step
+from parlab.labs import mlp_run, mlp_step
 from parlab.views.drawing import theme
 from parlab.views.sharding.film import GREY, HIGH, STEPS, WIDE, cut_mlp
 from tests.views.filmed import check_film, marks, tree_of
@@ -45,8 +45,7 @@ def ran_by_tokens(size):
 
 
 def ran(size, **options):
-    x, A, C, dy = (np.ones(shape) for shape in ((6, 8), (8, 24), (24, 8), (6, 8)))
-    return run(mlp_step, size, x, per_rank(np.split(A, size, 1)), per_rank(np.split(C, size)), dy, **options)
+    return mlp_run(mlp_step, size, **options)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

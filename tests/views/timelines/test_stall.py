@@ -10,14 +10,14 @@ from parlab import Cluster, labs, run, views
 from tests.views.drawn import artists, check_refused, check_text, title
 
 
-def again(stall, message):
-    return labs.patient(labs.posted_ahead, stall=stall, message=message)
+def again(stall, message, always=False):
+    return labs.patient(labs.posted_ahead, stall=stall, message=message, always=always)
 
 
 def test_a_stall_of_20_ms_makes_six_ranks_wait_14_8_and_2_ms():
     figure = views.stall_waits(again(20e-3, 2e-3))
     check_text(figure)
-    assert title(figure) == "Rank 5 stalls for 20.0 ms: 6 ranks wait, 48.0 ms in all"
+    assert title(figure) == "Rank 5 stalls for 20.0 ms: 6 ranks wait; the job takes 84.0 ms"
     (bars,) = artists(figure, "waits of a rank")
     ends = [path.vertices[:, 0].max() / 1e9 for path in bars.get_paths()]
     assert ends == pytest.approx([0, 2, 8, 14, 0, 14, 8, 2])  # ranks 1, 2, ..., 7, 0: the one that stalls in the middle
@@ -54,7 +54,7 @@ def test_messages_of_10_ms_take_78_ms_without_a_stall_and_a_limit_of_5_ms_can_be
 
 def test_one_rank_that_waits_is_one():
     one_waits = run(late, 2, cluster=Cluster.uniform(0, math.inf))
-    assert title(views.stall_waits(one_waits)).startswith("Rank 0 stalls for 4.00 ms: 1 rank waits, ")
+    assert title(views.stall_waits(one_waits)).startswith("Rank 0 stalls for 4.00 ms: 1 rank waits; ")
 
 
 def late(comm):
@@ -69,21 +69,33 @@ def late(comm):
 def test_the_sliders_run_the_ring_anew():
     asked = []
 
-    def noted(stall, message):
-        asked.append((round(stall * 1e3), round(message * 1e3)))
-        return again(stall, message)
+    def noted(stall, message, always):
+        asked.append((round(stall * 1e3), round(message * 1e3), always))
+        return again(stall, message, always)
 
     explorer = views.explore_stall(noted)
     explorer.controls["stall"].value = 28
     explorer.controls["message"].value = 1
-    assert asked == [(20, 2), (28, 2), (28, 1)]
-    assert "Rank 5 stalls for 28.0 ms: 6 ranks wait, 84.0 ms in all" in repr(explorer.figure)
+    explorer.controls["always"].value = True
+    assert asked == [(20, 2, False), (28, 2, False), (28, 1, False), (28, 1, True)]
+    assert "Rank 5 stalls for 28.0 ms in each of 8 works: 7 ranks wait; the job takes 288 ms" in repr(explorer.figure)
+    explorer.controls["always"].value = False
+    assert "Rank 5 stalls for 28.0 ms: 6 ranks wait; the job takes 92.0 ms" in repr(explorer.figure)
     seen = set()
     for name, control in explorer.controls.items():
         for _, value in control.options:
             explorer.controls[name].value = value
             seen.add(explorer.picture.value)
-    assert len(seen) == 32 + 12 - 1  # the last stall with the last message is drawn twice
+    assert len(seen) == 32 + 12 + 2 - 2  # the last stall with the last message, once, is drawn three times
+
+
+@pytest.mark.parametrize("stall", [1, 2, 32])
+def test_a_rank_that_stalls_in_every_round_sets_the_pace_and_its_neighbours_wait_beyond_1_ms(stall):
+    """All eight works are longer. Before the last of seven messages are six of them; 8 − 2 ms are free, once."""
+    done = again(stall / 1e3, 2e-3, True)
+    check_text(views.stall_waits(done))
+    assert done.timeline.makespan == 8 * (8 + stall) * 10**9
+    assert done.timeline.waited(4) == done.timeline.waited(6) == (6 * stall - 6) * 10**9
 
 
 def test_what_is_no_run_and_no_function_is_refused():

@@ -26,7 +26,7 @@ def test_two_steps_of_stage_3_are_12_gathers_and_6_reductions_each_with_a_line_t
     check_film(film)
     uses = [use for run in BOTH.values() for use in step_of(run.timeline).uses if use.end > use.start]
     assert len(drawn(film, "trail")) == len(uses) + 1  # and the hand of the clock
-    for color, count in (("#0072B2", 12), ("#E08214", 6)):
+    for color, count in (("#0072B2", 12), ("#B35806", 6)):
         assert len(
             [part for part in tree_of(film).iter("rect") if part.get("fill") == color]
         ) == 2 * count + 1 + THIN * (count == 12)

@@ -72,14 +72,55 @@ def test_a_fifth_of_the_80_gb_is_left_to_activations():
     assert title(views.price_tag(3.56e9, 1)).endswith("no stage fits")
 
 
-def test_the_three_sliders_open_at_4_times_1024_tokens_and_reach_what_the_lesson_asks_about():
+def test_the_three_controls_open_at_4_times_1024_tokens_and_reach_what_the_lesson_asks_about():
     explorer = views.explore_price_tag()
-    assert list(explorer.controls) == ["params", "tokens", "microbatches"]
+    assert list(explorer.controls) == ["params", "tokens", "cluster"]
     assert "4 × 1024 tokens each: only stage 3 fits" in repr(explorer.figure)
     explorer.controls["params"].value, explorer.controls["tokens"].value = 7.5e9, 512
     assert "4 × 512 tokens each: of the stages that fit, 1 waits least" in repr(explorer.figure)
-    explorer.controls["tokens"].value = 2048
-    assert "4 × 2048 tokens each: no stage that fits waits" in repr(explorer.figure)
+
+
+@pytest.mark.parametrize(("cluster", "first"), [(DGX_A100, 1536), (DGX_H100, 2560)])
+@pytest.mark.parametrize("params", [1e9, 70e9, 1e12])
+def test_stage_3_waits_for_nothing_from_the_same_stop_on_for_models_of_every_size(params, cluster, first):
+    """1 497 tokens on A100s, 2 373 on H100s."""
+    stops = [tokens for _, tokens in SLIDERS["tokens"].options]
+    figures = {tokens: views.price_tag(params, tokens=tokens, cluster=cluster) for tokens in stops}
+    assert next(tokens for tokens, figure in figures.items() if not boxes(figure, "waiting 3")) == first
+
+
+@pytest.mark.parametrize(
+    ("params", "layers", "cluster", "ranks", "bound"),
+    [
+        (70e9, 80, DGX_A100, 64, 1527),
+        (70e9, 80, DGX_H100, 64, 2468),
+        (7.5e9, 32, DGX_H100, 64, 2726),
+        (70e9, 80, DGX_H100, 1024, 3975),
+    ],
+)
+def test_with_the_published_latency_64_h100s_need_2468_tokens_and_1024_of_them_3975(
+    params, layers, cluster, ranks, bound
+):
+    """One ring through all nodes for a gather and one for a reduction, P − 1 hops each, beside a layer's backward."""
+    flops, nodes = 0.65 * cluster.device.flops, ranks // 8
+    ring = (ranks - nodes) * cluster.intra.latency + (nodes - 1) * cluster.inter.latency
+    tokens = 1.5 * tokens_to_hide_a_gather(flops, 8 * cluster.inter.bandwidth, ranks)
+    assert tokens + 2 * ring * flops / (4 * params / layers) == pytest.approx(bound, abs=0.5)
+
+
+def test_bars_are_cut_at_20_devices_and_1_26_tb_are_drawn_to_their_end():
+    assert boxes(views.price_tag(), "held 0")[-1][1] == pytest.approx(1.26e12)
+    assert boxes(views.price_tag(1e12), "held 0")[-1][1] == pytest.approx(1.6e12)
+
+
+def test_times_of_a_stage_that_does_not_fit_are_said_under_a_condition():
+    words = [text.get_text() for text in views.price_tag().findobj() if hasattr(text, "get_text")]
+    assert [text for text in words if "waits" in text and "s," in text and "tokens" not in text] == [
+        "if it fitted: 9.83 s, waits 1.34 s",
+        "if it fitted: 8.48 s, waits 0 s",
+        "if it fitted: 8.48 s, waits 0 s",
+        "11.1 s, waits 2.61 s",
+    ]
 
 
 def test_bars_are_bytes_of_the_parts_of_the_passes_and_the_waiting():

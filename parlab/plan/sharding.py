@@ -1,0 +1,68 @@
+"""ZeRO's shards and passes: among how many ranks a state is cut, and how often all gradients and weights travel.
+
+Source: Rajbhandari et al. 2020, "ZeRO". With several microbatches a step: the Llama team 2024, "The Llama 3 herd of
+models", section 3.3.2 (groups of microbatches); `parlab.zero.elements_sent` counts the passes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from parlab.pipeline.closed_forms import Column, Pipeline
+from parlab.plan.layout import Layout
+from parlab.plan.software import Software
+
+
+class Sharding(NamedTuple):
+    """The ranks that cut a state, and its passes in a step.
+
+    Fields:
+        shards, expert_shards: into how many ZeRO cuts a parameter, and an expert's.
+        whole_gradients: ZeRO keeps them whole until the step ends.
+        gathered_once: ZeRO-3 gathers weights once for all microbatches.
+        reductions: how often a gradient is reduced in a step.
+        gradient_passes, forward_gathers, backward_gathers: times that ZeRO sends all gradients, and all weights before
+            the forward and before the backward.
+        one_by_one: a layer's gradients leave before the next layer's come; else those of a chunk are summed first.
+    """
+
+    shards: Column
+    expert_shards: Column
+    whole_gradients: Column
+    gathered_once: Column
+    reductions: Column
+    gradient_passes: Column
+    forward_gathers: Column
+    backward_gathers: Column
+    one_by_one: Column
+
+
+def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Sharding:
+    """The record of columns of layouts.
+
+    ZeRO-2 and ZeRO-3 keep no whole gradients, and send those of each microbatch at once. But where several
+    microbatches go through a chunk in a row, gradients may be summed meanwhile, and sent once for the group. ZeRO-2
+    does so where all microbatches are one group, and in some software for each group. Some software does so with
+    ZeRO-3's gradients and weights, too, where all are one group.
+    """
+    zero, in_turn, each = layout.zero, pipeline.in_turn, pipeline.microbatches
+    groups = np.ceil(each / pipeline.group)
+    whole = (zero < 2) | ((zero == 2) & ~in_turn)
+    once = (zero == 3) & ~in_turn & software.gathers_once
+    by_group = (zero == 2) & in_turn & software.sends_by_group
+    reductions = np.where(whole | once, 1, np.where(by_group, groups, each))
+    all_reduced = zero <= (0 if software.scatters_gradients else 1)
+    ranks = layout.dp * layout.cp
+    return Sharding(
+        ranks,
+        ranks / layout.ep,
+        whole,
+        once,
+        reductions,
+        gradient_passes=np.where(all_reduced, 2, reductions),
+        forward_gathers=np.where(zero == 3, reductions, zero > 0),
+        backward_gathers=np.where(zero == 3, reductions, 0),
+        one_by_one=(reductions > 1) & ~(by_group & (pipeline.group > 1)),
+    )

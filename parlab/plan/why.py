@@ -1,0 +1,129 @@
+"""The neighbours of a layout, and what speaks against each: memory, or the kind of seconds that grew most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from parlab.arguments import instance
+from parlab.plan.estimate import Estimate, estimate
+from parlab.plan.layout import Layout, check_layouts
+from parlab.plan.plans import Plans
+from parlab.plan.software import MESH
+from parlab.world.units import format_bytes
+
+ORDERED = ("tp", "cp", "pp", "ep", "chunks", "microbatch", "zero", "recompute_layers", "group")
+
+
+class Neighbour(NamedTuple):
+    """A layout that differs in one field. Where that is a size of the mesh, another size gives or takes the ranks."""
+
+    knob: str
+    value: object
+    turned: str  # both in words, and the other size of the mesh
+    found: Estimate
+    change: float  # of the time of a step, relative
+    binds: str  # memory, if it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
+
+
+class Why(list[Neighbour]):
+    """The neighbours of the layout `base`. It prints as a table."""
+
+    base: Estimate
+    memory: float  # bytes of a device
+    flips: list[Estimate]  # the best of the least usable memory, then each that takes over
+
+    def __str__(self) -> str:
+        first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
+        rows = [f"  {n.turned:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
+        return "\n".join([first, *rows, *self.verdict()])
+
+    def verdict(self) -> list[str]:
+        """Lines that say from which usable memory on another layout is the best; none if it stays the same."""
+        if len(self.flips) < 2:
+            return []
+        first, *later = self.flips
+        lines = [f"usable memory decides: up to {format_bytes(later[0].total_bytes)} the best is {first.layout}"]
+        return lines + [f"  from {format_bytes(e.total_bytes)} on {e.layout}: {e.total_seconds:.3f} s" for e in later]
+
+
+def binding(before: Mapping[str, float], after: Mapping[str, float], nbytes: float, memory: float) -> str:
+    """The reason against a neighbour: "memory", "nothing" if its step is shorter, or the kind that grew most.
+
+    Args:
+        before, after: seconds by kind of a layout, and of its neighbour.
+        nbytes: bytes that the neighbour holds; exactly `memory` fits.
+        memory: bytes of a device.
+
+    >>> binding({"tp": 1.0, "bubble": 3.0}, {"tp": 2.5, "bubble": 2.0}, nbytes=70, memory=80)
+    'tp'
+    """
+    if nbytes > memory:
+        return "memory"
+    if sum(after.values()) < sum(before.values()):
+        return "nothing"
+    return max(after, key=lambda kind: after[kind] - before[kind])
+
+
+def why(plans: Plans, layout: Layout | None = None) -> Why:
+    """The neighbours of `layout` among the possible layouts. None: of the best one.
+
+    A neighbour differs in one field. A number takes the next lower and the next higher value, any other field each
+    other value. If a size of the mesh changes, another size of the mesh takes or gives the ranks. Of several such
+    neighbours the fastest one that fits is listed; and of those that do not fit the fastest one, if it is faster than
+    the base. If there is neither, the one with the fewest bytes is listed. No layout is listed twice.
+
+    Raises:
+        ValueError: nothing fits, or the layout is not possible.
+    """
+    instance("plans", plans, Plans)
+    if layout is not None:
+        check_layouts(layout)
+    base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
+    columns, at = vars(plans.layouts), vars(base.layout)
+    # One field differs, or two sizes of the mesh
+    distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
+    close = np.flatnonzero(distance <= 2)
+    fastest = close[np.lexsort((plans.bytes[close], plans.seconds[close]))]
+    fits = plans.bytes[fastest] <= plans.memory
+    found, listed = Why(), set()
+    found.base, found.memory, found.flips = base, plans.memory, plans.flips()
+    for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
+        values = columns[knob][fastest]
+        others = np.unique(values[values != at[knob]]).tolist()
+        if knob in ORDERED:
+            others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
+        for x in others:
+            inside, outside = (fastest[(values == x) & part] for part in (fits, ~fits))
+            faster = outside[plans.seconds[outside] < base.total_seconds]
+            leanest = outside[np.argsort(plans.bytes[outside], kind="stable")]
+            forbidden = faster if len(inside) or len(faster) else leanest
+            chosen = [int(number) for number in (*inside[:1], *forbidden[:1]) if number not in listed]
+            found += [_neighbour(knob, plans.grid[number], base, plans.memory) for number in chosen]
+            listed.update(chosen)
+    return found
+
+
+def _change(now: float, before: float) -> float:
+    """The relative change of a time. After a step that took no time it is 0 or infinite."""
+    if before:
+        return now / before - 1
+    return math.inf if now else 0.0
+
+
+def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
+    now, before = vars(found.layout), vars(base.layout)
+    turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
+    change = _change(found.total_seconds, base.total_seconds)
+    kind = binding(base.seconds, found.seconds, found.total_bytes, memory)
+    if kind == "memory":
+        binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
+    elif kind == "nothing":
+        binds = "nothing: it is faster"
+    else:
+        grown = found.seconds[kind] - base.seconds[kind]
+        binds = f"{kind}: {grown:+.3f} s" if grown > 0 else "nothing: it takes as long"
+    return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)

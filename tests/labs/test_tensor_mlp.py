@@ -1,0 +1,62 @@
+"""The run behind the film of an MLP's step, and the bill that closes lesson 05."""
+
+import math
+
+import pytest
+
+from parlab.labs import mlp_run, mlp_step
+from parlab.nn.published import LLAMA_405B
+from parlab.tensor import llama_kept_by_place
+from parlab.zero import StateBytes, model_state_bytes
+
+
+def with_both_sums_at_the_end(comm, x, A, C, dy):
+    z = (x @ A).clip(0)
+    dz = (dy @ C.T) * (z > 0)
+    y, dx = comm.all_reduce(z @ C), comm.all_reduce(dz @ A.T)
+    return y, dx, x.T @ dz, z.T @ dy
+
+
+@pytest.mark.parametrize("step", [mlp_step, with_both_sums_at_the_end])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_each_rank_computes_six_products_of_2_60_64_240_over_t_flops_around_two_all_reduces(step, size):
+    shown = mlp_run(step, size).timeline
+    names = ["columns", "rows", "rows, back", "columns, back", "gradients"]
+    for rank in range(size):
+        spans = [span for span in shown.computes if span.rank == rank]
+        assert [span.name for span in spans] == names
+        lengths = [span.end - span.start for span in spans]
+        assert lengths == [lengths[0]] * 4 + [pytest.approx(2 * lengths[0], abs=1)]
+    assert shown.messages(0) == 2 * 2 * (size - 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "size", "says"), [(3, 2, "step=3: must be a function"), (mlp_step, 7, "size=7: must divide M = 240")]
+)
+def test_no_function_and_ranks_that_do_not_divide_the_columns_are_refused(answer, size, says):
+    with pytest.raises(ValueError, match=says):
+        mlp_run(answer, size)
+
+
+def test_the_first_of_16_stages_of_405b_fits_80_gb_on_8_ranks_only_with_sequence_parallelism_and_zero_2():
+    """A block keeps 4 E-wide inputs (2 of norms, 2 of columns), q and the heads' output, k, v, 3 M-wide arrays of each
+    token in 16 bits, and two norms' and 128 heads' statistics in 32."""
+    E, M, KV, heads, S, GB = 16384, 53248, 8 * 128, 128, 8192, 1e9
+    whole, cut = 2 * 4 * E + 4 * 2, 2 * (2 * E + 2 * KV + 3 * M) + 4 * heads
+
+    def kept(t, tokens):
+        return 126 * S * (whole / (t if tokens else 1) + cut / t) / GB
+
+    for t, tokens in ((1, False), (8, False), (8, True)):
+        found = 126 * sum(llama_kept_by_place(LLAMA_405B, 1, S, t, 2, sequence_parallel=tokens).values()) / GB
+        assert found == pytest.approx(kept(t, tokens), rel=1e-9)
+    assert [round(kept(*how)) for how in ((1, False), (8, False), (8, True))] == [537, 186, 67]
+    weights = 2 * E * E + 2 * E * KV + 3 * E * M + 2 * E
+    assert weights == sum(math.prod(s) for name, s in LLAMA_405B.weight_shapes.items() if ".layers.0." in name)
+    mine = 126 / 16 * weights / 8
+    states = [18 * mine, (6 + 12 / 64) * mine, (2 + 16 / 64) * mine]
+    for stage, nbytes in enumerate(states):
+        assert model_state_bytes(mine, 64, stage, state=StateBytes(2, 4, 12)) == pytest.approx(nbytes)
+    assert [round(kept(8, True) + nbytes / GB) for nbytes in states] == [124, 87, 74]
+    assert round(kept(8, False) + states[2] / GB) > 80
+    assert round(kept(8, True) + 16 * mine / GB) == 117
