@@ -34,7 +34,15 @@ from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
-from parlab.labs.checked_models import many_models, right_number, seven_losses, seven_trainers
+from parlab.labs.checked_models import (
+    MESH_GUESSES,
+    ends_lower,
+    many_models,
+    noise_of_losses,
+    right_number,
+    seven_losses,
+    seven_trainers,
+)
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
@@ -50,6 +58,7 @@ from parlab.labs.job import (
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.limits import checks_by_limit
+from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
@@ -236,9 +245,11 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 __all__ = [
     "EXERCISES",
     "EXPERT_GUESSES",
+    "MESH_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
+    "added_for_a_norm",
     "arrays_of_step",
     "attends",
     "balance_by",
@@ -252,6 +263,7 @@ __all__ = [
     "collective_table",
     "copies_alike",
     "dealt",
+    "ends_lower",
     "first_buffer",
     "forget_kv_sum",
     "forgotten_place",
@@ -268,6 +280,7 @@ __all__ = [
     "mlp_run",
     "mlp_step",
     "naive_all_reduce",
+    "noise_of_losses",
     "on_rank_0",
     "one_update",
     "passes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -19,7 +20,7 @@ from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
 from parlab.sequence import positions
 from parlab.train import Mesh
-from parlab.world import Comm, Run
+from parlab.world import Comm, Run, run
 
 AXES = ("dp", "pp", "cp", "tp")
 TOLERANCE = 1e-12
@@ -56,6 +57,24 @@ def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> Mes
 
 
 # Sums of gradients over groups
+
+
+def added_for_a_norm(sizes: Mapping[str, int]) -> int:
+    """The gradients of how many ranks are added for one norm weight, under sequence parallelism: counted on a mesh.
+
+    Args:
+        sizes: of the axes dp, pp, cp and tp, by name.
+
+    >>> added_for_a_norm({"dp": 2, "tp": 2})
+    4
+    """
+
+    def program(comm: Comm) -> int:
+        mesh, marked = Mesh(comm, **sizes), np.eye(comm.size)[comm.rank]
+        return int(np.count_nonzero(mesh.data.all_reduce(mesh.tp.all_reduce(marked))))
+
+    return int(run(program, math.prod(sizes.values())).results[-1])
+
 
 CUT, NORM, HEAD, TIED = "cut", "norm", "K/V", "tied"
 SUMMED = {CUT: "", NORM: "t", HEAD: "t", TIED: "p"}  # the coordinate to sum over, before the mean over d and c

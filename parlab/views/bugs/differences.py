@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from parlab.views.bugs.losses import APART, checked_losses
+from parlab.arguments import optional, positive
+from parlab.views.bugs.losses import checked_losses
 from parlab.views.bugs.names import LEAD, name_ends
 from parlab.views.drawing import theme
 from parlab.views.drawing.marks import text_width, word
@@ -16,22 +17,26 @@ MOST = 8  # trainings
 SMALLEST = 1e-17  # the lower end of the axis: no difference at all
 
 
-def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | None = None) -> Picture:
+def loss_differences(
+    losses: Mapping[str, Sequence[float]], *, noise: float | None = None, headline: str | None = None
+) -> Picture:
     """Draw `|loss / right loss − 1|` of several trainings over their steps. A name stands at the end of each curve.
 
     Trainings that differ by rounding alone are gray, and their names stand together.
 
     Args:
         losses: as for `loss_curves`, up to 8: the first one is right, and is not drawn.
+        noise: a right training in bf16 differs by up to this; a band shows it. None: no band.
         headline: above the figure. None: how many differ by more than rounding.
 
     Raises:
-        ValueError: as `loss_curves`.
+        ValueError: as `loss_curves`, or noise that is not above 0.
 
     >>> loss_differences({"one rank": [4.0, 2.0], "eight ranks": [4.0, 2.02]})
     1 of 1 differs by more than rounding
     eight ranks: differs by at most 1e-02; by more than 1e-12 from step 2 on
     """
+    optional(positive)("noise", noise)
     (_, right), *others = checked_losses(losses, MOST).items()
     apart = {name: [abs(a / b - 1) for a, b in zip(own, right, strict=True)] for name, own in others}
     findings = [_finding(name, own) for name, own in apart.items()]
@@ -53,9 +58,11 @@ def loss_differences(losses: Mapping[str, Sequence[float]], *, headline: str | N
     scale(axes.xaxis, "step", ends=(1, last))
     scale(axes.yaxis, "difference of the loss", ends=(SMALLEST, 1), log=10, ticks=list(says), says=list(says.values()))
     axes.axhline(RIGHT, gid="rounding", **BOUND)
-    axes.axhline(APART, gid="seen", color=theme.FAINT, linestyle="dotted", linewidth=1.2)
     word(axes, 1 + 0.6 * (last - 1), 10 * RIGHT, "rounding is below", ha="center")
-    word(axes, 1 + 0.01 * (last - 1), 10 * APART, "the eye sees a curve part", color=theme.FAINT)
+    if noise:
+        axes.axhspan(SMALLEST, noise, gid="noise", color=theme.FAINT, alpha=0.15, linewidth=0)
+        said = f"a right mesh in bf16 is anywhere here: up to {100 * noise:.0f} %"
+        word(axes, 1 + 0.01 * (last - 1), 10 * noise, said)
     ends = {said: _end(apart[name]) for name, said in names.items()}
     name_ends(axes, ends, {said: colors[name] for name, said in names.items()})
     return figure

@@ -1,8 +1,8 @@
-"""The film of lesson 07: the gradients of three weights find the ranks that must add them, by the reader's function."""
+"""The film of lesson 07: the gradients of four weights find the ranks that must add them, by the reader's function."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import dist
@@ -16,24 +16,32 @@ from parlab.world import Comm, run
 
 AXES = {"dp": 2, "pp": 2, "tp": 2}
 RANKS = 8
-KINDS = {"cut": "cut", "norm": "norm", "tied": "table"}  # of weights, and their names in the film
+KINDS = ("cut", "norm", "K/V", "tied")  # of weights
 SHARE = 1 / AXES["dp"]  # of each gradient in the mean over data
 BITS = {"dp": 4, "data": 4, "pp": 2, "ends": 2, "tp": 1, "cp": 0, "model": 3, "comm": 7}  # of a rank's number, by group
-COPIES = {"cut": "data", "norm": "data tp", "tied": "data ends"}  # the ranks that hold the same weight
+COPIES = {
+    "cut": "data",
+    "norm": "data tp",
+    "K/V": "data tp",
+    "tied": "data ends",
+}  # the same weight
 REASONS = {
     ("cut", "data"): "Cut: the ranks of data saw other tokens. They add.",
     ("norm", "tp"): "Norm: the ranks of tp normed other tokens. They add.",
     ("norm", "data"): "Norm: the ranks of data saw other tokens, too. They add.",
-    ("tied", "ends"): "Table: each end of the pipeline uses it otherwise. They add.",
-    ("tied", "data"): "Table: the ranks of data saw other tokens, too. They add.",
+    ("K/V", "tp"): "K/V: the ranks of tp have other query heads. They add.",
+    ("K/V", "data"): "K/V: the ranks of data saw other tokens, too. They add.",
+    ("tied", "ends"): "Tied: each end of the pipeline uses the table otherwise. They add.",
+    ("tied", "data"): "Tied: the ranks of data saw other tokens, too. They add.",
 }
 OF_THE_LIBRARY = "sums of the library: yours are not written yet"
 MOST_SUMS = 3  # of a weight, that are shown one by one
+FOLLOWED = 16  # chips of a sum that travel: if there are more, they appear
 NOBODY, RESULT = "nobody", "the result"
-LEFT, TOP, ACROSS, DOWN, WIDTH, HEIGHT = 64, 34, 144, 160, 134, 132  # of the boxes of ranks; their names stand left
+LEFT, TOP, ACROSS, DOWN, WIDTH, HEIGHT = 64, 34, 144, 192, 134, 164  # of the boxes of ranks; their names stand left
 SLOT, ROW = 12, 32  # the width of a slot, the height of a row of slots
 SLOTS = (SLOT * RANKS, 20)
-SIGNS = {0.5: "×½", 0.25: "×¼", 0.125: "×⅛", 1.0: ""}  # the weight of each chip of a row, where it is not 1
+SIGNS = {0.5: "×½", 0.25: "×¼", 0.125: "×⅛", 1.0: ""}  # the share of each chip of a row, where it is not whole
 MARGIN = 4  # of a frame around the slots of a group
 Program = Callable[[Any, Any, str, Any], Any]
 
@@ -132,15 +140,16 @@ def film_of_sums(program: Program | None = None) -> Film:
         written, sums = False, sums_of(right_sums)
     last = {done.kind: done.found for done in sums}
     wrong = [kind for kind in KINDS if not np.allclose(last[kind], SHARE * _copies(kind), rtol=0, atol=1e-12)]
-    stops = ["backward done", *(f"{number} done" for number in range(1, len(sums) + 1))]
+    stops = [*(done.kind if done.kind == "cut" else f"{done.kind} {done.group}" for done in sums), "done"]
     headline = _headline(wrong, last)
     if not written:
         headline = "Not written yet, so the library's: " + headline[0].lower() + headline[1:]
-    film = Film(headline, range(len(stops)), TOP + 2 * DOWN, resting=1.5, moving=8.0, says=lambda step: stops[step])
+    look: Any = {"resting": 1.5, "moving": 8.0, "ends": (20, 620), "says": lambda step: stops[step]}
+    film = Film(headline, range(len(stops)), TOP + 2 * DOWN, **look)
     for replica in range(2):
         film.draw(word(LEFT + ACROSS * (2 * replica + 1), 14, f"replica {replica}", "strong"))
     for stage in (0, RANKS - 1):  # the names stand once, beside the first box: nothing travels over them
-        for row, shown in enumerate(KINDS.values()):
+        for row, shown in enumerate(KINDS):
             film.draw(word(6, _slots(stage, row)[1] + 10, shown, "left"))
     for rank in range(RANKS):
         _draw_rank(film, rank)
@@ -148,7 +157,7 @@ def film_of_sums(program: Program | None = None) -> Film:
         _draw_chips(film, row, [(at, done.found) for at, done in enumerate(sums, 1) if done.kind == kind])
     for step, done in enumerate(sums):
         film.tell(step, _line(done, done.kind in wrong))
-        _frame_groups(film, step, [*KINDS].index(done.kind), done.group)
+        _frame_groups(film, step, KINDS.index(done.kind), done.group)
     below = LEFT + 2 * ACROSS - 5, TOP + 2 * DOWN - 12
     if written:
         film.draw(word(*below, _verdict(wrong, last), "strong"), len(sums))
@@ -165,16 +174,15 @@ def _copies(kind: str) -> Any:
 
 def _headline(wrong: Sequence[str], last: dict[str, Any]) -> str:
     if not wrong:
-        cut, norm, table = (int(_copies(kind)[0].sum()) for kind in KINDS)
-        needs = f"a cut weight needs the gradients of {cut} of {RANKS} ranks, a norm of {norm}, a tied table of {table}"
-        return f"Who sums what: {needs}"
-    kind, names = wrong[0], [KINDS[kind] for kind in wrong]
-    every = f"{', '.join(names[:-1])} and {names[-1]} are wrong. " if len(wrong) > 1 else ""
+        cut, *others = (int(_copies(kind)[0].sum()) for kind in KINDS)
+        return f"Who sums what: a cut weight needs the gradients of {cut} of {RANKS} ranks, each other of {max(others)}"
+    kind = wrong[0]
+    every = f"{', '.join(wrong[:-1])} and {wrong[-1]} are wrong. " if len(wrong) > 1 else ""
     for rank, own, right in zip(range(RANKS), last[kind], _copies(kind), strict=True):
         has, needs = (", ".join(map(str, np.flatnonzero(x))) or "none" for x in (own, right))
         if has != needs:
-            return f"{every}{KINDS[kind]}: rank {rank} has the gradients of {has}, and needs those of {needs}"
-    return f"{every}{KINDS[kind]}: {_counts(last[kind])}"
+            return f"{every}{kind}: rank {rank} has the gradients of {has}, and needs those of {needs}"
+    return f"{every}{kind}: {_counts(last[kind])}"
 
 
 def _counts(found: Any) -> str:
@@ -185,7 +193,7 @@ def _verdict(wrong: Sequence[str], last: dict[str, Any]) -> str:
     if not wrong:
         return f"each copy has what it needs, times {SHARE:g}: the mean over data"
     said = {kind: _fault(kind, last) for kind in wrong}
-    alike = [KINDS[kind] for kind in wrong if said[kind] == said[wrong[0]]]
+    alike = [kind for kind in wrong if said[kind] == said[wrong[0]]]
     return f"{', '.join(alike)}: {said[wrong[0]]}"
 
 
@@ -200,7 +208,7 @@ def _fault(kind: str, last: dict[str, Any]) -> str:
 
 def _line(done: Sum, wrong: bool) -> str:
     """The sentence about a step; it says why these ranks add only if the gradient is right at the end."""
-    name = KINDS[done.kind].capitalize()
+    name = done.kind if done.kind == "K/V" else done.kind.capitalize()
     said = {
         NOBODY: f"{name}: nobody adds. Each rank keeps its own gradient.",
         RESULT: f"{name}: the function returns this.",
@@ -229,6 +237,7 @@ def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
     """
     shown: dict[Any, str] = defaultdict(str)  # by when it comes and goes
     moved: dict[Any, str] = defaultdict(str)  # by when it arrives, and how far it comes
+    travels: Counter[int] = Counter()  # by when they arrive, how many chips
     states = [(0, np.eye(RANKS)), *sums]
     for rank, source in product(range(RANKS), repeat=2):
         there = [bool(found[rank, source]) for _, found in states]
@@ -241,7 +250,8 @@ def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
                     peer = min(had, key=lambda other: dist(_corner(rank), _corner(other)))
                     (x, y), (right, down) = _slots(peer, row), _slots(rank, row)
                     moved[at, right - x, down - y] += _chip(peer, row, source)
-        needed = bool(_copies([*KINDS][row])[rank, source])
+                    travels[at] += 1
+        needed = bool(_copies(KINDS[row])[rank, source])
         if there[-1] != needed:
             x, y = _slots(rank, row)
             look = "letter open" if needed else "frame"
@@ -255,14 +265,15 @@ def _draw_chips(film: Film, row: int, sums: list[tuple[int, Any]]) -> None:
                 x, y = _slots(rank, row)
                 shown[at or None, left] += word(x + SLOTS[0] + 13, y + 10, signs[number], "small")
     for (at, *by), mark in moved.items():
-        film.move(mark, at - 1, at, by=(by[0], by[1]))
+        if travels[at] <= FOLLOWED:
+            film.move(mark, at - 1, at, by=(by[0], by[1]))
     for (start, end), mark in shown.items():
         film.draw(mark, start, end)
 
 
-def _sign(weights: Any) -> str:
-    """The sign beside a row of chips: the weight of each; none where it is 1, or where there is no chip."""
-    values = {round(float(weight), 3) for weight in weights if weight}
+def _sign(shares: Any) -> str:
+    """The sign beside a row of chips: the share of each; none where it is 1, or where there is no chip."""
+    values = {round(float(share), 3) for share in shares if share}
     if len(values) > 1:
         return "≠"
     return next((SIGNS.get(value, f"×{value:.3g}") for value in values), "")

@@ -38,6 +38,18 @@ def test_names_stand_at_the_curves_from_the_largest_down_and_those_of_rounding_t
     check_text(figure)
 
 
+def test_a_band_up_to_the_noise_of_a_right_training_is_drawn_where_it_is_given():
+    curves = {"right": [1.0, 1.0], "small": [1.0, 1.03], "large": [1.0, 1.2]}
+    figure = views.loss_differences(curves, noise=0.07)
+    (band,) = artists(figure, "noise")
+    assert band.get_y() + band.get_height() == pytest.approx(0.07)
+    assert "up to 7 %" in " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert artists(views.loss_differences(curves), "noise") == []
+    check_text(figure)
+    with pytest.raises(ValueError, match="noise=0: must be a number greater than 0"):
+        views.loss_differences(curves, noise=0)
+
+
 def test_losses_of_other_lengths_and_nine_trainings_are_refused():
     with pytest.raises(ValueError, match="need the same number"):
         views.loss_differences({"a": [1.0], "b": [1.0, 2.0]})
