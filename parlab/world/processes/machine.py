@@ -37,9 +37,7 @@ def inside() -> bool:
 def check(engine: str, size: int) -> None:
     """A ValueError, if this machine cannot start so many processes."""
     if IN_BROWSER:
-        raise ValueError(
-            f"engine={engine!r}: a page starts no processes; this needs parlab on a machine of your own"
-        )
+        raise ValueError(f"engine={engine!r}: a page starts no processes; this needs parlab on a machine of your own")
     if engine == "nccl":
         if (stranger := _started_without_mpi()) is not None:
             raise ValueError(
