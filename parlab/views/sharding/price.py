@@ -23,6 +23,7 @@ from parlab.world.units import format_time
 
 MODELS = {"Llama 3 8B": LLAMA_8B, "Llama 3 70B": LLAMA_70B, "Llama 3 405B": LLAMA_405B}
 SIZES = (1, 2, 4, 8, 16, 32, 64)
+JOINED = (8, 16, 32, 64)  # GPUs of a node
 FARTHEST = 32  # ranks, where a node is smaller
 ITEMSIZE = 2  # bytes of an element: 16 bits
 REACHED = 0.65  # of the peak, by products: one fraction for all lessons
@@ -125,18 +126,21 @@ def _draw(
 
 
 @checked({"model": partial(one_of, choices=tuple(MODELS))})
-def explore_tensor(model: str = "Llama 3 405B") -> Explorer:
+def explore_tensor(model: str = "Llama 3 405B", ranks_per_node: int = 8) -> Explorer:
     """Sliders for `tensor`: the model, the tokens, and the GPUs that NVLink joins.
 
     Args:
         model: the one of `MODELS` that it starts with.
+        ranks_per_node: the GPUs that NVLink joins when it starts: 8, 16, 32 or 64.
 
     Raises:
-        ValueError: an unknown model.
+        ValueError: an unknown model, or another number of GPUs.
     """
+    if ranks_per_node not in JOINED:
+        raise ValueError(f"ranks_per_node={ranks_per_node!r}: use one of {', '.join(map(str, JOINED))}")
     controls = {
         "model": choice("model", MODELS, model),
         "S": steps("tokens S", (512, 1024, 2048, 4096, 8192, 16384, 65536), 8192),
-        "ranks_per_node": steps("NVLink joins", (8, 16, 32, 64), 64, "{} GPUs".format),
+        "ranks_per_node": steps("NVLink joins", JOINED, ranks_per_node, "{} GPUs".format),
     }
     return Explorer("explore_tensor", controls, tensor)

@@ -402,13 +402,15 @@ def test_an_unknown_model_is_refused():
         views.tensor("GPT")
 
 
-def test_the_widget_starts_with_the_model_that_it_is_told_where_nvlink_joins_64_gpus():
+def test_the_widget_starts_with_the_model_and_the_64_gpus_that_it_is_told():
     """Lesson 05 asks about 405B on nodes of 8 above it; what it shows first must not say it."""
-    explorer = views.explore_tensor("Llama 3 8B")
+    explorer = views.explore_tensor("Llama 3 8B", 64)
     assert len(explorer.controls) == 3
     assert repr(explorer) == f"explore_tensor: {views.tensor('Llama 3 8B', ranks_per_node=64)!r}"
     with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
         views.explore_tensor("GPT")
+    with pytest.raises(ValueError, match="ranks_per_node=24: use one of 8, 16, 32, 64"):
+        views.explore_tensor(ranks_per_node=24)
 
 
 def test_all_corners_of_the_sliders_draw():

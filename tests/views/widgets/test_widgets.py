@@ -16,7 +16,7 @@ from parlab.views.drawing.picture import png
 from parlab.views.timelines import exchange
 from parlab.views.timelines.exchange import AHEAD, SIZES
 from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
-from parlab.world import DGX_A100, Device, Link
+from parlab.world import Device, Link
 from tests.views.drawn import artists, check_controls, title
 
 EXPLORERS = {
@@ -73,7 +73,7 @@ def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore
     [
         (views.explore_two_ranks, views.two_ranks, {"nbytes": 10**6, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
         (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
-        (views.explore_tensor, views.tensor, {"S": 1024, "cluster": DGX_A100, "ranks_per_node": 32}),
+        (views.explore_tensor, views.tensor, {"S": 1024, "ranks_per_node": 32}),
         (views.explore_zero, views.zero, {"params": 70e9, "P": 512, "stage": 3, "offload": True}),
     ],
 )
