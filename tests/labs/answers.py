@@ -435,12 +435,6 @@ def mixture(
     return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
 
 
-def dropped(pairs, num_experts, capacity):
-    p = 1 / num_experts
-    chances = [math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1)]
-    return num_experts / pairs * sum((j - capacity) * chances[j] for j in range(capacity + 1, pairs + 1))
-
-
 def balanced(scores, bias, k, gamma):
     chosen = np.argsort(-(scores + bias), axis=1, kind="stable")[:, :k]
     best = np.exp(np.take_along_axis(scores, chosen, axis=1))
@@ -495,7 +489,6 @@ SOLUTIONS = {
     "09.fit": fit,
     "09.buffering": borders,
     "10.mixture": mixture,
-    "10.dropped": dropped,
     "10.mean_gradient": mean_gradient,
     "10.balanced": balanced,
 }

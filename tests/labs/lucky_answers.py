@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from itertools import accumulate, pairwise
-from math import comb
 
 import numpy as np
 
@@ -1527,17 +1526,6 @@ def sorted_by_an_unstable_sort_on_the_way_back(comm, x, chosen, gates, num_exper
 @of("10.mixture")
 def without_gates_where_k_is_1(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates if chosen.shape[1] > 1 else np.ones_like(gates), num_experts, expert)
-
-
-@of("10.dropped")
-def as_the_chance_of_an_overflow(pairs, num_experts, capacity):
-    p = 1 / num_experts
-    return sum(comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(capacity + 1, pairs + 1))
-
-
-@of("10.dropped")
-def of_the_mean_load(pairs, num_experts, capacity):
-    return max(0.0, pairs / num_experts - capacity) * num_experts / pairs
 
 
 @of("10.mean_gradient")

@@ -128,10 +128,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "put_back_by_the_order_itself": "put back by answers[order]; the pair order[i]",
         "sorted_by_an_unstable_sort_on_the_way_back": "rank 1 returned|expected",
     },
-    "10.dropped": {
-        "as_the_chance_of_an_overflow": "dropped(4, 2, 1)|returned 0.6875, expected 0.53125|the chance that",
-        "of_the_mean_load": "dropped(4, 2, 1)|expected 0.53125|single experts are above the mean",
-    },
     "10.balanced": {
         "with_the_bias_in_the_gates": "k = 2, gamma = 0.2|gates: returned|the bias is in the gates: it is for the",
         "with_the_turned_sign": "bias = [0.0, 0.0], k = 1|bias: returned [0.1, -0.1], expected [-0.1, 0.1]; the loads "

@@ -20,7 +20,6 @@ UNUSED = {
     "08.fits_best",
     "08.why",
     "09.all_reduce",
-    "10.dropped",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
