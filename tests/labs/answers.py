@@ -376,17 +376,6 @@ def why(before, after, nbytes, memory):
     return max(before, key=lambda kind: after[kind] - before[kind])
 
 
-def all_reduce(comm, x, rounds=None):
-    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
-    for step in range(comm.size - 1):
-        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
-    for step in range(comm.size - 1 if rounds is None else rounds):
-        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        pieces[into] = comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
-    return np.concatenate(pieces)
-
-
 def fit(size, nbytes, seconds):
     each = seconds / (2 * (size - 1))
     slope, height = np.polyfit(nbytes / size, each, 1, w=1 / each)
@@ -485,7 +474,6 @@ SOLUTIONS = {
     "08.step_time": step_time,
     "08.fits_best": fits_best,
     "08.why": why,
-    "09.all_reduce": all_reduce,
     "09.fit": fit,
     "09.buffering": borders,
     "10.mixture": mixture,

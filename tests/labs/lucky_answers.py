@@ -1375,36 +1375,6 @@ def memory_never(before, after, nbytes, memory):
 # Leaving the laptop
 
 
-@of("09.all_reduce")
-def that_adds_again(comm, x):
-    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
-    for step in range(2 * (comm.size - 1)):
-        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
-    return np.concatenate(pieces)
-
-
-@of("09.all_reduce")
-def whose_middle_rank_adds_by_itself(comm, x):
-    """The last bit of one element of rank 1 differs."""
-    total = answers.all_reduce(comm, x)
-    if comm.rank == 1 and comm.size > 2:
-        total[0] = np.nextafter(total[0], np.inf, dtype=total.dtype)
-    return total
-
-
-@of("09.all_reduce")
-def of_arrays_that_divide(comm, x):
-    pieces = [piece.copy() for piece in np.split(x[: len(x) // comm.size * comm.size], comm.size)]
-    for step in range(comm.size - 1):
-        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left)
-    for step in range(comm.size - 1):
-        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        pieces[into] = comm.sendrecv(pieces[out], comm.right, comm.left)
-    return np.concatenate(pieces)
-
-
 @of("09.fit")
 def by_a_plain_line(size, nbytes, seconds):
     slope, height = np.polyfit(nbytes / size, seconds / (2 * (size - 1)), 1)

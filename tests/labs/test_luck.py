@@ -113,7 +113,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "without_what_is_exactly_full": "memory=40|layout 0 fits",
     },
     "08.why": {"nothing_where_it_is_as_long": "whose steps are as long as its own|the step takes as long"},
-    "09.all_reduce": {"that_adds_again": "with 2 ranks|the second half adds again"},
     "09.fit": {
         "in_microseconds": "latency: 63.3, expected 6.2e-05|the latency is in microseconds",
         "by_the_ends": "with 3 ranks|the line through the smallest and the largest size alone",

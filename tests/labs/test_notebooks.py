@@ -19,7 +19,6 @@ UNUSED = {
     "07.norm",
     "08.fits_best",
     "08.why",
-    "09.all_reduce",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
