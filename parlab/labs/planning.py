@@ -1,4 +1,4 @@
-"""The exercises of notebook 08: a rank's memory, the time of a step, the layouts worth having, the limits that bind."""
+"""The exercises of notebook 08: a rank's memory, the time of a step and the layouts worth having."""
 
 from __future__ import annotations
 
@@ -329,88 +329,5 @@ FITS_BEST = Exercise(
     lambda random, size: LayoutsCase(4 * size, 10.0 * int(random.integers(3, 11))),
 )
 
-KINDS = ("products", "attention", "tp", "cp", "pp", "dp", "bubble")
 
-
-@dataclass(frozen=True)
-class NeighboursCase:
-    """A layout and `size` neighbours, drawn from `seed`: seconds by kind, in eighths, and gigabytes.
-
-    If `level`, their steps are exactly as long as the layout's own.
-    """
-
-    size: int
-    seed: int = 0
-    level: bool = False
-
-    def __str__(self) -> str:
-        level = ", whose steps are as long as its own" if self.level else ""
-        return f"the neighbours of a layout: {self.size}{level} (seed {self.seed})"
-
-    @property
-    def neighbours(self) -> list[tuple[dict[str, float], dict[str, float], float, float]]:
-        """For each neighbour: seconds before and after, bytes after, and the memory of a device."""
-        random = np.random.default_rng([self.seed, self.size])
-        before = dict(zip(KINDS, (random.integers(26, 64, len(KINDS)) / 8).tolist(), strict=True))
-        found = []
-        for number in range(self.size):
-            grown = random.choice(np.arange(-24, 25), size=len(KINDS), replace=False) / 8
-            after = {kind: before[kind] + more for kind, more in zip(KINDS, grown.tolist(), strict=True)}
-            if self.level:
-                shrunk = min(KINDS, key=lambda kind: after[kind] - before[kind])
-                after[shrunk] -= sum(after.values()) - sum(before.values())
-            found.append((dict(before), after, (80.0, 64.0, 96.0)[number % 3], 80.0))
-        return found
-
-
-def _binds(before: dict[str, float], after: dict[str, float], nbytes: float, memory: float) -> str:
-    if nbytes > memory:
-        return "memory"
-    return "nothing" if sum(after.values()) < sum(before.values()) else max(before, key=lambda k: after[k] - before[k])
-
-
-def _try_why(trial: Trial, case: NeighboursCase) -> list[str]:
-    results = trial.called_each(case.neighbours)
-    right = [_binds(*neighbour) for neighbour in case.neighbours]
-    for (before, after, nbytes, memory), mine, wanted in zip(case.neighbours, results, right, strict=True):
-        if mine == wanted and isinstance(mine, str):
-            continue
-        totals = f"{sum(before.values()):g} s before, {sum(after.values()):g} s after, {nbytes:g} of {memory:g} bytes"
-        if not isinstance(mine, str) or mine not in (*KINDS, "memory", "nothing"):
-            raise Wrong(f'returned {brief(mine)}, expected "memory", "nothing", or one of {", ".join(KINDS)}')
-        said = f'{totals}: returned "{mine}", expected "{wanted}"'
-        raise Wrong(said, _likely(mine, wanted, before, after))
-    return [", ".join(f"{right.count(kind)} × {kind}" for kind in dict.fromkeys(right))]
-
-
-def _likely(mine: str, wanted: str, before: dict[str, float], after: dict[str, float]) -> str:
-    if wanted == "memory":
-        return "a layout that does not fit is out, however fast it would be"
-    if mine == "memory":
-        return "it fits: it may fill the device exactly"
-    if wanted == "nothing":
-        return "the step became shorter: nothing speaks against this neighbour"
-    if mine == "nothing":
-        level = sum(after.values()) == sum(before.values())
-        return "the step takes as long: it is not shorter" if level else "the step became longer"
-    grown = {kind: after[kind] - before[kind] for kind in (mine, wanted)}
-    return f"{mine} grew by {grown[mine]:+g} s, {wanted} by {grown[wanted]:+g} s"
-
-
-WHY = Exercise(
-    "08.why",
-    "binds(before, after, nbytes, memory)",
-    [
-        NeighboursCase(2),
-        NeighboursCase(1),
-        NeighboursCase(3),
-        NeighboursCase(3, level=True),
-        NeighboursCase(5),
-        NeighboursCase(12),
-        NeighboursCase(30),
-    ],
-    _try_why,
-    lambda random, size: NeighboursCase(2 * size),
-)
-
-EXERCISES = (MEMORY, STEP_TIME, FITS_BEST, WHY)
+EXERCISES = (MEMORY, STEP_TIME, FITS_BEST)

@@ -368,14 +368,6 @@ def fits_best(seconds, nbytes, memory):
     return front
 
 
-def why(before, after, nbytes, memory):
-    if nbytes > memory:
-        return "memory"
-    if sum(after.values()) < sum(before.values()):
-        return "nothing"
-    return max(before, key=lambda kind: after[kind] - before[kind])
-
-
 def fit(size, nbytes, seconds):
     each = seconds / (2 * (size - 1))
     slope, height = np.polyfit(nbytes / size, each, 1, w=1 / each)
@@ -473,7 +465,6 @@ SOLUTIONS = {
     "08.memory": memory,
     "08.step_time": step_time,
     "08.fits_best": fits_best,
-    "08.why": why,
     "09.fit": fit,
     "09.buffering": borders,
     "10.mixture": mixture,

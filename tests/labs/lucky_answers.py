@@ -1329,49 +1329,6 @@ def the_fastest_and_the_leanest(seconds, nbytes, memory):
     return [front[0], front[-1]] if len(front) > 1 else front
 
 
-@of("08.why")
-def nothing_where_it_is_as_long(before, after, nbytes, memory):
-    shorter = sum(after.values()) <= sum(before.values())
-    return "nothing" if shorter and nbytes <= memory else answers.why(before, after, nbytes, memory)
-
-
-@of("08.why")
-def memory_where_it_is_full(before, after, nbytes, memory):
-    return "memory" if nbytes >= memory else answers.why(before, after, nbytes, memory)
-
-
-@of("08.why")
-def the_largest_after(before, after, nbytes, memory):
-    found = answers.why(before, after, nbytes, memory)
-    return found if found in ("memory", "nothing") else max(after, key=lambda kind: after[kind])
-
-
-@of("08.why")
-def the_largest_ratio(before, after, nbytes, memory):
-    found = answers.why(before, after, nbytes, memory)
-    return found if found in ("memory", "nothing") else max(after, key=lambda kind: after[kind] / before[kind])
-
-
-@of("08.why")
-def the_largest_change(before, after, nbytes, memory):
-    found = answers.why(before, after, nbytes, memory)
-    if found in ("memory", "nothing"):
-        return found
-    return max(after, key=lambda kind: abs(after[kind] - before[kind]))
-
-
-@of("08.why")
-def nothing_before_memory(before, after, nbytes, memory):
-    if sum(after.values()) < sum(before.values()):
-        return "nothing"
-    return answers.why(before, after, nbytes, memory)
-
-
-@of("08.why")
-def memory_never(before, after, nbytes, memory):
-    return answers.why(before, after, 0, memory)
-
-
 # Leaving the laptop
 
 

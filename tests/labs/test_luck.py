@@ -112,7 +112,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "by_seconds_alone": "seconds=[2.0, 2.0], nbytes=[30.0, 20.0]|layout 0 is not worth having: 1 is as fast",
         "without_what_is_exactly_full": "memory=40|layout 0 fits",
     },
-    "08.why": {"nothing_where_it_is_as_long": "whose steps are as long as its own|the step takes as long"},
     "09.fit": {
         "in_microseconds": "latency: 63.3, expected 6.2e-05|the latency is in microseconds",
         "by_the_ends": "with 3 ranks|the line through the smallest and the largest size alone",

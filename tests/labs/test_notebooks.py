@@ -18,7 +18,6 @@ UNUSED = {
     "07.cut_batch",
     "07.norm",
     "08.fits_best",
-    "08.why",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
