@@ -1,10 +1,10 @@
-"""The exercises of notebook 08: a rank's memory, the time of a step and the layouts worth having."""
+"""The exercises of notebook 08: a rank's memory, and the time of a step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import permutations
 from operator import eq, floordiv, ge, gt, truediv
 from typing import Any
@@ -242,92 +242,4 @@ STEP_TIME = Exercise(
 )
 
 
-@dataclass(frozen=True)
-class LayoutsCase:
-    """Seconds and bytes of `size` layouts, `given` or drawn from `seed`; some do not fit."""
-
-    size: int
-    memory: float
-    seed: int = 0
-    given: tuple[tuple[float, float], ...] = ()
-    seconds: Any = field(init=False, repr=False, compare=False)
-    nbytes: Any = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.given:
-            for name, values in zip(("seconds", "nbytes"), zip(*self.given, strict=True), strict=True):
-                object.__setattr__(self, name, np.array(values))
-            return
-        random = np.random.default_rng([self.seed, self.size])
-        slow_or_large = [
-            place for place in range(12 * 12) if place // 12 + place % 12 >= 9
-        ]  # each place once: no two layouts agree in both
-        places = random.choice(slow_or_large, size=self.size, replace=False)
-        object.__setattr__(self, "seconds", 1.0 + places // 12)
-        object.__setattr__(self, "nbytes", 10.0 * (1 + places % 12))
-
-    def __str__(self) -> str:
-        few = f"seconds={self.seconds.tolist()}, nbytes={self.nbytes.tolist()}"
-        drawn = "" if self.given else f" (seed {self.seed})"
-        return f"{few if self.size <= 9 else f'{self.size} layouts'}, memory={self.memory:g}{drawn}"
-
-    def beats(self, other: int) -> int | None:
-        """A layout that fits, is as fast and as lean as `other`, and is better in one of the two; or None."""
-        for one in range(self.size):
-            better = self.seconds[one] <= self.seconds[other] and self.nbytes[one] <= self.nbytes[other]
-            if better and one != other and self.nbytes[one] <= self.memory:
-                return one
-        return None
-
-    @property
-    def front(self) -> list[int]:
-        """The layouts that fit and that no layout beats, the fastest first."""
-        fits = [one for one in range(self.size) if self.nbytes[one] <= self.memory and self.beats(one) is None]
-        return sorted(fits, key=lambda one: self.seconds[one])
-
-
-def _try_fits_best(trial: Trial, case: LayoutsCase) -> list[str]:
-    result = trial.called(case.seconds, case.nbytes, case.memory)
-    found = result.tolist() if isinstance(result, np.ndarray) else result
-    whole = isinstance(found, list | tuple) and all(isinstance(x, int | np.integer) for x in found)
-    if not whole or any(isinstance(x, bool) or not 0 <= x < case.size for x in found):
-        raise Wrong(f"returned {brief(result)}, expected a list of numbers of layouts, 0 to {case.size - 1}")
-    right, said = case.front, f"returned {type(found)(map(int, found))}, expected {case.front}"
-    for one in map(int, found):
-        if case.nbytes[one] > case.memory:
-            raise Wrong(said, f"layout {one} needs {case.nbytes[one]:g}: it does not fit")
-        if (other := case.beats(one)) is not None:
-            raise Wrong(said, f"layout {one} is not worth having: {other} is as fast and as lean, and better in one")
-    if missing := [one for one in right if one not in found]:
-        raise Wrong(said, f"layout {missing[0]} fits, and none that fits is both as fast and as lean")
-    if list(found) != right:
-        raise Wrong(said, "each once, the fastest first")
-    return [f"{(case.nbytes <= case.memory).sum()} of {case.size} layouts fit, {len(right)} are worth having"]
-
-
-def layouts_case(memory: float, *layouts: tuple[float, float]) -> LayoutsCase:
-    """A case with these layouts, each (seconds, bytes)."""
-    return LayoutsCase(len(layouts), memory, given=layouts)
-
-
-FITS_BEST = Exercise(
-    "08.fits_best",
-    "fits_best(seconds, nbytes, memory)",
-    [
-        LayoutsCase(2, 130),
-        LayoutsCase(1, 130),
-        LayoutsCase(2, 5),
-        layouts_case(40, (2.0, 30.0), (2.0, 20.0)),  # equally fast
-        layouts_case(40, (2.0, 20.0), (1.0, 20.0)),  # equally lean
-        layouts_case(40, (2.0, 40.0), (1.0, 50.0)),  # exactly full
-        LayoutsCase(3, 40),
-        LayoutsCase(5, 80),
-        LayoutsCase(9, 90),
-        LayoutsCase(60, 90),
-    ],
-    _try_fits_best,
-    lambda random, size: LayoutsCase(4 * size, 10.0 * int(random.integers(3, 11))),
-)
-
-
-EXERCISES = (MEMORY, STEP_TIME, FITS_BEST)
+EXERCISES = (MEMORY, STEP_TIME)

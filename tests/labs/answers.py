@@ -359,15 +359,6 @@ def step_time(work, nbytes, speed, d, p, t, v, batch):
     return stage * (batch / d + (p - 1) / v)
 
 
-def fits_best(seconds, nbytes, memory):
-    front, least = [], np.inf
-    for one in sorted(range(len(seconds)), key=lambda one: (seconds[one], nbytes[one])):
-        if nbytes[one] <= memory and nbytes[one] < least:
-            front.append(one)
-            least = nbytes[one]
-    return front
-
-
 def fit(size, nbytes, seconds):
     each = seconds / (2 * (size - 1))
     slope, height = np.polyfit(nbytes / size, each, 1, w=1 / each)
@@ -464,7 +455,6 @@ SOLUTIONS = {
     "07.cut_batch": cut_batch,
     "08.memory": memory,
     "08.step_time": step_time,
-    "08.fits_best": fits_best,
     "09.fit": fit,
     "09.buffering": borders,
     "10.mixture": mixture,

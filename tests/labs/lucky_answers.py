@@ -1291,44 +1291,6 @@ def whose_bubble_has_no_traffic(work, nbytes, speed, d, p, t, v, batch):
     return ((work / t + (t - 1) / t * nbytes / speed) * batch / d + work / t * (p - 1) / v) / p
 
 
-@of("08.fits_best")
-def strictly_better_in_both(seconds, nbytes, memory):
-    fits = [i for i in range(len(seconds)) if nbytes[i] <= memory]
-    front = [i for i in fits if not any(seconds[j] < seconds[i] and nbytes[j] < nbytes[i] for j in fits)]
-    return sorted(front, key=lambda i: seconds[i])
-
-
-@of("08.fits_best")
-def by_seconds_alone(seconds, nbytes, memory):
-    front, least = [], np.inf
-    for i in np.argsort(seconds, kind="stable"):
-        if nbytes[i] <= memory and nbytes[i] < least:
-            front.append(int(i))
-            least = nbytes[i]
-    return front
-
-
-@of("08.fits_best")
-def that_keeps_equally_lean_ones(seconds, nbytes, memory):
-    front, least = [], np.inf
-    for i in sorted(range(len(seconds)), key=lambda i: (seconds[i], nbytes[i])):
-        if nbytes[i] <= min(memory, least):
-            front.append(i)
-            least = nbytes[i]
-    return front
-
-
-@of("08.fits_best")
-def without_what_is_exactly_full(seconds, nbytes, memory):
-    return answers.fits_best(seconds, nbytes, memory - 1e-9)
-
-
-@of("08.fits_best")
-def the_fastest_and_the_leanest(seconds, nbytes, memory):
-    front = answers.fits_best(seconds, nbytes, memory)
-    return [front[0], front[-1]] if len(front) > 1 else front
-
-
 # Leaving the laptop
 
 

@@ -108,10 +108,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "07.norm": {"with_two_copies_of_all_that_has_any": "tp=3|too large: each weight counts once"},
     "07.cut_batch": {"with_the_targets_first": "returned (targets, inputs, positions)|the first two are swapped"},
     "08.memory": {"with_zero_equal": "zero=2|returned 9400, expected 4600|compared by =="},
-    "08.fits_best": {
-        "by_seconds_alone": "seconds=[2.0, 2.0], nbytes=[30.0, 20.0]|layout 0 is not worth having: 1 is as fast",
-        "without_what_is_exactly_full": "memory=40|layout 0 fits",
-    },
     "09.fit": {
         "in_microseconds": "latency: 63.3, expected 6.2e-05|the latency is in microseconds",
         "by_the_ends": "with 3 ranks|the line through the smallest and the largest size alone",

@@ -17,7 +17,6 @@ UNUSED = {
     "06.stage_2",
     "07.cut_batch",
     "07.norm",
-    "08.fits_best",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
