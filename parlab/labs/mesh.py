@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: sums of gradients over groups, the norm of all gradients, a batch cut for zigzag."""
+"""The exercises of notebook 07: sums of gradients over groups, and the norm of all gradients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import apart, difference, likely, possible
-from parlab.labs.difference import kind as kind_of
+from parlab.labs.difference import apart, difference, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
-from parlab.sequence import positions
 from parlab.train import Mesh
 from parlab.world import Comm, Run, run
 
@@ -299,95 +297,6 @@ def _likely_norm(case: MeshCase, found: Any, parts: dict[Any, Any], place: Axes)
     return [f"likely cause: {cause}" for cause in known[:1]]
 
 
-# The batch
-
-
-def _try_cut_batch(trial: Trial, case: MeshCase) -> list[str]:
-    dp, _, cp, _ = case.axes
-    draw = np.random.default_rng([case.seed, *case.axes, 2])
-    B, S = 2 * dp, 4 * cp
-    tokens = draw.permutation(B * (S + 1)).reshape(B, S + 1)
-
-    def program(comm: Comm) -> Any:
-        return trial.answer(Mesh(comm, *case.axes), tokens.copy())
-
-    done = trial.ran(program, case.size)
-    places = positions(S, cp, "zigzag")
-    for rank, found in enumerate(done.results):
-        d, _, c, _ = case.places[rank]
-        rows, columns = tokens[2 * d : 2 * d + 2], np.asarray(places[c])
-        right = (rows[:, columns], rows[:, columns + 1], columns)
-        if not isinstance(found, tuple | list) or len(found) != 3:
-            raise Wrong(f"rank {rank} returned {kind_of(found)}, expected (inputs, targets, positions)")
-        if _equal(found[0], right[1]) and _equal(found[1], right[0]):
-            said = f"rank {rank} {_at(case.places[rank])}: returned (targets, inputs, positions)"
-            raise Wrong(f"{said}, expected (inputs, targets, positions)", "likely cause: the first two are swapped")
-        for name, mine, wanted in zip(("inputs", "targets", "positions"), found, right, strict=True):
-            at = f"rank {rank} {_at(case.places[rank])}, {name}: "
-            if not isinstance(mine, np.ndarray) or mine.shape != wanted.shape or mine.dtype.kind not in "iu":
-                raise Wrong(at + difference(mine, wanted), *_likely_rows(mine, tokens, dp))
-            if not np.array_equal(mine, wanted):
-                both = [mine, wanted] if name == "positions" else [_whence(x, tokens) for x in (mine, wanted)]
-                raise Wrong(
-                    f"{at}returned {both[0]}, expected {both[1]}", *_likely_cut(name, mine, tokens, right, c, cp)
-                )
-    return [f"{B} rows of {S} tokens: each rank has {B // dp} rows and {S // cp} tokens of each"]
-
-
-def _equal(found: Any, right: np.ndarray) -> bool:
-    return isinstance(found, np.ndarray) and found.dtype.kind in "iu" and np.array_equal(found, right)
-
-
-def _whence(x: Any, tokens: Any) -> str:
-    """The places of these tokens in the batch, in words; each token is there once."""
-    if not np.isin(x, tokens).all():
-        return "tokens that are not in the batch"
-    rows, columns = np.divmod(np.argsort(tokens.ravel())[x], tokens.shape[1])
-    if (rows != rows[:, :1]).any() or (columns != columns[:1]).any():
-        return "tokens from here and there"
-    return f"tokens {columns[0]} of rows {rows[:, 0]}"
-
-
-def _likely_rows(mine: Any, tokens: Any, dp: int) -> list[str]:
-    if dp > 1 and isinstance(mine, np.ndarray) and mine.ndim == 2 and len(mine) == len(tokens):
-        return ["likely cause: the rows were not cut: each rank of dp has its own"]
-    return []
-
-
-def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) -> list[str]:
-    S, places = tokens.shape[1] - 1, right[2]
-    n, half = S // cp, S // (2 * cp)
-    pieces = np.arange(S).reshape(2 * cp, half)
-    other = {
-        "the columns are contiguous: zigzag gives rank c the pieces c and 2·cp − 1 − c of 2·cp": np.arange(n) + c * n,
-        "these columns are striped": np.arange(c, S, cp),
-        "pieces c and c + cp of 2·cp: zigzag takes the second from the end, 2·cp − 1 − c": pieces[[c, c + cp]].ravel(),
-        "the late piece stands before the early one": np.roll(places, half),
-        "the row has S + 1 tokens, and S of them are inputs": places + 1,
-    }
-    order = np.argsort(tokens.ravel())  # the place of each token
-    if name == "positions":
-        columns, rows_right = mine, True
-        causes = {"the positions count from 0 on every rank: rotary embeddings need the tokens' own": np.arange(n)}
-    else:
-        if not np.isin(mine, tokens).all():
-            return []
-        rows, columns = np.divmod(order[mine], S + 1)
-        rows_right = bool((rows == order[right[0]] // (S + 1)).all())
-        columns = columns - (name == "targets")
-        causes = {
-            "the targets are the inputs: take the tokens that follow": places - 1,
-            "these are the tokens before: take those that follow": places - 2,
-            "the targets were shifted after the cut: the token behind a piece's last one lies on another rank": (
-                np.roll(places, -1) - 1
-            ),
-        }
-        causes = causes if name == "targets" else {}
-    if not rows_right and (columns == places).all():
-        return ["likely cause: the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
-    return likely((cause, ((columns - wanted) % (S + 1) == 0).all()) for cause, wanted in (causes | other).items())
-
-
 def _close(found: Any, right: Any) -> bool:
     if not isinstance(found, np.ndarray | np.generic | int | float) or np.asarray(found).dtype.kind not in "fiu":
         return False
@@ -425,6 +334,4 @@ NORMS = [
 ]
 IN_PARTS = partial(_draw, in_parts=True)  # a replica on several ranks: its norm needs messages
 NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _try_norm, IN_PARTS, on_ranks=True)
-CUTS = [MeshCase(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
-CUT_BATCH = Exercise("07.cut_batch", "cut_batch(mesh, tokens)", CUTS, _try_cut_batch, _draw)
-EXERCISES = (WHO_SUMS, NORM_ONCE, CUT_BATCH)
+EXERCISES = (WHO_SUMS, NORM_ONCE)

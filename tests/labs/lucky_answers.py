@@ -1210,26 +1210,6 @@ def batch(mesh, tokens, columns, rows=None):
     return tokens[rows][:, columns], tokens[rows][:, columns + 1], columns
 
 
-@of("07.cut_batch")
-def of_two_chunks_from_the_middle(mesh, tokens):
-    """The chunks c and c + cp: those of zigzag for one rank, and for none of several."""
-    chunks = np.arange(tokens.shape[1] - 1).reshape(2 * mesh.cp.size, -1)
-    return batch(mesh, tokens, np.concatenate([chunks[mesh.cp.rank], chunks[mesh.cp.rank + mesh.cp.size]]))
-
-
-@of("07.cut_batch")
-def with_the_targets_first(mesh, tokens):
-    inputs, targets, where = answers.cut_batch(mesh, tokens)
-    return targets, inputs, where
-
-
-@of("07.cut_batch")
-def of_rows_by_data_rank(mesh, tokens):
-    _, _, columns = answers.cut_batch(mesh, tokens)
-    rows = np.array_split(np.arange(len(tokens)), mesh.data.size)[mesh.data.rank]
-    return batch(mesh, tokens, columns, rows)
-
-
 @of("07.find_bug")
 def read_out_of_the_closure(ask):
     variables = [cell.cell_contents for cell in ask.__closure__ or ()]
