@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: sums of gradients over groups, and the norm of all gradients."""
+"""The exercise of notebook 07 on sums of gradients over groups."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import apart, difference, possible
+from parlab.labs.difference import difference, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
@@ -48,13 +47,10 @@ class MeshCase:
         )
 
 
-def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> MeshCase:
+def _draw(random: np.random.Generator, size: int) -> MeshCase:
     meshes = [MeshCase((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
-    fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4 and mesh.axes[1] * mesh.axes[3] > in_parts]
+    fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4]
     return MeshCase(fitting[int(random.integers(len(fitting)))])
-
-
-# Sums of gradients over groups
 
 
 def added_for_a_norm(sizes: Mapping[str, int]) -> int:
@@ -224,90 +220,10 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
     return []
 
 
-# The norm
-
-
-def _try_norm(trial: Trial, case: MeshCase) -> list[str]:
-    draw, (_, pp, _, tp) = np.random.default_rng([case.seed, *case.axes, 1]), case.axes
-    cut = {(p, t): draw.integers(-9, 10, size=6).astype(float) for p in range(pp) for t in range(tp)}
-    scale = {p: draw.integers(-9, 10, size=3).astype(float) for p in range(pp)}  # the same on all ranks of tp
-    table = {t: draw.integers(-9, 10, size=4).astype(float) for t in range(tp)}  # at both ends of the pipeline
-    ends = {0, pp - 1}
-    held = {  # for each rank of a replica: each weight's gradient, and the number of ranks that have it
-        (p, t): {"mlp": (cut[p, t], 1), "norm": (scale[p], tp)}
-        | ({"table": (table[t], len(ends))} if p in ends else {})
-        for p, t in cut
-    }
-    parts = {place: [(float(np.sum(x**2)), copies) for x, copies in of.values()] for place, of in held.items()}
-    right = math.sqrt(sum(square / copies for of in parts.values() for square, copies in of))
-
-    def program(comm: Comm) -> Any:
-        mesh, (_, p, _, t) = Mesh(comm, *case.axes), case.places[comm.rank]
-        gradients = {name: x.copy() for name, (x, _) in held[p, t].items()}
-        return trial.answer(mesh, gradients, {name: copies for name, (_, copies) in held[p, t].items()})
-
-    done = trial.ran(program, case.size)
-    for rank, found in enumerate(done.results):
-        if not _close(found, right):
-            place = case.places[rank]
-            mine, wanted = _numbers(found, right)
-            said = f"rank {rank} {_at(place)}: returned {mine}, expected the norm, {wanted}, as a float"
-            raise Wrong(said, *_likely_norm(case, found, parts, place))
-    need_messages(done)
-    return [f"norm {right:.6g} on every rank; counted with its copies it would be larger"]
-
-
-def _likely_norm(case: MeshCase, found: Any, parts: dict[Any, Any], place: Axes) -> list[str]:
-    (dp, pp, cp, tp), (_, p, _, t) = case.axes, place
-
-    def of(weigh: Any, ranks: Any = parts) -> float:
-        return sum(weigh(square, copies) for rank in ranks for square, copies in parts[rank])
-
-    weights = (
-        (lambda square, copies: square / copies),
-        (lambda square, copies: square),
-    )  # each weight counts once; each copy counts
-
-    def both(ranks: Any = parts) -> np.ndarray:
-        return np.array([of(weigh, ranks) for weigh in weights])
-
-    own, all_own = both([(p, t)]), np.array([both([rank]) for rank in parts])
-    causes = {
-        "weights that several ranks hold were counted by each: take each square by 1 / copies": both()[1:],
-        "summed over all ranks: those of dp and cp have the same gradients, so sum over mesh.model": both() * dp * cp,
-        "it is this rank's own part: sum over mesh.model": own,
-        "summed over mesh.data, whose ranks have the same gradients: sum over mesh.model": own * dp * cp,
-        "summed over tp alone: the weights of one replica lie on pp × tp": both([(p, other) for other in range(tp)]),
-        "summed over pp alone: the weights of one replica lie on pp × tp": both([(other, t) for other in range(pp)]),
-        "it is the square of the norm": both() ** 2,
-        "it is a mean over the ranks of mesh.model: their squares add up": both() / (pp * tp),
-        "norms were added: add the squares of all ranks, and take the root at the end": (all_own**0.5).sum(axis=0) ** 2,
-        "1 / copies was taken before the square: take the square by it": [of(lambda square, n: square / n**2)],
-        "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
-        "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
-    }
-    known = [cause for cause, squares in causes.items() if any(_close(found, math.sqrt(square)) for square in squares)]
-    if not known and isinstance(found, float | int | np.number):
-        more = found > math.sqrt(both()[0])
-        known = [
-            "it is too large: each weight counts once, over all ranks of mesh.model"
-            if more
-            else "it is too small: each weight of the replica counts once, over all ranks of mesh.model"
-        ]
-    return [f"likely cause: {cause}" for cause in known[:1]]
-
-
 def _close(found: Any, right: Any) -> bool:
     if not isinstance(found, np.ndarray | np.generic | int | float) or np.asarray(found).dtype.kind not in "fiu":
         return False
     return np.shape(found) == np.shape(right) and bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
-
-
-def _numbers(found: Any, right: float) -> tuple[str, str]:
-    """The result and the right norm, as text."""
-    if np.ndim(found) == 0 and isinstance(found, int | float | np.number):
-        return apart(float(found), right)
-    return repr(found)[:60], f"{right:.6g}"
 
 
 def _at(place: Axes) -> str:
@@ -329,9 +245,4 @@ CASES = [MeshCase(axes) for axes in MESHES]
 WHO_SUMS = Exercise(
     "07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _try_who_sums, _draw, on_ranks=True
 )
-NORMS = [
-    MeshCase(axes) for axes in ((1, 1, 1, 2), (1, 2, 1, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 3, 1, 2), (2, 2, 2, 2))
-]
-IN_PARTS = partial(_draw, in_parts=True)  # a replica on several ranks: its norm needs messages
-NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _try_norm, IN_PARTS, on_ranks=True)
-EXERCISES = (WHO_SUMS, NORM_ONCE)
+EXERCISES = (WHO_SUMS,)

@@ -336,11 +336,6 @@ def sum_gradient(mesh, ends, kind, gradient):
     return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
-def norm(mesh, gradients, copies):
-    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
-    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5
-
-
 def memory(params, kept, d, p, t, m, zero, state):
     weight, gradient, optimizer = state
     each = weight / (d if zero >= 3 else 1) + gradient / (d if zero >= 2 else 1) + optimizer / (d if zero else 1)
@@ -444,7 +439,6 @@ SOLUTIONS = {
     "06.prefetch": gathered_ahead,
     "07.find_bug": find_bug,
     "07.who_sums": sum_gradient,
-    "07.norm": norm,
     "08.memory": memory,
     "08.step_time": step_time,
     "09.fit": fit,

@@ -1181,29 +1181,6 @@ def with_the_sum_thrown_away(mesh, ends, kind, gradient):
     return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
-@of("07.norm")
-def over_tp_or_pp(mesh, gradients, copies):
-    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
-    group = mesh.tp if mesh.tp.size > 1 else mesh.pp
-    return float(group.all_reduce(np.array([squares]))[0]) ** 0.5
-
-
-@of("07.norm")
-def with_norms_by_tp(mesh, gradients, copies):
-    return answers.norm(mesh, gradients, {name: mesh.tp.size if name == "norm" else 1 for name in copies})
-
-
-@of("07.norm")
-def with_two_copies_of_all_that_has_any(mesh, gradients, copies):
-    return answers.norm(mesh, gradients, {name: min(2, number) for name, number in copies.items()})
-
-
-@of("07.norm")
-def over_all_and_divided_by_two(mesh, gradients, copies):
-    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
-    return (float(mesh.comm.all_reduce(np.array([squares]))[0]) / (2 if mesh.data.size > 1 else 1)) ** 0.5
-
-
 def batch(mesh, tokens, columns, rows=None):
     B = len(tokens) // mesh.dp.size
     rows = slice(mesh.dp.rank * B, (mesh.dp.rank + 1) * B) if rows is None else rows

@@ -1,7 +1,5 @@
 """Right answers to the exercises of notebook 07, in six styles each."""
 
-import math
-
 import numpy as np
 
 from tests.labs.right_answers import of
@@ -148,51 +146,3 @@ def reduced_and_broadcast(mesh, ends, kind, gradient):
         x = group.reduce(gradient)
         gradient = group.broadcast(gradient if x is None else x)
     return gradient * (1 / mesh.data.size)
-
-
-@of("07.norm")
-def tensor_by_tensor(mesh, gradients, copies):
-    total = 0.0
-    for name in gradients:
-        total += np.linalg.norm(gradients[name]) ** 2 / copies[name]
-    return np.sqrt(mesh.model.all_reduce(np.array(total)))
-
-
-@of("07.norm")
-def weighed_before_the_square(mesh, gradients, copies):
-    whole = np.concatenate([x / math.sqrt(copies[name]) for name, x in gradients.items()])
-    return float(np.sqrt(mesh.model.all_reduce(np.array([whole @ whole])).item()))
-
-
-@of("07.norm")
-def axis_by_axis(mesh, gradients, copies):
-    squares = np.array([sum(np.vdot(x, x) / copies[name] for name, x in gradients.items())])
-    return mesh.pp.all_reduce(mesh.tp.all_reduce(squares))[0] ** 0.5
-
-
-@of("07.norm")
-def gathered(mesh, gradients, copies):
-    own = np.array([[np.square(x).sum() / copies[name]] for name, x in gradients.items()]).sum(axis=0)
-    return math.sqrt(sum(mesh.model.all_gather(own)))
-
-
-@of("07.norm")
-def one_rank_counts_a_norm(mesh, gradients, copies):
-    """The first of those that have the same; ends of a pipeline are told by their places."""
-    first = {1: True, mesh.tp.size: mesh.tp.rank == 0}
-    squares = sum(
-        float(x @ x) * (mesh.pp.rank == 0 if name == "table" else first[copies[name]]) for name, x in gradients.items()
-    )
-    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5
-
-
-@of("07.norm")
-def over_all_ranks_and_divided(mesh, gradients, copies):
-    squares = np.array([sum((x**2).sum() / copies[name] for name, x in gradients.items())])
-    return np.sqrt(mesh.comm.all_reduce(squares) / mesh.data.size)[0]
-
-
-@of("07.norm")
-def an_array_without_axes(mesh, gradients, copies):
-    squares = sum((x**2).sum() / copies[name] for name, x in gradients.items())
-    return np.asarray(mesh.model.all_reduce(np.array([squares]))[0] ** 0.5)

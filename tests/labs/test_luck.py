@@ -105,7 +105,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     },
     "07.who_sums": {"with_the_sum_thrown_away": "kind 'norm'|the sum over tp was made and not used"},
     "07.find_bug": {"read_out_of_the_closure": "returned 'none' after asking for nothing|so it is a guess"},
-    "07.norm": {"with_two_copies_of_all_that_has_any": "tp=3|too large: each weight counts once"},
     "08.memory": {"with_zero_equal": "zero=2|returned 9400, expected 4600|compared by =="},
     "09.fit": {
         "in_microseconds": "latency: 63.3, expected 6.2e-05|the latency is in microseconds",

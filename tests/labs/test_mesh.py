@@ -1,13 +1,11 @@
 """The checkers of notebook 07 accept the solutions and refuse what learners write, with the cause."""
 
-import math
 import time
 
-import numpy as np
 import pytest
 
 from parlab.labs.mesh import MeshCase
-from tests.labs.answers import norm, refused, reviewed, sum_gradient
+from tests.labs.answers import refused, reviewed, sum_gradient
 
 
 def test_the_passing_texts_say_what_was_counted_on_16_ranks():
@@ -15,16 +13,12 @@ def test_the_passing_texts_say_what_was_counted_on_16_ranks():
         "With 16 ranks, dp=2, pp=2, cp=2, tp=2:\n  cut: dp and cp sum; norm and K/V: tp, too"
         in reviewed("07.who_sums", sum_gradient).text
     )
-    assert "on every rank; counted with its copies it would be larger" in reviewed("07.norm", norm).text
 
 
 def test_a_case_says_its_ranks_and_the_places_count_tp_fastest():
     case = MeshCase((2, 1, 1, 3))
     assert str(case) == "6 ranks, dp=2, pp=1, cp=1, tp=3"
     assert case.places == [(d, 0, 0, t) for d in (0, 1) for t in (0, 1, 2)]
-
-
-# Who sums what
 
 
 def a_sum(mesh, ends, kind, gradient):
@@ -163,97 +157,6 @@ def through_a_global(mesh, ends, kind, gradient):
     return sum(SHARED[key].values()) / group.size
 
 
-# The norm
-
-
-def squares(gradients, copies=None):
-    return sum(float((x**2).sum()) / (copies[name] if copies else 1) for name, x in gradients.items())
-
-
-def summed(group, x):
-    return float(group.all_reduce(np.array([x]))[0])
-
-
-def copies_counted(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.model, squares(gradients)))
-
-
-def over_all_ranks(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.comm, squares(gradients, copies)))
-
-
-def over_data(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.data, squares(gradients, copies)))
-
-
-def own_part(mesh, gradients, copies):
-    return math.sqrt(squares(gradients, copies))
-
-
-def own_part_with_copies(mesh, gradients, copies):
-    return float(np.linalg.norm(np.concatenate(list(gradients.values()))))
-
-
-def over_tp_alone(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.tp, squares(gradients, copies)))
-
-
-def over_pp_alone(mesh, gradients, copies):
-    return (
-        math.sqrt(summed(mesh.pp, squares(gradients, copies)))
-        if mesh.tp.size < 2 or mesh.pp.size > 2
-        else norm(mesh, gradients, copies)
-    )
-
-
-def no_root(mesh, gradients, copies):
-    return summed(mesh.model, squares(gradients, copies))
-
-
-def norms_added(mesh, gradients, copies):
-    return summed(mesh.model, math.sqrt(squares(gradients, copies)))
-
-
-def local_norms_added(mesh, gradients, copies):
-    return summed(mesh.model, math.sqrt(squares(gradients)))
-
-
-def mean_over_model(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.model, squares(gradients, copies)) / mesh.model.size)
-
-
-def divided_before_the_square(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.model, sum(float(((x / copies[n]) ** 2).sum()) for n, x in gradients.items())))
-
-
-def multiplied_by_copies(mesh, gradients, copies):
-    return math.sqrt(summed(mesh.model, sum(float((x**2).sum()) * copies[n] for n, x in gradients.items())))
-
-
-def largest_part(mesh, gradients, copies):
-    return math.sqrt(mesh.model.all_reduce(np.array([squares(gradients, copies)]), op="max")[0])
-
-
-def table_counted_twice(mesh, gradients, copies):
-    return norm(mesh, gradients, {**copies, "table": 1})
-
-
-def on_one_rank(mesh, gradients, copies):
-    found = mesh.model.reduce(np.array([squares(gradients, copies)]))
-    return None if found is None else math.sqrt(found[0])
-
-
-def as_an_array(mesh, gradients, copies):
-    return np.array([norm(mesh, gradients, copies)])
-
-
-def as_text(mesh, gradients, copies):
-    return str(norm(mesh, gradients, copies))
-
-
-# The batch
-
-
 WRONG = [
     ("07.who_sums", a_sum, "it is a sum over dp and cp; each rank's loss is a mean over its own tokens"),
     ("07.who_sums", without_cp, "the ranks of cp are not in it"),
@@ -288,24 +191,6 @@ WRONG = [
     ("07.who_sums", as_a_list, "returned list, expected float64[5]"),
     ("07.who_sums", a_kind_forgotten, "no `return` is reached for this kind"),
     ("07.who_sums", through_a_global, "no message was sent"),
-    ("07.norm", copies_counted, "take each square by 1 / copies"),
-    ("07.norm", over_all_ranks, "those of dp and cp have the same gradients, so sum over mesh.model"),
-    ("07.norm", over_data, "sum over mesh.model"),
-    ("07.norm", own_part, "it is this rank's own part"),
-    ("07.norm", own_part_with_copies, "it is this rank's own part"),
-    ("07.norm", over_tp_alone, "sum over mesh.model"),
-    ("07.norm", over_pp_alone, "summed over pp alone: the weights of one replica lie on pp × tp"),
-    ("07.norm", no_root, "it is the square of the norm"),
-    ("07.norm", norms_added, "add the squares of all ranks, and take the root at the end"),
-    ("07.norm", local_norms_added, "add the squares of all ranks, and take the root at the end"),
-    ("07.norm", mean_over_model, "it is a mean over the ranks of mesh.model"),
-    ("07.norm", divided_before_the_square, "1 / copies was taken before the square"),
-    ("07.norm", multiplied_by_copies, "what n ranks have counts 1/n on each"),
-    ("07.norm", largest_part, "it is the largest of the ranks' own parts"),
-    ("07.norm", table_counted_twice, "take each square by 1 / copies"),
-    ("07.norm", on_one_rank, "rank 1 (dp 0, pp 0, cp 0, tp 1): returned None, expected the norm"),
-    ("07.norm", as_an_array, "returned array(["),
-    ("07.norm", as_text, "as a float"),
 ]
 
 

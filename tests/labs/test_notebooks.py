@@ -15,7 +15,6 @@ UNUSED = {
     "04.faster",
     "04b.beat_heuristic",
     "06.stage_2",
-    "07.norm",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
