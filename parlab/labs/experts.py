@@ -1,17 +1,15 @@
-"""The exercises of notebook 10: dispatch and combine; the share that a capacity drops; an expert's mean gradient."""
+"""The exercises of notebook 10: dispatch and combine; an expert's mean gradient."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from parlab.arguments import flag, instance
-from parlab.experts.costs import dropped_share
 from parlab.labs.counts import ITEMSIZE, bytes_sent, messages, ranks_in_words
-from parlab.labs.difference import apart, brief, difference, likely, possible
+from parlab.labs.difference import difference, likely, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
@@ -261,76 +259,6 @@ MIXTURE = Exercise(
 )
 
 
-# The share that a capacity drops
-
-
-@dataclass(frozen=True)
-class CapacityCase:
-    """Pairs that choose an expert each."""
-
-    pairs: int
-    num_experts: int
-    capacity: int
-
-    @property
-    def size(self) -> int:
-        """Its order among the cases: the number of experts."""
-        return self.num_experts
-
-    def __str__(self) -> str:
-        return f"dropped({self.pairs}, {self.num_experts}, {self.capacity})"
-
-
-def _try_dropped(trial: Trial, case: CapacityCase) -> list[str]:
-    n, N, C = case.pairs, case.num_experts, case.capacity
-    found: Any = trial.called(n, N, C)
-    right = float(dropped_share(n, 1, N, C))
-    if isinstance(found, bool) or not isinstance(found, float | int | np.floating):
-        raise Wrong(f"returned {brief(found)}, expected a number")
-    number: float = float(found)
-    if not abs(number - right) <= 1e-9 * max(right, 1e-6):
-        p: list[float] = [math.comb(n, j) * (N - 1) ** (n - j) / N**n for j in range(n + 1)]
-        beyond: float = sum((j - C) * p[j] for j in range(C + 1, n + 1))
-        causes: dict[str, float] = {
-            "this is how many pairs one expert drops on average: N experts drop, of all pairs": beyond,
-            "this is how many pairs all experts drop on average; a share is asked for": N * beyond,
-            "this is what one expert drops, as a share of all pairs: N experts drop": beyond / n,
-            "this is the chance that an expert is over its capacity, not how far": sum(p[C + 1 :]),
-            "this is the chance that an expert is full or over: j > C alone drops": sum(p[C:]),
-            "each expert over its capacity counts once here: of j pairs it drops j − C": N / n * sum(p[C + 1 :]),
-            "all j of an expert over its capacity count here: of them it drops j − C": N
-            / n
-            * sum(j * p[j] for j in range(C + 1, n + 1)),
-            "all j of an expert that is full or over count here: of them it drops j − C": N
-            / n
-            * sum(j * p[j] for j in range(C, n + 1)),
-            "these are per cent; a share lies between 0 and 1": 100 * right,
-            "the sum ends before j = pairs: all pairs may choose one expert": N / n * (beyond - (n - C) * p[n]),
-            "the mean load against the capacity: single experts are above the mean": max(0.0, n / N - C) * N / n,
-            "this is the share that is kept": 1 - right,
-            "counted from C − 1 on: an expert with C pairs drops none": N
-            / n
-            * sum((j - C + 1) * p[j] for j in range(C, n + 1)),
-        }
-        one, other = apart(number, right) if math.isfinite(number) else (str(number), f"{right:.6g}")
-        same = ((cause, math.isclose(number, value, rel_tol=1e-6, abs_tol=1e-12)) for cause, value in causes.items())
-        raise Wrong(f"returned {one}, expected {other}", *possible(same))
-    return [f"dropped: {right:.2%} of the pairs"]
-
-
-DROPPED = Exercise(
-    "10.dropped",
-    "dropped(pairs, num_experts, capacity)",
-    [
-        CapacityCase(*sizes)
-        for sizes in ((4, 2, 1), (4, 2, 2), (4, 2, 3), (3, 1, 2), (12, 4, 3), (12, 4, 12), (64, 8, 10), (128, 16, 12))
-    ],
-    _try_dropped,
-    lambda random, size: CapacityCase(16 * size, size, int(random.integers(12, 24))),
-    solved_by=("parlab.experts.dropped_share",),
-)
-
-
 # The mean of an expert's gradient
 
 
@@ -503,4 +431,4 @@ MEAN_GRADIENT = Exercise(
     solved_by=("parlab.labs.mean_gradient",),
 )
 
-EXERCISES = (MIXTURE, DROPPED, MEAN_GRADIENT)
+EXERCISES = (MIXTURE, MEAN_GRADIENT)

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: sums of gradients over groups, the norm of all gradients, a batch cut for zigzag."""
+"""The exercise of notebook 07 on sums of gradients over groups."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import apart, difference, likely, possible
-from parlab.labs.difference import kind as kind_of
+from parlab.labs.difference import difference, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
-from parlab.sequence import positions
 from parlab.train import Mesh
 from parlab.world import Comm, Run, run
 
@@ -50,13 +47,10 @@ class MeshCase:
         )
 
 
-def _draw(random: np.random.Generator, size: int, in_parts: bool = False) -> MeshCase:
+def _draw(random: np.random.Generator, size: int) -> MeshCase:
     meshes = [MeshCase((dp, pp, cp, tp)) for dp, pp, cp, tp in product((1, 2, 3), repeat=4)]
-    fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4 and mesh.axes[1] * mesh.axes[3] > in_parts]
+    fitting = [mesh.axes for mesh in meshes if size <= mesh.size <= size + 4]
     return MeshCase(fitting[int(random.integers(len(fitting)))])
-
-
-# Sums of gradients over groups
 
 
 def added_for_a_norm(sizes: Mapping[str, int]) -> int:
@@ -226,179 +220,10 @@ def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met:
     return []
 
 
-# The norm
-
-
-def _try_norm(trial: Trial, case: MeshCase) -> list[str]:
-    draw, (_, pp, _, tp) = np.random.default_rng([case.seed, *case.axes, 1]), case.axes
-    cut = {(p, t): draw.integers(-9, 10, size=6).astype(float) for p in range(pp) for t in range(tp)}
-    scale = {p: draw.integers(-9, 10, size=3).astype(float) for p in range(pp)}  # the same on all ranks of tp
-    table = {t: draw.integers(-9, 10, size=4).astype(float) for t in range(tp)}  # at both ends of the pipeline
-    ends = {0, pp - 1}
-    held = {  # for each rank of a replica: each weight's gradient, and the number of ranks that have it
-        (p, t): {"mlp": (cut[p, t], 1), "norm": (scale[p], tp)}
-        | ({"table": (table[t], len(ends))} if p in ends else {})
-        for p, t in cut
-    }
-    parts = {place: [(float(np.sum(x**2)), copies) for x, copies in of.values()] for place, of in held.items()}
-    right = math.sqrt(sum(square / copies for of in parts.values() for square, copies in of))
-
-    def program(comm: Comm) -> Any:
-        mesh, (_, p, _, t) = Mesh(comm, *case.axes), case.places[comm.rank]
-        gradients = {name: x.copy() for name, (x, _) in held[p, t].items()}
-        return trial.answer(mesh, gradients, {name: copies for name, (_, copies) in held[p, t].items()})
-
-    done = trial.ran(program, case.size)
-    for rank, found in enumerate(done.results):
-        if not _close(found, right):
-            place = case.places[rank]
-            mine, wanted = _numbers(found, right)
-            said = f"rank {rank} {_at(place)}: returned {mine}, expected the norm, {wanted}, as a float"
-            raise Wrong(said, *_likely_norm(case, found, parts, place))
-    need_messages(done)
-    return [f"norm {right:.6g} on every rank; counted with its copies it would be larger"]
-
-
-def _likely_norm(case: MeshCase, found: Any, parts: dict[Any, Any], place: Axes) -> list[str]:
-    (dp, pp, cp, tp), (_, p, _, t) = case.axes, place
-
-    def of(weigh: Any, ranks: Any = parts) -> float:
-        return sum(weigh(square, copies) for rank in ranks for square, copies in parts[rank])
-
-    weights = (
-        (lambda square, copies: square / copies),
-        (lambda square, copies: square),
-    )  # each weight counts once; each copy counts
-
-    def both(ranks: Any = parts) -> np.ndarray:
-        return np.array([of(weigh, ranks) for weigh in weights])
-
-    own, all_own = both([(p, t)]), np.array([both([rank]) for rank in parts])
-    causes = {
-        "weights that several ranks hold were counted by each: take each square by 1 / copies": both()[1:],
-        "summed over all ranks: those of dp and cp have the same gradients, so sum over mesh.model": both() * dp * cp,
-        "it is this rank's own part: sum over mesh.model": own,
-        "summed over mesh.data, whose ranks have the same gradients: sum over mesh.model": own * dp * cp,
-        "summed over tp alone: the weights of one replica lie on pp × tp": both([(p, other) for other in range(tp)]),
-        "summed over pp alone: the weights of one replica lie on pp × tp": both([(other, t) for other in range(pp)]),
-        "it is the square of the norm": both() ** 2,
-        "it is a mean over the ranks of mesh.model: their squares add up": both() / (pp * tp),
-        "norms were added: add the squares of all ranks, and take the root at the end": (all_own**0.5).sum(axis=0) ** 2,
-        "1 / copies was taken before the square: take the square by it": [of(lambda square, n: square / n**2)],
-        "multiplied by copies: what n ranks have counts 1/n on each": [of(lambda square, n: square * n)],
-        "it is the largest of the ranks' own parts: their squares add up": all_own.max(axis=0),
-    }
-    known = [cause for cause, squares in causes.items() if any(_close(found, math.sqrt(square)) for square in squares)]
-    if not known and isinstance(found, float | int | np.number):
-        more = found > math.sqrt(both()[0])
-        known = [
-            "it is too large: each weight counts once, over all ranks of mesh.model"
-            if more
-            else "it is too small: each weight of the replica counts once, over all ranks of mesh.model"
-        ]
-    return [f"likely cause: {cause}" for cause in known[:1]]
-
-
-# The batch
-
-
-def _try_cut_batch(trial: Trial, case: MeshCase) -> list[str]:
-    dp, _, cp, _ = case.axes
-    draw = np.random.default_rng([case.seed, *case.axes, 2])
-    B, S = 2 * dp, 4 * cp
-    tokens = draw.permutation(B * (S + 1)).reshape(B, S + 1)
-
-    def program(comm: Comm) -> Any:
-        return trial.answer(Mesh(comm, *case.axes), tokens.copy())
-
-    done = trial.ran(program, case.size)
-    places = positions(S, cp, "zigzag")
-    for rank, found in enumerate(done.results):
-        d, _, c, _ = case.places[rank]
-        rows, columns = tokens[2 * d : 2 * d + 2], np.asarray(places[c])
-        right = (rows[:, columns], rows[:, columns + 1], columns)
-        if not isinstance(found, tuple | list) or len(found) != 3:
-            raise Wrong(f"rank {rank} returned {kind_of(found)}, expected (inputs, targets, positions)")
-        if _equal(found[0], right[1]) and _equal(found[1], right[0]):
-            said = f"rank {rank} {_at(case.places[rank])}: returned (targets, inputs, positions)"
-            raise Wrong(f"{said}, expected (inputs, targets, positions)", "likely cause: the first two are swapped")
-        for name, mine, wanted in zip(("inputs", "targets", "positions"), found, right, strict=True):
-            at = f"rank {rank} {_at(case.places[rank])}, {name}: "
-            if not isinstance(mine, np.ndarray) or mine.shape != wanted.shape or mine.dtype.kind not in "iu":
-                raise Wrong(at + difference(mine, wanted), *_likely_rows(mine, tokens, dp))
-            if not np.array_equal(mine, wanted):
-                both = [mine, wanted] if name == "positions" else [_whence(x, tokens) for x in (mine, wanted)]
-                raise Wrong(
-                    f"{at}returned {both[0]}, expected {both[1]}", *_likely_cut(name, mine, tokens, right, c, cp)
-                )
-    return [f"{B} rows of {S} tokens: each rank has {B // dp} rows and {S // cp} tokens of each"]
-
-
-def _equal(found: Any, right: np.ndarray) -> bool:
-    return isinstance(found, np.ndarray) and found.dtype.kind in "iu" and np.array_equal(found, right)
-
-
-def _whence(x: Any, tokens: Any) -> str:
-    """The places of these tokens in the batch, in words; each token is there once."""
-    if not np.isin(x, tokens).all():
-        return "tokens that are not in the batch"
-    rows, columns = np.divmod(np.argsort(tokens.ravel())[x], tokens.shape[1])
-    if (rows != rows[:, :1]).any() or (columns != columns[:1]).any():
-        return "tokens from here and there"
-    return f"tokens {columns[0]} of rows {rows[:, 0]}"
-
-
-def _likely_rows(mine: Any, tokens: Any, dp: int) -> list[str]:
-    if dp > 1 and isinstance(mine, np.ndarray) and mine.ndim == 2 and len(mine) == len(tokens):
-        return ["likely cause: the rows were not cut: each rank of dp has its own"]
-    return []
-
-
-def _likely_cut(name: str, mine: Any, tokens: Any, right: Any, c: int, cp: int) -> list[str]:
-    S, places = tokens.shape[1] - 1, right[2]
-    n, half = S // cp, S // (2 * cp)
-    pieces = np.arange(S).reshape(2 * cp, half)
-    other = {
-        "the columns are contiguous: zigzag gives rank c the pieces c and 2·cp − 1 − c of 2·cp": np.arange(n) + c * n,
-        "these columns are striped": np.arange(c, S, cp),
-        "pieces c and c + cp of 2·cp: zigzag takes the second from the end, 2·cp − 1 − c": pieces[[c, c + cp]].ravel(),
-        "the late piece stands before the early one": np.roll(places, half),
-        "the row has S + 1 tokens, and S of them are inputs": places + 1,
-    }
-    order = np.argsort(tokens.ravel())  # the place of each token
-    if name == "positions":
-        columns, rows_right = mine, True
-        causes = {"the positions count from 0 on every rank: rotary embeddings need the tokens' own": np.arange(n)}
-    else:
-        if not np.isin(mine, tokens).all():
-            return []
-        rows, columns = np.divmod(order[mine], S + 1)
-        rows_right = bool((rows == order[right[0]] // (S + 1)).all())
-        columns = columns - (name == "targets")
-        causes = {
-            "the targets are the inputs: take the tokens that follow": places - 1,
-            "these are the tokens before: take those that follow": places - 2,
-            "the targets were shifted after the cut: the token behind a piece's last one lies on another rank": (
-                np.roll(places, -1) - 1
-            ),
-        }
-        causes = causes if name == "targets" else {}
-    if not rows_right and (columns == places).all():
-        return ["likely cause: the rows are another rank's: rows by mesh.dp.rank, in order, neighbours together"]
-    return likely((cause, ((columns - wanted) % (S + 1) == 0).all()) for cause, wanted in (causes | other).items())
-
-
 def _close(found: Any, right: Any) -> bool:
     if not isinstance(found, np.ndarray | np.generic | int | float) or np.asarray(found).dtype.kind not in "fiu":
         return False
     return np.shape(found) == np.shape(right) and bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
-
-
-def _numbers(found: Any, right: float) -> tuple[str, str]:
-    """The result and the right norm, as text."""
-    if np.ndim(found) == 0 and isinstance(found, int | float | np.number):
-        return apart(float(found), right)
-    return repr(found)[:60], f"{right:.6g}"
 
 
 def _at(place: Axes) -> str:
@@ -420,11 +245,4 @@ CASES = [MeshCase(axes) for axes in MESHES]
 WHO_SUMS = Exercise(
     "07.who_sums", "sum_gradient(mesh, ends, kind, gradient)", CASES, _try_who_sums, _draw, on_ranks=True
 )
-NORMS = [
-    MeshCase(axes) for axes in ((1, 1, 1, 2), (1, 2, 1, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 3, 1, 2), (2, 2, 2, 2))
-]
-IN_PARTS = partial(_draw, in_parts=True)  # a replica on several ranks: its norm needs messages
-NORM_ONCE = Exercise("07.norm", "norm(mesh, gradients, copies)", NORMS, _try_norm, IN_PARTS, on_ranks=True)
-CUTS = [MeshCase(axes) for axes in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 3, 2), (2, 2, 2, 1))]
-CUT_BATCH = Exercise("07.cut_batch", "cut_batch(mesh, tokens)", CUTS, _try_cut_batch, _draw)
-EXERCISES = (WHO_SUMS, NORM_ONCE, CUT_BATCH)
+EXERCISES = (WHO_SUMS,)

@@ -1,4 +1,4 @@
-"""The exercises of notebook 09: an all-reduce, a link fitted to measured times, an exchange that needs no buffer."""
+"""The exercises of notebook 09: a link fitted to measured times, an exchange that needs no buffer."""
 
 from __future__ import annotations
 
@@ -8,74 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import Count, bytes_sent, messages, ranks_in_words, steps
-from parlab.labs.difference import brief, difference, likely
+from parlab.labs.counts import bytes_sent, messages, ranks_in_words, steps
+from parlab.labs.difference import brief, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import Case, check_results, on_arrays
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
-from parlab.world import Cluster, Comm, Run, per_rank
+from parlab.world import Cluster, Comm, per_rank
 from parlab.world.units import format_bytes
-
-# The same sum, to the bit, on every rank
-
-
-def _row(random: np.random.Generator, size: int, longest: int) -> tuple[int, ...]:
-    return (int(random.integers(longest // 2, longest + 1)),)
-
-
-def _try_all_reduce(trial: Trial, case: Case) -> list[str]:
-    P, random = case.size, np.random.default_rng([case.seed, case.size, *case.shape])
-    x = list(
-        random.uniform(1, 2, (P, *case.shape)).astype(case.dtype)
-    )  # the last bits of their sum depend on the order
-    done = trial.ran(trial.answer, P, per_rank(x))
-    _added_again(done, x)
-    check_results(done, x, [sum(x)] * P, [x] * P)
-    bits = [np.asarray(result).tobytes() for result in done.results]
-    return [
-        Count("ranks whose sum has other bits than rank 0's", [sum(of_rank != bits[0] for of_rank in bits)]).check(
-            "0",
-            0,
-            "ranks add in different orders, so copies of a weight drift apart; let one rank add a piece, and send the "
-            "sum to all",
-        ),
-        bytes_sent(done).check(
-            "2(P − 1)⌈n/P⌉",
-            2 * (P - 1) * -(-case.elements // P) * case.itemsize,
-            "ranks send whole arrays where a piece of 1/P would do",
-        ),
-    ]
-
-
-def _added_again(done: Run, x: list[Any]) -> None:
-    """Raise `Wrong` if the second half added, too: some pieces are right, the others have contributions twice."""
-    P, total = len(x), sum(x)
-    alike = [isinstance(result, np.ndarray) and result.shape == total.shape for result in done.results]
-    if P == 1 or not all(alike):
-        return
-    wrong = [rank for rank, result in enumerate(done.results) if difference(result, total)]
-    neighbours = [[x[(first + k) % P] for k in range(length)] for first in range(P) for length in range(1, P)]
-    complete = 0
-    for rank in wrong:
-        for number, (mine, right) in enumerate(zip(_pieces(done.results[rank], P), _pieces(total, P), strict=True)):
-            twice = (right + sum(_pieces(one, P)[number] for one in some) for some in neighbours)
-            if not difference(mine, right):
-                complete += len(mine)
-            elif all(difference(mine, added) for added in twice):
-                return
-    if complete:
-        found = difference(done.results[wrong[0]], total)
-        cause = "the second half adds again: a piece that comes then is complete, and takes the place of one's own"
-        raise Wrong(f"rank {wrong[0]} {found}", f"likely cause: {cause}")
-
-
-def _pieces(x: np.ndarray, size: int) -> list[np.ndarray]:
-    return np.array_split(x, size)
-
-
-ALL_REDUCE = on_arrays("09.all_reduce", "all_reduce(comm, x)", _try_all_reduce, _row)
-
 
 # The link
 
@@ -312,4 +252,4 @@ def borders(comm: Comm, x: Any) -> Any:
 
 BUFFERING = on_arrays("09.buffering", "borders(comm, x)", _try_buffering, _plate)
 
-EXERCISES = (ALL_REDUCE, FIT, BUFFERING)
+EXERCISES = (FIT, BUFFERING)

@@ -93,14 +93,6 @@ def circulant(comm, x, ahead=1, roll=1, half_of=lambda width: -(-width // 2), ad
     return window[0]
 
 
-def hierarchical_all_reduce(comm, x, ranks_per_node):
-    inside = comm.split(comm.rank // ranks_per_node)
-    between = comm.split(comm.rank % ranks_per_node)
-    own = inside.reduce_scatter(x)
-    own = between.all_gather(between.reduce_scatter(own))
-    return inside.all_gather(own)
-
-
 def zigzag_tile(rank, source, length):
     whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
     if source == rank:
@@ -154,17 +146,6 @@ def my_1f1b(p, m):
             row.append(Action("B", rank, i))
         rows.append(row)
     return Schedule(rows)
-
-
-FOUND = """
-    0F0,0F1,0F2,0F3,0I0,0W0,0F4,0I1,0I2,0W1,0W2,0I3,0W3,0I4,0W4
-    1F0,1F1,1F2,1F3,1I0,1W0,1I1,1I2,1F4,1W1,1I3,1W2,1I4,1W3,1W4
-    2F0,2I0,2F1,2F2,2I1,2I2,2F3,2I3,2W0,2F4,2I4,2W1,2W2,2W3,2W4
-"""
-
-
-def faster(costs):
-    return FOUND
 
 
 def mlp_step(comm, x, A, C, dy, without="", twice=""):
@@ -236,15 +217,6 @@ def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, kee
     return comm.all_gather(shard, counts=counts) if gather else weights
 
 
-def stage_2(comm, backward, microbatches, parts=None, last_only=False, forget=False):
-    shards = {}
-    for block, gradient in backward:
-        part = comm.reduce_scatter(gradient, counts=counts_of(gradient.size, comm.size))
-        shards[block] = part + (0 if last_only else shards.get(block, 0))
-    parts = comm.size * microbatches if parts is None else parts(comm.size, microbatches)
-    return {block: (shard / parts)[: len(shard) - forget] for block, shard in shards.items()}
-
-
 def usp(comm, q, k, v, ulysses):
     group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
     q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
@@ -264,19 +236,6 @@ def hops(rank, size, documents):
     last = (rank + 1) * c - 1
     stop = min(edge for edge in documents if edge > last)
     return (stop - 1) // c - rank
-
-
-def cuts(crossing, ranks, shortest):
-    S = len(crossing) - 1
-    best = {0: (0.0, [])}
-    for chunk in range(ranks):
-        ends = range(shortest, S + 1) if chunk < ranks - 1 else [S]
-        best = {
-            b: min((total + crossing[b], [*before, b]) for a, (total, before) in best.items() if a <= b - shortest)
-            for b in ends
-            if min(best) <= b - shortest
-        }
-    return best[S][1][:-1]
 
 
 def none_is_below(p, m, limit, f, i, w, c):
@@ -317,35 +276,12 @@ def cut(layers, p):
         t += 1
 
 
-BEATEN = """
-    0F0,0F1,0I0,0W0,0F2,0I1,0W1,0F3,0I2,0W2,0I3,0W3
-    1F0,1F1,1I0,1W0,1F2,1I1,1W1,1F3,1I2,1W2,1I3,1W3
-    2F0,2I0,2F1,2I1,2W0,2F2,2I2,2W1,2F3,2I3,2W2,2W3
-"""
-
-
-def beat(costs):
-    return BEATEN
-
-
 def sum_gradient(mesh, ends, kind, gradient):
     if kind in ("norm", "K/V"):
         gradient = mesh.tp.all_reduce(gradient)
     if kind == "tied":
         gradient = ends.all_reduce(gradient)
     return mesh.data.all_reduce(gradient) / mesh.data.size
-
-
-def norm(mesh, gradients, copies):
-    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
-    return float(mesh.model.all_reduce(np.array([squares]))[0]) ** 0.5
-
-
-def cut_batch(mesh, tokens):
-    rows = np.split(tokens, mesh.dp.size)[mesh.dp.rank]
-    chunks = np.split(np.arange(tokens.shape[1] - 1), 2 * mesh.cp.size)
-    positions = np.concatenate([chunks[mesh.cp.rank], chunks[-1 - mesh.cp.rank]])
-    return rows[:, positions], rows[:, positions + 1], positions
 
 
 def memory(params, kept, d, p, t, m, zero, state):
@@ -357,34 +293,6 @@ def memory(params, kept, d, p, t, m, zero, state):
 def step_time(work, nbytes, speed, d, p, t, v, batch):
     stage = (work / t + (t - 1) / t * nbytes / speed) / p
     return stage * (batch / d + (p - 1) / v)
-
-
-def fits_best(seconds, nbytes, memory):
-    front, least = [], np.inf
-    for one in sorted(range(len(seconds)), key=lambda one: (seconds[one], nbytes[one])):
-        if nbytes[one] <= memory and nbytes[one] < least:
-            front.append(one)
-            least = nbytes[one]
-    return front
-
-
-def why(before, after, nbytes, memory):
-    if nbytes > memory:
-        return "memory"
-    if sum(after.values()) < sum(before.values()):
-        return "nothing"
-    return max(before, key=lambda kind: after[kind] - before[kind])
-
-
-def all_reduce(comm, x, rounds=None):
-    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
-    for step in range(comm.size - 1):
-        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
-    for step in range(comm.size - 1 if rounds is None else rounds):
-        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        pieces[into] = comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
-    return np.concatenate(pieces)
 
 
 def fit(size, nbytes, seconds):
@@ -435,12 +343,6 @@ def mixture(
     return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
 
 
-def dropped(pairs, num_experts, capacity):
-    p = 1 / num_experts
-    chances = [math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1)]
-    return num_experts / pairs * sum((j - capacity) * chances[j] for j in range(capacity + 1, pairs + 1))
-
-
 def balanced(scores, bias, k, gamma):
     chosen = np.argsort(-(scores + bias), axis=1, kind="stable")[:, :k]
     best = np.exp(np.take_along_axis(scores, chosen, axis=1))
@@ -460,7 +362,6 @@ SOLUTIONS = {
     "00.to_blame": blamed,
     "01.reduce_scatter": reduce_scatter,
     "01.circulant": circulant,
-    "01.hierarchical_all_reduce": hierarchical_all_reduce,
     "02.zigzag_tile": zigzag_tile,
     "02.merge": merge,
     "02.ring": ring,
@@ -469,33 +370,23 @@ SOLUTIONS = {
     "03.usp": usp,
     "03.heads": heads,
     "03.hops": hops,
-    "03.cuts": cuts,
     "04.one_f_one_b": my_1f1b,
     "04.listing": repaired,
-    "04.faster": faster,
     "04b.lower_bound": none_is_below,
     "04b.place_weights": place_weights_in_time,
     "04b.uneven": cut,
-    "04b.beat_heuristic": beat,
     "05.mlp_step": mlp_step,
     "05.block_step": block_step,
     "05.parallel_loss": parallel_loss,
     "06.zero_1": zero_1,
-    "06.stage_2": stage_2,
     "06.prefetch": gathered_ahead,
     "07.find_bug": find_bug,
     "07.who_sums": sum_gradient,
-    "07.norm": norm,
-    "07.cut_batch": cut_batch,
     "08.memory": memory,
     "08.step_time": step_time,
-    "08.fits_best": fits_best,
-    "08.why": why,
-    "09.all_reduce": all_reduce,
     "09.fit": fit,
     "09.buffering": borders,
     "10.mixture": mixture,
-    "10.dropped": dropped,
     "10.mean_gradient": mean_gradient,
     "10.balanced": balanced,
 }

@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from itertools import accumulate, pairwise
-from math import comb
 
 import numpy as np
 
-from parlab.pipeline import Action, Costs, Schedule, best_schedule, gpipe, one_f_one_b, simulate, zb_auto, zb_h1
+from parlab.pipeline import Action, Costs, Schedule, gpipe, one_f_one_b, simulate, zb_auto
 from parlab.zero import shard_range
 from tests.labs import answers
 
@@ -249,27 +248,6 @@ def that_sends_as_many_places_ahead_as_it_sends(comm, x):
         window = window[:half].copy()
         window[: len(came)] += came
     return window[0]
-
-
-@of("01.hierarchical_all_reduce")
-def with_node_and_place_exchanged(comm, x, ranks_per_node):
-    inside = comm.split(comm.rank % ranks_per_node)
-    between = comm.split(comm.rank // ranks_per_node)
-    own = inside.reduce_scatter(x)
-    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
-
-
-@of("01.hierarchical_all_reduce")
-def in_as_many_nodes_as_ranks_on_one(comm, x, ranks_per_node):
-    nodes = comm.size // ranks_per_node
-    inside, between = comm.split(comm.rank // nodes), comm.split(comm.rank % nodes)
-    own = inside.reduce_scatter(x)
-    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
-
-
-@of("01.hierarchical_all_reduce")
-def in_nodes_of_two(comm, x, ranks_per_node):
-    return answers.hierarchical_all_reduce(comm, x, min(2, comm.size))
 
 
 @of("01.reduce_scatter")
@@ -600,73 +578,6 @@ def by_the_edges_passed(rank, size, documents):
     return hops
 
 
-def fitting(places, b, S, ranks, shortest):
-    """Whether `b` keeps its distance from `places` and the ends."""
-    return all(abs(b - place) >= shortest for place in (*places, 0, S))
-
-
-def room(places, S, ranks, shortest):
-    """Whether the cuts still missing have room."""
-    gaps = (stop - start for start, stop in pairwise([0, *sorted(places), S]))
-    return sum(gap // shortest - 1 for gap in gaps) >= ranks - 1 - len(places)
-
-
-@of("03.cuts")
-def smallest_that_fits(crossing, ranks, shortest):
-    S, places = len(crossing) - 1, []
-    for b in sorted(range(1, S), key=lambda b: crossing[b]):
-        if (
-            len(places) < ranks - 1
-            and fitting(places, b, S, ranks, shortest)
-            and room([*places, b], S, ranks, shortest)
-        ):
-            places.append(b)
-    return sorted(places)
-
-
-@of("03.cuts")
-def smallest_that_fits_as_a_set(crossing, ranks, shortest):
-    return set(smallest_that_fits(crossing, ranks, shortest))
-
-
-@of("03.cuts")
-def least_from_left_to_right(crossing, ranks, shortest):
-    S, places = len(crossing) - 1, []
-    for left in range(ranks - 1, 0, -1):
-        start = (places[-1] if places else 0) + shortest
-        places.append(min(range(start, S - left * shortest + 1), key=lambda b: crossing[b]))
-    return places
-
-
-@of("03.cuts")
-def least_from_right_to_left(crossing, ranks, shortest):
-    places = least_from_left_to_right(crossing[::-1], ranks, shortest)
-    return sorted(len(crossing) - 1 - place for place in places)
-
-
-@of("03.cuts")
-def near_equal_chunks(crossing, ranks, shortest):
-    """The smallest entry around each equal cut."""
-    S = len(crossing) - 1
-    slack = max(0, (S // ranks - shortest) // 2)
-    equal = [S * rank // ranks for rank in range(1, ranks)]
-    return [min(range(b - slack, b + slack + 1), key=lambda b: crossing[b]) for b in equal]
-
-
-@of("03.cuts")
-def improved_one_at_a_time(crossing, ranks, shortest):
-    """Equal chunks, then each cut to its best place while the others stand still, until none moves."""
-    S = len(crossing) - 1
-    places, before = [S * rank // ranks for rank in range(1, ranks)], None
-    while places != before:
-        before = list(places)
-        for number in range(len(places)):
-            start = (places[number - 1] if number else 0) + shortest
-            stop = (places[number + 1] if number + 1 < len(places) else S) - shortest
-            places[number] = min(range(start, stop + 1), key=lambda b: crossing[b])
-    return places
-
-
 # Pipelines
 
 
@@ -724,16 +635,6 @@ def with_one_too_few_on_rank_0(p, m):
     return with_warmup(p, m, lambda rank: p - rank - 1 - (rank == 0 and p > 2))
 
 
-@of("04.faster")
-def as_zb_h1(costs):
-    return zb_h1(3, 5)
-
-
-@of("04.faster")
-def as_zb_auto_finds_it(costs):
-    return zb_auto(3, 5, costs, 3, metric="makespan")
-
-
 def bound_by(p, m, turns, down, trip, work):
     return max(down + work, turns * trip)
 
@@ -766,16 +667,6 @@ def with_the_way_down_alone(p, m, limit, f, i, w, c):
 @of("04b.lower_bound")
 def with_i_as_long_as_f(p, m, limit, f, i, w, c):
     return answers.none_is_below(p, m, limit, f, f, w, c)
-
-
-@of("04b.beat_heuristic")
-def as_zb_auto_with_room_for_two(costs):
-    return zb_auto(3, 4, costs, 2, tries=0, metric="makespan")
-
-
-@of("04b.beat_heuristic")
-def best_for_equal_stages(costs):
-    return best_schedule(3, 4, Costs(2, 2, 2), 2)
 
 
 def w_by(row, arrivals, limit, *, full, waits):
@@ -1059,50 +950,6 @@ def with_whole_moments_in_state(comm, weights, gradient, state, update):
     return comm.all_gather(shard, counts=counts)
 
 
-@of("06.stage_2")
-def with_whole_sums_beside_the_shards(comm, backward, microbatches):
-    whole, shards = {}, {}
-    for block, gradient in backward:
-        whole[block] = whole.get(block, 0) + gradient
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-@of("06.stage_2")
-def with_a_copy_of_each_gradient(comm, backward, microbatches):
-    copies, shards = [], {}
-    for block, gradient in backward:
-        copies.append(gradient.copy())
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-@of("06.stage_2")
-def with_whole_sums_in_an_object(comm, backward, microbatches):
-    class Buffer:
-        pass
-
-    kept = Buffer()
-    kept.whole = {}
-
-    def keep(block, gradient):
-        kept.whole[block] = kept.whole.get(block, 0) + gradient
-
-    shards = {}
-    for block, gradient in backward:
-        keep(block, gradient)
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-@of("06.stage_2")
-def of_one_microbatch(comm, backward, microbatches):
-    return answers.stage_2(comm, backward, microbatches, last_only=True, parts=lambda size, k: size)
-
-
 @of("06.prefetch")
 def one_at_a_time(comm, uses, gather, work, x):
     for block in uses:
@@ -1182,53 +1029,10 @@ def with_the_sum_thrown_away(mesh, ends, kind, gradient):
     return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
-@of("07.norm")
-def over_tp_or_pp(mesh, gradients, copies):
-    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
-    group = mesh.tp if mesh.tp.size > 1 else mesh.pp
-    return float(group.all_reduce(np.array([squares]))[0]) ** 0.5
-
-
-@of("07.norm")
-def with_norms_by_tp(mesh, gradients, copies):
-    return answers.norm(mesh, gradients, {name: mesh.tp.size if name == "norm" else 1 for name in copies})
-
-
-@of("07.norm")
-def with_two_copies_of_all_that_has_any(mesh, gradients, copies):
-    return answers.norm(mesh, gradients, {name: min(2, number) for name, number in copies.items()})
-
-
-@of("07.norm")
-def over_all_and_divided_by_two(mesh, gradients, copies):
-    squares = sum(float((x**2).sum()) / copies[name] for name, x in gradients.items())
-    return (float(mesh.comm.all_reduce(np.array([squares]))[0]) / (2 if mesh.data.size > 1 else 1)) ** 0.5
-
-
 def batch(mesh, tokens, columns, rows=None):
     B = len(tokens) // mesh.dp.size
     rows = slice(mesh.dp.rank * B, (mesh.dp.rank + 1) * B) if rows is None else rows
     return tokens[rows][:, columns], tokens[rows][:, columns + 1], columns
-
-
-@of("07.cut_batch")
-def of_two_chunks_from_the_middle(mesh, tokens):
-    """The chunks c and c + cp: those of zigzag for one rank, and for none of several."""
-    chunks = np.arange(tokens.shape[1] - 1).reshape(2 * mesh.cp.size, -1)
-    return batch(mesh, tokens, np.concatenate([chunks[mesh.cp.rank], chunks[mesh.cp.rank + mesh.cp.size]]))
-
-
-@of("07.cut_batch")
-def with_the_targets_first(mesh, tokens):
-    inputs, targets, where = answers.cut_batch(mesh, tokens)
-    return targets, inputs, where
-
-
-@of("07.cut_batch")
-def of_rows_by_data_rank(mesh, tokens):
-    _, _, columns = answers.cut_batch(mesh, tokens)
-    rows = np.array_split(np.arange(len(tokens)), mesh.data.size)[mesh.data.rank]
-    return batch(mesh, tokens, columns, rows)
 
 
 @of("07.find_bug")
@@ -1292,118 +1096,7 @@ def whose_bubble_has_no_traffic(work, nbytes, speed, d, p, t, v, batch):
     return ((work / t + (t - 1) / t * nbytes / speed) * batch / d + work / t * (p - 1) / v) / p
 
 
-@of("08.fits_best")
-def strictly_better_in_both(seconds, nbytes, memory):
-    fits = [i for i in range(len(seconds)) if nbytes[i] <= memory]
-    front = [i for i in fits if not any(seconds[j] < seconds[i] and nbytes[j] < nbytes[i] for j in fits)]
-    return sorted(front, key=lambda i: seconds[i])
-
-
-@of("08.fits_best")
-def by_seconds_alone(seconds, nbytes, memory):
-    front, least = [], np.inf
-    for i in np.argsort(seconds, kind="stable"):
-        if nbytes[i] <= memory and nbytes[i] < least:
-            front.append(int(i))
-            least = nbytes[i]
-    return front
-
-
-@of("08.fits_best")
-def that_keeps_equally_lean_ones(seconds, nbytes, memory):
-    front, least = [], np.inf
-    for i in sorted(range(len(seconds)), key=lambda i: (seconds[i], nbytes[i])):
-        if nbytes[i] <= min(memory, least):
-            front.append(i)
-            least = nbytes[i]
-    return front
-
-
-@of("08.fits_best")
-def without_what_is_exactly_full(seconds, nbytes, memory):
-    return answers.fits_best(seconds, nbytes, memory - 1e-9)
-
-
-@of("08.fits_best")
-def the_fastest_and_the_leanest(seconds, nbytes, memory):
-    front = answers.fits_best(seconds, nbytes, memory)
-    return [front[0], front[-1]] if len(front) > 1 else front
-
-
-@of("08.why")
-def nothing_where_it_is_as_long(before, after, nbytes, memory):
-    shorter = sum(after.values()) <= sum(before.values())
-    return "nothing" if shorter and nbytes <= memory else answers.why(before, after, nbytes, memory)
-
-
-@of("08.why")
-def memory_where_it_is_full(before, after, nbytes, memory):
-    return "memory" if nbytes >= memory else answers.why(before, after, nbytes, memory)
-
-
-@of("08.why")
-def the_largest_after(before, after, nbytes, memory):
-    found = answers.why(before, after, nbytes, memory)
-    return found if found in ("memory", "nothing") else max(after, key=lambda kind: after[kind])
-
-
-@of("08.why")
-def the_largest_ratio(before, after, nbytes, memory):
-    found = answers.why(before, after, nbytes, memory)
-    return found if found in ("memory", "nothing") else max(after, key=lambda kind: after[kind] / before[kind])
-
-
-@of("08.why")
-def the_largest_change(before, after, nbytes, memory):
-    found = answers.why(before, after, nbytes, memory)
-    if found in ("memory", "nothing"):
-        return found
-    return max(after, key=lambda kind: abs(after[kind] - before[kind]))
-
-
-@of("08.why")
-def nothing_before_memory(before, after, nbytes, memory):
-    if sum(after.values()) < sum(before.values()):
-        return "nothing"
-    return answers.why(before, after, nbytes, memory)
-
-
-@of("08.why")
-def memory_never(before, after, nbytes, memory):
-    return answers.why(before, after, 0, memory)
-
-
 # Leaving the laptop
-
-
-@of("09.all_reduce")
-def that_adds_again(comm, x):
-    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
-    for step in range(2 * (comm.size - 1)):
-        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left, like=pieces[into])
-    return np.concatenate(pieces)
-
-
-@of("09.all_reduce")
-def whose_middle_rank_adds_by_itself(comm, x):
-    """The last bit of one element of rank 1 differs."""
-    total = answers.all_reduce(comm, x)
-    if comm.rank == 1 and comm.size > 2:
-        total[0] = np.nextafter(total[0], np.inf, dtype=total.dtype)
-    return total
-
-
-@of("09.all_reduce")
-def of_arrays_that_divide(comm, x):
-    pieces = [piece.copy() for piece in np.split(x[: len(x) // comm.size * comm.size], comm.size)]
-    for step in range(comm.size - 1):
-        out, into = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        pieces[into] += comm.sendrecv(pieces[out], comm.right, comm.left)
-    for step in range(comm.size - 1):
-        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        pieces[into] = comm.sendrecv(pieces[out], comm.right, comm.left)
-    return np.concatenate(pieces)
 
 
 @of("09.fit")
@@ -1527,17 +1220,6 @@ def sorted_by_an_unstable_sort_on_the_way_back(comm, x, chosen, gates, num_exper
 @of("10.mixture")
 def without_gates_where_k_is_1(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates if chosen.shape[1] > 1 else np.ones_like(gates), num_experts, expert)
-
-
-@of("10.dropped")
-def as_the_chance_of_an_overflow(pairs, num_experts, capacity):
-    p = 1 / num_experts
-    return sum(comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(capacity + 1, pairs + 1))
-
-
-@of("10.dropped")
-def of_the_mean_load(pairs, num_experts, capacity):
-    return max(0.0, pairs / num_experts - capacity) * num_experts / pairs
 
 
 @of("10.mean_gradient")

@@ -1,7 +1,6 @@
 """Right answers to the exercises of notebooks 04 to 06, in six styles each."""
 
-import textwrap
-from collections import defaultdict, deque
+from collections import deque
 from itertools import zip_longest
 
 import numpy as np
@@ -42,35 +41,6 @@ def with_idle_slots(listing):
 def by_the_previous_rank(listing):
     *others, last = (list(row) for row in listing.ranks)
     return Schedule([*others, [a if a.kind == "B" else a._replace(microbatch=a.microbatch - 1) for a in last]])
-
-
-FOUND = textwrap.dedent(answers.FOUND).strip()
-
-
-@of("04.faster")
-def as_a_schedule(costs):
-    cells = [row.split(",") for row in FOUND.splitlines()]
-    return Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells])
-
-
-@of("04.faster")
-def with_windows_ends(costs):
-    return FOUND.replace("\n", "\r\n") + "\r\n"
-
-
-@of("04.faster")
-def with_blank_rows(costs):
-    return "\n\n\n" + FOUND.replace("\n", "\n \n")
-
-
-@of("04.faster")
-def joined(costs):
-    return "\n".join(FOUND.split("\n"))
-
-
-@of("04.faster")
-def with_idle_cells(costs):
-    return FOUND.replace("2F0,", ",,2F0,").replace("1F0,", ",1F0,")
 
 
 @of("04.one_f_one_b")
@@ -315,100 +285,6 @@ def with_moments_in_one_array_and_counts_in_state(comm, weights, gradient, state
     shard = weights[own.start : own.stop]
     update(shard, mean, *state["moments"])
     return comm.all_gather(shard, counts=counts)
-
-
-@of("06.stage_2")
-def next_one_beside(comm, backward, microbatches):
-    shards, leaving = {}, None
-
-    def settle():
-        if leaving is not None:
-            block, request = leaving
-            shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
-
-    for block, gradient in backward:
-        settle()
-        leaving = block, comm.ireduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-    settle()
-    return shards
-
-
-@of("06.stage_2")
-def with_a_defaultdict(comm, backward, microbatches):
-    shards = defaultdict(float)
-    for block, gradient in backward:
-        shards[block] += comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-    return {block: shard / (comm.size * microbatches) for block, shard in shards.items()}
-
-
-@of("06.stage_2")
-def in_place_shards(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        own = shard_range(gradient.size, comm.rank, comm.size)
-        shards.setdefault(block, np.zeros(len(own)))
-        gradient /= comm.size * microbatches
-        shards[block] += comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-    return shards
-
-
-@of("06.stage_2")
-def divided_at_the_end(comm, backward, microbatches):
-    shards = {}
-    while (item := next(backward, None)) is not None:
-        block, gradient = item
-        del item
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(len(gradient), comm.size))
-        del gradient
-        shards[block] = shards[block] + part if block in shards else part
-    for shard in shards.values():
-        shard /= comm.size * microbatches
-    return dict(sorted(shards.items()))
-
-
-@of("06.stage_2")
-def one_call_a_gradient(comm, backward, microbatches):
-    def part(gradient):
-        counts = answers.counts_of(gradient.size, comm.size)
-        return comm.reduce_scatter(gradient, counts=counts) / comm.size / microbatches
-
-    shards = {}
-    for block, gradient in backward:
-        shards[block] = np.add(shards.get(block, 0), part(gradient))
-    return shards
-
-
-@of("06.stage_2")
-def with_all_shards_in_a_list(comm, backward, microbatches):
-    """The shards of all microbatches are kept, but no whole gradient."""
-    parts = []
-    for block, gradient in backward:
-        counts = answers.counts_of(gradient.size, comm.size)
-        parts.append((block, comm.reduce_scatter(gradient, counts=counts) / (comm.size * microbatches)))
-    return {block: sum(part for of, part in parts if of == block) for block, _ in parts}
-
-
-@of("06.stage_2")
-def scaled_before_it_is_sent(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        counts = answers.counts_of(gradient.size, comm.size)
-        shards[block] = shards.get(block, 0) + comm.reduce_scatter(gradient / (comm.size * microbatches), counts=counts)
-    return shards
-
-
-@of("06.stage_2")
-def piece_by_piece(comm, backward, microbatches):
-    """A reduce-scatter of one's own, from views."""
-    shards = {}
-    for block, gradient in backward:
-        pieces = np.array_split(gradient, comm.size)
-        total = pieces[comm.rank].copy()
-        for step in range(1, comm.size):
-            to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-            total = total + comm.sendrecv(pieces[to], to, source, like=total)
-        shards[block] = shards.get(block, 0) + total / (comm.size * microbatches)
-    return shards
 
 
 @of("06.prefetch")

@@ -1,7 +1,6 @@
 """Right answers to the exercises of notebook 08, in six styles each."""
 
 from fractions import Fraction
-from itertools import accumulate
 
 import numpy as np
 
@@ -78,88 +77,3 @@ def on_a_clock(work, nbytes, speed, d, p, t, v, batch):
 @of("08.step_time")
 def as_a_number_of_numpy(work, nbytes, speed, d, p, t, v, batch):
     return np.float64(answers.step_time(work, nbytes, speed, d, p, t, v, batch))
-
-
-@of("08.fits_best")
-def each_against_all(seconds, nbytes, memory):
-    fits = [i for i in range(len(seconds)) if nbytes[i] <= memory]
-
-    def beaten(i):
-        both = [j for j in fits if seconds[j] <= seconds[i] and nbytes[j] <= nbytes[i]]
-        return any(seconds[j] < seconds[i] or nbytes[j] < nbytes[i] for j in both)
-
-    return sorted((i for i in fits if not beaten(i)), key=lambda i: seconds[i])
-
-
-@of("08.fits_best")
-def sorted_by_numpy(seconds, nbytes, memory):
-    order = np.lexsort((nbytes, seconds))
-    order = order[nbytes[order] <= memory]
-    least = np.minimum.accumulate(np.append(np.inf, nbytes[order]))
-    return order[nbytes[order] < least[:-1]]
-
-
-@of("08.fits_best")
-def from_the_leanest_on(seconds, nbytes, memory):
-    found, best = [], float("inf")
-    for held, time, i in sorted(zip(nbytes, seconds, range(len(seconds)), strict=True)):
-        if held <= memory and time < best:
-            found.insert(0, i)
-            best = time
-    return found
-
-
-@of("08.fits_best")
-def by_accumulation(seconds, nbytes, memory):
-    ways = sorted((s, b, i) for i, (s, b) in enumerate(zip(seconds.tolist(), nbytes.tolist(), strict=True)))
-    least = accumulate((b for _, b, _ in ways), min, initial=np.nextafter(memory, np.inf))
-    return tuple(i for (_, b, i), before in zip(ways, least, strict=False) if b < before)
-
-
-@of("08.fits_best")
-def the_best_then_the_best_of_the_leaner(seconds, nbytes, memory):
-    front, limit = [], memory
-    while (left := np.flatnonzero(nbytes <= limit)).size:
-        best = min(left, key=lambda i: (seconds[i], nbytes[i]))
-        front.append(best)
-        limit = nbytes[best] - 1
-    return front
-
-
-@of("08.why")
-def in_one_expression(before, after, nbytes, memory):
-    grown = {kind: after[kind] - before[kind] for kind in after}
-    return "memory" if nbytes > memory else "nothing" if sum(grown.values()) < 0 else max(grown, key=grown.get)
-
-
-@of("08.why")
-def by_sorting(before, after, nbytes, memory):
-    if memory < nbytes:
-        return "memory"
-    *_, (most, kind) = sorted((after[kind] - before[kind], kind) for kind in before)
-    return kind if sum(before.values()) <= sum(after.values()) else "nothing"
-
-
-@of("08.why")
-def with_an_array(before, after, nbytes, memory):
-    grown = np.array(list(after.values())) - np.array(list(before.values()))
-    if nbytes <= memory:
-        return list(before)[grown.argmax()] if grown.sum() >= 0 else "nothing"
-    return "memory"
-
-
-@of("08.why")
-def in_place(before, after, nbytes, memory):
-    for kind in before:
-        after[kind] -= before.get(kind)
-    kinds = sorted(after, key=after.get)
-    return ["nothing", kinds[-1], "memory"][2 if nbytes > memory else sum(after.values()) >= 0]
-
-
-@of("08.why")
-def in_a_loop(before, after, nbytes, memory):
-    most, binds, slower = 0, "nothing", sum(after.values()) - sum(before.values())
-    for kind, seconds in after.items():
-        if slower >= 0 and seconds - before[kind] > most:
-            most, binds = seconds - before[kind], kind
-    return binds if nbytes <= memory else "memory"

@@ -1,7 +1,5 @@
 """Right answers to the exercises of notebook 09, in six styles each."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from tests.labs import answers
@@ -9,66 +7,6 @@ from tests.labs.right_answers import of
 from tests.labs.right_answers_08 import RIGHT
 
 __all__ = ["RIGHT"]
-
-
-@of("09.all_reduce")
-def filled_up_with_zeros(comm, x):
-    pieces = list(np.pad(x, (0, -len(x) % comm.size)).reshape(comm.size, -1))
-    for step in range(2 * comm.size - 2):
-        out, into = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        came = comm.sendrecv(pieces[out], comm.right, comm.left)
-        pieces[into] = came + pieces[into] if step < comm.size - 1 else came
-    return np.concatenate(pieces)[: len(x)]
-
-
-@of("09.all_reduce")
-def to_the_owner_of_each_piece(comm, x):
-    pieces = np.array_split(x, comm.size)
-    mine = [comm.isend(pieces[other], other) for other in range(comm.size) if other != comm.rank]
-    theirs = {other: comm.irecv(other, like=pieces[comm.rank]) for other in range(comm.size) if other != comm.rank}
-    came = {other: request.wait() for other, request in theirs.items()} | {comm.rank: pieces[comm.rank]}
-    total = sum(came[rank] for rank in range(comm.size))
-    back = [comm.isend(total, other) for other in theirs]
-    sums = {other: comm.irecv(other, like=pieces[other]) for other in theirs}
-    whole = [total if rank == comm.rank else sums[rank].wait() for rank in range(comm.size)]
-    for request in mine + back:
-        request.wait()
-    return np.concatenate(whole)
-
-
-@of("09.all_reduce")
-def in_place(comm, x):
-    whole = x.copy()
-    ends = [len(x) * rank // comm.size for rank in range(comm.size + 1)]
-    parts = [slice(a, b) for a, b in pairwise(ends)]
-    for step in range(comm.size - 1):
-        out, into = parts[(comm.rank - step) % comm.size], parts[(comm.rank - step - 1) % comm.size]
-        whole[into] += comm.sendrecv(whole[out], comm.right, comm.left, like=whole[into])
-    for step in range(comm.size - 1):
-        out, into = parts[(comm.rank - step + 1) % comm.size], parts[(comm.rank - step) % comm.size]
-        whole[into] = comm.sendrecv(whole[out], comm.right, comm.left, like=whole[into])
-    return whole
-
-
-@of("09.all_reduce")
-def posted_by_hand(comm, x):
-    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
-    for step in range(2 * (comm.size - 1)):
-        out, into = pieces[(comm.rank - step) % comm.size], pieces[(comm.rank - step - 1) % comm.size]
-        sent, came = comm.isend(out, comm.right), comm.irecv(comm.left, like=into).wait()
-        sent.wait()
-        into[:] = into + came if step < comm.size - 1 else came
-    return np.concatenate(pieces)
-
-
-@of("09.all_reduce")
-def the_other_way_around(comm, x):
-    pieces = [piece.copy() for piece in np.array_split(x, comm.size)]
-    for step in range(2 * (comm.size - 1)):
-        out, into = (comm.rank + step) % comm.size, (comm.rank + step + 1) % comm.size
-        came = comm.sendrecv(pieces[out], comm.left, comm.right, like=pieces[into])
-        pieces[into] = pieces[into] + came if step < comm.size - 1 else came
-    return np.concatenate(pieces)
 
 
 @of("09.fit")

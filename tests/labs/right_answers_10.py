@@ -1,7 +1,6 @@
 """Right answers to the exercises of notebook 10, in six styles each."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
@@ -103,52 +102,6 @@ def by_expert_after_the_arrival(comm, x, chosen, gates, num_experts, expert):
     answers = np.concatenate([expert(comm.rank * own + e, part) for e, part in enumerate(parts)])
     back = exchange_rows(comm, answers[np.argsort(again)], received, sent)[np.argsort(order)]
     return np.einsum("tke,tk->te", back.reshape(len(x), k, -1), gates)
-
-
-@of("10.dropped")
-def with_the_logarithm(pairs, num_experts, capacity):
-    if num_experts == 1:
-        return max(0, pairs - capacity) / pairs
-
-    def chance(j):
-        ways = math.lgamma(pairs + 1) - math.lgamma(j + 1) - math.lgamma(pairs - j + 1)
-        return math.exp(ways + j * math.log(1 / num_experts) + (pairs - j) * math.log(1 - 1 / num_experts))
-
-    return sum((j - capacity) * chance(j) for j in range(capacity + 1, pairs + 1)) * num_experts / pairs
-
-
-@of("10.dropped")
-def in_fractions(pairs, num_experts, capacity):
-    total = Fraction(0)
-    for j in range(pairs + 1):
-        total += (
-            max(0, j - capacity) * math.comb(pairs, j) * Fraction((num_experts - 1) ** (pairs - j), num_experts**pairs)
-        )
-    return float(total * num_experts / pairs)
-
-
-@of("10.dropped")
-def by_the_kept_ones(pairs, num_experts, capacity):
-    p = 1 / num_experts
-    kept = sum(min(j, capacity) * math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1))
-    return 1 - kept * num_experts / pairs
-
-
-@of("10.dropped")
-def by_repeated_convolution(pairs, num_experts, capacity):
-    chances = np.ones(1)
-    for _ in range(pairs):
-        chances = np.convolve(chances, [1 - 1 / num_experts, 1 / num_experts])
-    over = np.maximum(np.arange(pairs + 1) - capacity, 0)
-    return num_experts / pairs * (chances @ over)
-
-
-@of("10.dropped")
-def by_tails(pairs, num_experts, capacity):
-    """The mean excess is the sum of the chances to be above C, C + 1, ..."""
-    p = 1 / num_experts
-    chance = [math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1)]
-    return sum(sum(chance[j + 1 :]) for j in range(capacity, pairs)) * num_experts / pairs
 
 
 @of("10.mean_gradient")

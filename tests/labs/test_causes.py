@@ -1,6 +1,5 @@
 """A refusal names the mistake that was made, not one that looks alike."""
 
-import math
 import re
 
 import numpy as np
@@ -100,13 +99,6 @@ BALANCED = [
 ]
 
 
-def beside_the_capacity(pairs, num_experts, capacity):
-    """All j of an expert with C pairs or more; with C = 1 as many as counted from C − 1 on."""
-    p = 1 / num_experts
-    chances = [math.comb(pairs, j) * p**j * (1 - p) ** (pairs - j) for j in range(pairs + 1)]
-    return num_experts / pairs * sum(j * chances[j] for j in range(capacity, pairs + 1))
-
-
 def in_float32(mesh, of_expert, gradient):
     return answers.mean_gradient(mesh, of_expert, gradient.astype("float32"))
 
@@ -142,12 +134,6 @@ REDUCE = "`reduce` gives its sum to one rank, and None to all others; `all_reduc
         ("02.ring", on_2_ranks(answers.ring, with_one_hop_too_few), "one hop too few: P − 1 hops bring", "came are"),
         ("02.ring", on_2_ranks(answers.ring, with_its_own_tile_alone), "attends its own K/V alone: P − 1 hops", "came"),
         *(("10.balanced", *rest) for rest in BALANCED),
-        (
-            "10.dropped",
-            beside_the_capacity,
-            "full or over count here: of them it drops j − C\n  or: counted from C − 1",
-            "",
-        ),
         ("10.mean_gradient", in_float32, "float32 on the way", "a part of mesh.data"),
         ("10.mixture", nearly_mixed, "it is nearly right", "twice"),
         ("07.who_sums", with_kv_twice, "the sum over tp is made twice", "mesh.data"),

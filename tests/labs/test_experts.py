@@ -1,6 +1,5 @@
 """The checkers of notebook 10's exercises accept the solutions and refuse mistakes, with the cause."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -372,30 +371,6 @@ def test_an_answer_with_a_row_for_each_pair_is_told_to_add_them():
     )
     assert cause in refused("10.mixture", slots)
     assert cause not in refused("10.mixture", one_row)
-
-
-@pytest.mark.parametrize(
-    ("excess", "last", "said"),
-    [
-        (lambda j, C: 1, 0, "each expert over its capacity counts once here: of j pairs it drops j − C"),
-        (lambda j, C: j, 0, "all j of an expert over its capacity count here: of them it drops j − C"),
-        (lambda j, C: 100 * (j - C), 0, "these are per cent; a share lies between 0 and 1"),
-        (lambda j, C: j - C, 1, "the sum ends before j = pairs: all pairs may choose one expert"),
-    ],
-)
-def test_a_sum_of_drops_that_is_wrong_in_one_place_is_told_which(excess, last, said):
-    def dropped(pairs, N, C):
-        js = range(C + 1, pairs + 1 - last)
-        return N / pairs * sum(excess(j, C) * math.comb(pairs, j) * (N - 1) ** (pairs - j) / N**pairs for j in js)
-
-    assert f"likely cause: {said}" in refused("10.dropped", dropped)
-
-
-def test_the_drops_of_one_expert_as_a_share_of_all_pairs_lack_the_factor_of_the_experts():
-    def of_one_expert(pairs, num_experts, capacity):
-        return answers.SOLUTIONS["10.dropped"](pairs, num_experts, capacity) / num_experts
-
-    assert "this is what one expert drops, as a share of all pairs" in refused("10.dropped", of_one_expert)
 
 
 @pytest.mark.parametrize(

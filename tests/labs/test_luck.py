@@ -55,7 +55,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "sent_back": "with 3 ranks|they are sent back: the rank h *ahead*",
         "that_sends_as_many_places_ahead_as_it_sends": "with 3 ranks",
     },
-    "01.hierarchical_all_reduce": {"with_node_and_place_exchanged": "in nodes of 2|the groups are exchanged"},
     "02.hidden_from": {
         "of_the_lessons_ranks": "F=3e+12, W=7e+10|returned 20, expected 42.8571 tokens",
         "with_a_whole_division": "F=3e+12, W=7e+10|returned 42, expected 42.8571 tokens|rounded down",
@@ -98,22 +97,9 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "with_counts_not_named": "axis=[2, 2]|`counts` is not the second argument: name it, counts=...",
         "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",
     },
-    "06.stage_2": {
-        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
-        "with_a_copy_of_each_gradient": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
-        "with_whole_sums_in_an_object": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
-    },
     "07.who_sums": {"with_the_sum_thrown_away": "kind 'norm'|the sum over tp was made and not used"},
     "07.find_bug": {"read_out_of_the_closure": "returned 'none' after asking for nothing|so it is a guess"},
-    "07.norm": {"with_two_copies_of_all_that_has_any": "tp=3|too large: each weight counts once"},
-    "07.cut_batch": {"with_the_targets_first": "returned (targets, inputs, positions)|the first two are swapped"},
     "08.memory": {"with_zero_equal": "zero=2|returned 9400, expected 4600|compared by =="},
-    "08.fits_best": {
-        "by_seconds_alone": "seconds=[2.0, 2.0], nbytes=[30.0, 20.0]|layout 0 is not worth having: 1 is as fast",
-        "without_what_is_exactly_full": "memory=40|layout 0 fits",
-    },
-    "08.why": {"nothing_where_it_is_as_long": "whose steps are as long as its own|the step takes as long"},
-    "09.all_reduce": {"that_adds_again": "with 2 ranks|the second half adds again"},
     "09.fit": {
         "in_microseconds": "latency: 63.3, expected 6.2e-05|the latency is in microseconds",
         "by_the_ends": "with 3 ranks|the line through the smallest and the largest size alone",
@@ -127,10 +113,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "with_the_gates_twice": "with 2 ranks, 2 experts, k = 1|the gates are in it twice",
         "put_back_by_the_order_itself": "put back by answers[order]; the pair order[i]",
         "sorted_by_an_unstable_sort_on_the_way_back": "rank 1 returned|expected",
-    },
-    "10.dropped": {
-        "as_the_chance_of_an_overflow": "dropped(4, 2, 1)|returned 0.6875, expected 0.53125|the chance that",
-        "of_the_mean_load": "dropped(4, 2, 1)|expected 0.53125|single experts are above the mean",
     },
     "10.balanced": {
         "with_the_bias_in_the_gates": "k = 2, gamma = 0.2|gates: returned|the bias is in the gates: it is for the",

@@ -10,17 +10,6 @@ from parlab.labs import EXERCISES
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 UNUSED = {
     "00.tree_sum",
-    "01.hierarchical_all_reduce",
-    "03.cuts",
-    "04.faster",
-    "04b.beat_heuristic",
-    "06.stage_2",
-    "07.cut_batch",
-    "07.norm",
-    "08.fits_best",
-    "08.why",
-    "09.all_reduce",
-    "10.dropped",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 

@@ -154,17 +154,13 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("spoil", SCHEDULES)
-@pytest.mark.parametrize("name", ["04.listing", "04.faster"])
-def test_a_changed_schedule_is_refused(name, spoil):
+def test_a_changed_schedule_is_refused(spoil):
     def spoiled(given):
-        right = answers.SOLUTIONS[name](given)
-        if isinstance(right, str):
-            cells = [line.strip().split(",") for line in right.strip().splitlines()]
-            right = Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells])
+        right = answers.SOLUTIONS["04.listing"](given)
         return Schedule(change([list(row) for row in right.ranks]))
 
     change, says = SCHEDULES[spoil]
-    refused(name, spoiled, says.split("|"))
+    refused("04.listing", spoiled, says.split("|"))
 
 
 RULES = {
@@ -212,7 +208,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("spoil", NUMBERS)
-@pytest.mark.parametrize("name", ["00.to_blame", "03.heads", "03.hops", "03.cuts"])
+@pytest.mark.parametrize("name", ["00.to_blame", "03.heads", "03.hops"])
 def test_changed_whole_numbers_are_refused(name, spoil):
     def spoiled(*given):
         return every(answers.SOLUTIONS[name](*given))
@@ -220,19 +216,19 @@ def test_changed_whole_numbers_are_refused(name, spoil):
     def every(found):
         return NUMBERS[spoil](found) if isinstance(found, int) else [every(item) for item in found]
 
-    refused(name, spoiled, ["expected", "is possible", "make segments of"])
+    refused(name, spoiled, ["expected"])
 
 
 def test_an_exercise_has_more_than_twelve_wrong_answers_here():
     kinds = {name: len(WHOLE) + 2 for name in EXERCISES}  # and the parameters, and the line
     for name in RANKS:
         kinds[name] += len(ARRAYS) + 5
-    for name in ("00.to_blame", "03.heads", "03.hops", "03.cuts"):
+    for name in ("00.to_blame", "03.heads", "03.hops"):
         kinds[name] += len(NUMBERS)
     kinds["02.merge"] += len(ARRAYS)
     kinds["02.zigzag_tile"] += len(RULES)
     assert all(
         kinds[name] >= 12
         for name in kinds
-        if not name.startswith(("02.hidden", "04", "07", "08", "09.fit", "10.dropped", "10.mean", "10.balanced"))
+        if not name.startswith(("02.hidden", "04", "07", "08", "09.fit", "10.mean", "10.balanced"))
     ), kinds
