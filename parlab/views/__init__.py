@@ -28,10 +28,7 @@ from parlab.views.experts.rows_way import rows_way
 from parlab.views.experts.seeds import load_of_seeds
 from parlab.views.experts.way import token_way
 from parlab.views.films import film
-from parlab.views.mesh.explore import explore_mesh, mesh
 from parlab.views.mesh.place import groups_on_mesh
-from parlab.views.mesh.scatter import all_meshes, explore_all_meshes
-from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.mesh.sums import film_of_sums
 from parlab.views.planning.assumptions import verdict_assumptions
 from parlab.views.planning.bills import bills
@@ -74,7 +71,6 @@ from parlab.views.widgets.in_browser import let_sliders_run_ranks as _let_slider
 from parlab.views.zero_redundancy.model_state import explore_zero, zero
 from parlab.views.zero_redundancy.overlap import gather_overlap
 from parlab.views.zero_redundancy.price_tag import explore_price_tag, price_tag
-from parlab.views.zero_redundancy.step_memory import step_memory
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 
 _draw_by_own_rules(globals())

@@ -56,8 +56,6 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
         (views.explore_interleaving, views.interleaving),
         (views.explore_tensor, views.tensor),
         (views.explore_zero, views.zero),
-        (views.explore_mesh, views.mesh),
-        (views.explore_all_meshes, views.all_meshes),
         (views.explore_plan, views.plan),
         (views.explore_verdict, views.verdict),
         (views.explore_layout, views.layout),

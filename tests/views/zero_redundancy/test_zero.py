@@ -4,25 +4,16 @@ import math
 
 import pytest
 
-from parlab import Cluster, run, views
+from parlab import Cluster, views
 from parlab.views.drawing.picture import png
-from parlab.zero import model_state_bytes
 from tests.views.drawn import check_refused, check_text
 from tests.views.zero_redundancy.zero_runs import CONFIG, PSI, WEIGHTS, S, stages, step
 
 STAGES = stages()
-MICROBATCHES = {f"stage {s}, 4 microbatches": step(s, rows=4, microbatches=4) for s in range(4)}
-LEVELS = {f"stage {s}": model_state_bytes(PSI, 4, s) for s in range(4)}
 OVERLAP = {prefetch: {S * rows: step(3, rows=rows, prefetch=prefetch) for rows in (1, 8)} for prefetch in (0, 1)}
 
 
 FIGURES = {
-    "memory of one": lambda: views.step_memory({"stage 3": STAGES["stage 3"]}, formula={"stage 3": LEVELS["stage 3"]}),
-    "memory of two": lambda: views.step_memory({name: STAGES[name] for name in ("stage 1", "stage 2")}),
-    "memory of four": lambda: views.step_memory(STAGES, formula=LEVELS),
-    "memory of microbatches": lambda: views.step_memory(MICROBATCHES),
-    "memory of five": lambda: views.step_memory(STAGES | {"a long name " * 9: step(3)}),
-    "memory of nothing": lambda: views.step_memory({"nothing": run(lambda comm: None, 2)}),
     "state of runs": lambda: views.zero(7.5e9, 4, 3, runs={s: step(s) for s in range(4)}, runs_params=PSI),
     "overlap": lambda: views.gather_overlap(OVERLAP, CONFIG, S),
     "overlap of short ones": lambda: views.gather_overlap({1: {8: OVERLAP[1][8]}}, CONFIG, S),
@@ -42,7 +33,7 @@ def test_all_text_is_on_the_canvas_large_enough_and_free_of_other_text(name):
     check_text(FIGURES[name]())
 
 
-@pytest.mark.parametrize("name", ["memory of four", "state of runs", "overlap"])
+@pytest.mark.parametrize("name", ["state of runs", "overlap"])
 def test_drawn_twice_gives_the_same_pixels(name):
     assert png(FIGURES[name]()) == png(FIGURES[name]())
 
@@ -56,13 +47,6 @@ THREE = step(3, size=3)
 DONE = STAGES["stage 3"]
 
 REFUSED = [
-    (lambda: views.step_memory({}), "runs={}", "at least one"),
-    (lambda: views.step_memory(DONE), "runs=Run", "{name: run}"),
-    (lambda: views.step_memory({"one": 3}), "runs['one']=3", "what run() or simulate() returned"),
-    (lambda: views.step_memory({"one": DONE, "three": THREE}), "[3, 4] ranks", "the same number"),
-    (lambda: views.step_memory({"one": DONE}, formula={"two": 3}), "formula['two']=3", "the runs are one"),
-    (lambda: views.step_memory({"one": DONE}, formula={"one": "4Ψ"}), "formula['one']='4Ψ'", "must be a number"),
-    (lambda: views.step_memory({"one": DONE}, formula=16), "formula=16", "{name: bytes}"),
     (lambda: views.zero(7.5e9, 4, runs=DONE), "runs=Run", "{stage: run}"),
     (lambda: views.zero(7.5e9, 4, runs={4: DONE}), "4 is no stage", "0, 1, 2 and 3"),
     (lambda: views.zero(7.5e9, 4, runs={3: 5}), "runs[3]=5", "what run()"),
