@@ -22,8 +22,6 @@ from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.balance import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, dropped, explore_copies
 from parlab.views.experts.layer import work_and_messages
-from parlab.views.experts.loads import explore_bias, load_over_steps
-from parlab.views.experts.rows import rows_between
 from parlab.views.experts.rows_way import rows_way
 from parlab.views.experts.seeds import load_of_seeds
 from parlab.views.experts.way import token_way
