@@ -28,18 +28,13 @@ from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.place import groups_on_mesh
 from parlab.views.mesh.sums import film_of_sums
-from parlab.views.planning.assumptions import verdict_assumptions
 from parlab.views.planning.bills import bills
-from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.forgotten import forgotten
 from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.refuted import refuted
-from parlab.views.planning.searches import all_layouts, winners
-from parlab.views.planning.tensor_sizes import tensor_sizes
 from parlab.views.planning.two_runs import dial, explore_dial, two_runs
-from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
 from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
 from parlab.views.schedules.explore import explore_schedules, pipeline, transfers

@@ -54,8 +54,6 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
         (views.explore_bubble_prices, views.bubble_prices),
         (views.explore_interleaving, views.interleaving),
         (views.explore_tensor, views.tensor),
-        (views.explore_plan, views.plan),
-        (views.explore_verdict, views.verdict),
         (views.explore_layout, views.layout),
     ],
 )
