@@ -28,11 +28,9 @@ from parlab.views.experts.way import token_way
 from parlab.views.films import film
 from parlab.views.mesh.place import groups_on_mesh
 from parlab.views.mesh.sums import film_of_sums
-from parlab.views.planning.bills import bills
 from parlab.views.planning.forgotten import forgotten
 from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
-from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.refuted import refuted
 from parlab.views.planning.two_runs import dial, explore_dial, two_runs
 from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back

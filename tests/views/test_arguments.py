@@ -10,7 +10,7 @@ import pytest
 
 from parlab import run, views
 from parlab.pipeline import gpipe
-from parlab.plan import LLAMA_8B, Layout, estimate
+from parlab.plan import LLAMA_8B
 from parlab.world import Cluster
 from tests.views.drawn import title
 
@@ -61,7 +61,6 @@ ROWS = [
     (lambda: views.compare_schedules([gpipe(2, 2)], memory=1), "memory=1: must be True or False"),
     (lambda: views.placements(None), "schedules=None: "),
     (lambda: views.timeline(TIMELINE, end=True), "end=True: the time axis must end after 0"),
-    (lambda: views.bills(None), "estimates=None: must be an Estimate"),
 ]
 
 
@@ -69,16 +68,6 @@ ROWS = [
 def test_bad_input_is_refused_by_name_and_value(call, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         call()
-
-
-def test_the_bill_of_a_step_that_takes_no_time_says_nothing_of_its_time():
-    found = estimate(LLAMA_8B, FREE, Layout(tp=2), batch=1, sequence=64)
-    figure = views.bills(found)
-    assert repr(figure).splitlines()[1:3] == [
-        "tp 2 ZeRO-1: 0.000 s, MFU 0.0%, 60.0 GiB",
-        "  nothing",
-    ]
-    figure._repr_png_()
 
 
 def test_where_nothing_takes_time_all_methods_take_as_long():
