@@ -45,7 +45,7 @@ from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.schedules.steps import explore_steps, step_frontier
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.kept import kept_activations, kept_arrays
+from parlab.views.sharding.kept import kept_arrays
 from parlab.views.sharding.numbers import whole_or_partial
 from parlab.views.sharding.price import explore_tensor, tensor
 from parlab.views.timelines.carriers import carried_times

@@ -53,8 +53,6 @@ ROWS = [
     ),
     (lambda: views.wrong_gradients(3, {"a": np.ones(2)}), "found=3: must have one value or more, by name"),
     (lambda: views.wrong_gradients({"a": np.ones(2)}, 3), "expected=3: must have one value or more, by name"),
-    (lambda: views.kept_activations({"a": 1}, {"a": {1: 8}}), "counted['a']=1: must have one value or more, by name"),
-    (lambda: views.kept_activations({"a": {1: 8}}, "a"), "formula='a': must have one value or more, by name"),
     (lambda: views.attention_cuts(None, {}), "lab=None: must be a LabAttention"),
     (lambda: views.schedule(gpipe(2, 2), memory="no"), "memory='no': must be True or False"),
     (lambda: views.schedule(gpipe(2, 2), critical_path="no"), "critical_path='no': must be True or False"),
