@@ -4,15 +4,10 @@ from parlab.views import display
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.all_reduce.sends import pieces_sent
-from parlab.views.attention.cuts import attention_cuts
-from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
-from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
-from parlab.views.attention.methods import attention_map, explore_long_sequences
-from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
+from parlab.views.attention.masks import packed_ring, ring_masks
 from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
 from parlab.views.attention.ring_lanes import compare_rings
-from parlab.views.attention.ring_seconds import explore_ring_seconds, ring_seconds
 from parlab.views.bugs.checks import explore_who_sees, who_sees
 from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
