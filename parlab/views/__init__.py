@@ -28,13 +28,9 @@ from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.refuted import refuted
 from parlab.views.planning.two_runs import dial, explore_dial, two_runs
-from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
+from parlab.views.schedules.bubbles import won_back
 from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
-from parlab.views.schedules.explore import explore_schedules, pipeline, transfers
 from parlab.views.schedules.frontier import explore_frontier, frontier
-from parlab.views.schedules.held import bytes_held
-from parlab.views.schedules.lead import lead_of_a_v
-from parlab.views.schedules.placement import placements
 from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule

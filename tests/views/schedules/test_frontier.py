@@ -11,13 +11,12 @@ from parlab.pipeline import (
     dualpipe,
     gpipe,
     interleaved_one_f_one_b,
-    one_f_one_b,
     zb_h1,
     zb_v,
 )
 from parlab.views.schedules.frontier import HEURISTIC, KNOWN
 from parlab.views.schedules.placement import paths_of, placement_of
-from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.drawn import artists, check_refused, check_text, title
 
 
 def rows(figure):
@@ -108,8 +107,6 @@ def test_where_nothing_takes_time_nothing_is_idle():
         (lambda: views.frontier(1, 4), "p=1", "2"),
         (lambda: views.frontier(4, 8, schedules=["1F1B", "1F2B"]), "schedules='1F2B'", "DualPipe"),
         (lambda: views.frontier(4, 8, schedules={"Ada": gpipe(3, 8)}), "schedules['Ada']=", "4 ranks and 8"),
-        (lambda: views.placements([]), "schedules=[]", "1 to 4"),
-        (lambda: views.placements([zb_v(2, 3), zb_v(3, 5)]), "[2, 3]", "the same number of ranks"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(call, value, right):
@@ -128,16 +125,6 @@ def test_what_cannot_be_compared_is_refused(call, value, right):
 )
 def test_a_microbatch_goes_straight_around_back_or_from_both_ends(schedule, name, ways):
     assert (placement_of(schedule), paths_of(schedule)) == (name, ways)
-
-
-def test_a_box_for_each_stage_on_each_way():
-    figure = views.placements([one_f_one_b(4, 8), zb_v(4, 8), dualpipe(4, 8)])
-    check_text(figure)
-    assert len(boxes(figure, "stages")) == 4 + 8 + 2 * 4
-    for axes, stages in zip(figure.axes, (4, 8, 4), strict=True):
-        assert axes.get_xlim() == (-0.5, stages - 0.5)  # half a stage around the first and the last
-    assert "DualPipe: ranks 0 → 1 → 2 → 3; or 3 → 2 → 1 → 0; 3 messages a forward" in repr(figure)
-    assert repr(figure).endswith("each stage's weights on 2 ranks")
 
 
 def test_every_control_of_the_widget_changes_the_picture_and_a_limit_says_what_is_best():
