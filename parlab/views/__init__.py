@@ -30,7 +30,7 @@ from parlab.views.planning.refuted import refuted
 from parlab.views.planning.two_runs import dial, explore_dial, two_runs
 from parlab.views.schedules.bubbles import won_back
 from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
-from parlab.views.schedules.frontier import explore_frontier, frontier
+from parlab.views.schedules.frontier import frontier
 from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
