@@ -36,23 +36,16 @@ def main() -> None:
 def redraws() -> dict[str, Callable[[], object]]:
     """What is timed, by name: each slider's move, and figures of a size that widgets draw."""
     found: dict[str, Callable[[], object]] = {}
-    for name in ("two_ranks", "collectives", "tensor", "zero", "plan", "verdict", "frontier", "mesh"):
+    for name in ("all_reduce_seconds", "tensor", "links", "bubble_prices", "price_tag", "layout"):
         explore = getattr(views, f"explore_{name}")
         for control in explore().controls:  # each from where all the others start
             found[f"explore_{name}: {control}"] = _mover(explore(), control)
-    largest = views.explore_collectives()
-    largest.controls["nodes"].value = 8
-    found["explore_collectives: latency, with 64 ranks"] = _mover(largest, "latency")
-    for p, m in ((8, 32), (16, 64)):
-        for control in ("schedule", "mark", "v", "backward_weight", "transfer"):
-            explorer = views.explore_schedules()  # each its own: what one leaves behind may not fit another's values
-            explorer.controls["m"].value = m
-            explorer.controls["p"].value = p
-            found[f"explore_schedules: {control}, with p {p}, m {m}"] = _mover(explorer, control)
     ring = run(_all_reduce, 8, np.ones(1024))
     found["timeline: ring all-reduce of 8 ranks"] = lambda: png(views.timeline(ring))
     schedule = simulate(one_f_one_b(8, 32))
     found["timeline: 1F1B with p 8, m 32"] = lambda: png(views.timeline(schedule))
+    large = simulate(one_f_one_b(16, 64))
+    found[f"schedule: 1F1B with {LARGE}"] = lambda: png(views.schedule(large))
     return found
 
 

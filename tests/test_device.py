@@ -41,7 +41,6 @@ from parlab.sequence import (
     MEMORY_LEVELS,
     CheckpointedBlock,
     analyse_attention,
-    lab_attention,
     shard,
     split_by_attention,
     split_by_work,
@@ -53,7 +52,7 @@ from parlab.sequence import (
 from parlab.tensor import ParallelLlama
 from parlab.tensor.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 from parlab.train import Mesh, Trainer
-from parlab.views import attention_cuts, wrong_gradients
+from parlab.views import wrong_gradients
 from parlab.zero import LossScale
 from tests.device import DEVICE, ImplicitConversionError, each_array, guarded, launches, on_device
 from tests.libraries import CUPY, needs_gpu
@@ -227,10 +226,6 @@ def mixtral_step(move: Move) -> Any:
 
 
 def pictures(move: Move) -> Any:
-    lab = lab_attention()
-    lab = type(lab)(lab.words, lab.text, move(to_numpy(lab.weights)), lab.sentences)
-    equal = split_equal(len(lab.words), 100)
-    attention_cuts(lab, {"one": equal, "other": equal})
     x = move(np.ones(3))
     wrong_gradients({"x": x + 1}, {"x": x})
     return x

@@ -4,15 +4,10 @@ from parlab.views import display
 from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.all_reduce.sends import pieces_sent
-from parlab.views.attention.cuts import attention_cuts
-from parlab.views.attention.levels import memory_levels
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
-from parlab.views.attention.masks import explore_ring_masks, packed_ring, ring_masks, work_loads
-from parlab.views.attention.methods import attention_map, explore_long_sequences
-from parlab.views.attention.overlap import explore_ring_overlap, ring_overlap
+from parlab.views.attention.masks import packed_ring, ring_masks
 from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
 from parlab.views.attention.ring_lanes import compare_rings
-from parlab.views.attention.ring_seconds import explore_ring_seconds, ring_seconds
 from parlab.views.bugs.checks import explore_who_sees, who_sees
 from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
@@ -22,48 +17,30 @@ from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.balance import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, dropped, explore_copies
 from parlab.views.experts.layer import work_and_messages
-from parlab.views.experts.loads import explore_bias, load_over_steps
-from parlab.views.experts.rows import rows_between
 from parlab.views.experts.rows_way import rows_way
 from parlab.views.experts.seeds import load_of_seeds
 from parlab.views.experts.way import token_way
 from parlab.views.films import film
-from parlab.views.mesh.explore import explore_mesh, mesh
 from parlab.views.mesh.place import groups_on_mesh
-from parlab.views.mesh.scatter import all_meshes, explore_all_meshes
-from parlab.views.mesh.strategies import step_by_strategy
 from parlab.views.mesh.sums import film_of_sums
-from parlab.views.planning.assumptions import verdict_assumptions
-from parlab.views.planning.bills import bills
-from parlab.views.planning.explore import explore_plan, plan
 from parlab.views.planning.forgotten import forgotten
 from parlab.views.planning.layout import explore_layout, layout
 from parlab.views.planning.measured import predicted_and_measured
-from parlab.views.planning.neighbours import neighbours
 from parlab.views.planning.refuted import refuted
-from parlab.views.planning.searches import all_layouts, winners
-from parlab.views.planning.tensor_sizes import tensor_sizes
 from parlab.views.planning.two_runs import dial, explore_dial, two_runs
-from parlab.views.planning.verdict import explore_verdict, verdict, verdict_map, verdict_shares
-from parlab.views.schedules.bubbles import bubble_and_memory, explore_interleaving, interleaving, won_back
+from parlab.views.schedules.bubbles import won_back
 from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
-from parlab.views.schedules.explore import explore_schedules, pipeline, transfers
-from parlab.views.schedules.frontier import explore_frontier, frontier
-from parlab.views.schedules.held import bytes_held
-from parlab.views.schedules.lead import lead_of_a_v
-from parlab.views.schedules.placement import placements
+from parlab.views.schedules.frontier import frontier
 from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.schedules.steps import explore_steps, step_frontier
 from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.kept import kept_activations, kept_arrays
+from parlab.views.sharding.kept import kept_arrays
 from parlab.views.sharding.numbers import whole_or_partial
 from parlab.views.sharding.price import explore_tensor, tensor
-from parlab.views.timelines.carriers import carried_times
 from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
-from parlab.views.timelines.measured import explore_measured_times, measured_times
-from parlab.views.timelines.panels import bytes_in_and_out, compare_timelines, lanes_of, work_of
+from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.timelines.rounds import rounds
 from parlab.views.timelines.stall import explore_stall, stall_waits
 from parlab.views.timelines.timeline import timeline
@@ -71,10 +48,7 @@ from parlab.views.timelines.trace_back import trace_back
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict
 from parlab.views.widgets.in_browser import let_sliders_run_ranks as _let_sliders_run_ranks
-from parlab.views.zero_redundancy.model_state import explore_zero, zero
-from parlab.views.zero_redundancy.overlap import gather_overlap
 from parlab.views.zero_redundancy.price_tag import explore_price_tag, price_tag
-from parlab.views.zero_redundancy.step_memory import step_memory
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 
 _draw_by_own_rules(globals())

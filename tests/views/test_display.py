@@ -23,7 +23,7 @@ def shown():
 
 
 DONE = run(ring, 4, np.ones(64))
-LAST_LINES = {"run": DONE, "timeline": DONE.timeline, "figure": views.bytes_in_and_out({"ring": DONE})}
+LAST_LINES = {"run": DONE, "timeline": DONE.timeline, "figure": views.compare_timelines({"ring": DONE})}
 
 
 @pytest.mark.parametrize("name", LAST_LINES)
@@ -70,7 +70,7 @@ done
 """,
     "done.timeline",
     "views.timeline(done)",
-    'views.bytes_in_and_out({"all-reduce": done})',
+    'views.compare_timelines({"all-reduce": done})',
     "views.all_reduce_times(size=4)",
     """
 try:

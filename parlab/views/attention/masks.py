@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,16 +10,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from parlab.arguments import amount, checked, optional
+from parlab.arguments import checked, optional
 from parlab.nn.attention import CAUSAL
-from parlab.sequence import LAYOUTS, RingSchedule, Tile, positions, unmasked_pairs
+from parlab.sequence import RingSchedule, Tile, positions, unmasked_pairs
 from parlab.sequence.tiles import dealt, journeys
 from parlab.views.arguments import RULES, within
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_lanes, name_rows
 from parlab.views.drawing.marks import text_width
 from parlab.views.drawing.picture import Picture, panel, scale, sheet, write
-from parlab.views.widgets.explorer import Explorer, choice, steps
 
 MOST_TOKENS, MOST_RANKS = 1024, 16
 Rule = Callable[[int, int, int], tuple[slice, slice, bool]]  # of rank, source and length of a shard
@@ -42,7 +41,7 @@ BARS, TOP = 2.6, 1.1  # inches: of the load on the right, and above the tiles
 HALVES = "early", "late"  # of a zigzag shard
 LEFT = 0.9  # inches: of the ranks' names
 INSET = 2  # points: half of the gap between tiles
-SIDE, LINE, LANE = 4.6, 0.45, 0.24  # inches: the square of packed documents; of work loads, a name and a rank
+SIDE = 4.6  # inches: the square of packed documents
 MEAN = {"color": theme.INK, "linewidth": 1.2, "linestyle": (0, (4, 3)), "gid": "mean"}
 
 
@@ -81,21 +80,6 @@ def ring_masks(
     figure = sheet([headline, *rows], _height(size), headline)
     _draw_ring(figure, S, tiles, pairs, halves=layout == "zigzag")
     return figure
-
-
-def explore_ring_masks() -> Explorer:
-    """Sliders for `ring_masks`: the layout, the ranks, the tokens of each."""
-
-    def draw(layout: str, size: int, tokens: int, causal: bool) -> Picture:
-        return ring_masks(size * tokens, size, layout, causal=causal)
-
-    controls = {
-        "layout": choice("layout", LAYOUTS, "striped"),
-        "size": steps("ranks", range(2, 9), 4),
-        "tokens": steps("tokens a rank", (2, 4, 8, 16, 32), 8),
-        "causal": choice("mask", [("causal", True), ("none", False)], True),
-    }
-    return Explorer("explore_ring_masks", controls, draw)
 
 
 def _headline(pairs: list[int], S: int, layout: str, causal: bool) -> str:
@@ -269,45 +253,4 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
     for rank, row in enumerate(rows):
         top = 0.6 + SIDE * (rank + 0.5) / size
         write(figure, 0.9 + SIDE + 0.3, top, row.partition(": ")[2], theme.TEXT, va="baseline")
-    return figure
-
-
-def work_loads(loads: Mapping[str, Sequence[float]]) -> Picture:
-    """Draw the work of each rank, a panel for each way to divide it, on one scale. A dashed line is the mean.
-
-    Args:
-        loads: the work of each rank (`loads_of`), by the name of the way.
-
-    Raises:
-        ValueError: nothing to draw, different numbers of ranks, or work that is no number.
-
-    >>> work_loads({"equal": [10, 26, 42, 58], "head and tail": [34, 34, 34, 34]})
-    equal: the slowest rank has 1.71 × the mean: 10, 26, 42, 58
-    head and tail: the slowest rank has 1 × the mean: 34, 34, 34, 34
-    """
-    if not isinstance(loads, Mapping) or not all(isinstance(load, Sequence | np.ndarray) for load in loads.values()):
-        raise ValueError(f"loads={loads!r:.60}: must be {{name: the work of each rank}}")
-    sizes = {len(load) for load in loads.values()}
-    if len(sizes) != 1 or sizes == {0}:
-        raise ValueError(f"loads have {sorted(sizes)} ranks: give one way or more, all of the same number of ranks")
-    for name, load in loads.items():
-        for rank, work in enumerate(load):
-            amount(f"loads[{name!r}][{rank}]", work)
-        if not sum(load):
-            raise ValueError(f"loads[{name!r}]={load!r:.60}: must have some work")
-    (size,), most = sizes, max(max(load) for load in loads.values())
-    ratios = {name: max(load) * size / sum(load) for name, load in loads.items()}
-    said = {name: f"{name}: the slowest rank has {ratio:.3g} × the mean" for name, ratio in ratios.items()}
-    text = [f"{said[name]}: {', '.join(f'{x:g}' for x in load)}" for name, load in loads.items()]
-    (worst, high), (best, low) = (pick(ratios.items(), key=lambda item: item[1]) for pick in (max, min))
-    headline = f"The slowest rank: {worst} {high:.3g} × the mean, {best} {low:.3g} ×"
-    figure, top = sheet(text, 0.7 + len(loads) * (LINE + LANE * size), headline), 0.45
-    for name, load in loads.items():
-        write(figure, 0.15, top + LINE - 0.1, said[name], theme.TEXT, va="baseline")
-        axes = panel(figure, 0.9, top + LINE, theme.WIDTH - 1.25, LANE * size)
-        scale(axes.xaxis, ends=(0, 1.02 * most), ticks=())
-        name_lanes(axes, list(range(size)))
-        marks.bars(axes, "work", 0, load, theme.KINDS["compute"].color)
-        axes.axvline(sum(load) / size, **MEAN)
-        top += LINE + LANE * size
     return figure

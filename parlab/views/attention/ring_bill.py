@@ -12,15 +12,17 @@ from matplotlib.axes import Axes
 from parlab.arguments import checked, one_of
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, step_time, unmasked_pairs
 from parlab.views.arguments import among
-from parlab.views.attention.ring_seconds import FREE, ITEMSIZE, KV_HEADS, LAYERS, D, H, S
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of, name_rows
 from parlab.views.drawing.marks import Interval
 from parlab.views.drawing.picture import BOUND, Picture, panel, scale, sheet
 from parlab.views.widgets.explorer import Explorer, choice, steps
-from parlab.world import DGX_H100
+from parlab.world import DGX_H100, Link
 from parlab.world.cluster import picoseconds
 
+S, H, D, LAYERS, ITEMSIZE = 2**20, 32, 128, 32, 2  # the model of lesson 02's first screen, in bf16
+KV_HEADS = (32, 8, 4, 1)
+FREE = Link(0.0, 1e30)
 GPUS = (32, 64, 128, 256, 512, 1024)
 METHODS = {"ring": "one ring", "double ring": "double ring"}
 AFTER, BESIDE = MERGES = ("after", "beside")

@@ -15,10 +15,10 @@ from parlab.train import Mesh
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, note, panel, sheet, write
-from parlab.views.mesh.strategies import STRATEGIES
 from parlab.world import Comm, run
 
 NAMES = ("dp", "pp", "cp", "tp")
+COLORS = {"tp": "#A6761D", "cp": "#C51B7D", "pp": "#444444", "dp": "#1B4F9C"}  # of an axis
 MOST = 32  # ranks
 GROUPS = ("tp", "cp", "pp", "dp", "data")
 SPELLED = {"data": "dp × cp"}
@@ -69,13 +69,13 @@ def groups_on_mesh(rank: int, sizes: Mapping[str, int]) -> Picture:
     axes.set(xlim=(0, wide), ylim=(high, 0))
     between = min(BETWEEN, wide / (6 * dp))
     column = min(COLUMN, (wide - (dp - 1) * between) / (dp * tp))
-    colors = {other: STRATEGIES[name].color for name in NAMES for other in groups[name]} | {rank: theme.PAPER}
+    colors = {other: COLORS[name] for name in NAMES for other in groups[name]} | {rank: theme.PAPER}
     left, top = _places(full, column, between)
     for other in range(dp * pp * cp * tp):
         d, p, c, t = _digits(other, full)
         x, y, color = left[d, t], top[p, c], colors.get(other, OTHER)
         if other in groups["data"]:
-            _frame(axes, x, y, column, EDGE, STRATEGIES["dp"].color, "dashed")
+            _frame(axes, x, y, column, EDGE, COLORS["dp"], "dashed")
         marks.rectangles(axes, f"rank {other}", x, x + column - GAP, y, y + ROW - GAP, color)
         if other == rank:
             _frame(axes, x, y, column, 0, theme.INK, "solid")
@@ -90,7 +90,7 @@ def groups_on_mesh(rank: int, sizes: Mapping[str, int]) -> Picture:
     for (p, c), y in top.items():
         write(figure, LEFT - 0.12, TOP + y + (ROW - GAP) / 2, f"p {p}, c {c}", ha="right", va="center", **look)
     shared = [name for name in reversed(NAMES) if len(groups[name]) > 1]
-    legend_of(figure, [(STRATEGIES[name].color, f"{name}: {_listed(groups[name])}", "") for name in shared])
+    legend_of(figure, [(COLORS[name], f"{name}: {_listed(groups[name])}", "") for name in shared])
     note(figure, f"dashed: dp × cp, {_listed(groups['data'])}")
     return figure
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from textwrap import fill
-from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from parlab.arguments import checked, optional, positive
 from parlab.plan import Estimate, Layout
-from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import name_rows
-from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale, sheet
+from parlab.views.drawing.picture import BOUND, Picture, key, panel, scale
 from parlab.views.zero_redundancy.model_state import COLORS as STATE
 from parlab.world.units import format_bytes, format_time
 
@@ -33,54 +27,15 @@ TIME = {  # work is blue (but not the blue of weights), traffic violet, lost tim
     "optimizer": STATE["optimizer"],
 }
 MEMORY = {**STATE, "working": "#999933"}
-ROW, TOP, BOTTOM, LEFT, GAP = 0.36, 1.3, 0.55, 3.2, 0.45  # inches; LEFT: at most, of the names
+ROW, TOP, BOTTOM, GAP = 0.36, 1.3, 0.55, 0.45  # inches
 LETTER = 0.078  # inches, of the small text
 WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
 CLEAR = 0.86  # of the axis: beyond it stands the sum of a bill that is cut
-TINY = 2e-3  # seconds or GiB: on a smaller axis usual numbers would have too many zeros
 CUT = {"facecolor": theme.PAPER, "edgecolor": "none", "pad": 1.5}  # behind the sum of a bill that is cut
 ROOM = 1.2  # of the longest bill: with room for sums
 BESIDE = 0.75  # of the device's memory: a longer bill has its sum beyond the line
-SLIVER = 0.02  # of every bill: kinds that are smaller in all are drawn as one, the rest
 REST = "#C9B99A"
 SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
-
-
-@checked(RULES | {"longest": optional(positive)})
-def bills(
-    estimates: Estimate | Mapping[str, Estimate],
-    memory: float | None = None,
-    headline: str = "",
-    longest: float | None = None,
-) -> Picture:
-    """Draw a row for each layout: its seconds by kind, and its bytes by kind; each sum stands beside its bar.
-
-    Kinds that are less than 2 % of every bill are one part, the rest.
-
-    Args:
-        estimates: the estimate of one layout, or several by name; of single layouts, not of columns.
-        memory: bytes of a device, drawn as a line if they are finite.
-        headline: above the figure. Empty: the seconds and the bytes of the first layout.
-        longest: seconds at which a bill is cut, with its sum in words. None: no bill is cut.
-
-    Raises:
-        ValueError: no estimates of single layouts.
-
-    >>> from parlab.plan import LLAMA_8B, Layout, estimate
-    >>> from parlab.world import DGX_H100
-    >>> found = estimate(LLAMA_8B, DGX_H100, Layout(dp=4, tp=2, zero=3), batch=8, sequence=4096)
-    >>> bills(found).text_shown.splitlines()[0]
-    'dp 4 tp 2 ZeRO-3: 0.54 s, 27.7 GiB'
-    """
-    named = {short_name(estimates.layout): estimates} if isinstance(estimates, Estimate) else estimates
-    if not isinstance(named, Mapping) or not named or not all(isinstance(e, Estimate) for e in named.values()):
-        raise ValueError(f"estimates={estimates!r:.60}: must be an Estimate, or several by name")
-    name, first = next(iter(named.items()))
-    said = headline or f"{name}: {first.total_seconds:.2f} s, {format_bytes(first.total_bytes)}"
-    figure = sheet([said, bills_table(named)], TOP + ROW * len(named) + BOTTOM, said)
-    axes, _ = draw_bills(figure, named, memory, longest, sums=True)
-    name_waits(axes, with_rest([found.seconds for found in named.values()]))
-    return figure
 
 
 def short_name(layout: Layout) -> str:
@@ -101,23 +56,18 @@ def bills_table(named: Mapping[str, Estimate]) -> str:
         lines.append(f"{name}: {found.total_seconds:.3f} s, MFU {found.mfu:.1%}, {format_bytes(found.total_bytes)}")
         for kinds, total in ((found.seconds, found.total_seconds), (found.bytes, found.total_bytes)):
             shares = [f"{kind} {x / total:.1%}" for kind, x in kinds.items() if _seen(x, total)]
-            lines.append("  " + (", ".join(shares) or "nothing"))
+            lines.append("  " + ", ".join(shares))
     return "\n".join(lines)
 
 
 def _seen(part: float, total: float) -> bool:
-    """Whether a part of a bill is drawn and named. A bill of nothing has no parts."""
-    return total > 0 and part >= SEEN * total
+    """Whether a part of a bill is drawn and named."""
+    return part >= SEEN * total
 
 
-def with_rest(rows: list[dict[str, float]], shown: Collection[str] = ()) -> list[dict[str, float]]:
-    """The bills, with kinds summed as the rest: all but those that are `shown`; if none is named, the slivers.
-
-    Slivers are small in all bills. Fewer than two kinds are not summed.
-    """
-    small = [kind for kind in rows[0] if shown and kind not in shown]
-    if not shown:
-        small = [kind for kind in rows[0] if all(row[kind] < SLIVER * sum(row.values()) for row in rows)]
+def with_rest(rows: list[dict[str, float]], shown: Collection[str]) -> list[dict[str, float]]:
+    """The bills, with kinds summed as the rest: all but those that are `shown`. Fewer than two are not summed."""
+    small = [kind for kind in rows[0] if kind not in shown]
     if sum(any(_seen(row[kind], sum(row.values())) for row in rows) for kind in small) < 2:
         return rows
     kept = [{kind: x for kind, x in row.items() if kind not in small} for row in rows]
@@ -127,47 +77,39 @@ def with_rest(rows: list[dict[str, float]], shown: Collection[str] = ()) -> list
 def draw_bills(
     figure: Picture,
     named: Mapping[str, Estimate],
-    memory: float | None,
-    longest: float | None = None,
-    largest: float | None = None,
-    sums: bool = False,
-    shown: Collection[str] = (),
+    memory: float,
+    longest: float,
+    largest: float,
+    shown: Collection[str],
 ) -> tuple[Axes, Axes]:
     """Both bills, with their legends above them; those of more than `longest` seconds or `largest` GiB are cut.
 
-    Kinds that are not `shown` are one, the rest, if any is named.
-
-    With `sums` small kinds are one, and the sum of each bill stands beside its bar, or at the right of the device's
-    line if that is near.
+    Kinds that are not `shown` are one, the rest. The sum of each bill stands beside its bar, or at the right of the
+    device's line if that is near.
     """
-    letters = max(map(len, named))
-    side = min(LEFT, max(0.6, 0.25 + LETTER * letters))
+    side = 0.25 + LETTER * max(map(len, named))
     width = (theme.WIDTH - side - GAP - 0.25) / 2
     times = [found.seconds for found in named.values()]
     held = [{kind: x / 2**30 for kind, x in found.bytes.items()} for found in named.values()]
     drawn = []
-    for place, (rows, colors, unit, cut) in enumerate(
+    for place, (whole, kinds, unit, cut) in enumerate(
         ((times, TIME, "seconds a step", longest), (held, MEMORY, "GiB a device", largest))
     ):
-        if sums or shown:
-            rows, colors = with_rest(rows, shown), colors | {"rest": REST}
+        rows, colors = with_rest(whole, shown), kinds | {"rest": REST}
         left = side + place * (width + GAP)
         axes = panel(figure, left, TOP, width, ROW * len(named))
-        names = [fill(name, int(LEFT / LETTER)) for name in named] if not place else []
-        name_rows(axes, len(named), names, size=theme.SMALL)
-        limit = memory / 2**30 if memory and place and math.isfinite(memory) else 0
+        name_rows(axes, len(named), list(named) if not place else [], size=theme.SMALL)
+        limit = memory / 2**30 if place else 0
         totals = [sum(row.values()) for row in rows]
-        most = max(limit, *(min(total, cut or total) for total in totals))
-        room = ROOM if sums else 1.04
-        few: Any = {"ticks": MaxNLocator(4), "says": "{:g}".format} if most < TINY else {}
-        scale(axes.xaxis, unit, ends=(0, room * most or 1), size=theme.SMALL, **few)
+        most = max(limit, *(min(total, cut) for total in totals))
+        scale(axes.xaxis, unit, ends=(0, ROOM * most), size=theme.SMALL)
         drawn_kinds = [kind for kind in colors if any(_seen(row.get(kind, 0), sum(row.values())) for row in rows)]
         marks.stacked(axes, {kind: [row[kind] for row in rows] for kind in drawn_kinds}, colors)
         for row, total in enumerate(totals):
-            if cut and total > cut:
+            if total > cut:
                 words = f"{total:.1f} s ▸" if not place else f"{total:.0f} GiB ▸"
-                marks.word(axes, (room - 0.01) * most, row, words, ha="right", gid="cut", bbox=CUT)
-            elif sums and total:
+                marks.word(axes, (ROOM - 0.01) * most, row, words, ha="right", gid="cut", bbox=CUT)
+            else:
                 words = format_time(total * 10**12) if not place else format_bytes(total * 2**30)
                 end = limit if BESIDE * limit < total <= limit else total
                 marks.word(axes, end + 0.015 * most, row, words, gid="sum")

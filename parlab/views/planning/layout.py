@@ -84,7 +84,7 @@ def layout(
 
 def _draw(figure: Picture, named: dict[str, Estimate]) -> tuple[Axes, Axes]:
     """Both bills on axes that stay as they are; the line of the usable memory has its name above it."""
-    time, held = draw_bills(figure, named, MEMORY, LONGEST, LARGEST, sums=True, shown=SHOWN)
+    time, held = draw_bills(figure, named, MEMORY, LONGEST, LARGEST, SHOWN)
     time.set_xlim(0, ROOM * LONGEST)
     held.set_xlim(0, ROOM * LARGEST)
     left, right = held.get_position().intervalx

@@ -14,11 +14,8 @@ from parlab import pipeline
 from parlab.arguments import whole
 from parlab.pipeline import Costs, Schedule, ScheduleTimeline, lower_bound, simulate
 from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.picture import Picture, line_legend, note, panel, scale, sheet, write
-from parlab.views.schedules.panels import BOTTOM, draw_panels, legend_entries, panel_height
 from parlab.views.schedules.placement import PLACEMENTS, placement_of
-from parlab.views.widgets.explorer import Explorer, choice, steps
 
 KNOWN: dict[str, Callable[[int, int], Schedule]] = {
     "1F1B": pipeline.one_f_one_b,
@@ -33,11 +30,8 @@ KNOWN: dict[str, Callable[[int, int], Schedule]] = {
     "DualPipeV": pipeline.dualpipe_v,
 }
 SEARCHED = {"straight": "straight, by search", "V": "V, by search"}
-HEURISTIC = {"straight": "straight, heuristic", "V": "V, heuristic"}  # without the search behind it
 HEIGHT, LEFT, TOP, ACROSS, DOWN = 4.7, 0.9, 0.8, 5.6, 3.25  # inches
 LIST, ROW = 6.85, 0.265  # inches: where the list of schedules begins, and a row of it
-RATIOS = {"1 : 1 : 1": (1, 1, 1), "1 : 1 : ½": (1, 1, 0.5), "1 : 1.5 : ½": (1, 1.5, 0.5), "1 : 1 : 1.5": (1, 1, 1.5)}
-MEMORY = {"p / 2": 0.5, "p": 1, "3 p / 2": 1.5, "2 p": 2}  # activations a rank
 YOURS = "yours"
 FEW = 6  # points that have their names beside them
 LETTER = 0.02  # of the width of the axes, in the number of a point
@@ -205,12 +199,12 @@ def _made(name: str, p: int, m: int) -> Schedule | None:
 
 
 @lru_cache(maxsize=512)
-def searched(placement: str, p: int, m: int, costs: Costs, limit: int, tries: int | None = None) -> Point:
+def searched(placement: str, p: int, m: int, costs: Costs, limit: int) -> Point:
     """The best that a search finds within `limit` activations of a whole rank's layers."""
     if placement == "straight":
-        schedule = pipeline.zb_auto(p, m, costs, limit, tries=tries, metric="makespan")
+        schedule = pipeline.zb_auto(p, m, costs, limit, metric="makespan")
     else:
-        schedule = pipeline.v_controlled(p, m, of_chunk(costs, 2), 2 * limit, tries=tries)
+        schedule = pipeline.v_controlled(p, m, of_chunk(costs, 2), 2 * limit)
     return point(SEARCHED[placement], schedule, costs, limit)
 
 
@@ -343,43 +337,3 @@ def _fill(axes: Axes, limits: Sequence[float], least: Sequence[Any], best: Mappi
     low = [least[limits.index(limit)] for limit in whole_limits]
     high = [best[limit] for limit in whole_limits]
     axes.fill_between(whole_limits, low, high, step="post", color=UNKNOWN, linewidth=0, gid="unknown")
-
-
-def chosen_on_the_frontier(schedule: str, p: int, m: int, ratio: str, transfer: float, memory: str) -> Picture:
-    """Draw the frontier and, below it, one schedule; what `explore_frontier` shows."""
-    costs, limit = Costs(*RATIOS[ratio], transfer), max(1, int(MEMORY[memory] * p))
-    found = [
-        searched(placement, p, m, costs, limit, tries=0)._replace(name=name) for placement, name in HEURISTIC.items()
-    ]
-    points = [*known(p, m, costs), *found]
-    one = next((one for one in points if one.name == schedule), None)
-    fits = [other for other in points if other.kept <= limit]
-    best = min(fits, key=lambda other: other.timeline.makespan)
-    room = "1 activation" if limit == 1 else f"{limit} activations"
-    said = f"of these {best.name} is shortest within {room}: {best.timeline.makespan:g}"
-    if one is None:
-        headline = f"{schedule} does not exist for p = {p}, m = {m}; {said}"
-    else:
-        misfit = f" keeps {one.kept:g}, which does not fit" if one.kept > limit else f" takes {one.timeline.makespan:g}"
-        headline = f"{schedule}{misfit}; {said}" if one is not best else f"{said[0].upper()}{said[1:]}"
-    shown = one or best
-    below = panel_height(p, memory=False) + 0.75
-    figure = sheet([headline, *table(points)], HEIGHT + below + BOTTOM - 0.5, headline)
-    axes = draw(figure, points, p, m, costs, star=shown.name)
-    axes.axvspan(limit, 3 * p, color=theme.GRID, alpha=0.5, linewidth=0)
-    legend_of(figure, legend_entries([shown.timeline.schedule]), below=HEIGHT + 0.25)
-    draw_panels(figure, HEIGHT + 0.4, shown.timeline, 0)
-    return figure
-
-
-def explore_frontier() -> Explorer:
-    """Sliders for the frontier: schedule, p, m, F : I : W, the time of a transfer, and the memory of a rank."""
-    controls = {
-        "schedule": choice("schedule", (*KNOWN, *HEURISTIC.values()), "ZB-V"),
-        "p": steps("ranks p", (2, 4, 6, 8), 4),
-        "m": steps("microbatches m", (4, 8, 16, 24), 8),
-        "ratio": steps("F : I : W", RATIOS, "1 : 1 : 1"),
-        "transfer": steps("transfer", (0, 0.125, 0.25, 0.5, 0.75, 1), 0),
-        "memory": steps("memory of a rank", MEMORY, "p"),
-    }
-    return Explorer("explore_frontier", controls, chosen_on_the_frontier)

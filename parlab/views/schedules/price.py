@@ -18,7 +18,6 @@ from parlab.pipeline import (
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import LEFT, lanes_at, legend_of, name_rows
 from parlab.views.drawing.picture import Picture, panel, sheet, short_bytes, write
-from parlab.views.schedules.bubbles import CURVES
 from parlab.views.schedules.panels import LINE, TOP, bars_of_all, draw_bars, lanes_height, legend_entries, peaks
 from parlab.views.schedules.schedule import check_kept
 from parlab.views.widgets.explorer import Explorer, steps
@@ -28,7 +27,7 @@ Bytes = Mapping[int, KeptBytes]
 PART, RIGHT = 0.62, 0.35  # of a schedule's usual height; inches at the right of the lanes
 GAP, CLOCK, ROW, WIDE = 0.16, 0.62, 0.3, 1.75  # inches: between the lanes, below them, a row of bars, the longest bar
 COLUMNS = ("units idle on each rank", "kept on the fullest rank", "messages")
-COLORS = [CURVES[name].color for name in ("1F1B", "interleaved 1F1B, 2 chunks", "ZB-H1")]
+COLORS = ["#0072B2", "#D55E00", "#009E73"]  # of 1F1B, its interleaving and ZB-H1
 FRACTIONS = {0.25: "1/4 F", 0.5: "1/2 F", 0.75: "3/4 F", 1: "F", 0: "0", 0.125: "1/8 F", 0.03125: "1/32 F"}
 
 

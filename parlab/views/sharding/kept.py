@@ -1,24 +1,21 @@
-"""The bytes that a rank keeps of a block for its backward: by the number of ranks t, and array by array."""
+"""The arrays that a rank keeps of a block for its backward, without sequence parallelism and with it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
 from parlab.arguments import checked
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import llama_kept_by_place
-from parlab.views.arguments import RULES, mapping
+from parlab.views.arguments import RULES
 from parlab.views.drawing import marks, theme
 from parlab.views.drawing.lanes import legend_of
 from parlab.views.drawing.marks import Interval
-from parlab.views.drawing.picture import Picture, curve, line_legend, note, panel, plot, scale, sheet
+from parlab.views.drawing.picture import Picture, note, panel, sheet
 from parlab.world.units import SIZES, format_bytes
 
-KEPT = ("#332288", "#AA4499", "#44AA99", "#999933", "#882255")  # unlike ranks'. Source: Tol, "Colour schemes" (2021)
 WHOLE = "#BBBBBB"  # as in the film of the MLP
 GROUPS = {  # the arrays between two operators; the statistics of norms and attention are too small to see
     "x, norm(x)": ("attention_norm.x", "attention.x"),
@@ -32,46 +29,6 @@ OPERATORS = (
 )  # without sequence parallelism, and with it
 ROW_TOPS, TALL = (1.4, 3.1), 0.9  # inches: from the top to the arrays of each row; the height of all tokens
 ARRAYS_WIDE, SIDE, GAP, THINNEST = 4.7, 0.2, 0.09, 0.03  # inches
-Bytes = Mapping[str, Mapping[int, int]]  # way of keeping: t: bytes
-
-
-def bytes_by_ranks(name: str, value: Any) -> None:
-    """The rule of bytes by way of keeping and number of ranks."""
-    mapping(name, value)
-    for way, at in value.items():
-        mapping(f"{name}[{way!r}]", at)
-
-
-@checked(RULES | {"counted": bytes_by_ranks, "formula": bytes_by_ranks})
-def kept_activations(counted: Bytes, formula: Bytes, *, headline: str | None = None) -> Picture:
-    """Draw the bytes that a rank keeps of one block: closed forms as lines, counted bytes as dots.
-
-    Args:
-        counted: `{way: {t: bytes}}`, such as `{"tensor parallel": {1: 8192, 2: 5120}}`.
-        formula: the same from the closed form.
-        headline: above the figure. None: whether the two agree.
-
-    Raises:
-        ValueError: the two have different ways or numbers of ranks, or none.
-    """
-    if not counted or {way: set(at) for way, at in counted.items()} != {way: set(at) for way, at in formula.items()}:
-        raise ValueError("counted and formula must have the same ways of keeping and the same t, at least one")
-    sizes = sorted({t for at in counted.values() for t in at})
-    equal = all(counted[way][t] == formula[way][t] for way in counted for t in counted[way])
-    verdict = f"Kept by one rank of one block: {'counted = closed form everywhere' if equal else 'NOT the closed form'}"
-    width = max(map(len, counted))
-    lines = [verdict, f"{'':<{width}}" + "".join(f"{f't = {t}':>12}" for t in sizes)]
-    lines += [f"{way:<{width}}" + "".join(f"{at[t]:>12}" for t in sizes) for way, at in counted.items()]
-    figure, axes = plot(lines, 4.2, headline or verdict, left=1.0, top=1.0)
-    scale(axes.xaxis, log=2, ticks=sizes, says="t = {:g}".format)
-    scale(axes.yaxis, log=2, says=format_bytes, grid=True)
-    styles = dict(zip(formula, map(curve, cycle(KEPT), cycle(theme.DASHES)), strict=False))
-    for way, style in styles.items():
-        axes.plot(list(formula[way]), list(formula[way].values()), gid=f"formula {way}", **style)
-        axes.plot(list(counted[way]), list(counted[way].values()), "o", color=style["color"], gid=f"counted {way}")
-    dots = {"color": theme.INK, "marker": "o", "linestyle": "none"}
-    line_legend(figure, [*styles.items(), ("counted; lines: closed form", dots)])
-    return figure
 
 
 @checked(RULES)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import Film, box, letter, outline, shifted, word
 from parlab.views.drawing.lanes import timelines_of
-from parlab.views.timelines.measured import BY_HAND, WALL_CLOCK, from_first_computation, idle_parts
 from parlab.world import Run, Timeline
+from parlab.world.timeline import Span, Transfer, columns_of
 from parlab.world.units import format_bytes
 
 MOST_CLOCKS, MOST_STOPS, MOST_MESSAGES = 3, 7, 2  # messages: in each direction
 PANEL, HEAD, BOX = 96, 24, (128, 56)  # heights of a clock's panel and of its name; a rank's box
 BOXES, WAY = (14, 498), (150, 490)  # the left edges of the two ranks, and the way between them
 MESSAGE, SLOT = (74, 20), 78  # a message, and its place at the end of the way
+WALL_CLOCK, BY_HAND = "the wall clock", "message"  # the name of a real clock, and of a message of no collective
 
 
 class Carried(NamedTuple):
@@ -139,3 +140,40 @@ def _state(messages: list[Carried], start: int, end: int) -> str:
     if any(m.posted < end <= m.start for m in messages):
         return "lies there"
     return "half is there" if any(m.end <= start for m in messages) else "nothing posted"
+
+
+def from_first_computation(shown: Timeline) -> Timeline:
+    """`shown` from the moment on when a rank first computes. What ended before is left out."""
+    first = min((span.start for span in shown.computes), default=0)
+    computes = [(s.rank, s.start - first, s.end - first, s.name) for s in shown.computes if s.end > first]
+    transfers = [
+        (*t[:3], max(0, t.ready - first), max(0, t.start - first), t.end - first, t.name, t.label)
+        for t in shown.transfers
+        if t.end > first
+    ]
+    waits = [
+        (w.rank, max(0, w.start - first), w.end - first, w.peer, w.name, max(0, w.came - first))
+        for w in shown.waits
+        if w.end > first
+    ]
+    return Timeline(
+        shown.size,
+        shown.makespan - first,
+        computes=columns_of(computes, 4),
+        transfers=columns_of(transfers, 8),
+        waits=columns_of(waits, 6),
+        unit=shown.unit,
+        cluster=shown.cluster,
+    )
+
+
+def idle_parts(message: Transfer, busy: Iterable[Span]) -> list[tuple[int, int]]:
+    """The parts of the message's time that none of the spans `busy` covers."""
+    found, start = [], message.start
+    for span in sorted(busy, key=lambda span: span.start):
+        if start < span.start:
+            found.append((start, min(span.start, message.end)))
+        start = max(start, span.end)
+        if start >= message.end:
+            return found
+    return [*found, (start, message.end)]

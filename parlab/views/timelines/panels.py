@@ -1,4 +1,4 @@
-"""Several runs in panels: on one clock, all ranks or one of them, computing above communicating; or by their bytes."""
+"""Several runs in panels on one clock: all ranks, or one of them with computing above communicating."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MultipleLocator
 
 from parlab.arguments import checked_rank
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import lanes_at, legend, legend_of, name_rows, ring_around, time_axis, timelines_of
-from parlab.views.drawing.marks import text_width
-from parlab.views.drawing.picture import Picture, panel, percent, scale, sheet, write
+from parlab.views.drawing.lanes import lanes_at, legend, name_rows, ring_around, time_axis, timelines_of
+from parlab.views.drawing.picture import Picture, panel, percent, sheet, write
 from parlab.views.timelines.timeline import ENDS, SHORT, WHOLE, draw_computes, draw_waits, fused, time_spent
 from parlab.world import Run, Span, Timeline, Transfer
-from parlab.world.units import format_bytes
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
-PORTS, MOST_BESIDE = 4.0, 3  # inches of a picture of bytes, and panels beside each other
 LEFT, RIGHT, LANE = 1.2, 0.35, 0.4  # inches beside one rank's three lanes, and of each
-ROW = 0.4  # inches of a run's only lane
 
 
 def compare_timelines(
@@ -135,41 +129,6 @@ def lanes_of(
     return figure
 
 
-def work_of(runs: Mapping[str, Run | Timeline], rank: int = 0, *, headline: str | None = None) -> Picture:
-    """Draw one rank's work and waits in several runs, a lane for each run, on one clock. The time of the whole run
-    stands at the end of its lane.
-
-    Args:
-        runs: what `run` returned, or timelines, each under the name that stands beside its lane.
-        rank: whose work.
-        headline: what stands above; None: how many.
-
-    Raises:
-        ValueError: something else, clocks of different units, or a rank that is not there.
-    """
-    shown = timelines_of(runs, one_clock=True)
-    rank = min(checked_rank(rank, "rank", one.size) for one in shown.values())
-    takes = {name: one.format(one.makespan) for name, one in shown.items()}
-    headline = headline or f"Rank {rank} in {len(shown)} run{'s' * (len(shown) > 1)} on one clock"
-    lines = [headline]
-    for name, one in shown.items():
-        works = sum(span.end - span.start for span in one.computes if span.rank == rank)
-        lines.append(f"{name:<{max(map(len, shown))}} {takes[name]:>8}, rank {rank} works for {one.format(works)}")
-    first, end = next(iter(shown.values())), max(one.makespan for one in shown.values()) or 1
-    beside = shown, takes.values()  # the lanes, on the left and on the right
-    names, times = (max(text_width(text, theme.TEXT) for text in texts) / 72 + 0.3 for texts in beside)
-    figure = sheet(lines, TOP + 0.25 + ROW * len(shown) + BOTTOM, headline)
-    axes = panel(figure, names, TOP + 0.25, theme.WIDTH - names - times, ROW * len(shown))
-    time_axis(axes, first, end)
-    name_rows(axes, len(shown), list(shown))
-    kinds = []
-    for lane, (name, one) in enumerate(shown.items()):
-        kinds += draw_computes(axes, one, {rank: lane}, WHOLE) + draw_waits(axes, one, {rank: lane}, WHOLE, words=False)
-        marks.word(axes, one.makespan, lane, f" {takes[name]}", ha="left", va="center")
-    legend(figure, kinds)
-    return figure
-
-
 def _draw(axes: Axes, shown: Timeline, rank: int, exchanges: Mapping[str, str]) -> list[str]:
     """The lanes, and the kinds that are drawn in them."""
     rows = ["computes", *(["travels"] if exchanges else []), "sends", "receives"]
@@ -234,62 +193,3 @@ def _hidden(shown: Timeline, rank: int) -> tuple[int, int]:
 def _busy(spans: Iterable[Any]) -> list[Any]:
     """When there is one of the spans or more."""
     return fused((marks.Interval(span.start, span.end) for span in spans), lambda last, span: span.start <= last.end)
-
-
-def bytes_in_and_out(runs: Mapping[str, Run | Timeline]) -> Picture:
-    """Draw the bytes that each rank sent, and beside them those that it received; a panel a run, on one scale.
-
-    Args:
-        runs: what `run` returned, or timelines, each under the name that stands above it; 1 to 3 of them.
-
-    Raises:
-        ValueError: fewer, more, or something else.
-    """
-    shown = timelines_of(runs, MOST_BESIDE)
-    counted = {
-        name: (_received(one), [one.bytes_sent(rank) for rank in range(one.size)]) for name, one in shown.items()
-    }
-    highest = max(1, *(max(map(max, both)) for both in counted.values()))
-    most = {name: format_bytes(max(map(max, both))) for name, both in counted.items()}
-    total = {name: format_bytes(sum(sent)) for name, (_, sent) in counted.items()}
-    findings = [f"{name}: {total[name]} in all, at most {most[name]} through one port" for name in shown]
-    first, *others = shown
-    headline = f"{first}: at most {most[first]} through one port"
-    if others:
-        totals = list(total.values())
-        sent = ", ".join(totals if len(set(totals)) > 1 else totals[:1])
-        ports = ", ".join(f"{nbytes} ({name})" for name, nbytes in most.items())
-        headline = f"{sent} in all; through the busiest port {ports}"
-    width = max(map(len, shown))
-    lines = [f"{'':<{width}} rank {'in':>12} {'out':>12}"]
-    for name, both in counted.items():
-        lines += [f"{name:<{width}} {rank:>4} {a:>12} {b:>12}" for rank, (a, b) in enumerate(zip(*both, strict=True))]
-    figure = sheet([*findings, *lines], PORTS, headline)
-    wide = (theme.WIDTH - 1.1 - 0.35) / len(shown)
-    for number, (name, both) in enumerate(counted.items()):
-        axes = panel(figure, 1.1 + number * wide, 1.15, wide - 0.25, PORTS - 1.75)
-        ranks = np.arange(shown[name].size)
-        scale(axes.xaxis, "rank", ends=(-0.6, len(ranks) - 0.4), ticks=ranks[:: -(-len(ranks) // 16)])
-        scale(axes.yaxis, ends=(0, 1.05 * highest), ticks=_ticks(highest), says=format_bytes, words=number == 0)
-        for kind, left, values in (("receive", ranks - 0.4, both[0]), ("send", ranks, both[1])):
-            marks.rectangles(axes, f"{kind} {name}", left, left + 0.4, 0, values, theme.KINDS[kind].color)
-        axes.set_title(f"{name}: at most {most[name]}", size=theme.TEXT, color=theme.INK, loc="left", pad=8)
-    said = {"receive": "in: received", "send": "out: sent"}
-    legend_of(figure, [theme.KINDS[kind]._replace(name=name) for kind, name in said.items()])
-    return figure
-
-
-def _received(shown: Timeline) -> list[int]:
-    received = [0] * shown.size
-    for transfer in shown.transfers:
-        if transfer.src != transfer.dst:
-            received[transfer.dst] += transfer.nbytes
-    return received
-
-
-def _ticks(highest: int) -> MultipleLocator:
-    """At most 7, whole in powers of 1024."""
-    apart: int = 2 ** max(0, round(highest / 5).bit_length() - 1)
-    while highest / apart > 7:
-        apart *= 2
-    return MultipleLocator(apart)

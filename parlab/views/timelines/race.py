@@ -11,8 +11,7 @@ from parlab.arguments import flag
 from parlab.views.drawing import theme
 from parlab.views.drawing.film import WIDTH, Film, box, outline, shifted, word
 from parlab.views.drawing.lanes import timelines_of
-from parlab.views.timelines.carried_film import carried_film
-from parlab.views.timelines.measured import from_first_computation
+from parlab.views.timelines.carried_film import carried_film, from_first_computation
 from parlab.views.timelines.timeline import ACTION, kind_of
 from parlab.world import Run, Timeline
 

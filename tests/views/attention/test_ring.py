@@ -15,11 +15,6 @@ FIGURES = {
         for layout in LAYOUTS
     },
     "masks of 1024 tokens": lambda: views.ring_masks(1024, 16, "zigzag"),
-    **{
-        f"overlap of {size}, {gb} GB/s": (lambda size=size, gb=gb: views.ring_overlap(size, bandwidth=gb * 1e9))
-        for size in (2, 4, 8)
-        for gb in (10, 50, 200)
-    },
     **{f"three runs of {size}": (lambda size=size: views.compare_timelines(rings(size))) for size in SIZES},
     "one run of 33": lambda: views.compare_timelines({"long name " * 3: run(lambda comm: comm.barrier(), 33)}),
     "no time": lambda: views.compare_timelines({"nothing": run(lambda comm: None, 2)}),
@@ -33,7 +28,7 @@ def test_all_text_is_on_the_canvas_large_enough_and_free_of_other_text(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["zigzag masks of 4", "overlap of 4, 50 GB/s", "three runs of 8"],
+    ["zigzag masks of 4", "three runs of 8"],
 )
 def test_drawn_twice_gives_the_same_pixels(name):
     assert png(FIGURES[name]()) == png(FIGURES[name]())
@@ -51,9 +46,6 @@ REFUSED = [
     (lambda: views.ring_masks(32, 4, "spiral"), "layout='spiral'", "contiguous, zigzag, striped"),
     (lambda: views.ring_masks(4.0, 4), "S=4.0", "whole number"),
     (lambda: views.ring_masks(4, True), "size=True", "whole number"),
-    (lambda: views.ring_overlap(0), "size=0", "2 to 16"),
-    (lambda: views.ring_overlap(kv_heads=3), "kv_heads=3", "1, 2 or 4"),
-    (lambda: views.ring_overlap(bandwidth=0), "bandwidth=0", "greater than 0"),
     (lambda: views.compare_timelines({}), "runs={}", "at least one"),
     (lambda: views.compare_timelines([3]), "runs=[3]", "{name: run}"),
     (lambda: views.compare_timelines({"one": 3}), "runs['one']=3", "what run() or simulate() returned"),

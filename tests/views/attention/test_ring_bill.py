@@ -4,8 +4,7 @@ import pytest
 
 from parlab import views
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, unmasked_pairs
-from parlab.views.attention.ring_bill import GPUS, LAYERS, METHODS
-from parlab.views.attention.ring_seconds import KV_HEADS
+from parlab.views.attention.ring_bill import GPUS, KV_HEADS, LAYERS, METHODS
 from parlab.world import DGX_H100
 from tests.views.drawn import boxes, check_refused, title
 

@@ -26,7 +26,7 @@ FIGURES = {
         for size in (1, 2, 8, 64)
         for name, draw in (
             ("timeline", views.timeline),
-            ("bytes", lambda done: views.bytes_in_and_out({"ring": done})),
+            ("panel", lambda done: views.compare_timelines({"ring": done})),
         )
     },
     **{

@@ -26,7 +26,7 @@ threading.Timer = lambda seconds, say: timer(0, say)
 from parlab import run, views
 from parlab.views.drawing.picture import pixels
 done = run(lambda comm: comm.barrier(), 2)
-drawn = [views.timeline(done), views.interleaving(), views.two_ranks(), views.explore_two_ranks().figure]
+drawn = [views.timeline(done), views.bubble_prices(), views.two_ranks(), views.explore_two_ranks().figure]
 print(json.dumps([hashlib.sha256(pixels(picture).tobytes()).hexdigest() for picture in drawn]))
 """
 

@@ -13,8 +13,7 @@ from parlab.experts import dropped_share
 from parlab.nn.routing import capacity_of
 from parlab.views.drawing import theme
 from parlab.views.experts import seeds
-from parlab.views.experts.balance import RATES as SLIDER_RATES
-from parlab.views.experts.loads import RATES, SEEDS, fullest_over_steps, stored
+from parlab.views.experts.balance import RATES
 from tests.views.drawn import check_text
 from tests.views.filmed import check_film, marks
 
@@ -102,23 +101,8 @@ def test_a_rank_that_answers_shows_its_own_number_beside_those_of_its_experts():
     assert float(answer[1]) + float(answer[2]) < float(number[1]) - 8  # half a number of two digits
 
 
-def test_rows_between_ranks_add_up_experts_and_name_the_fullest_rank():
-    even, skewed = [[1, 1, 1, 1], [1, 1, 1, 1]], [[2, 1, 1, 0], [4, 0, 0, 0]]
-    said = str(views.rows_between({"even": even, "skewed": skewed}))
-    assert said.splitlines() == [
-        "The fullest rank has 1.00 times the mean in even, 1.75 times in skewed",
-        "even: rank 0 gets 4, rank 1 gets 4",
-        "skewed: rank 0 gets 7, rank 1 gets 1",
-    ]
-
-
 def words(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-def test_each_cell_of_the_matrix_shows_its_rows():
-    figure = views.rows_between({"one": [[3, 4], [5, 6]]})
-    assert {"3", "4", "5", "6", "from 0", "from 1"} <= set(words(figure)) or "3" in str(words(figure))
 
 
 def test_copies_are_7_and_4_63_and_3_5_and_a_token_with_one_expert_reaches_one_node():
@@ -186,10 +170,6 @@ def test_gates_stay_at_home_with_a_copy_an_expert_and_travel_where_a_node_adds_u
     assert "each node adds up its ranks' answers, times their gates" in views.token_way(EIGHT).story
 
 
-def test_the_text_of_rows_between_ranks_says_the_headline_that_is_drawn():
-    assert str(views.rows_between({"one": [[1, 1], [1, 1]]}, headline="All alike")).startswith("All alike\none: rank 0")
-
-
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
@@ -199,10 +179,6 @@ def test_the_text_of_rows_between_ranks_says_the_headline_that_is_drawn():
         (lambda: views.token_way([1], nodes=9), "nodes=9: must be a whole number from 1 to 8"),
         (lambda: views.token_way([1], 10), "num_experts=10: does not divide among 64 ranks"),
         (lambda: views.token_way([1], copy="rank"), "copy='rank': use one of expert, node"),
-        (lambda: views.rows_between({}), "tables={}: must have one value or more, by name"),
-        (lambda: views.rows_between({"a": np.ones((2, 3), int)}), "tables['a'] has shape (2, 3): [P][N] is needed"),
-        (lambda: views.rows_between({n: [[1]] for n in "abcde"}), "tables: has 5, and 4 are the most"),
-        (lambda: views.rows_between({"a": [[0, 0], [0, 0]]}), "tables['a']: no rank sends a row"),
         (lambda: views.rows_way([[[0]]], 1), "chosen has shape (1, 1, 1): [P][T][k] whole numbers are needed"),
         (lambda: views.rows_way([[[0]], [[0], [1]]], 2), "chosen: each rank needs [T, k]"),
         (lambda: views.rows_way([[[0.5]], [[0]]], 2), "chosen has shape (2, 1, 1): [P][T][k] whole numbers"),
@@ -225,17 +201,6 @@ def test_the_text_of_rows_between_ranks_says_the_headline_that_is_drawn():
 def test_bad_input_is_refused_by_name(draw, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         draw()
-
-
-def test_a_bar_is_higher_the_more_rows_its_rank_gets_and_its_number_stands_below():
-    figure = views.rows_between({"one": [[6, 1], [5, 2]]})
-    check_text(figure)
-    bars = next(axes for axes in figure.axes if any(mark.get_gid() == "load one" for mark in axes.collections))
-    low, high = bars.get_ylim()
-    assert low == 0
-    assert high == 11
-    assert [text.get_text() for text in bars.texts] == ["11", "3"]
-    assert all(text.get_position()[1] < 0 for text in bars.texts)
 
 
 WANTED = [[[0, 3], [1, 0]], [[2, 1], [0, 1]]]  # 2 ranks of 2 tokens and 2 experts, k = 2
@@ -422,56 +387,6 @@ def test_what_flies_there_flies_back_and_lands_where_it_left():
     assert there == back
 
 
-def test_a_stored_load_is_that_of_a_training_that_runs_now():
-    for rate in (0.0, 0.05):
-        assert stored()[rate][2] == pytest.approx(fullest_over_steps(2, rate), abs=0.002)
-    assert stored()[0.0][2][60] == pytest.approx(2.12, abs=0.005)
-    assert stored()[0.05][2][60] == pytest.approx(1.16, abs=0.005)
-
-
-def last_ten(rate):
-    return [float(np.mean(stored()[rate][seed][-10:])) for seed in SEEDS]
-
-
-def test_of_the_stored_rates_005_holds_the_fullest_rank_lowest_and_020_overshoots():
-    means = {rate: np.mean(last_ten(rate)) for rate in RATES}
-    assert {rate: round(float(mean), 2) for rate, mean in means.items()} == {
-        0.0: 1.6,
-        0.002: 1.62,
-        0.01: 1.58,
-        0.05: 1.18,
-        0.2: 1.25,
-    }
-    assert min(means, key=means.get) == 0.05
-    assert max(last_ten(0.05)) < 1.25
-    assert max(last_ten(0.2)) > 1.3
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_the_words_of_each_rate_are_on_the_canvas_and_say_its_five_seeds(rate):
-    figure = views.load_over_steps(rate)
-    check_text(figure)
-    assert str(figure).count("seed ") == 5
-
-
-def test_a_rate_that_is_not_stored_is_refused_and_the_slider_says_its_rate():
-    with pytest.raises(ValueError, match=r"rate=0\.1: stored are 0, 0\.002, 0\.01, 0\.05, 0\.2"):
-        views.load_over_steps(0.1)
-    explorer = views.explore_bias()
-    explorer.controls["rate"].value = 0.2
-    assert "γ = 0.2" in repr(explorer)
-
-
-def test_ten_steps_with_a_bias_leave_both_unfair_seeds_above_their_start_or_at_it_and_sixty_do_not():
-    """Two biases are apart by 2 · 10 · 0.05 = 1 then, and scores by more: in lesson 10 it is 2.22."""
-    guided, plain = stored()[0.05], stored()[0.0]
-    assert [round(guided[2][step], 2) for step in (0, 10, 30, 60)] == [1.77, 2.22, 1.27, 1.16]
-    assert [round(plain[2][step], 2) for step in (10, 30, 60)] == [2.42, 2.22, 2.12]
-    assert all(
-        guided[seed][10] > 0.99 * guided[seed][0] and guided[seed][60] < 0.75 * guided[seed][0] for seed in (2, 5)
-    )
-
-
 def film_of_lesson_10():
     """Its router and its tokens."""
     draw = np.random.default_rng(3)
@@ -509,9 +424,9 @@ def test_the_slider_runs_the_function_that_it_was_given():
         return labs.balanced(scores, bias, k, gamma)
 
     explorer = views.explore_balance(rule, film_of_lesson_10())
-    for gamma in SLIDER_RATES:
+    for gamma in RATES:
         explorer.controls["gamma"].value = gamma
-    assert set(seen) == set(SLIDER_RATES)
+    assert set(seen) == set(RATES)
     assert "γ = 1: in the last 20" in repr(explorer)
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from parlab import views
-from parlab.views.mesh.place import groups_of
-from parlab.views.mesh.strategies import STRATEGIES
+from parlab.views.mesh.place import COLORS, groups_of
 from tests.views.drawn import artists, boxes, check_text, title
 
 SIXTEEN = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
@@ -33,7 +32,7 @@ def test_the_ranks_of_a_group_have_its_colour_and_those_of_dp_times_cp_a_frame()
     figure = views.groups_on_mesh(5, SIXTEEN)
     assert title(figure).startswith("Rank 5 is at d 0, p 1, c 0, t 1.")
     for axis, rank in {"tp": 4, "cp": 7, "pp": 1, "dp": 13}.items():
-        assert filled(figure, rank) == rgb(STRATEGIES[axis].color)
+        assert filled(figure, rank) == rgb(COLORS[axis])
     assert len({filled(figure, rank) for rank in (0, 2, 3, 6, 8, 9, 10, 11, 12, 14, 15)}) == 1
     assert len(boxes(figure, "frame")) == 4 + 1  # and rank 5 itself
     assert "dp × cp: ranks 5, 7, 13, 15" in figure.text_shown

@@ -225,34 +225,6 @@ def test_gradients_that_cannot_be_compared_are_refused(found, message):
         views.wrong_gradients(found, RIGHT)
 
 
-# kept_activations
-
-KEPT = {"whole": {1: 64, 2: 40}, "cut": {1: 64, 2: 32}}
-
-
-def test_kept_bytes_are_dots_on_lines_and_their_numbers_are_in_the_text():
-    figure = views.kept_activations(KEPT, KEPT)
-    assert repr(figure).startswith("Kept by one rank of one block: counted = closed form everywhere\n")
-    assert "whole          64          40" in repr(figure)
-    assert "counted; lines: closed form" in [text for text, _ in texts(figure)]
-    for way, at in KEPT.items():
-        for kind in ("formula", "counted"):
-            (line,) = artists(figure, f"{kind} {way}")
-            assert list(zip(*line.get_data(), strict=True)) == list(at.items())
-
-
-def test_a_headline_stands_above_and_the_verdict_stays_in_the_text():
-    figure = views.kept_activations(KEPT, KEPT, headline="Cut is half")
-    assert title(figure) == "Cut is half"
-    assert "counted = closed form everywhere" in repr(figure)
-
-
-def test_a_count_that_is_not_the_closed_form_is_said():
-    assert "NOT the closed form" in repr(views.kept_activations(KEPT, KEPT | {"cut": {1: 64, 2: 33}}))
-    with pytest.raises(ValueError, match="the same ways of keeping"):
-        views.kept_activations(KEPT, {"whole": {1: 64}})
-
-
 # kept_arrays
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run, views
-from parlab.views.timelines.carried_film import Carried, carried
+from parlab.views.timelines.carried_film import Carried, carried, from_first_computation, idle_parts
 from parlab.world import Timeline
+from parlab.world.timeline import Span, Transfer
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
@@ -111,3 +112,38 @@ def test_what_has_no_place_is_refused_by_name():
     check_refused(lambda: views.film({"wide": computed(3)}, messages=True), "wide", "3 ranks")
     check_refused(lambda: views.film({"many": run(three, 2, np.ones(8))}, messages=True), "many", "3 messages")
     check_refused(lambda: views.film({"one": computed()}, messages="no"), "messages='no'", "True or False")
+
+
+def real(**columns):
+    """A measured timeline of 2 ranks."""
+    return Timeline(2, 1000, cluster="the wall clock", **columns)
+
+
+def test_a_clock_whose_first_computation_starts_at_120_begins_there():
+    shown = from_first_computation(
+        real(
+            computes=((0, 1), (120, 150), (200, 250), ("a", "b")),
+            transfers=((0, 1), (1, 0), (8, 8), (5, 90), (10, 100), (20, 130), ("barrier", "message"), (None, None)),
+            waits=((1, 0), (10, 100), (110, 140), (0, 1), ("barrier", "receive"), (60, 130)),
+        )
+    )
+    assert [(span.start, span.end) for span in shown.computes] == [(0, 80), (30, 130)]
+    assert [(t.ready, t.start, t.end) for t in shown.transfers] == [(0, 0, 10)]
+    assert [(w.start, w.came, w.end) for w in shown.waits] == [(0, 10, 20)]
+    assert shown.makespan == 880
+
+
+@pytest.mark.parametrize(
+    ("busy", "left"),
+    [
+        ([], [(100, 200)]),
+        ([(50, 120)], [(120, 200)]),
+        ([(150, 160), (110, 130)], [(100, 110), (130, 150), (160, 200)]),
+        ([(90, 150), (140, 300)], []),
+        ([(150, 300)], [(100, 150)]),
+        ([(200, 300)], [(100, 200)]),
+    ],
+)
+def test_of_the_time_from_100_to_200_the_parts_without_work_are_left(busy, left):
+    message = Transfer(0, 1, 8, 100, 100, 200, "message", None)
+    assert idle_parts(message, [Span(0, start, end, "compute", "work") for start, end in busy]) == left

@@ -75,32 +75,11 @@ def behind_each_other(comm):
     comm.compute("work", seconds=400e-9 * (1 + comm.rank))
 
 
-@pytest.mark.parametrize(("rank", "works"), [(0, 400), (1, 800)])
-def test_a_lane_for_each_run_shows_when_one_rank_works_and_waits_and_how_long_the_run_takes(rank, works):
-    runs = {"hidden": run(half_hidden, 2, cluster=TICKS), "one by one": run(behind_each_other, 2, cluster=TICKS)}
-    figure = views.work_of(runs, rank)
-    assert repr(figure).splitlines() == [
-        f"Rank {rank} in 2 runs on one clock",
-        f"hidden      1.00 µs, rank {rank} works for 400 ns",
-        f"one by one  1.80 µs, rank {rank} works for {works} ns",
-    ]
-    lanes = [[box[:2] for box in boxes(figure, name)] for name in ("computes", "transfers")]
-    assert lanes == [[(0, 400_000), (10**6, 10**6 + 1000 * works)], [(400_000, 10**6), (0, 10**6)]]
-    check_text(figure)
-
-
-def test_the_lanes_of_runs_have_room_for_long_names_and_for_a_run_that_takes_no_time():
-    check_text(views.work_of({"a long name of a run": run(half_hidden, 2), "nothing": run(lambda comm: None, 2)}))
-    check_text(views.work_of({"nothing": run(lambda comm: None, 1)}))
-
-
 def test_what_is_no_run_or_rank_is_refused():
     done = run(half_hidden, 2)
     check_refused(lambda: views.lanes_of({}), "runs={}", "what run() or simulate() returned")
     check_refused(lambda: views.lanes_of({"on": 3}), "runs['on']=3", "what run() or simulate() returned")
     check_refused(lambda: views.lanes_of(done, 2), "rank=2", "0 to 1")
-    check_refused(lambda: views.work_of({}), "runs={}", "{name: run}")
-    check_refused(lambda: views.work_of({"one": done, "other": run(lambda comm: None, 1)}, 1), "rank=1", "0")
 
 
 def test_a_box_without_room_for_its_name_says_the_gradient_that_it_makes(monkeypatch):

@@ -24,7 +24,6 @@ EXPLORERS = {
     "collectives": views.explore_collectives,
     "all-reduce seconds": views.explore_all_reduce_seconds,
     "tensor": views.explore_tensor,
-    "zero": views.explore_zero,
 }
 
 
@@ -46,20 +45,10 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
         (views.explore_two_ranks, views.two_ranks),
         (views.explore_collectives, views.collectives),
         (views.explore_all_reduce_seconds, views.all_reduce_seconds),
-        (views.explore_ring_overlap, views.ring_overlap),
         (views.explore_ring_bill, views.ring_bill),
-        (views.explore_ring_seconds, views.ring_seconds),
         (views.explore_links, views.link_bill),
-        (views.explore_long_sequences, views.attention_map),
-        (views.explore_schedules, views.pipeline),
         (views.explore_bubble_prices, views.bubble_prices),
-        (views.explore_interleaving, views.interleaving),
         (views.explore_tensor, views.tensor),
-        (views.explore_zero, views.zero),
-        (views.explore_mesh, views.mesh),
-        (views.explore_all_meshes, views.all_meshes),
-        (views.explore_plan, views.plan),
-        (views.explore_verdict, views.verdict),
         (views.explore_layout, views.layout),
     ],
 )
@@ -74,7 +63,6 @@ def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore
         (views.explore_two_ranks, views.two_ranks, {"nbytes": 10**6, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
         (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
         (views.explore_tensor, views.tensor, {"S": 1024, "ranks_per_node": 32}),
-        (views.explore_zero, views.zero, {"params": 70e9, "P": 512, "stage": 3, "offload": True}),
     ],
 )
 def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, draw, values):

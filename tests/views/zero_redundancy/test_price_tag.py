@@ -186,19 +186,6 @@ def test_bad_input_is_refused_by_name(given, said):
         views.price_tag(**given)
 
 
-def test_a_first_screen_without_formulas_shows_the_bytes_alone():
-    words = [
-        text.get_text()
-        for text in views.zero(70e9, 64, 0, formulas=False, end=320e9).findobj()
-        if hasattr(text, "get_text")
-    ]
-    assert "155 GB\ndoes not fit" in words
-    # a cut bar hides the part that stage 1 shards
-    assert "1.12 TB, does not fit\n840 GB is optimizer state" in words
-    assert "293 GB\ndoes not fit" in words
-    assert not any("Ψ/P" in word for word in words)
-
-
 def test_one_rank_has_nothing_to_send():
     words = [text.get_text() for text in views.price_tag(7.5e9, 1).findobj() if hasattr(text, "get_text")]
     assert words.count("nothing to send") == 4

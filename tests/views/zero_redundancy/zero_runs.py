@@ -40,7 +40,3 @@ def step(stage, size=4, rows=2, **options):
     """One step in mixed precision, `rows` rows a rank."""
     text = np.random.default_rng(0).integers(32, size=(rows * size, S + 1))
     return run(program, size, WEIGHTS, text, stage, **{"cluster": CLUSTER, "dtype": "float16", **options})
-
-
-def stages(**options):
-    return {f"stage {stage}": step(stage, **options) for stage in range(4)}
