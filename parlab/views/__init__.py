@@ -1,7 +1,6 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
-from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.all_reduce.sends import pieces_sent
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
