@@ -38,7 +38,6 @@ from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.kept import kept_arrays
 from parlab.views.sharding.numbers import whole_or_partial
 from parlab.views.sharding.price import explore_tensor, tensor
-from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.timelines.rounds import rounds
 from parlab.views.timelines.stall import explore_stall, stall_waits

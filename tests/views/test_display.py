@@ -79,7 +79,7 @@ except Exception as error:
     deadlock = error
 views.deadlock(deadlock)
 """,
-    "views.explore_two_ranks()",
+    "views.explore_price_tag()",
     "views.explore_all_reduce_seconds()",
     'views.predict("How many?", 3)',
     "%matplotlib inline\nviews.timeline(done)",

@@ -38,7 +38,6 @@ FIGURES = {
         if size > 1 or program is both_send_first
     },
     **{f"all-reduce of {size}": (lambda size=size: views.all_reduce_seconds(size)) for size in (2, 4, 16, 64)},
-    **{f"two ranks, {order}": (lambda order=order: views.two_ranks(order)) for order in views.ORDERS},
     "no time": lambda: views.timeline(run(nothing, 4)),
     "1F1B": lambda: views.timeline(simulate(one_f_one_b(8, 32))),
     "GPipe": lambda: views.timeline(simulate(gpipe(64, 4))),
@@ -115,9 +114,9 @@ def test_a_text_has_matplotlibs_pixels_at_the_nearest_whole_place_but_for_1_perc
 
 
 def test_a_text_is_drawn_once(monkeypatch):
-    png(FIGURES["two ranks, at once: sendrecv"]())
+    png(FIGURES["all-reduce of 4"]())
     monkeypatch.setattr(RendererAgg, "draw_text", None)
-    png(FIGURES["two ranks, at once: sendrecv"]())
+    png(FIGURES["all-reduce of 4"]())
 
 
 def test_drawing_needs_no_pyplot_and_changes_no_setting():
