@@ -195,13 +195,13 @@ def test_an_edition_is_named_by_what_it_says_not_by_its_outputs():
 
 
 def test_saving_drops_the_widget_and_keeps_its_picture_and_text():
-    made = notebook("views.explore_two_ranks()")
-    data = {WIDGET: {"model_id": "3"}, "image/png": "picture", "text/plain": "explore_two_ranks"}
+    made = notebook("views.explore_all_reduce_seconds()")
+    data = {WIDGET: {"model_id": "3"}, "image/png": "picture", "text/plain": "explore_all_reduce_seconds"}
     made.cells[0].outputs = [
         nbformat.v4.new_output("display_data", data=data),
         nbformat.v4.new_output("stream", text="seen"),
     ]
     without_widgets({"type": "notebook", "content": made}, path="work/00.ipynb")
-    assert made.cells[0].outputs[0].data == {"image/png": "picture", "text/plain": "explore_two_ranks"}
+    assert made.cells[0].outputs[0].data == {"image/png": "picture", "text/plain": "explore_all_reduce_seconds"}
     without_widgets({"type": "file", "content": "text"}, path="work/answers.json")
     without_widgets({"type": "notebook", "content": None}, path="work/00.ipynb")

@@ -1,7 +1,6 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
-from parlab.views.all_reduce.crossings import all_reduce_times, collectives, explore_collectives
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.all_reduce.sends import pieces_sent
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
@@ -39,7 +38,6 @@ from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.kept import kept_arrays
 from parlab.views.sharding.numbers import whole_or_partial
 from parlab.views.sharding.price import explore_tensor, tensor
-from parlab.views.timelines.exchange import ORDERS, explore_two_ranks, two_ranks
 from parlab.views.timelines.panels import compare_timelines, lanes_of
 from parlab.views.timelines.rounds import rounds
 from parlab.views.timelines.stall import explore_stall, stall_waits

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.arguments import Rule, amount, flag, instance, optional, positive, whole
+from parlab.arguments import Rule, amount, flag, instance, optional, whole
 from parlab.nn.config import LlamaConfig
 from parlab.plan.arguments import count, float_itemsize
 from parlab.world import Cluster
@@ -35,12 +35,6 @@ def numbers(name: str, value: Any) -> None:
         whole(f"{name}[{place}]", number)
 
 
-def names(name: str, value: Any) -> None:
-    """Refuse anything but a list of names, one or more."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        raise ValueError(f"{name}={value!r:.60}: a list of names is needed")
-
-
 def mapping(name: str, value: Any) -> None:
     """Refuse anything but values by name, one or more."""
     if not isinstance(value, Mapping) or not value:
@@ -49,24 +43,16 @@ def mapping(name: str, value: Any) -> None:
 
 size = partial(count, most=2**31)  # beyond, the products of several have no place on an axis
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("S", "B", "H", "G", "D", "P", "size", "nodes", "tokens", "sequence", "kv_heads"), size),
+    **dict.fromkeys(("S", "P", "size", "nodes", "tokens"), size),
     "ranks_per_node": optional(size),
     "itemsize": float_itemsize,
     "documents": numbers,
-    "gpus": numbers,
-    "models": names,
-    **dict.fromkeys(("found", "expected", "counted", "formula"), mapping),
+    **dict.fromkeys(("found", "expected"), mapping),
     "causal": flag,
-    "offload": flag,
-    "formulas": flag,
     "sequence_parallel": flag,
     "asked": flag,
-    "kernel": positive,
     "step": amount,
     "latency": amount,
-    "bandwidth": positive,
-    "memory": optional(positive),
-    "runs_params": optional(positive),
     "cluster": partial(instance, kind=Cluster),
     "config": partial(instance, kind=LlamaConfig),
     "state": partial(instance, kind=StateBytes),

@@ -54,7 +54,7 @@ def test_text_and_figures_share_a_column_and_the_dark_theme_dims_figures_to_nine
 @pytest.mark.slow
 def test_a_notebook_that_is_opened_again_shows_the_pictures_of_its_widgets(reader):
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    asks = ["from parlab import views\nviews.explore_two_ranks()", 'views.predict("How many messages?", 14)']
+    asks = ["from parlab import views\nviews.explore_all_reduce_seconds()", 'views.predict("How many messages?", 14)']
     cells = [nbformat.v4.new_code_cell(cell) for cell in asks]
     place = reader.folder / "again.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)

@@ -71,7 +71,7 @@ done
     "done.timeline",
     "views.timeline(done)",
     'views.compare_timelines({"all-reduce": done})',
-    "views.all_reduce_times(size=4)",
+    "views.all_reduce_seconds(4)",
     """
 try:
     run(lambda comm, x: comm.send(x, comm.right), 2, np.ones(1))
@@ -79,8 +79,8 @@ except Exception as error:
     deadlock = error
 views.deadlock(deadlock)
 """,
-    "views.explore_two_ranks()",
-    "views.explore_collectives()",
+    "views.explore_price_tag()",
+    "views.explore_all_reduce_seconds()",
     'views.predict("How many?", 3)',
     "%matplotlib inline\nviews.timeline(done)",
 ]

@@ -14,9 +14,6 @@ from parlab.views.drawing import theme
 from parlab.views.drawing.picture import Picture, png
 from parlab.views.drawing.rules import by_own_rules
 
-LATENCIES = [(f"{us:g} µs", us / 1e6) for us in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]  # seconds
-BANDWIDTHS = [(f"{gb:g} GB/s", gb * 1e9) for gb in (0.5, 1, 2, 5, 10, 20, 50, 100, 200)]  # bytes a second
-
 
 class Pictured(widgets.VBox):
     """Controls above the picture of `figure`."""

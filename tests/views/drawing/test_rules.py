@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from parlab import views
+from parlab.views.all_reduce.seconds import all_reduce_seconds
 from parlab.views.drawing.picture import pixels
 from parlab.views.drawing.rules import by_own_rules
-from parlab.views.timelines.exchange import two_ranks
 from parlab.views.widgets.explorer import Explorer
 
 DARK = {"axes.facecolor": "black", "text.color": "white", "font.size": 20, "lines.linewidth": 9, "hatch.linewidth": 5}
@@ -26,7 +26,8 @@ threading.Timer = lambda seconds, say: timer(0, say)
 from parlab import run, views
 from parlab.views.drawing.picture import pixels
 done = run(lambda comm: comm.barrier(), 2)
-drawn = [views.timeline(done), views.bubble_prices(), views.two_ranks(), views.explore_two_ranks().figure]
+drawn = [views.timeline(done), views.bubble_prices(), views.all_reduce_seconds()]
+drawn.append(views.explore_all_reduce_seconds().figure)
 print(json.dumps([hashlib.sha256(pixels(picture).tobytes()).hexdigest() for picture in drawn]))
 """
 
@@ -72,11 +73,11 @@ def drawn(picture):
 
 
 def test_a_style_of_the_session_changes_no_picture_and_stays_as_it_was():
-    usual = drawn(views.two_ranks())
+    usual = drawn(views.all_reduce_seconds())
     with matplotlib.rc_context(DARK):
-        made = views.two_ranks()
+        made = views.all_reduce_seconds()
         assert drawn(made) == usual
-        explorer = Explorer("two ranks", {}, lambda: two_ranks())
+        explorer = Explorer("seconds", {}, lambda: all_reduce_seconds())
         assert drawn(explorer.figure) == usual
         assert {name: matplotlib.rcParams[name] for name in DARK} == DARK
     assert drawn(made) == usual
@@ -91,6 +92,6 @@ def test_a_figure_that_ends_in_an_error_leaves_the_settings_as_they_were():
 
 def test_every_public_function_draws_by_own_rules():
     functions = [f for name, f in vars(views).items() if inspect.isfunction(f) and not name.startswith("_")]
-    assert len(functions) >= 90
+    assert len(functions) >= 50
     within = by_own_rules(np.sum).__code__
     assert [f for f in functions if f.__code__ is not within] == []

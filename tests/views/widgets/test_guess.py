@@ -21,7 +21,7 @@ class Film:
 
 
 def figure():
-    return views.all_reduce_times(size=4)
+    return views.all_reduce_seconds(4)
 
 
 def answered(widget, said):

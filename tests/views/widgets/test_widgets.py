@@ -3,27 +3,20 @@
 import io
 from base64 import b64decode
 from html import escape
-from itertools import product
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from parlab import Cluster, views
-from parlab.views.all_reduce import crossings
-from parlab.views.all_reduce.clock import all_reduce_time
+from parlab import views
 from parlab.views.drawing.picture import png
-from parlab.views.timelines import exchange
-from parlab.views.timelines.exchange import AHEAD, SIZES
-from parlab.views.widgets.explorer import BANDWIDTHS, LATENCIES, Explorer, steps
-from parlab.world import Device, Link
-from tests.views.drawn import artists, check_controls, title
+from parlab.views.widgets.explorer import Explorer, steps
+from parlab.world import DGX_H100
+from tests.views.drawn import check_controls
 
 EXPLORERS = {
-    "two ranks": views.explore_two_ranks,
-    "collectives": views.explore_collectives,
     "all-reduce seconds": views.explore_all_reduce_seconds,
     "tensor": views.explore_tensor,
+    "price tag": views.explore_price_tag,
 }
 
 
@@ -42,13 +35,11 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
 @pytest.mark.parametrize(
     ("explore", "draw"),
     [
-        (views.explore_two_ranks, views.two_ranks),
-        (views.explore_collectives, views.collectives),
         (views.explore_all_reduce_seconds, views.all_reduce_seconds),
         (views.explore_ring_bill, views.ring_bill),
         (views.explore_links, views.link_bill),
         (views.explore_bubble_prices, views.bubble_prices),
-        (views.explore_tensor, views.tensor),
+        (views.explore_price_tag, views.price_tag),
         (views.explore_layout, views.layout),
     ],
 )
@@ -60,9 +51,9 @@ def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore
 @pytest.mark.parametrize(
     ("explore", "draw", "values"),
     [
-        (views.explore_two_ranks, views.two_ranks, {"nbytes": 10**6, "latency": 5e-5, "order": list(views.ORDERS)[1]}),
-        (views.explore_collectives, views.collectives, {"nodes": 4, "ranks_per_node": 3, "algorithm": "hierarchical"}),
+        (views.explore_all_reduce_seconds, views.all_reduce_seconds, {"ranks": 8, "latency": 14e-6}),
         (views.explore_tensor, views.tensor, {"S": 1024, "ranks_per_node": 32}),
+        (views.explore_price_tag, views.price_tag, {"params": 7.5e9, "tokens": 4096, "cluster": DGX_H100}),
     ],
 )
 def test_the_picture_is_the_figure_functions_with_the_controls_values(explore, draw, values):
@@ -82,62 +73,6 @@ def test_every_control_has_a_name_and_shows_its_default(explore):
         assert len(control.options) >= 2
 
 
-@pytest.mark.parametrize("algorithm", options(views.explore_collectives().controls["algorithm"]))
-def test_every_algorithm_is_drawn_on_one_node_and_on_many(algorithm):
-    explorer = views.explore_collectives()
-    many, inside = (options(explorer.controls[name]) for name in ("nodes", "ranks_per_node"))
-    for nodes, ranks_per_node in product((many[0], many[-1]), (inside[0], inside[-1])):
-        assert "fastest" in repr(views.collectives(nodes, ranks_per_node, algorithm=algorithm))
-
-
-@pytest.mark.parametrize("latency", [LATENCIES[0][1], LATENCIES[-1][1]])
-@pytest.mark.parametrize("bandwidth", [BANDWIDTHS[0][1], BANDWIDTHS[-1][1]])
-@pytest.mark.parametrize("order", list(views.ORDERS)[:-1])
-@pytest.mark.parametrize("nbytes", [256, 2**22])
-def test_two_ranks_take_as_long_as_their_formula_says(order, nbytes, latency, bandwidth):
-    headline = title(views.two_ranks(order, nbytes, latency, bandwidth))
-    said, _, by_the_clock = headline.rpartition(" = ")[2].partition(", by the clock ")
-    assert said == by_the_clock
-
-
-def test_moving_latency_and_bandwidth_runs_no_rank_again(monkeypatch):
-    exchange._ran.cache_clear()
-    explorer = views.explore_two_ranks()
-
-    def refuse(*_):
-        raise AssertionError("ran again")
-
-    monkeypatch.setattr(exchange, "run", refuse)
-    explorer.controls["latency"].value = 5e-5
-    explorer.controls["bandwidth"].value = 1e9
-    with pytest.raises(AssertionError, match="ran again"):
-        explorer.controls["nbytes"].value = 1000
-
-
-@pytest.mark.parametrize(("nodes", "inside"), [(1, 2), (2, 8), (3, 5)])
-def test_up_to_16_ranks_really_reduce_64_kib_for_each_algorithm(nodes, inside):
-    figure = views.collectives(nodes, inside, latency=2e-6, bandwidth=1e9)
-    cluster = Cluster("", Device("", 1, 1), inside, Link(2e-6, 1e9), Link(10e-6, 1e8))
-    names = ["ring", "recursive_doubling", "rabenseifner", "circulant", *["hierarchical"] * (nodes > 1)]
-    times = {name: all_reduce_time(name, nodes * inside, np.array([2**16]), cluster)[0] for name in names}
-    for name, time in times.items():
-        (dot,) = artists(figure, f"run {name}")
-        assert dot.get_xdata() == [2**16]
-        over = [time / min(times.values())]
-        assert dot.get_ydata() == pytest.approx(over, rel=2e-3)  # pieces of 65536 bytes among 15 are uneven
-
-
-def test_more_than_16_ranks_do_not_run():
-    assert not artists(views.collectives(3, 6), "run ring")
-
-
-def test_moving_the_cluster_of_the_collectives_runs_no_rank_again(monkeypatch):
-    explorer = views.explore_collectives()
-    monkeypatch.setattr(crossings, "run", None)
-    explorer.controls["latency"].value = 5e-5
-    explorer.controls["bandwidth"].value = 1e9
-
-
 def test_sliders_follow_the_hand():
     assert steps("ranks", [("1", 1), ("2", 2)], 1).continuous_update
 
@@ -154,21 +89,12 @@ def test_the_text_of_a_widget_names_no_object_and_where_no_kernel_is_it_shows_it
 
 
 def test_a_picture_in_a_widget_is_a_png_of_1000_pixels():
-    with Image.open(io.BytesIO(views.explore_two_ranks().picture.value)) as picture:
+    with Image.open(io.BytesIO(views.explore_all_reduce_seconds().picture.value)) as picture:
         assert picture.format == "PNG"
         assert picture.width == 1000
 
 
 def test_any_figure_function_becomes_an_explorer():
-    explorer = Explorer("explore_rings", {"size": steps("ranks", [("2", 2), ("4", 4)], 2)}, views.all_reduce_times)
-    explorer.controls["size"].value = 4
-    assert repr(explorer) == f"explore_rings: {views.all_reduce_times(size=4)!r}"
-
-
-@pytest.mark.parametrize(
-    ("latency", "bandwidth", "nbytes"), [(5e-6, 10e9, 200_000), (5e-6, 5e9, 100_000), (20e-6, 10e9, 50_000)]
-)
-def test_the_longest_message_that_25_microseconds_hide_is_a_stop_of_the_slider(latency, bandwidth, nbytes):
-    longer = SIZES[SIZES.index(nbytes) + 1]
-    for size, hidden in ((nbytes, True), (longer, False)):
-        assert title(views.two_ranks(AHEAD, size, latency, bandwidth)).endswith("by the clock 25.0 µs") == hidden
+    explorer = Explorer("explore_rings", {"ranks": steps("ranks", [("2", 2), ("4", 4)], 2)}, views.all_reduce_seconds)
+    explorer.controls["ranks"].value = 4
+    assert repr(explorer) == f"explore_rings: {views.all_reduce_seconds(4)!r}"
