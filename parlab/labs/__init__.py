@@ -78,7 +78,6 @@ from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.tensor_mlp import mlp_run
-from parlab.labs.zero import reduced_at_once
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
 
@@ -288,7 +287,6 @@ __all__ = [
     "posted_ahead",
     "posted_ring",
     "recall_losses",
-    "reduced_at_once",
     "require",
     "right_number",
     "ring_orders",

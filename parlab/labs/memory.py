@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
@@ -42,23 +41,13 @@ def _owners(roots: tuple[Any, ...]) -> Iterator[np.ndarray]:
         elif isinstance(value, FunctionType):
             waiting += value.__closure__ or ()
         elif isinstance(value, GeneratorType):
-            waiting += variables(value.gi_frame)
+            waiting += _variables(value.gi_frame)
         elif not isinstance(value, NOT_ENTERED) and not type(value).__module__.startswith("parlab."):
             waiting += gc.get_referents(value)
 
 
-def variables(frame: FrameType | None) -> list[Any]:
+def _variables(frame: FrameType | None) -> list[Any]:
     """The local variables of a frame, if it is the answer's own and not ours."""
     if frame is None or frame.f_globals.get("__name__", "").startswith("parlab."):
         return []
     return list(frame.f_locals.values())
-
-
-def variables_of_callers(outermost: CodeType) -> list[Any]:
-    """The local variables of the answer's functions that are under way, below the one that runs `outermost`."""
-    found: list[Any] = []
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not outermost:
-        found += variables(frame)
-        frame = frame.f_back
-    return found

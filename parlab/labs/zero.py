@@ -1,11 +1,10 @@
-"""The exercises of notebook 06 on shards: a step of ZeRO stage 1, and the gradients of ZeRO stage 2."""
+"""The exercise of notebook 06 on shards: a step of ZeRO stage 1."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,13 @@ from parlab.labs.counts import (
     ITEMSIZE,
     Count,
     elements_sent,
-    listed,
-    microbatches_in_words,
     peak_bytes,
     ranks_in_words,
     right_and_wrong,
-    two_blocks,
 )
-from parlab.labs.difference import apart, difference, kind, likely
+from parlab.labs.difference import apart, difference
 from parlab.labs.exercise import Exercise
-from parlab.labs.memory import bytes_held, variables_of_callers
+from parlab.labs.memory import bytes_held
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, explains, need_messages
 from parlab.nn.optimizer import AdamW
@@ -31,7 +27,7 @@ from parlab.world import Comm, Run, Timeline
 from parlab.zero import shard_range
 
 TOLERANCE = 1e-12  # of an entry, or of 1
-MOMENTS, WHOLE = "moments", "whole gradients"
+MOMENTS = "moments"
 
 
 @dataclass(frozen=True)
@@ -198,185 +194,8 @@ ZERO_1 = Exercise(
 )
 
 
-@dataclass(frozen=True)
-class BlocksCase:
-    """Blocks of these numbers of weights on `size` ranks, and a number of microbatches."""
-
-    size: int
-    blocks: tuple[int, ...]
-    microbatches: int
-    seed: int = 0
-
-    def __str__(self) -> str:
-        blocks = f"blocks of {listed(self.blocks)} weights"
-        return f"{ranks_in_words(self.size)}, {blocks}, {microbatches_in_words(self.microbatches)}"
-
-    @property
-    def order(self) -> list[int]:
-        """The blocks in the order of their gradients."""
-        return list(reversed(range(len(self.blocks)))) * self.microbatches
-
-
-def reduced_at_once(comm: Comm, backward: Iterable[tuple[Any, Any]], microbatches: int) -> dict[Any, Any]:
-    """This rank's shard `[n_r]` of the mean gradient, by block: each gradient is reduced when it comes. The exercise
-    06.stage_2.
-
-    Args:
-        comm: the ranks among which each block is cut.
-        backward: (block, this rank's gradient `[n]` of it), from the last block to the first, in every microbatch.
-        microbatches: k.
-    """
-    shards: dict[Any, Any] = {}
-    for block, gradient in backward:
-        counts = [len(shard_range(gradient.size, rank, comm.size)) for rank in range(comm.size)]
-        part = comm.reduce_scatter(gradient, counts=counts)  # [n_r]
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-BACKWARD = 1e-3  # seconds of a block's backward: more than any message of these cases takes
-
-
-def _try_stage_2(trial: Trial, case: BlocksCase) -> list[str]:
-    draw = np.random.default_rng([case.seed, case.size, *case.blocks])
-    kept = [0] * case.size  # by rank: the most bytes in its variables beyond those of shards
-    gradients = [draw.integers(1, 100, size=(case.size, case.blocks[block])).astype(float) for block in case.order]
-
-    def program(comm: Comm) -> Any:
-        def watch(made: int) -> None:
-            held = made + bytes_held(variables_of_callers(program.__code__))
-            kept[comm.rank] = max(kept[comm.rank], held - _shard_bytes(case))
-
-        return trial.answer(comm, _backward(comm, case.order, gradients, watch), case.microbatches)
-
-    with explains("do not divide among", NO_COUNTS), explains("axis=[", NOT_NAMED):
-        done = trial.ran(program, case.size)
-    for rank, result in enumerate(done.results):
-        if not isinstance(result, dict) or set(result) != set(range(len(case.blocks))):
-            keys = f" with the keys {list(result)}" if isinstance(result, dict) else ""
-            raise Wrong(f"rank {rank} returned {kind(result)}{keys}, expected a shard for each block, by block")
-        for block in reversed(range(len(case.blocks))):
-            of_block = [g for b, g in zip(case.order, gradients, strict=True) if b == block]
-            _check_shard(rank, block, result[block], np.stack(of_block), case)
-    need_messages(done)
-    alive, unsent = peak_bytes(done.timeline, WHOLE), _most_unsent(done.timeline, case)
-    most, cause = max(
-        (alive, "a whole gradient is still referenced after it was reduced: by a list, a dict, or a view of a part"),
-        (
-            unsent,
-            "gradients are copied or added up whole, and sent later: send each as it comes, and add up the shards",
-        ),
-        (
-            max(kept),
-            "a copy or a sum of whole gradients is there while the next one is made: scale and add up shards alone",
-        ),
-        key=itemgetter(0),
-    )
-    return [
-        elements_sent(done).check(
-            "k·Ψ(P − 1)",
-            case.microbatches * sum(case.blocks) * (case.size - 1),
-            "an all_reduce gives every rank the whole sum, and each needs its shard only",
-        ),
-        Count("bytes of whole gradients held", [most]).check(
-            "two blocks", ITEMSIZE * two_blocks(case.blocks, case.order), cause
-        ),
-    ]
-
-
-def _shard_bytes(case: BlocksCase) -> int:
-    """Bytes of a rank's shards of all microbatches, and of two more as long as the longest, as temporary results."""
-    shards = [-(-n // case.size) for n in case.blocks]
-    return ITEMSIZE * (case.microbatches * sum(shards) + 2 * max(shards))
-
-
-def _backward(
-    comm: Comm, order: Sequence[int], gradients: Sequence[Any], watch: Callable[[int], None]
-) -> Iterator[tuple[int, Any]]:
-    """(block, this rank's gradient of it) for each block, from the last to the first, in every microbatch.
-
-    `watch` is called with the bytes of each gradient when it is made, and with 0 at the end.
-    """
-
-    def made(values: Any) -> Any:
-        gradient = values.copy()
-        comm.hold(WHOLE, gradient)
-        return gradient
-
-    for block, of_ranks in zip(order, gradients, strict=True):
-        with comm.compute(f"backward {block}", seconds=BACKWARD):
-            pass
-        watch(of_ranks[comm.rank].nbytes)
-        yield block, made(of_ranks[comm.rank])
-    watch(0)
-
-
-def _check_shard(rank: int, block: int, found: Any, gradients: Any, case: BlocksCase) -> None:
-    """Compare a shard with the mean of `gradients` `[k, P, n]`, those of the block in all microbatches on all ranks."""
-    k, size, n = gradients.shape
-    own = _shard(n, rank, size)
-    mean = gradients.mean(axis=(0, 1))
-    expected = mean[own]
-    if not isinstance(found, np.ndarray):
-        raise Wrong(f"rank {rank}, block {block}: {difference(found, expected)}")
-    if (found.shape, found.dtype) == (expected.shape, expected.dtype) and _same(found, expected):
-        return
-    mistakes = {
-        "this is the sum: divide by the number of ranks times that of microbatches": k * size * expected,
-        "divided by the number of microbatches only, not by that of ranks too": size * expected,
-        "divided by the number of ranks only, not by that of microbatches too": k * expected,
-        "this is the whole mean gradient: a rank keeps its shard": mean,
-        "this rank's own gradient: nothing was summed over ranks": gradients.mean(axis=0)[rank][own],
-        "the last microbatch alone: shards of all microbatches add up": gradients[-1].sum(axis=0)[own] / (k * size),
-        "the last element of the shard is missing": expected[:-1],
-    }
-    same = (
-        (cause, (found.shape, found.dtype) == (array.shape, array.dtype) and _same(found, array))
-        for cause, array in mistakes.items()
-    )
-    raise Wrong(f"rank {rank}, block {block}: {difference(found, expected)}", *likely(same))
-
-
-def _most_unsent(timeline: Timeline, case: BlocksCase) -> int:
-    """The most bytes of gradients that were made and not yet sent, when one more is made."""
-    starts = [[span.start for span in timeline.computes if span.rank == rank] for rank in range(case.size)]
-    made, most = 0, 0
-    for block, *of_ranks in zip(case.order, *starts, strict=True):
-        start = min(of_ranks)
-        sent = sum(t.nbytes for t in timeline.transfers if t.end <= start) // (case.size - 1)
-        made += ITEMSIZE * case.blocks[block]
-        most = max(most, made - sent)
-    return most
-
-
-def _draw_blocks(random: np.random.Generator, size: int) -> BlocksCase:
-    blocks = tuple(map(int, random.integers(1, 40, size=random.integers(2, 6))))
-    return BlocksCase(size, blocks, int(random.integers(1, 4)))
-
-
-STAGE_2 = Exercise(
-    "06.stage_2",
-    "stage_2(comm, backward, microbatches)",
-    [
-        BlocksCase(*sizes)
-        for sizes in (
-            (2, (4, 2, 6), 1),
-            (2, (5, 3, 4), 3),
-            (3, (7, 10, 1, 5), 1),
-            (3, (4, 8, 5), 3),
-            (4, (9, 20, 20, 6), 2),
-            (7, (30, 41, 12, 50, 23), 2),
-        )
-    ],
-    _try_stage_2,
-    _draw_blocks,
-    on_ranks=True,
-    solved_by=("parlab.zero.Zero", "parlab.labs.reduced_at_once"),
-)
-
-
 def _same(a: Any, b: Any) -> bool:
     return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
 
 
-EXERCISES = (ZERO_1, STAGE_2)
+EXERCISES = (ZERO_1,)

@@ -236,15 +236,6 @@ def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, kee
     return comm.all_gather(shard, counts=counts) if gather else weights
 
 
-def stage_2(comm, backward, microbatches, parts=None, last_only=False, forget=False):
-    shards = {}
-    for block, gradient in backward:
-        part = comm.reduce_scatter(gradient, counts=counts_of(gradient.size, comm.size))
-        shards[block] = part + (0 if last_only else shards.get(block, 0))
-    parts = comm.size * microbatches if parts is None else parts(comm.size, microbatches)
-    return {block: (shard / parts)[: len(shard) - forget] for block, shard in shards.items()}
-
-
 def usp(comm, q, k, v, ulysses):
     group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
     q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
@@ -435,7 +426,6 @@ SOLUTIONS = {
     "05.block_step": block_step,
     "05.parallel_loss": parallel_loss,
     "06.zero_1": zero_1,
-    "06.stage_2": stage_2,
     "06.prefetch": gathered_ahead,
     "07.find_bug": find_bug,
     "07.who_sums": sum_gradient,

@@ -1058,50 +1058,6 @@ def with_whole_moments_in_state(comm, weights, gradient, state, update):
     return comm.all_gather(shard, counts=counts)
 
 
-@of("06.stage_2")
-def with_whole_sums_beside_the_shards(comm, backward, microbatches):
-    whole, shards = {}, {}
-    for block, gradient in backward:
-        whole[block] = whole.get(block, 0) + gradient
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-@of("06.stage_2")
-def with_a_copy_of_each_gradient(comm, backward, microbatches):
-    copies, shards = [], {}
-    for block, gradient in backward:
-        copies.append(gradient.copy())
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-@of("06.stage_2")
-def with_whole_sums_in_an_object(comm, backward, microbatches):
-    class Buffer:
-        pass
-
-    kept = Buffer()
-    kept.whole = {}
-
-    def keep(block, gradient):
-        kept.whole[block] = kept.whole.get(block, 0) + gradient
-
-    shards = {}
-    for block, gradient in backward:
-        keep(block, gradient)
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-        shards[block] = shards.get(block, 0) + part / (comm.size * microbatches)
-    return shards
-
-
-@of("06.stage_2")
-def of_one_microbatch(comm, backward, microbatches):
-    return answers.stage_2(comm, backward, microbatches, last_only=True, parts=lambda size, k: size)
-
-
 @of("06.prefetch")
 def one_at_a_time(comm, uses, gather, work, x):
     for block in uses:

@@ -1,7 +1,7 @@
 """Right answers to the exercises of notebooks 04 to 06, in six styles each."""
 
 import textwrap
-from collections import defaultdict, deque
+from collections import deque
 from itertools import zip_longest
 
 import numpy as np
@@ -315,100 +315,6 @@ def with_moments_in_one_array_and_counts_in_state(comm, weights, gradient, state
     shard = weights[own.start : own.stop]
     update(shard, mean, *state["moments"])
     return comm.all_gather(shard, counts=counts)
-
-
-@of("06.stage_2")
-def next_one_beside(comm, backward, microbatches):
-    shards, leaving = {}, None
-
-    def settle():
-        if leaving is not None:
-            block, request = leaving
-            shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
-
-    for block, gradient in backward:
-        settle()
-        leaving = block, comm.ireduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-    settle()
-    return shards
-
-
-@of("06.stage_2")
-def with_a_defaultdict(comm, backward, microbatches):
-    shards = defaultdict(float)
-    for block, gradient in backward:
-        shards[block] += comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-    return {block: shard / (comm.size * microbatches) for block, shard in shards.items()}
-
-
-@of("06.stage_2")
-def in_place_shards(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        own = shard_range(gradient.size, comm.rank, comm.size)
-        shards.setdefault(block, np.zeros(len(own)))
-        gradient /= comm.size * microbatches
-        shards[block] += comm.reduce_scatter(gradient, counts=answers.counts_of(gradient.size, comm.size))
-    return shards
-
-
-@of("06.stage_2")
-def divided_at_the_end(comm, backward, microbatches):
-    shards = {}
-    while (item := next(backward, None)) is not None:
-        block, gradient = item
-        del item
-        part = comm.reduce_scatter(gradient, counts=answers.counts_of(len(gradient), comm.size))
-        del gradient
-        shards[block] = shards[block] + part if block in shards else part
-    for shard in shards.values():
-        shard /= comm.size * microbatches
-    return dict(sorted(shards.items()))
-
-
-@of("06.stage_2")
-def one_call_a_gradient(comm, backward, microbatches):
-    def part(gradient):
-        counts = answers.counts_of(gradient.size, comm.size)
-        return comm.reduce_scatter(gradient, counts=counts) / comm.size / microbatches
-
-    shards = {}
-    for block, gradient in backward:
-        shards[block] = np.add(shards.get(block, 0), part(gradient))
-    return shards
-
-
-@of("06.stage_2")
-def with_all_shards_in_a_list(comm, backward, microbatches):
-    """The shards of all microbatches are kept, but no whole gradient."""
-    parts = []
-    for block, gradient in backward:
-        counts = answers.counts_of(gradient.size, comm.size)
-        parts.append((block, comm.reduce_scatter(gradient, counts=counts) / (comm.size * microbatches)))
-    return {block: sum(part for of, part in parts if of == block) for block, _ in parts}
-
-
-@of("06.stage_2")
-def scaled_before_it_is_sent(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        counts = answers.counts_of(gradient.size, comm.size)
-        shards[block] = shards.get(block, 0) + comm.reduce_scatter(gradient / (comm.size * microbatches), counts=counts)
-    return shards
-
-
-@of("06.stage_2")
-def piece_by_piece(comm, backward, microbatches):
-    """A reduce-scatter of one's own, from views."""
-    shards = {}
-    for block, gradient in backward:
-        pieces = np.array_split(gradient, comm.size)
-        total = pieces[comm.rank].copy()
-        for step in range(1, comm.size):
-            to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-            total = total + comm.sendrecv(pieces[to], to, source, like=total)
-        shards[block] = shards.get(block, 0) + total / (comm.size * microbatches)
-    return shards
 
 
 @of("06.prefetch")

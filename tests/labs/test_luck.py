@@ -98,11 +98,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "with_counts_not_named": "axis=[2, 2]|`counts` is not the second argument: name it, counts=...",
         "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",
     },
-    "06.stage_2": {
-        "with_whole_sums_beside_the_shards": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
-        "with_a_copy_of_each_gradient": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
-        "with_whole_sums_in_an_object": "whole gradients held: 96, should be two blocks = 64|add up shards alone",
-    },
     "07.who_sums": {"with_the_sum_thrown_away": "kind 'norm'|the sum over tp was made and not used"},
     "07.find_bug": {"read_out_of_the_closure": "returned 'none' after asking for nothing|so it is a guess"},
     "08.memory": {"with_zero_equal": "zero=2|returned 9400, expected 4600|compared by =="},

@@ -5,11 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from parlab.labs.memory import bytes_held, variables_of_callers
-from parlab.labs.trial import Trial
-from parlab.labs.wrong import Wrong
-from parlab.labs.zero import STAGE_2, BlocksCase
-from tests.labs.lucky_answers import with_whole_sums_beside_the_shards
+from parlab.labs.memory import bytes_held
 
 
 class Buffer:
@@ -57,34 +53,3 @@ def test_of_a_circle_each_array_counts_once():
 
 def test_only_dtypes_of_the_kind_count():
     assert bytes_held([np.zeros(3, "int64"), np.zeros(2)], kind="f") == 16
-
-
-def test_the_variables_of_all_callers_up_to_the_outermost_count():
-    def outermost():
-        unseen = np.zeros(1000)
-        middle()
-        return unseen
-
-    def middle():
-        kept = np.zeros(10)
-        inner()
-        return kept
-
-    def inner():
-        more = [np.zeros(5)]
-        found.append(bytes_held(variables_of_callers(outermost.__code__)))
-        return more
-
-    found = []
-    outermost()
-    assert found == [120]
-
-
-def test_whole_sums_of_156_weights_are_told_their_1248_bytes_and_not_two_blocks_584():
-    with pytest.raises(Wrong) as told:
-        STAGE_2.attempt(
-            Trial(with_whole_sums_beside_the_shards, STAGE_2.call, 30), BlocksCase(7, (30, 41, 12, 50, 23), 1)
-        )
-    counted = told.value.args[1]
-    assert counted.endswith("should be two blocks = 584")
-    assert int(counted.split(": ")[1].split(" ")[0].rstrip(",")) >= 1248

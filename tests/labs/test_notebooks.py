@@ -14,7 +14,6 @@ UNUSED = {
     "03.cuts",
     "04.faster",
     "04b.beat_heuristic",
-    "06.stage_2",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 

@@ -1,16 +1,14 @@
 """The checkers of notebook 06's exercises on shards accept the solutions and refuse what learners write on the way."""
 
-from itertools import chain
-
 import numpy as np
 import pytest
 
-from parlab import labs, run
+from parlab import run
 from parlab.labs import zero
 from parlab.labs.counts import peak_bytes
 from parlab.labs.wrong import Wrong
 from parlab.zero import shard_range
-from tests.labs.answers import STUBS, counts_of, refused, reviewed, stage_2, zero_1
+from tests.labs.answers import STUBS, counts_of, refused, reviewed, zero_1
 
 
 def all_reduce_first(comm, weights, gradient, state, update):
@@ -112,105 +110,8 @@ def only_rank_0_right(comm, *arguments):
     return weights if comm.rank == 0 else weights + 1
 
 
-def beside(comm, backward, microbatches):
-    """Right too: a block travels while the next one is computed."""
-    shards, leaving = {}, None
-
-    def settle():
-        if leaving is not None:
-            block, request = leaving
-            shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
-
-    for block, gradient in backward:
-        settle()
-        leaving = block, comm.ireduce_scatter(gradient, counts=counts_of(gradient.size, comm.size))
-    settle()
-    return shards
-
-
-def stage_1(comm, backward, microbatches):
-    whole = {}
-    for block, gradient in backward:
-        whole[block] = whole.get(block, 0) + gradient
-    parts = comm.size * microbatches
-    return {b: comm.reduce_scatter(g, counts=counts_of(g.size, comm.size)) / parts for b, g in whole.items()}
-
-
-def listed_first(comm, backward, microbatches):
-    return stage_2(comm, list(backward), microbatches)
-
-
-def kept_as_well(comm, backward, microbatches):
-    kept = []
-
-    def watched():
-        for block, gradient in backward:
-            kept.append(gradient)
-            yield block, gradient
-
-    return stage_2(comm, watched(), microbatches)
-
-
-def copied_and_sent_at_the_end(comm, backward, microbatches):
-    return stage_2(comm, [(block, gradient.copy()) for block, gradient in backward], microbatches)
-
-
-def copied_and_sent_a_block_late(comm, backward, microbatches):
-    """Two gradients wait, a third is made: copies, which only what was sent by then gives away."""
-    shards, late, leaving = {}, None, None
-
-    def settle():
-        if leaving is not None:
-            block, request = leaving
-            shards[block] = shards.get(block, 0) + request.wait() / (comm.size * microbatches)
-
-    for block, gradient in chain(backward_copies(backward), [(None, None)]):
-        settle()
-        leaving = None
-        if late is not None:
-            of, copy = late
-            leaving = of, comm.ireduce_scatter(copy, counts=counts_of(copy.size, comm.size))
-        late = None if block is None else (block, gradient)
-    settle()
-    return shards
-
-
-def backward_copies(backward):
-    for block, gradient in backward:
-        copy = gradient.copy()
-        del gradient
-        yield block, copy
-
-
-def all_reduced(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        own = shard_range(gradient.size, comm.rank, comm.size)
-        total = comm.all_reduce(gradient)[own.start : own.stop].copy()
-        shards[block] = shards.get(block, 0) + total / (comm.size * microbatches)
-    return shards
-
-
-def whole_mean(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        shards[block] = shards.get(block, 0) + comm.all_reduce(gradient) / (comm.size * microbatches)
-    return shards
-
-
-def own_share(comm, backward, microbatches):
-    shards = {}
-    for block, gradient in backward:
-        own = shard_range(gradient.size, comm.rank, comm.size)
-        shards[block] = shards.get(block, 0) + gradient[own.start : own.stop] / microbatches
-    return shards
-
-
 SOLUTIONS = [
     ("06.zero_1", zero_1),
-    ("06.stage_2", stage_2),
-    ("06.stage_2", beside),
-    ("06.stage_2", labs.reduced_at_once),
 ]
 
 
@@ -236,19 +137,9 @@ def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
     )
 
 
-def test_stage_2_shows_two_passes_of_156_elements_and_blocks_of_50_and_23():
-    assert reviewed("06.stage_2", stage_2).text == (
-        "06.stage_2: passed, 6 cases and 4 drawn anew. With 7 ranks, blocks of 30, 41, 12, 50 and 23 weights, "
-        "2 microbatches:\n"
-        "  elements that all ranks send: 1872; closed form: k·Ψ(P − 1) = 1872\n"
-        "  bytes of whole gradients held: 584; closed form: two blocks = 584"
-    )
-
-
 @pytest.mark.parametrize("stub", STUBS)
-@pytest.mark.parametrize("name", ["06.zero_1", "06.stage_2"])
-def test_stubs_are_not_written_yet(name, stub):
-    assert reviewed(name, stub).text == f"{name}: not written yet"
+def test_stubs_are_not_written_yet(stub):
+    assert reviewed("06.zero_1", stub).text == "06.zero_1: not written yet"
 
 
 def changed(answer, **options):
@@ -315,41 +206,3 @@ def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
     text = refused("06.zero_1", the_last_takes_the_rest)
     assert text.startswith("06.zero_1: not yet. It fails with 4 ranks, Ψ = 6 weights:")
     assert "bytes of moments that a rank holds: 48, should be 2 moments · ⌈Ψ/P⌉ · 8 = 32" in text
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (changed(stage_2, parts=lambda size, k: 1), "this is the sum: divide by the number of ranks times that of"),
-        (changed(stage_2, parts=lambda size, k: size), "divided by the number of ranks only"),
-        (changed(stage_2, parts=lambda size, k: k), "this is the sum: divide by the number of ranks times that of"),
-        (changed(stage_2, last_only=True), "the last microbatch alone: shards of all microbatches add up"),
-        (changed(stage_2, forget=True), "the last element of the shard is missing"),
-        (own_share, "this rank's own gradient: nothing was summed over ranks"),
-        (whole_mean, "this is the whole mean gradient: a rank keeps its shard"),
-        (all_reduced, "elements that all ranks send: 24, should be k·Ψ(P − 1) = 12"),
-        (lambda *arguments: [], "rank 0 returned list, expected a shard for each block, by block"),
-        (lambda *arguments: {0: 1, 1: 2, "two": 3}, "rank 0 returned dict with the keys [0, 1, 'two']"),
-        (
-            lambda *arguments: {0: 1, 1: 2, 2: [np.ones(1), np.ones(2)]},
-            "rank 0, block 2: returned list, expected float64[3]",
-        ),
-        (listed_first, "bytes of whole gradients held: 96, should be two blocks = 64"),
-        (listed_first, "a whole gradient is still referenced after it was reduced"),
-        (kept_as_well, "a whole gradient is still referenced after it was reduced"),
-        (stage_1, "bytes of whole gradients held: 96, should be two blocks = 64"),
-        (stage_1, "gradients are copied or added up whole, and sent later"),
-        (copied_and_sent_a_block_late, "bytes of whole gradients held: 96, should be two blocks = 64"),
-        (copied_and_sent_at_the_end, "gradients are copied or added up whole, and sent later"),
-        (
-            lambda comm, backward, k: {0: np.ones(3)},
-            "rank 0 returned dict with the keys [0], expected a shard for each",
-        ),
-        (
-            lambda comm, *rest: stage_2(comm, *rest) if comm.rank == 0 else stage_2(comm, *rest) | {1: 0},
-            "rank 1, block 1",
-        ),
-    ],
-)
-def test_wrong_ways_from_stage_1_to_2_are_refused(answer, says):
-    assert says in refused("06.stage_2", answer)
