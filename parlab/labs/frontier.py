@@ -1,4 +1,4 @@
-"""The exercises of notebook 04b: a bound of all schedules, the W's of a rank, stages of unequal layers, a puzzle."""
+"""The exercises of notebook 04b: a bound of all schedules, the W's of a rank, and stages of unequal layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from parlab.labs.counts import microbatches_in_words
 from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
-from parlab.labs.pipeline import Puzzle, check_row, try_puzzle
+from parlab.labs.pipeline import check_row
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.pipeline import (
@@ -424,13 +424,5 @@ UNEVEN = Exercise(
     solved_by=("parlab.pipeline.balance", "parlab.pipeline.partition"),
 )
 
-HEAD = Puzzle(3, 4, Costs([2, 2, 4], [2, 2, 4], [2, 2, 3]), limit=2, target=50, shortest=48)
-BEAT_HEURISTIC = Exercise(
-    "04b.beat_heuristic",
-    "beat(costs)",
-    [HEAD],
-    try_puzzle,
-    solved_by=tuple(f"parlab.pipeline.{name}" for name in ("best_schedule", "zb_auto", "improve")),
-)
 
-EXERCISES = (LOWER_BOUND, PLACE_WEIGHTS, UNEVEN, BEAT_HEURISTIC)
+EXERCISES = (LOWER_BOUND, PLACE_WEIGHTS, UNEVEN)

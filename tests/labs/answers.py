@@ -308,17 +308,6 @@ def cut(layers, p):
         t += 1
 
 
-BEATEN = """
-    0F0,0F1,0I0,0W0,0F2,0I1,0W1,0F3,0I2,0W2,0I3,0W3
-    1F0,1F1,1I0,1W0,1F2,1I1,1W1,1F3,1I2,1W2,1I3,1W3
-    2F0,2I0,2F1,2I1,2W0,2F2,2I2,2W1,2F3,2I3,2W2,2W3
-"""
-
-
-def beat(costs):
-    return BEATEN
-
-
 def sum_gradient(mesh, ends, kind, gradient):
     if kind in ("norm", "K/V"):
         gradient = mesh.tp.all_reduce(gradient)
@@ -421,7 +410,6 @@ SOLUTIONS = {
     "04b.lower_bound": none_is_below,
     "04b.place_weights": place_weights_in_time,
     "04b.uneven": cut,
-    "04b.beat_heuristic": beat,
     "05.mlp_step": mlp_step,
     "05.block_step": block_step,
     "05.parallel_loss": parallel_loss,

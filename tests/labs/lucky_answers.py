@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from parlab.pipeline import Action, Costs, Schedule, best_schedule, gpipe, one_f_one_b, simulate, zb_auto, zb_h1
+from parlab.pipeline import Action, Costs, Schedule, gpipe, one_f_one_b, simulate, zb_auto, zb_h1
 from parlab.zero import shard_range
 from tests.labs import answers
 
@@ -765,16 +765,6 @@ def with_the_way_down_alone(p, m, limit, f, i, w, c):
 @of("04b.lower_bound")
 def with_i_as_long_as_f(p, m, limit, f, i, w, c):
     return answers.none_is_below(p, m, limit, f, f, w, c)
-
-
-@of("04b.beat_heuristic")
-def as_zb_auto_with_room_for_two(costs):
-    return zb_auto(3, 4, costs, 2, tries=0, metric="makespan")
-
-
-@of("04b.beat_heuristic")
-def best_for_equal_stages(costs):
-    return best_schedule(3, 4, Costs(2, 2, 2), 2)
 
 
 def w_by(row, arrivals, limit, *, full, waits):

@@ -1,13 +1,12 @@
 """Right answers to the exercises of notebook 04b, in six styles each."""
 
 import math
-import textwrap
 from collections import deque
 from itertools import accumulate, combinations, pairwise
 
 import numpy as np
 
-from parlab.pipeline import Action, Costs, Schedule, balance, best_schedule, lower_bound
+from parlab.pipeline import Action, Costs, balance, lower_bound
 from tests.labs import answers
 from tests.labs.right_answers_04_to_06 import RIGHT, of
 
@@ -208,38 +207,3 @@ def from_the_back(layers, p):
     cuts = ([0, *inner, len(layers)] for inner in combinations(range(1, len(layers)), p - 1))
     best = min(cuts, key=lambda ends: max(sum(layers[a:b]) for a, b in pairwise(ends)))
     return [b - a for a, b in pairwise(best)]
-
-
-BEATEN = textwrap.dedent(answers.BEATEN).strip()
-
-
-@of("04b.beat_heuristic")
-def the_best_possible(costs):
-    return best_schedule(3, 4, costs, memory_limit=2)
-
-
-@of("04b.beat_heuristic")
-def as_rows_of_actions(costs):
-    cells = [row.split(",") for row in BEATEN.splitlines()]
-    return Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells], name="mine")
-
-
-@of("04b.beat_heuristic")
-def with_windows_ends(costs):
-    return BEATEN.replace("\n", "\r\n")
-
-
-@of("04b.beat_heuristic")
-def with_idle_cells(costs):
-    return BEATEN.replace("2F0,", ",,2F0,").replace("1F0,", ",1F0,")
-
-
-@of("04b.beat_heuristic")
-def with_the_rows_of_best_schedule(costs):
-    return "\n".join(",".join(map(str, row)) for row in best_schedule(3, 4, costs, memory_limit=2).ranks)
-
-
-@of("04b.beat_heuristic")
-def with_full_backwards_on_rank_0(costs):
-    first, *others = BEATEN.splitlines()
-    return "\n".join(["0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3", *others])

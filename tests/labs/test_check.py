@@ -25,7 +25,7 @@ def test_a_stub_is_not_written_yet(name, stub, capsys):
     assert capsys.readouterr().out == f"{name}: not written yet\n"
 
 
-PUZZLES = ("04.faster", "04b.beat_heuristic")  # one case, which is solved by hand
+PUZZLES = ("04.faster",)  # one case, which is solved by hand
 DIAGNOSES = ("07.find_bug",)  # all cases have the same ranks, and another bug
 FROM_3 = ("09.fit",)  # 3 ranks come first: on 2 the factors 2(P − 1) and 2 are the same, and no cause can be told
 
@@ -283,18 +283,11 @@ def test_a_result_may_be_a_set_of_whole_numbers():
         assert answers.reviewed(name, answer).status == "passed"
 
 
-@pytest.mark.parametrize(("name", "solution"), [("04.faster", answers.faster), ("04b.beat_heuristic", answers.beat)])
-def test_costs_that_an_answer_changes_are_its_own_copy(name, solution):
+def test_costs_that_an_answer_changes_are_its_own_copy():
     def cheap(costs):
         for field in ("forward", "backward_input", "backward_weight", "transfer"):
             object.__setattr__(costs, field, 0)
-        return zb_h1(3, labs.EXERCISES[name].cases[0].microbatches)
+        return zb_h1(3, labs.EXERCISES["04.faster"].cases[0].microbatches)
 
-    def cheaper_lists(costs):
-        if isinstance(costs.forward, list):
-            costs.forward[:] = costs.backward_input[:] = costs.backward_weight[:] = [0, 0, 0]
-        return solution(costs)
-
-    assert answers.reviewed(name, cheap).status == "not yet"
-    assert "makespan: 48;" in answers.reviewed(name, cheaper_lists).text or name == "04.faster"
-    assert answers.reviewed(name, solution).status == "passed"
+    assert answers.reviewed("04.faster", cheap).status == "not yet"
+    assert answers.reviewed("04.faster", answers.faster).status == "passed"
