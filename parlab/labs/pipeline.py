@@ -216,83 +216,6 @@ def _longest_idle(timeline: ScheduleTimeline) -> Any:
     return max(worst, key=lambda slot: slot.end - slot.start)
 
 
-@dataclass(frozen=True)
-class Puzzle:
-    """A makespan to reach within a memory limit."""
-
-    size: int
-    microbatches: int
-    costs: Costs
-    limit: int
-    target: int
-    shortest: int
-    executed: bool = True
-
-    def __str__(self) -> str:
-        kept = f"at most {several(self.limit, 'activation')} on a rank"
-        return f"{self.size} ranks, {microbatches_in_words(self.microbatches)}, {kept}"
-
-
-PUZZLE = Puzzle(3, 5, Costs(2, 2, 2, 1), limit=4, target=38, shortest=36)
-
-
-def try_puzzle(trial: Trial, puzzle: Puzzle) -> list[str]:
-    """Check that the answer's schedule keeps the memory limit and reaches the target, and execute it."""
-    schedule = _schedule(trial.called(puzzle.costs))
-    _validated(schedule, puzzle)
-    timeline = simulate(schedule, puzzle.costs)
-    kept = max(timeline.peak_activations)
-    rank = timeline.peak_activations.index(kept)
-    if kept > puzzle.limit:
-        raise Wrong(
-            f"rank {rank} keeps {kept} activations, the limit is {puzzle.limit}: a W or B must come sooner there"
-        )
-    if timeline.makespan > puzzle.target:
-        raise Wrong(
-            f"it runs in {timeline.makespan:g}, should be at most {puzzle.target}",
-            _gap(timeline, puzzle),
-        )
-    return [
-        f"makespan: {timeline.makespan:g}; at most {puzzle.target}; no schedule takes less than {puzzle.shortest}",
-        f"activations a rank keeps: {kept}; at most {puzzle.limit}",
-        *_executed(schedule, puzzle),
-    ]
-
-
-def _gap(timeline: ScheduleTimeline, puzzle: Puzzle) -> str:
-    """The longest wait in which the rank could do one of its later actions within the limit, and nothing ends later."""
-    found = []
-    for rank in range(puzzle.size):
-        row = list(timeline.schedule.actions[rank])
-        for slot in timeline.idle(rank):
-            at = len(row) if slot.action is None else row.index(slot.action)
-            fits = (later for later in range(at + 1, len(row)) if _fills(timeline, puzzle, rank, at, later))
-            if (later := next(fits, None)) is not None:
-                found.append((slot.end - slot.start, f"{slot}; it could do {row[later]} meanwhile"))
-    if not found:
-        return "where time goes: no rank could do a later action while it waits; an earlier action must send sooner"
-    return f"where time goes: {max(found, key=lambda gap: gap[0])[1]}"
-
-
-def _fills(timeline: ScheduleTimeline, puzzle: Puzzle, rank: int, at: int, later: int) -> bool:
-    """Whether the action at place `later` of a rank may move to `at`: no more is kept, and what it passes starts and
-    ends as before.
-    """
-    rows = [list(row) for row in timeline.schedule.actions]
-    passed = rows[rank][at:later]
-    rows[rank].insert(at, rows[rank].pop(later))
-    try:
-        moved = simulate(Schedule(rows), puzzle.costs)
-    except ValueError:
-        return False
-    before, after = ({step.actions[0]: step.end for step in one.steps(rank)} for one in (timeline, moved))
-    on_time = all(after[action] <= before[action] for action in passed)
-    return on_time and moved.makespan <= timeline.makespan and max(moved.peak_activations) <= puzzle.limit
-
-
-FASTER = Exercise("04.faster", "faster(costs)", [PUZZLE], try_puzzle)
-
-
 def _schedule(result: Any) -> Schedule:
     """The schedule in `result`, which may be the text of a CSV, or the rows of a schedule."""
     if isinstance(result, list | tuple):
@@ -314,7 +237,7 @@ def _schedule(result: Any) -> Schedule:
     return result
 
 
-def _validated(schedule: Schedule, case: Case | Puzzle) -> None:
+def _validated(schedule: Schedule, case: Case) -> None:
     if schedule.num_ranks != case.size or schedule.num_stages != case.size:
         found = f"{several(schedule.num_ranks, 'rank')} and {several(schedule.num_stages, 'stage')}"
         raise Wrong(f"it has {found}, should have {case.size} of each")
@@ -374,7 +297,7 @@ def _at_most(what: str, measured: Any, allowed: Any, formula: str, likely: str, 
     return f"{what}: {measured:g}; closed form: {formula} = {allowed:g}"
 
 
-def _executed(schedule: Schedule, case: Case | Puzzle) -> list[str]:
+def _executed(schedule: Schedule, case: Case) -> list[str]:
     """Execute the schedule on a small Llama, and return the line that says so."""
     if not case.executed:
         return []
@@ -407,4 +330,4 @@ def _model(stages: int, microbatches: int) -> Any:
     return cut, np.split(inputs, microbatches), np.split(targets, microbatches), loss, gradients
 
 
-EXERCISES = (ONE_F_ONE_B, LISTING, FASTER)
+EXERCISES = (ONE_F_ONE_B, LISTING)

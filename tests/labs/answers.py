@@ -156,17 +156,6 @@ def my_1f1b(p, m):
     return Schedule(rows)
 
 
-FOUND = """
-    0F0,0F1,0F2,0F3,0I0,0W0,0F4,0I1,0I2,0W1,0W2,0I3,0W3,0I4,0W4
-    1F0,1F1,1F2,1F3,1I0,1W0,1I1,1I2,1F4,1W1,1I3,1W2,1I4,1W3,1W4
-    2F0,2I0,2F1,2F2,2I1,2I2,2F3,2I3,2W0,2F4,2I4,2W1,2W2,2W3,2W4
-"""
-
-
-def faster(costs):
-    return FOUND
-
-
 def mlp_step(comm, x, A, C, dy, without="", twice=""):
     def summed(partial, name):
         total = partial if name == without else comm.all_reduce(partial)
@@ -406,7 +395,6 @@ SOLUTIONS = {
     "03.cuts": cuts,
     "04.one_f_one_b": my_1f1b,
     "04.listing": repaired,
-    "04.faster": faster,
     "04b.lower_bound": none_is_below,
     "04b.place_weights": place_weights_in_time,
     "04b.uneven": cut,

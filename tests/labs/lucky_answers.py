@@ -5,7 +5,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from parlab.pipeline import Action, Costs, Schedule, gpipe, one_f_one_b, simulate, zb_auto, zb_h1
+from parlab.pipeline import Action, Costs, Schedule, gpipe, one_f_one_b, simulate, zb_auto
 from parlab.zero import shard_range
 from tests.labs import answers
 
@@ -721,16 +721,6 @@ def with_one_too_many_on_a_middle_rank(p, m):
 @of("04.one_f_one_b")
 def with_one_too_few_on_rank_0(p, m):
     return with_warmup(p, m, lambda rank: p - rank - 1 - (rank == 0 and p > 2))
-
-
-@of("04.faster")
-def as_zb_h1(costs):
-    return zb_h1(3, 5)
-
-
-@of("04.faster")
-def as_zb_auto_finds_it(costs):
-    return zb_auto(3, 5, costs, 3, metric="makespan")
 
 
 def bound_by(p, m, turns, down, trip, work):

@@ -1,6 +1,5 @@
 """Right answers to the exercises of notebooks 04 to 06, in six styles each."""
 
-import textwrap
 from collections import deque
 from itertools import zip_longest
 
@@ -42,35 +41,6 @@ def with_idle_slots(listing):
 def by_the_previous_rank(listing):
     *others, last = (list(row) for row in listing.ranks)
     return Schedule([*others, [a if a.kind == "B" else a._replace(microbatch=a.microbatch - 1) for a in last]])
-
-
-FOUND = textwrap.dedent(answers.FOUND).strip()
-
-
-@of("04.faster")
-def as_a_schedule(costs):
-    cells = [row.split(",") for row in FOUND.splitlines()]
-    return Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells])
-
-
-@of("04.faster")
-def with_windows_ends(costs):
-    return FOUND.replace("\n", "\r\n") + "\r\n"
-
-
-@of("04.faster")
-def with_blank_rows(costs):
-    return "\n\n\n" + FOUND.replace("\n", "\n \n")
-
-
-@of("04.faster")
-def joined(costs):
-    return "\n".join(FOUND.split("\n"))
-
-
-@of("04.faster")
-def with_idle_cells(costs):
-    return FOUND.replace("2F0,", ",,2F0,").replace("1F0,", ",1F0,")
 
 
 @of("04.one_f_one_b")

@@ -32,14 +32,6 @@ def merge_in_place(out_a, lse_a, out_b, lse_b):
     return out_a, lse_a
 
 
-def faster_with_windows_line_ends(costs):
-    return answers.FOUND.strip().replace("\n", "\r\n")
-
-
-def faster_with_blank_lines(costs):
-    return answers.FOUND.replace("\n", "\n\n")
-
-
 def two_sums_in_one(comm, logits, targets, first):
     largest = comm.all_reduce(logits.max(axis=-1), op="max")
     here = (targets >= first) & (targets < first + logits.shape[-1])
@@ -81,8 +73,6 @@ def exchange_that_keeps_a_log(comm, x):
 RIGHT = [
     ("02.merge", merge_by_the_largest),
     ("02.merge", merge_in_place),
-    ("04.faster", faster_with_windows_line_ends),
-    ("04.faster", faster_with_blank_lines),
     ("05.parallel_loss", two_sums_in_one),
     ("00.overlap", overlap_that_notes_its_additions),
     ("02.zigzag_tile", zigzag_with_numpys_bool),

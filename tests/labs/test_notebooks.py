@@ -12,7 +12,6 @@ UNUSED = {
     "00.tree_sum",
     "01.hierarchical_all_reduce",
     "03.cuts",
-    "04.faster",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 

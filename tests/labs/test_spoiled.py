@@ -154,17 +154,13 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("spoil", SCHEDULES)
-@pytest.mark.parametrize("name", ["04.listing", "04.faster"])
-def test_a_changed_schedule_is_refused(name, spoil):
+def test_a_changed_schedule_is_refused(spoil):
     def spoiled(given):
-        right = answers.SOLUTIONS[name](given)
-        if isinstance(right, str):
-            cells = [line.strip().split(",") for line in right.strip().splitlines()]
-            right = Schedule([[Action(cell[1], int(cell[0]), int(cell[2:])) for cell in row] for row in cells])
+        right = answers.SOLUTIONS["04.listing"](given)
         return Schedule(change([list(row) for row in right.ranks]))
 
     change, says = SCHEDULES[spoil]
-    refused(name, spoiled, says.split("|"))
+    refused("04.listing", spoiled, says.split("|"))
 
 
 RULES = {
