@@ -1,10 +1,9 @@
-"""The further exercises of notebook 03: heads in Ulysses, who needs what in a packed ring, and where to cut."""
+"""The further exercises of notebook 03: heads in Ulysses, and who needs what in a packed ring."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -232,71 +231,4 @@ HOPS = Exercise(
 )
 
 
-@dataclass(frozen=True)
-class CutsCase:
-    """A text of `S` words for `size` ranks; the weight that crosses each boundary is drawn from `seed`."""
-
-    size: int
-    S: int
-    shortest: int
-    seed: int = 0
-    crossing: Any = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        crossing = np.random.default_rng([self.seed, self.size, self.S]).uniform(2, 6, self.S + 1).round(2)
-        crossing[0] = crossing[-1] = 0
-        object.__setattr__(self, "crossing", crossing)
-
-    def __str__(self) -> str:
-        return f"{ranks_in_words(self.size)}, {self.S} words, at least {self.shortest} in a segment (seed {self.seed})"
-
-    @property
-    def least(self) -> float:
-        """The least sum over all cuts, by dynamic programming over their places."""
-        best = np.where(np.arange(self.S + 1) == 0, 0.0, np.inf)
-        for _ in range(self.size):
-            reached = np.minimum.accumulate(best)  # the least over the ends up to each place
-            best = np.full(self.S + 1, np.inf)
-            best[self.shortest :] = reached[: self.S + 1 - self.shortest] + self.crossing[self.shortest :]
-        return float(best[-1])
-
-
-def _try_cuts(trial: Trial, case: CutsCase) -> list[str]:
-    result = trial.called(case.crossing, case.size, case.shortest)
-    found = _whole_numbers(sorted(result) if isinstance(result, set) else result)
-    if found is None or len(found) != case.size - 1:
-        raise Wrong(f"returned {brief(result)}, expected {case.size - 1} whole numbers, the places to cut")
-    lengths = [stop - start for start, stop in pairwise([0, *found, case.S])]
-    if min(lengths) < case.shortest:
-        raise Wrong(f"cuts at {found} make segments of {lengths} words: each needs at least {case.shortest}, in order")
-    total, least = float(sum(case.crossing[found])) if found else 0.0, case.least
-    even = [case.S * rank // case.size for rank in range(1, case.size)]
-    equal = float(sum(case.crossing[even])) if even else 0.0
-    if not total <= least + 1e-9:
-        beaten = f"; equal segments have {equal:.2f}" if total >= equal else ""
-        raise Wrong(f"cuts at {found} are crossed by {total:.2f}, and {least:.2f} is possible{beaten}")
-    return [f"crossed by {least:.2f}; equal segments: {equal:.2f}"]
-
-
-def _draw_boundaries(random: np.random.Generator, size: int) -> CutsCase:
-    S = size * int(random.integers(3, 8))
-    return CutsCase(size, S, int(random.integers(1, S // size)))
-
-
-CUTS = Exercise(
-    "03.cuts",
-    "cuts(crossing, ranks, shortest)",
-    [
-        CutsCase(2, 8, 2),
-        CutsCase(1, 5, 1),
-        CutsCase(2, 12, 5),
-        CutsCase(3, 12, 2),
-        CutsCase(3, 12, 3, seed=3),
-        CutsCase(4, 60, 8),
-        CutsCase(7, 70, 5),
-    ],
-    _try_cuts,
-    _draw_boundaries,
-)
-
-EXERCISES = (HEADS, HOPS, CUTS)
+EXERCISES = (HEADS, HOPS)

@@ -246,19 +246,6 @@ def hops(rank, size, documents):
     return (stop - 1) // c - rank
 
 
-def cuts(crossing, ranks, shortest):
-    S = len(crossing) - 1
-    best = {0: (0.0, [])}
-    for chunk in range(ranks):
-        ends = range(shortest, S + 1) if chunk < ranks - 1 else [S]
-        best = {
-            b: min((total + crossing[b], [*before, b]) for a, (total, before) in best.items() if a <= b - shortest)
-            for b in ends
-            if min(best) <= b - shortest
-        }
-    return best[S][1][:-1]
-
-
 def none_is_below(p, m, limit, f, i, w, c):
     last_rank = (p - 1) * (f + c) + m * (f + i + w)
     a_place = p * (f + i) + 2 * (p - 1) * c + w
@@ -392,7 +379,6 @@ SOLUTIONS = {
     "03.usp": usp,
     "03.heads": heads,
     "03.hops": hops,
-    "03.cuts": cuts,
     "04.one_f_one_b": my_1f1b,
     "04.listing": repaired,
     "04b.lower_bound": none_is_below,

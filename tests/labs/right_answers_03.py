@@ -1,7 +1,5 @@
 """Right answers to the exercises of notebook 03, in six styles each."""
 
-from functools import cache
-
 import numpy as np
 
 from parlab.nn.dense_attention import dense_attention
@@ -142,49 +140,3 @@ def rounded_up(rank, size, documents):
 @of("03.hops")
 def of_numpys_integers(rank, size, documents):
     return np.int64(answers.hops(rank, size, documents))
-
-
-@of("03.cuts")
-def as_an_array(crossing, ranks, shortest):
-    return np.array(answers.cuts(crossing, ranks, shortest), dtype=int)
-
-
-@of("03.cuts")
-def as_a_tuple(crossing, ranks, shortest):
-    return tuple(answers.cuts(crossing, ranks, shortest))
-
-
-@of("03.cuts")
-def from_the_end(crossing, ranks, shortest):
-    S = len(crossing) - 1
-    return [S - place for place in answers.cuts(crossing[::-1], ranks, shortest)][::-1]
-
-
-@of("03.cuts")
-def by_recursion(crossing, ranks, shortest):
-    @cache
-    def best(start, left):
-        if left == 1:
-            return (0.0, ()) if len(crossing) - 1 - start >= shortest else (np.inf, ())
-        ways = [(np.inf, ())]
-        for cut in range(start + shortest, len(crossing) - shortest):
-            total, rest = best(cut, left - 1)
-            ways.append((crossing[cut] + total, (cut, *rest)))
-        return min(ways)
-
-    return list(best(0, ranks)[1])
-
-
-@of("03.cuts")
-def by_tables(crossing, ranks, shortest):
-    S = len(crossing) - 1
-    total, choice = np.full((ranks + 1, S + 1), np.inf), np.zeros((ranks + 1, S + 1), dtype=int)
-    total[0, 0] = 0
-    for n in range(1, ranks + 1):
-        for b in range(n * shortest, S + 1):
-            a = int(np.argmin(total[n - 1, : b - shortest + 1]))
-            total[n, b], choice[n, b] = total[n - 1, a] + crossing[b], a
-    places = [S]
-    for n in range(ranks, 1, -1):
-        places.append(int(choice[n, places[-1]]))
-    return places[:0:-1]

@@ -274,8 +274,4 @@ def test_a_result_may_be_a_set_of_whole_numbers():
     def heads(*given):
         return tuple(set(found) for found in answers.heads(*given))
 
-    def cuts(*given):
-        return frozenset(int(place) for place in answers.cuts(*given))
-
-    for name, answer in (("03.heads", heads), ("03.cuts", cuts)):
-        assert answers.reviewed(name, answer).status == "passed"
+    assert answers.reviewed("03.heads", heads).status == "passed"

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from parlab.labs import EXERCISES
 from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention
-from tests.labs.answers import cuts, heads, hops, refused, reviewed, usp
+from tests.labs.answers import heads, hops, refused, reviewed, usp
 
 
-def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks_would_cross():
-    case = EXERCISES["03.cuts"].cases[-1]  # 7 ranks, 70 words
-    equal = sum(case.crossing[10 * rank] for rank in range(1, 7))
+def test_the_passing_texts_count_16_kv_heads_and_11_of_42_hops():
     said = reviewed("03.heads", heads).text
     # rank 0 of 12 has 3 of 32 heads: it sends q of 29, keys and values of 15, and 11 times 3 heads' out and lse
     sent = 29 * 128 + 15 * 2 * 128 + 33 * 128 + 33 * 4  # KiB
@@ -21,7 +18,6 @@ def test_the_passing_texts_count_16_kv_heads_11_of_42_hops_and_what_equal_chunks
     turned = 16 * (2 * 4 + 2 * 4) * 3 // 4  # 12 ranks in groups of 4, a token each, 4 query and 4 K/V heads
     assert f"bytes a rank sends: {turned + 2 * 16 * 2 * 4}; closed form: " in reviewed("03.usp", usp).text
     assert reviewed("03.hops", hops).text.endswith("K/V make 11 of 42 hops")  # 1 + 4 + 3 + 2 + 1
-    assert reviewed("03.cuts", cuts).text.endswith(f"crossed by {case.least:.2f}; equal segments: {equal:.2f}")
 
 
 def with_exchanged_groups(comm, q, k, v, ulysses):
@@ -157,42 +153,6 @@ def as_float(rank, size, documents):
     return float(hops(rank, size, documents))
 
 
-def equal_chunks(crossing, ranks, shortest):
-    return [(len(crossing) - 1) * rank // ranks for rank in range(1, ranks)]
-
-
-def the_smallest_ones(crossing, ranks, shortest):
-    return sorted(sorted(range(1, len(crossing) - 1), key=lambda b: crossing[b])[: ranks - 1])
-
-
-def one_after_the_other(crossing, ranks, shortest):
-    places, S = [], len(crossing) - 1
-    for left in range(ranks - 1, 0, -1):
-        start = places[-1] if places else 0
-        places.append(min(range(start + shortest, S - left * shortest + 1), key=lambda b: crossing[b]))
-    return places
-
-
-def with_the_end(crossing, ranks, shortest):
-    return [*cuts(crossing, ranks, shortest), len(crossing) - 1]
-
-
-def backwards(crossing, ranks, shortest):
-    return cuts(crossing, ranks, shortest)[::-1]
-
-
-def shifted(crossing, ranks, shortest):
-    return [place - 1 for place in cuts(crossing, ranks, shortest)]
-
-
-def most_instead_of_least(crossing, ranks, shortest):
-    return cuts(crossing.max() - crossing, ranks, shortest)
-
-
-def nothing_short(crossing, ranks, shortest):
-    return cuts(crossing, ranks, 1)
-
-
 COLORS = [lambda rank, U, P: rank // U, lambda rank, U, P: rank % U]
 COLORS += [lambda rank, U, P: rank // (P // U), lambda rank, U, P: rank % (P // U)]
 SPLITS = {
@@ -262,14 +222,6 @@ WRONG = [
     ("03.hops", the_token_behind, "no later rank sees it"),
     ("03.hops", the_rank_and_not_the_hops, "for rank 1 it returned"),
     ("03.hops", as_float, "expected a whole number"),
-    ("03.cuts", equal_chunks, "equal segments have"),
-    ("03.cuts", the_smallest_ones, "make segments of"),
-    ("03.cuts", one_after_the_other, "is possible"),
-    ("03.cuts", with_the_end, "expected 1 whole numbers, the places to cut"),
-    ("03.cuts", backwards, "in order"),
-    ("03.cuts", shifted, ""),
-    ("03.cuts", most_instead_of_least, "is possible"),
-    ("03.cuts", nothing_short, "needs at least"),
 ]
 
 

@@ -11,7 +11,6 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 UNUSED = {
     "00.tree_sum",
     "01.hierarchical_all_reduce",
-    "03.cuts",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 

@@ -208,7 +208,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("spoil", NUMBERS)
-@pytest.mark.parametrize("name", ["00.to_blame", "03.heads", "03.hops", "03.cuts"])
+@pytest.mark.parametrize("name", ["00.to_blame", "03.heads", "03.hops"])
 def test_changed_whole_numbers_are_refused(name, spoil):
     def spoiled(*given):
         return every(answers.SOLUTIONS[name](*given))
@@ -216,14 +216,14 @@ def test_changed_whole_numbers_are_refused(name, spoil):
     def every(found):
         return NUMBERS[spoil](found) if isinstance(found, int) else [every(item) for item in found]
 
-    refused(name, spoiled, ["expected", "is possible", "make segments of"])
+    refused(name, spoiled, ["expected"])
 
 
 def test_an_exercise_has_more_than_twelve_wrong_answers_here():
     kinds = {name: len(WHOLE) + 2 for name in EXERCISES}  # and the parameters, and the line
     for name in RANKS:
         kinds[name] += len(ARRAYS) + 5
-    for name in ("00.to_blame", "03.heads", "03.hops", "03.cuts"):
+    for name in ("00.to_blame", "03.heads", "03.hops"):
         kinds[name] += len(NUMBERS)
     kinds["02.merge"] += len(ARRAYS)
     kinds["02.zigzag_tile"] += len(RULES)
