@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import Count, bytes_sent, listed, messages
+from parlab.labs.counts import bytes_sent, listed, messages
 from parlab.labs.difference import difference
-from parlab.labs.exercise import Exercise
 from parlab.labs.rank_programs import UP_TO_8, Case, check_results, on_arrays, some_shape
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, explains
@@ -163,61 +162,4 @@ def _try_circulant(trial: Trial, case: Case) -> list[str]:
 CIRCULANT = on_arrays("01.circulant", "circulant(comm, x)", _try_circulant, _divisible_shape, (*UP_TO_8, 10, 13))
 
 
-def _try_hierarchical_all_reduce(trial: Trial, case: Case) -> list[str]:
-    x, P, g = case.inputs(), case.size, case.ranks_per_node
-    done = trial.ran(trial.answer, P, per_rank(x), g)
-    between, to_cross = [0] * P, 2 * (P // g - 1) * case.nbytes // P
-    for transfer in done.timeline.transfers:
-        if transfer.src // g != transfer.dst // g:
-            between[transfer.src] += transfer.nbytes
-    summed = [t for t in done.timeline.transfers if t.name == "all_reduce"]
-    inside_and_between = len({t.src // g == t.dst // g for t in summed}) == 2
-    in_groups = all(t.src // g == t.dst // g or t.src % g == t.dst % g for t in summed)
-    whole = inside_and_between and in_groups and min(between) > to_cross  # the built-in one sends less
-    within_a_group = ("all_reduce",) * (whole or not inside_and_between)
-    check_results(done, x, [sum(x)] * P, [x] * P, calls=("reduce_scatter", "all_gather", *within_a_group))
-    inside = [sent - out for sent, out in zip(bytes_sent(done).numbers, between, strict=True)]
-    exchanged = set(inside) == {2 * (g - 1) * case.nbytes // P} and g < P
-    return [
-        Count("bytes a rank sends to other nodes", between).check(
-            "2(k − 1)/k · n/g",
-            to_cross,
-            "the groups are exchanged: rank // g is the same on all ranks of a node, rank % g on all at one place"
-            if exchanged
-            else "all_reduce is for the sum between the nodes; inside, reduce-scatter first, so that only n/g crosses"
-            if whole
-            else "whole arrays go to other nodes; let each rank send its node's sum of one piece",
-        ),
-        Count("bytes a rank sends inside its node", inside).check(
-            "2(g − 1)/g · n",
-            2 * (g - 1) * case.nbytes // g,
-            "every rank of a node gets the node's whole sum first; a reduce-scatter is enough",
-        ),
-    ]
-
-
-def _in_nodes(*layouts: tuple[int, int]) -> list[Case]:
-    """Two cases for each (nodes, ranks a node); their arrays divide among all ranks."""
-    return [
-        Case(nodes * per_node, (nodes * per_node * pieces,), dtype, per_node)
-        for nodes, per_node in layouts
-        for pieces, dtype in ((1, "float64"), (3, "float32"))
-    ]
-
-
-def _draw_nodes(random: np.random.Generator, size: int) -> Case:
-    per_node = int(random.integers(1, 5))
-    size = per_node * -(-size // per_node)
-    return Case(size, (size * int(random.integers(1, 5)),), "float64", per_node)
-
-
-HIERARCHICAL_ALL_REDUCE = Exercise(
-    "01.hierarchical_all_reduce",
-    "hierarchical_all_reduce(comm, x, ranks_per_node)",
-    _in_nodes((2, 1), (1, 2), (2, 2), (3, 2), (2, 3), (2, 4), (3, 4)),
-    _try_hierarchical_all_reduce,
-    _draw_nodes,
-    on_ranks=True,
-)
-
-EXERCISES = (REDUCE_SCATTER, CIRCULANT, HIERARCHICAL_ALL_REDUCE)
+EXERCISES = (REDUCE_SCATTER, CIRCULANT)

@@ -24,12 +24,10 @@ class Case:
     size: int
     shape: tuple[int, ...]
     dtype: str
-    ranks_per_node: int = 1
     seed: int = 0
 
     def __str__(self) -> str:
-        nodes = f" in nodes of {self.ranks_per_node}" if self.ranks_per_node > 1 else ""
-        return f"{ranks_in_words(self.size)}{nodes}, x {self.dtype}[{', '.join(map(str, self.shape))}] on each"
+        return f"{ranks_in_words(self.size)}, x {self.dtype}[{', '.join(map(str, self.shape))}] on each"
 
     @property
     def elements(self) -> int:
@@ -84,7 +82,6 @@ def check_results(
     inputs: list[Any],
     expected: list[Any],
     terms: Sequence[Sequence[Any]] = (),
-    calls: tuple[str, ...] = (),
     tools: tuple[str, ...] = ("send", "recv", "sendrecv"),
     mistakes: Mapping[str, Sequence[Any]] = NO_MORE,
 ) -> None:
@@ -95,7 +92,6 @@ def check_results(
         inputs: each rank's array.
         expected: each rank's right result; None: any result is right.
         terms: for each rank the terms of its result, if it is a sum over ranks: a missing term is then explained.
-        calls: the collectives that the answer may use beside messages between two ranks.
         tools: the calls that a refusal names.
         mistakes: mistakes of this exercise, by cause: the result that each rank then has.
 
@@ -115,8 +111,8 @@ def check_results(
         )
         raise Wrong(f"rank {rank} {differences[rank]}", *right_and_wrong(right, wrong), *likely(causes))
     need_messages(done)
-    for name in sorted({transfer.name for transfer in done.timeline.transfers} - {"message", *calls}):
-        build = ", ".join(f"comm.{call}" for call in (*tools, *calls))
+    for name in sorted({transfer.name for transfer in done.timeline.transfers} - {"message"}):
+        build = ", ".join(f"comm.{call}" for call in tools)
         raise Wrong(f"the results are right, but comm.{name} did the work: build it from {build}")
 
 

@@ -93,14 +93,6 @@ def circulant(comm, x, ahead=1, roll=1, half_of=lambda width: -(-width // 2), ad
     return window[0]
 
 
-def hierarchical_all_reduce(comm, x, ranks_per_node):
-    inside = comm.split(comm.rank // ranks_per_node)
-    between = comm.split(comm.rank % ranks_per_node)
-    own = inside.reduce_scatter(x)
-    own = between.all_gather(between.reduce_scatter(own))
-    return inside.all_gather(own)
-
-
 def zigzag_tile(rank, source, length):
     whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
     if source == rank:
@@ -370,7 +362,6 @@ SOLUTIONS = {
     "00.to_blame": blamed,
     "01.reduce_scatter": reduce_scatter,
     "01.circulant": circulant,
-    "01.hierarchical_all_reduce": hierarchical_all_reduce,
     "02.zigzag_tile": zigzag_tile,
     "02.merge": merge,
     "02.ring": ring,

@@ -250,27 +250,6 @@ def that_sends_as_many_places_ahead_as_it_sends(comm, x):
     return window[0]
 
 
-@of("01.hierarchical_all_reduce")
-def with_node_and_place_exchanged(comm, x, ranks_per_node):
-    inside = comm.split(comm.rank % ranks_per_node)
-    between = comm.split(comm.rank // ranks_per_node)
-    own = inside.reduce_scatter(x)
-    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
-
-
-@of("01.hierarchical_all_reduce")
-def in_as_many_nodes_as_ranks_on_one(comm, x, ranks_per_node):
-    nodes = comm.size // ranks_per_node
-    inside, between = comm.split(comm.rank // nodes), comm.split(comm.rank % nodes)
-    own = inside.reduce_scatter(x)
-    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
-
-
-@of("01.hierarchical_all_reduce")
-def in_nodes_of_two(comm, x, ranks_per_node):
-    return answers.hierarchical_all_reduce(comm, x, min(2, comm.size))
-
-
 @of("01.reduce_scatter")
 def that_makes_x_writeable_again(comm, x):
     """The cells of the lesson share x among all ranks."""

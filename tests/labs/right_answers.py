@@ -380,48 +380,6 @@ def halved_by_partners_if_a_power_of_two(comm, x):
     return halved_if_a_power_of_two(comm, x) if comm.size & (comm.size - 1) == 0 else answers.circulant(comm, x)
 
 
-@of("01.hierarchical_all_reduce")
-def with_keys(comm, x, ranks_per_node):
-    node, place = divmod(comm.rank, ranks_per_node)
-    inside, between = comm.split(node, key=place), comm.split(place, key=node)
-    return inside.all_gather(between.all_gather(between.reduce_scatter(inside.reduce_scatter(x))))
-
-
-@of("01.hierarchical_all_reduce")
-def with_shortcuts(comm, x, ranks_per_node):
-    if ranks_per_node in (1, comm.size):
-        return comm.all_gather(comm.reduce_scatter(x))
-    return answers.hierarchical_all_reduce(comm, x, ranks_per_node)
-
-
-@of("01.hierarchical_all_reduce")
-def pairwise_between(comm, x, ranks_per_node):
-    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
-    own = answers.reduce_scatter(between, inside.reduce_scatter(x))
-    return inside.all_gather(between.all_gather(own))
-
-
-@of("01.hierarchical_all_reduce")
-def ring_inside(comm, x, ranks_per_node):
-    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
-    own = straight_to_the_owners(inside, x)
-    return inside.all_gather(between.all_gather(between.reduce_scatter(own)))
-
-
-@of("01.hierarchical_all_reduce")
-def with_an_all_reduce_between(comm, x, ranks_per_node):
-    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
-    return inside.all_gather(between.all_reduce(inside.reduce_scatter(x)))
-
-
-@of("01.hierarchical_all_reduce")
-def with_counts_everywhere(comm, x, ranks_per_node):
-    inside, between = comm.split(comm.rank // ranks_per_node), comm.split(comm.rank % ranks_per_node)
-    own = inside.reduce_scatter(x, counts=answers.counts_of(len(x), inside.size))
-    piece = between.reduce_scatter(own, counts=answers.counts_of(len(own), between.size))
-    return inside.all_gather(between.all_gather(piece))
-
-
 @of("02.zigzag_tile")
 def with_open_ends(rank, source, length):
     if source == rank:

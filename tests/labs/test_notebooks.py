@@ -10,7 +10,6 @@ from parlab.labs import EXERCISES
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 UNUSED = {
     "00.tree_sum",
-    "01.hierarchical_all_reduce",
 }
 SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
 
