@@ -9,7 +9,7 @@ from tools.store_outputs import WIDGET
 STUB = 'def exchange(comm, x):\n    """Return both."""\n    raise NotImplementedError'
 CHECK = '\n\n\nlabs.check("00.exchange", exchange)'
 ANSWER = 'def exchange(comm, x):\n    """Return both."""\n    return x, x'
-OTHER = STUB.replace("exchange", "tree_sum") + CHECK.replace("exchange", "tree_sum")
+OTHER = STUB.replace("exchange", "overlap") + CHECK.replace("exchange", "overlap")
 
 
 def notebook(*cells):

@@ -57,9 +57,8 @@ from parlab.labs.job import (
     rings_at_once,
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
-from parlab.labs.limits import checks_by_limit
 from parlab.labs.mesh import added_for_a_norm
-from parlab.labs.patient import first_buffer, in_turn, patient, posted_ahead
+from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
@@ -263,7 +262,6 @@ __all__ = [
     "copies_alike",
     "dealt",
     "ends_lower",
-    "first_buffer",
     "forget_kv_sum",
     "forgotten_place",
     "gathered_ahead",

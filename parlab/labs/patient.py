@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from parlab.arguments import amount, checked_rank, instance, positive, whole
+from parlab.arguments import amount, checked_rank, positive, whole
 from parlab.world import Cluster, Comm, Run, per_rank, run
 
 RANKS = 8
@@ -86,25 +86,3 @@ def patient(
 
     pieces = [np.full(NBYTES // 4, rank + 1, dtype=np.float32) for rank in range(RANKS)]
     return run(program, RANKS, per_rank(pieces), work, cluster=Cluster.uniform(latency=message, bandwidth=math.inf))
-
-
-def first_buffer(run: Run, rank: int) -> tuple[float, float]:
-    """From when until when a rank holds its first receive buffer, in seconds: from its receive until it is freed.
-
-    Args:
-        run: what `run` or `patient` returned.
-        rank: of that run.
-
-    Raises:
-        ValueError: no run, a rank that is not there, or one that receives nothing.
-
-    >>> first_buffer(patient(in_turn), 0)
-    (0.008, 0.02)
-    """
-    instance("run", run, Run)
-    steps = run.timeline.held_by_name(checked_rank(rank, "rank", run.timeline.size)).get("received", [])
-    if not steps:
-        raise ValueError(f"rank={rank}: it receives nothing, so it holds no receive buffer")
-    falls = (time for (_, before), (time, now) in pairwise(steps) if now < before)
-    freed = next(falls, run.timeline.makespan)
-    return steps[0][0] / 1e12, freed / 1e12

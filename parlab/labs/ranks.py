@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.blame import TO_BLAME
-from parlab.labs.counts import Count, bytes_sent, makespan, messages, steps
+from parlab.labs.counts import Count, makespan, messages, steps
 from parlab.labs.rank_programs import Case, check_results, check_rightwards, on_arrays, some_shape
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import NotWritten, Wrong
@@ -31,41 +31,6 @@ def _try_exchange(trial: Trial, case: Case) -> list[str]:
 
 EXCHANGE = on_arrays("00.exchange", "exchange(comm, x)", _try_exchange, some_shape, range(2, 9))
 
-
-def _try_tree_sum(trial: Trial, case: Case) -> list[str]:
-    x, P = case.inputs(), case.size
-    try:
-        done = trial.ran(trial.answer, P, per_rank(x))
-    except NotWritten:
-        raise
-    except Wrong as wrong:
-        raise _goes_on(wrong) or wrong from None
-    check_results(done, x, [sum(x), *[None] * (P - 1)], [x] * P)
-    return [
-        Count("messages", [sum(messages(done).numbers)]).check("P − 1", P - 1, "a rank sends more than one sum"),
-        steps(done).check(
-            "⌈log₂ P⌉",
-            (P - 1).bit_length(),
-            "messages queue at one rank; let half of the ranks send to the other half, and so on",
-        ),
-        bytes_sent(done).check(
-            "n", case.nbytes if P > 1 else 0, "a rank sends arrays that it could add first: one sum is enough"
-        ),
-    ]
-
-
-def _goes_on(wrong: Wrong) -> Wrong | None:
-    """`wrong` with its cause, if a rank stopped that had sent its sum already; else None."""
-    through = [rank for rank in wrong.stopped if wrong.run is not None and wrong.run.timeline.messages(rank)]
-    if not through:
-        return None
-    said = "\n".join(wrong.args).partition("\nlikely cause: ")[0]
-    return Wrong(
-        said, f"likely cause: rank {through[0]} has sent its sum and goes on; a rank that has sent its sum returns"
-    )
-
-
-TREE_SUM = on_arrays("00.tree_sum", "tree_sum(comm, x)", _try_tree_sum, some_shape, (2, 1, *range(3, 10), 16))
 
 LINK = Cluster.uniform(latency=1e-6, bandwidth=1e9)
 WORK = 10e-6  # seconds on one piece: more than any piece of these cases travels
@@ -155,4 +120,4 @@ def _end_posted_late(done: Run) -> str:
 
 OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))
 
-EXERCISES = (EXCHANGE, TREE_SUM, OVERLAP, TO_BLAME)
+EXERCISES = (EXCHANGE, OVERLAP, TO_BLAME)

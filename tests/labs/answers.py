@@ -49,18 +49,6 @@ def exchange(comm, x):
     return from_left, from_right
 
 
-def tree_sum(comm, x):
-    distance = 1
-    while distance < comm.size:
-        if comm.rank % (2 * distance):
-            comm.send(x, comm.rank - distance)
-            return None
-        if comm.rank + distance < comm.size:
-            x = x + comm.recv(comm.rank + distance, like=x)
-        distance *= 2
-    return x
-
-
 def overlap(comm, x, work):
     total, block = 0, x
     for step in range(comm.size):
@@ -357,7 +345,6 @@ def mean_gradient(mesh, of_expert, gradient):
 
 SOLUTIONS = {
     "00.exchange": exchange,
-    "00.tree_sum": tree_sum,
     "00.overlap": overlap,
     "00.to_blame": blamed,
     "01.reduce_scatter": reduce_scatter,

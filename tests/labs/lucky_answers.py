@@ -49,54 +49,6 @@ def in_double_precision(comm, x):
     return tuple(array.astype("float64") for array in answers.exchange(comm, x))
 
 
-@of("00.tree_sum")
-def for_sizes_up_to_8(comm, x):
-    for distance in (1, 2, 4):
-        if comm.rank % (2 * distance):
-            comm.send(x, comm.rank - distance)
-            return None
-        if comm.rank + distance < comm.size:
-            x = x + comm.recv(comm.rank + distance, like=x)
-    return x
-
-
-@of("00.tree_sum")
-def whose_odd_rank_out_is_lost(comm, x):
-    """In halves that are rounded down: the last of an odd number of ranks is never asked."""
-    active = comm.size
-    while active > 1:
-        half = active // 2
-        if comm.rank >= half:
-            if comm.rank < 2 * half:
-                comm.send(x, comm.rank - half)
-            return None
-        x = x + comm.recv(comm.rank + half, like=x)
-        active = half
-    return x
-
-
-@of("00.tree_sum")
-def going_on_after_sending(comm, x):
-    distance = 1
-    while distance < comm.size:
-        if comm.rank % (2 * distance) == distance:
-            comm.send(x, comm.rank - distance)
-        elif comm.rank + distance < comm.size:
-            x = x + comm.recv(comm.rank + distance, like=x)
-        distance *= 2
-    return x
-
-
-@of("00.tree_sum")
-def by_a_chain(comm, x):
-    if comm.rank < comm.size - 1:
-        x = x + comm.recv(comm.rank + 1, like=x)
-    if comm.rank:
-        comm.send(x, comm.rank - 1)
-        return None
-    return x
-
-
 @of("00.overlap")
 def with_the_first_neighbour_only(comm, x, work):
     """All that there is with two ranks."""

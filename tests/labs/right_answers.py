@@ -63,65 +63,6 @@ def left_first_in_place(comm, x):
     return found[0], found[1]
 
 
-@of("00.tree_sum")
-def by_halves(comm, x):
-    active = comm.size
-    while active > 1:
-        half = (active + 1) // 2
-        if comm.rank >= half:
-            comm.send(x, comm.rank - half)
-            return None
-        if comm.rank + half < active:
-            x = x + comm.recv(comm.rank + half, like=x)
-        active = half
-    return x
-
-
-@of("00.tree_sum")
-def in_place_and_all_return(comm, x):
-    for level in range((comm.size - 1).bit_length()):
-        if comm.rank >> level & 1:
-            comm.send(x, comm.rank - (1 << level))
-            return x
-        if comm.rank + (1 << level) < comm.size:
-            x += comm.recv(comm.rank + (1 << level), like=x)
-    return x
-
-
-@of("00.tree_sum")
-def by_lowest_bit(comm, x):
-    bit = 1
-    while bit < comm.size and not comm.rank & bit:
-        if comm.rank | bit < comm.size:
-            x = np.add(x, comm.recv(comm.rank | bit, like=x))
-        bit <<= 1
-    return comm.isend(x, comm.rank ^ bit).wait() if comm.rank else x
-
-
-@of("00.tree_sum")
-def recursively(comm, x, distance=1):
-    if distance >= comm.size:
-        return x
-    if comm.rank % (2 * distance):
-        return comm.send(x, comm.rank - distance)
-    if comm.rank + distance < comm.size:
-        x = x + comm.recv(comm.rank + distance, like=x)
-    return recursively(comm, x, 2 * distance)
-
-
-@of("00.tree_sum")
-def by_splitting(comm, x):
-    while comm.size > 1:
-        if comm.rank % 2:
-            comm.send(x, comm.rank - 1)
-        elif comm.rank + 1 < comm.size:
-            x = x + comm.recv(comm.rank + 1, like=x)
-        odd, comm = comm.rank % 2, comm.split(comm.rank % 2)
-        if odd:
-            return None
-    return x
-
-
 @of("00.overlap")
 def receiving_first(comm, x, work):
     total, block = 0, x

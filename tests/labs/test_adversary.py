@@ -121,19 +121,6 @@ def scatter_from_the_checkers_seed(comm, x):
     return None
 
 
-def tree_that_gathers_lists(comm, x):
-    held, distance = [x], 1
-    while distance < comm.size:
-        if comm.rank % (2 * distance):
-            comm.send(held, comm.rank - distance)
-            return None
-        other = comm.rank + distance
-        if other < comm.size:
-            held += comm.recv(other, like=[x] * min(distance, comm.size - other))
-        distance *= 2
-    return sum(held)
-
-
 def overlap_that_never_works(comm, x, work):
     def alike(comm, block):
         with comm.compute("work", seconds=10e-6):
@@ -186,7 +173,6 @@ WRONG = [
     ("00.exchange", exchange_through_a_global, "no message was sent: they did not come by messages"),
     ("00.exchange", exchange_through_a_global_with_messages_for_show, MEMORY),
     ("01.reduce_scatter", scatter_from_the_checkers_seed, MEMORY),
-    ("00.tree_sum", tree_that_gathers_lists, "bytes a rank sends"),
     ("00.overlap", overlap_that_never_works, "work"),
     ("06.zero_1", zero_1_with_its_own_optimizer, "`update` was not called"),
     ("05.parallel_loss", loss_in_float32, "float32"),

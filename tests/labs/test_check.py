@@ -184,11 +184,11 @@ def test_answers_are_saved_with_their_helpers_and_come_back(tmp_path, monkeypatc
     labs.check("01.reduce_scatter", raises)  # a stub is no answer
     labs.save(path)
     monkeypatch.setattr(session, "_texts", session.Answers())
-    labs.check("00.tree_sum", answers.tree_sum)
+    labs.check("00.to_blame", answers.blamed)
     labs.save(path)
     monkeypatch.setattr(session, "_texts", session.Answers())
     loaded = labs.load(path)
-    assert list(loaded) == ["00.exchange", "00.tree_sum"]
+    assert list(loaded) == ["00.exchange", "00.to_blame"]
     assert loaded["00.exchange"] == inspect.getsource(helper) + "\n\n" + inspect.getsource(twice)
     assert repr(loaded).startswith("# 00.exchange\ndef helper(x):")
     labs.save(tmp_path / "again.json")

@@ -40,10 +40,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "itself, for rank 2 until 8; the way goes on|or: a peer's wait counts if it had ended before the peer",
         "ended_before_the_wait_began": "returned 1, expected 2|rank 1 had waited itself, for rank 2 until 8",
     },
-    "00.tree_sum": {
-        "going_on_after_sending": "with 4 ranks|rank 1 waits in recv(from 3)|rank 1 has sent its sum and goes on",
-        "whose_odd_rank_out_is_lost": "with 3 ranks|rank 2's contribution is missing",
-    },
     "01.reduce_scatter": {
         "that_makes_x_writeable_again": "with 2 ranks|`x` is read-only, and the pieces of np.split are parts of it",
     },

@@ -8,10 +8,7 @@ import pytest
 from parlab.labs import EXERCISES
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-UNUSED = {
-    "00.tree_sum",
-}
-SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))} - UNUSED
+SHOWN = {name for name in EXERCISES if list(NOTEBOOKS.glob(f"{name[:2]}_*.ipynb"))}
 
 WATCHED = {  # by lesson: the last lines of the cells whose output no run repeats: a watch measured it
     "09_leaving_the_laptop": [

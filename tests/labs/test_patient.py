@@ -213,13 +213,6 @@ def test_to_the_right_the_law_holds_for_each_right_way_of_posting_and_to_the_lef
     assert ([late[4], late[3], late[2]] == pytest.approx(waits)) == (program is posted_ahead)
 
 
-def test_overlap_holds_the_first_receive_buffer_for_16_ms_from_the_start_on_and_in_turn_for_12():
-    """In turn: received from 8 to 10, worked on until 18, sent until 20. Ahead: received at once, then two works."""
-    assert labs.first_buffer(labs.patient(), 0) == pytest.approx((8e-3, 20e-3))
-    assert labs.first_buffer(labs.patient(posted_ahead), 0) == pytest.approx((0, 16e-3))
-    assert labs.first_buffer(labs.patient(posted_ahead), 5) == pytest.approx((0, 22e-3))  # 6 of them its stall
-
-
 @pytest.mark.parametrize(("program", "pieces"), [(in_turn, 1), (posted_ahead, 2)])
 def test_while_it_works_a_rank_holds_one_piece_in_turn_and_two_with_overlap_and_the_peak_is_2_mib(program, pieces):
     timeline = labs.patient(program).timeline
@@ -249,16 +242,6 @@ def test_the_peak_is_2_mib_but_7_or_8_if_sends_are_awaited_last_pieces_are_kept_
     done = labs.patient(program)
     assert waited(done) == [0] * 8
     assert [done.timeline.peak_bytes(rank) for rank in range(8)] == [peak * 2**20] * 8
-
-
-def test_a_rank_that_is_not_there_or_receives_nothing_has_no_first_buffer():
-    with pytest.raises(ValueError, match=r"^rank=8"):
-        labs.first_buffer(labs.patient(), 8)
-    alone = labs.patient(lambda comm, x, work: work(comm, x))
-    with pytest.raises(ValueError, match=r"^rank=3: it receives nothing"):
-        labs.first_buffer(alone, 3)
-    with pytest.raises(ValueError, match=r"^run=None: must be a Run"):
-        labs.first_buffer(None, 0)
 
 
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.labs.answers import exchange, overlap, refused, reviewed, tree_sum
+from tests.labs.answers import exchange, overlap, refused, reviewed
 
 
 def exchange_with_requests(comm, x):
@@ -16,26 +16,11 @@ def exchange_with_requests(comm, x):
     return [request.wait() for request in requests][2:]
 
 
-def tree_sum_by_halves(comm, x):
-    active = comm.size
-    while active > 1:
-        half = (active + 1) // 2
-        if comm.rank >= half:
-            comm.send(x, comm.rank - half)
-            return None
-        if comm.rank + half < active:
-            x = x + comm.recv(comm.rank + half, like=x)
-        active = half
-    return x
-
-
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
         ("00.exchange", exchange),
         ("00.exchange", exchange_with_requests),
-        ("00.tree_sum", tree_sum),
-        ("00.tree_sum", tree_sum_by_halves),
         ("00.overlap", overlap),
     ],
 )
@@ -106,55 +91,6 @@ def exchange_that_crashes(comm, x):
 
 def exchange_with_other_arguments(comm):
     return comm
-
-
-def tree_sum_without_tree(comm, x):
-    if comm.rank:
-        comm.send(x, 0)
-        return None
-    for rank in range(1, comm.size):
-        x = x + comm.recv(rank, like=x)
-    return x
-
-
-def tree_sum_for_powers_of_two(comm, x):
-    distance = 1
-    while distance < comm.size:
-        if comm.rank % (2 * distance):
-            comm.send(x, comm.rank - distance)
-            return None
-        x = x + comm.recv(comm.rank + distance, like=x)
-        distance *= 2
-    return x
-
-
-def tree_sum_without_rank_0(comm, x):
-    total = tree_sum(comm, x)
-    return total - x if comm.rank == 0 else None
-
-
-def tree_sum_that_forgets_to_add(comm, x):
-    return x if tree_sum(comm, x) is not None else None
-
-
-def tree_sum_with_one_dropped_message(comm, x):
-    if comm.rank == comm.size - 1 > 1:
-        tree_sum(comm, 0 * x)
-        return None
-    return tree_sum(comm, x)
-
-
-def tree_sum_by_reduce(comm, x):
-    return comm.reduce(x)
-
-
-def tree_sum_without_return(comm, x):
-    tree_sum(comm, x)
-
-
-def tree_sum_sent_back(comm, x):
-    total = tree_sum(comm, x)
-    return comm.broadcast(x if total is None else total)
 
 
 def overlap_that_waits(comm, x, work):
@@ -330,18 +266,6 @@ def overlap_without_work(comm, x, work):
         ("00.exchange", exchange_with_wrong_like, "expects float64[3]"),
         ("00.exchange", exchange_that_crashes, "of exchange_that_crashes: return from_left[99], from_right"),
         ("00.exchange", exchange_with_other_arguments, "it is called as exchange(comm, x)"),
-        ("00.tree_sum", tree_sum_without_tree, "steps: 3, should be ⌈log₂ P⌉ = 2"),
-        ("00.tree_sum", tree_sum_for_powers_of_two, "rank 2 raised ValueError: src=3"),
-        ("00.tree_sum", tree_sum_without_rank_0, "rank 0's contribution is missing"),
-        ("00.tree_sum", tree_sum_that_forgets_to_add, "this is the rank's own contribution; nothing was added to it"),
-        ("00.tree_sum", tree_sum_with_one_dropped_message, "rank 2's contribution is missing"),
-        (
-            "00.tree_sum",
-            tree_sum_by_reduce,
-            "comm.reduce did the work: build it from comm.send, comm.recv",
-        ),
-        ("00.tree_sum", tree_sum_without_return, "a path through the program without a return"),
-        ("00.tree_sum", tree_sum_sent_back, "comm.broadcast did the work"),
         ("00.overlap", overlap_that_waits, "from 10.0 µs to 11.0 µs rank 0 does not work: it stands still until"),
         (
             "00.overlap",
