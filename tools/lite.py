@@ -54,8 +54,8 @@ def build(site: Path, *, pyodide: Path | None = None, solutions: bool = True) ->
         (work / "lite").mkdir()
         (work / "lite/jupyter-lite.json").write_text(json.dumps(settings(wheels, at_home=pyodide is not None)))
         shutil.copy(SHIPPED / "settings/overrides.json", work / "lite/overrides.json")
-        told = ["--contents", work / "lessons", "--output-dir", site, "--apps", "lab", "--no-sourcemaps"]
-        _run("-m", "jupyterlite_core", "build", "--lite-dir", work / "lite", *told)
+        told = ["--contents", work / "lessons", "--output-dir", site.resolve(), "--apps", "lab", "--no-sourcemaps"]
+        _run("-m", "jupyterlite_core", "build", *told, inside=work / "lite")  # where it keeps a file of what it did
         shutil.copytree(work / "wheels", site / "wheels")
     if pyodide is not None:
         shutil.copytree(pyodide, site / "static/pyodide")
@@ -76,13 +76,14 @@ def settings(wheels: list[str], *, at_home: bool) -> dict[str, Any]:
 
 
 def _wheels(folder: Path) -> None:
+    shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # else files that are gone would come back from there
     _run("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     constraints = ["--constraint", ROOT / "constraints.txt"]
     _run("-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, *constraints, *BROUGHT)
 
 
-def _run(*arguments: object) -> None:
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+def _run(*arguments: object, inside: Path = ROOT) -> None:
+    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=inside)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, arguments))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
