@@ -46,6 +46,7 @@ LOOK = """async output => {
 
 # What the page does through the application that `--expose-app-in-browser` hands out; each ends in true. To wait for
 # what it announces costs nothing; to read it again and again took a third of the time in which it had to compute.
+READY = "() => window.jupyterapp && jupyterapp.restored.then(() => true)"
 OPEN = """async path => {
     const panel = await jupyterapp.commands.execute("docmanager:open", { path });
     await Promise.all([panel.revealed, panel.sessionContext.ready]);
@@ -130,7 +131,7 @@ class Reader:
         context.route(lambda url: not url.startswith(address), self._refuse)
         self.page: Page = context.new_page()
         self.page.goto(f"{address}/lab?token={token}&reset")
-        self._await("() => window.jupyterapp && jupyterapp.restored.then(() => true)")
+        self._await(READY)
 
     def read(self, notebook: Path) -> list[str]:
         """Complaints about `notebook`; none if all is as it should be."""

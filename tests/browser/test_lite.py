@@ -13,19 +13,12 @@ import nbformat
 import pytest
 
 from tests.browser import pyodide
-from tests.browser.reader import LOOK
+from tests.browser.reader import LOOK, OPEN, PATIENCE, READY
 from tools.lite import KERNEL, build
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 240_000  # milliseconds
 WIDGETS = r"views\.(predict|explore_\w+|reorder)\(|\.opened\(\)"
 VIEW = "application/vnd.jupyter.widget-view+json"
-READY = "() => window.jupyterapp && jupyterapp.restored.then(() => true)"
-OPEN = """async path => {
-    const panel = await jupyterapp.commands.execute("docmanager:open", { path });
-    await Promise.all([panel.revealed, panel.sessionContext.ready]);
-    return true;
-}"""
 RUN_CELL = """async ([number, source]) => {
     const notebook = jupyterapp.shell.currentWidget.content;
     notebook.activeCellIndex = number;
@@ -77,7 +70,7 @@ class Lesson:
 
     def __init__(self, page, site, name):
         self.page = page
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(1000 * PATIENCE)
         page.goto(f"{site}/lab/index.html?path={name}.ipynb")
         page.wait_for_function(READY)
         page.wait_for_function(OPEN, arg=f"{name}.ipynb")

@@ -247,19 +247,9 @@ def test_a_sum_behind_the_norms_backward_and_one_of_the_norms_gradient_are_named
     """All results are right: the norm's backward is linear in dm. But its own gradient takes a message more."""
 
     def answer(comm, block, x, dy):
-        a, first_norm = block.attention_norm.forward(x)
-        a, attention = block.attention.forward(a)
-        h = x + comm.all_reduce(a)
-        m, second_norm = block.mlp_norm.forward(h)
-        m, mlp = block.mlp.forward(m)
-        y = h + comm.all_reduce(m)
-        dm, gradients = block.mlp.backward(dy, mlp)
-        back, of_second = block.mlp_norm.backward(dm, second_norm)
-        dh = dy + comm.all_reduce(back)
-        da, of_attention = block.attention.backward(dh, attention)
-        back, of_first = block.attention_norm.backward(comm.all_reduce(da), first_norm)
-        of_second = {name: comm.all_reduce(gradient) for name, gradient in of_second.items()}
-        return y, dh + back, gradients | of_second | of_attention | of_first
+        y, dx, gradients = summed_behind("dm")(comm, block, x, dy)
+        (norm,) = (name for name in gradients if "post_attention" in name)
+        return y, dx, gradients | {norm: comm.all_reduce(gradients[norm])}
 
     said = refused("05.block_step", answer)
     assert "the results are right, but not what was counted" in said
