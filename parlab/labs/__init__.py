@@ -60,6 +60,7 @@ from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
+from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
@@ -244,6 +245,7 @@ __all__ = [
     "EXERCISES",
     "EXPERT_GUESSES",
     "MESH_GUESSES",
+    "PLANNER_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
@@ -257,11 +259,13 @@ __all__ = [
     "busiest_port",
     "by_a_pattern",
     "check",
+    "choice_without",
     "closer",
     "collective_table",
     "copies_alike",
     "dealt",
     "ends_lower",
+    "error_without",
     "forget_kv_sum",
     "forgotten_place",
     "gathered_ahead",
@@ -304,6 +308,7 @@ __all__ = [
     "tokens_on",
     "tokens_that_hide",
     "units_kept",
+    "ways_to_send",
     "yours",
     "zero_step",
     "zigzag_ring",

@@ -89,6 +89,7 @@ def moves_film(
     says = (lambda number: f"room for {rooms[number]:g}") if more else _stop
     if names:
         says = names.__getitem__
+        what = ", ".join(names)
     headline = f"{what}: from {spans[0]:g} to {spans[-1]:g} units"
     top, lane = (TOP + 22, LANE + STRIP + GAP) if kept else (TOP, LANE)
     height = top + lane * ranks + (LANE if names else 0)
@@ -143,6 +144,8 @@ def moves_film(
     for number, (one, two) in enumerate(pairwise(source)):
         room = f"with room for {rooms[number + 1]:g} " if more else ""
         said = f"{room}{_move(one, two)}" if kept is None else f"{_order(one, two)}"
+        if names:
+            said = f"to {names[number + 1]}: {rooms[number]:g} → {rooms[number + 1]:g} microbatches kept"
         bytes_said = f"; at most {short_bytes(most[number + 1])} on a rank" if kept else ""
         film.tell(number, f"{said}: {spans[number]:g} → {spans[number + 1]:g} units{bytes_said}")
     return film
