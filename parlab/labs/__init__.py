@@ -75,6 +75,7 @@ from parlab.labs.ring_clock import (
     zigzag_ring,
 )
 from parlab.labs.ring_hops import posted_ring
+from parlab.labs.rows import answered, expert_of_each, summed
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.tensor_mlp import mlp_run
@@ -250,6 +251,7 @@ __all__ = [
     "Exercise",
     "Review",
     "added_for_a_norm",
+    "answered",
     "arrays_of_step",
     "attends",
     "balance_by",
@@ -266,6 +268,7 @@ __all__ = [
     "dealt",
     "ends_lower",
     "error_without",
+    "expert_of_each",
     "forget_kv_sum",
     "forgotten_place",
     "gathered_ahead",
@@ -301,6 +304,7 @@ __all__ = [
     "seven_trainers",
     "sixteen_stages",
     "summary",
+    "summed",
     "thirty_steps",
     "three_arguments",
     "three_blocks",
