@@ -60,6 +60,7 @@ from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
+from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
 from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
@@ -247,6 +248,7 @@ __all__ = [
     "EXPERT_GUESSES",
     "MESH_GUESSES",
     "PLANNER_GUESSES",
+    "PROCESS_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
@@ -290,6 +292,7 @@ __all__ = [
     "passes",
     "patient",
     "posted_ahead",
+    "posted_by_mpi",
     "posted_ring",
     "recall_losses",
     "require",
