@@ -89,8 +89,9 @@ def moves_film(
     says = (lambda number: f"room for {rooms[number]:g}") if more else _stop
     if names:
         says = names.__getitem__
-        what = ", ".join(names)
     headline = f"{what}: from {spans[0]:g} to {spans[-1]:g} units"
+    if names:
+        headline = ", ".join(f"{name}: {span:g} units" for name, span in zip(names, spans, strict=True))
     top, lane = (TOP + 22, LANE + STRIP + GAP) if kept else (TOP, LANE)
     height = top + lane * ranks + (LANE if names else 0)
     film = Film(headline, list(range(last + 1)), height, moving=1.6 * last, resting=2.2, says=says)

@@ -222,7 +222,7 @@ def test_named_stops_say_what_the_fullest_rank_keeps_and_later_chunks_are_paler(
     names = ["N = 4", "N = 6", "N = 8"]
     film = views.film(orders, names=names)
     assert film.story.splitlines() == [
-        "N = 4, N = 6, N = 8: from 57 to 57 units",
+        "N = 4: 57 units, N = 6: 62 units, N = 8: 57 units",
         "N = 4: to N = 6: 5.5 → 6.5 microbatches kept: 57 → 62 units",
         "N = 6: to N = 8: 6.5 → 7.5 microbatches kept: 62 → 57 units",
     ]
