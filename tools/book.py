@@ -9,12 +9,12 @@ from docutils import nodes
 
 from tools.exercises import NOTEBOOKS
 from tools.lessons import Section, sections, total
+from tools.lite import STARTS_PROCESSES
 
 ROOT = NOTEBOOKS.parent
 ROW = re.compile(r"^\| \[(?P<title>[^\]]+)\]\(notebooks/(?P<file>[^)]+)\) \| (?P<sentence>.+) \|$", re.M)
 TABLE = "% The table of the lessons"  # where it stands on the first page
 BUTTON = "% The button"  # where the first page says what it does
-ONLY_READ = "09"  # the lesson that starts processes, which a page cannot
 OPENING = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html">'
 
 
@@ -39,7 +39,7 @@ def put_table(app: Any, docname: str, source: list[str]) -> None:
 def put_button(app: Any, doctree: nodes.document, docname: str) -> None:
     """Put a link below the title of each lesson that opens it in the edition which runs in a browser."""
     path = Path(app.env.doc2path(docname))
-    if not _is_lesson(path) or not app.config.run_here or path.name.startswith(ONLY_READ):
+    if not _is_lesson(path) or not app.config.run_here or path.name == STARTS_PROCESSES:
         return
     place = f"../{app.config.run_here}/lab/index.html?path={path.name}"
     (title, *_) = doctree.findall(nodes.title)
