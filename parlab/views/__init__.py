@@ -23,7 +23,7 @@ from parlab.views.films import film
 from parlab.views.mesh.place import groups_on_mesh
 from parlab.views.mesh.sums import film_of_sums
 from parlab.views.planning.forgotten import forgotten
-from parlab.views.planning.layout import explore_layout, layout
+from parlab.views.planning.layout import layout
 from parlab.views.planning.measured import predicted_and_measured
 from parlab.views.planning.refuted import refuted
 from parlab.views.planning.two_runs import dial, explore_dial, two_runs
@@ -32,7 +32,7 @@ from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
 from parlab.views.schedules.frontier import frontier
 from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
-from parlab.views.schedules.schedule import compare_schedules, schedule
+from parlab.views.schedules.schedule import schedule
 from parlab.views.schedules.steps import explore_steps, step_frontier
 from parlab.views.sharding.block import sharded_block
 from parlab.views.sharding.kept import kept_arrays

@@ -12,7 +12,6 @@ from parlab.views.drawing import marks, theme
 from parlab.views.drawing.picture import Picture, percent, sheet, write
 from parlab.views.planning.bills import BOTTOM, ROOM, ROW, TOP, bills_table, draw_bills, name_waits, with_rest
 from parlab.views.planning.two_runs import STEP, meta_run
-from parlab.views.widgets.explorer import Explorer, choice, steps
 from parlab.world import DGX_H100
 from parlab.world.units import format_bytes
 
@@ -33,7 +32,7 @@ RANKS = 16384
 def layout(
     tp: int = 16, pp: int = 16, chunks: int = 1, zero: int = 1, recompute: str = "none", recompute_layers: int = 0
 ) -> Picture:
-    """Draw the bills of Llama 3 405B on 16 384 H100s in a layout of your own. `explore_layout` shows this.
+    """Draw the bills of Llama 3 405B on 16 384 H100s in a layout of your own.
 
     The other GPUs make replicas: dp is 16 384/(tp·pp). Sequences stay whole, with sequence parallelism, microbatches of
     one sequence, and pp of them in a row. The axes never change, so that bills of two layouts can be compared. A dotted
@@ -103,15 +102,3 @@ def _shorter(problem: str, mine: Layout) -> str:
     if mine.pp * mine.chunks > LLAMA_405B.num_hidden_layers:
         return f"{mine.pp} stages · {mine.chunks} chunks: the model has {LLAMA_405B.num_hidden_layers} layers."
     return problem[:100]
-
-
-def explore_layout() -> Explorer:
-    """Sliders for `layout`: each field of a layout but dp, which follows."""
-    controls = {
-        "tp": steps("tp", [4, 8, 16, 32], 16),
-        "pp": steps("pp", [4, 8, 16, 32], 16),
-        "chunks": steps("chunks", [1, 2, 4, 8, 16, 32], 1),
-        "zero": choice("ZeRO stage", [("1: optimizer", 1), ("2: gradients, too", 2)], 1),
-        "recompute": choice("recompute", list(RECOMPUTE), "none"),
-    }
-    return Explorer("explore_layout", controls, layout)

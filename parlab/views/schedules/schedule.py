@@ -1,4 +1,4 @@
-"""A pipeline schedule over the memory that it keeps, on one clock; and several of them below each other."""
+"""A pipeline schedule over the memory that it keeps, on one clock."""
 
 from __future__ import annotations
 
@@ -8,34 +8,16 @@ from typing import Any
 
 from parlab.arguments import checked, flag, text
 from parlab.pipeline import Costs, KeptBytes, Schedule, ScheduleTimeline, simulate, validate
-from parlab.views.drawing import theme
-from parlab.views.drawing.lanes import check_end, legend_of
-from parlab.views.drawing.picture import Picture, sheet, short_bytes, write
-from parlab.views.schedules.panels import (
-    BOTTOM,
-    LINE,
-    TOP,
-    draw_panels,
-    legend_entries,
-    panel_height,
-    peaks,
-    remarked,
-)
+from parlab.views.drawing.lanes import check_end
+from parlab.views.drawing.picture import Picture, short_bytes
+from parlab.views.schedules.panels import draw_panels, panel_height, peaks, remarked
 from parlab.views.schedules.stuck import stuck
-from parlab.views.schedules.why import (
-    draw_critical_path,
-    draw_idle,
-    draw_journeys,
-    idle_slot,
-    messages_in_words,
-    path_in_words,
-)
+from parlab.views.schedules.why import draw_critical_path, draw_idle, idle_slot, path_in_words
 
 MOST_ROWS = 16  # ranks that the text lists
-FLAGS = {"memory": flag, "critical_path": flag, "journeys": flag}
 
 
-@checked(FLAGS)
+@checked({"memory": flag, "critical_path": flag})
 def schedule(
     schedule: Schedule | ScheduleTimeline,
     costs: Costs | None = None,
@@ -91,51 +73,6 @@ def schedule(
         draw_critical_path(axes, shown)
     if slot:
         draw_idle(axes, shown, slot)
-    return figure
-
-
-@checked(FLAGS)
-def compare_schedules(
-    schedules: Sequence[Schedule | ScheduleTimeline],
-    *,
-    memory: bool = True,
-    journeys: bool = False,
-    end: float | None = None,
-    kept: KeptBytes | None = None,
-    headline: str | None = None,
-) -> Picture:
-    """Draw schedules below each other, on one clock and one scale of memory.
-
-    Args:
-        schedules: schedules that can run (F, I and W then take 1 each, transfers nothing), or what `simulate` returned.
-        memory: draw the activations kept on every rank.
-        journeys: frame a critical path, with an arrow for each of its messages, and their number.
-        end: of the axis of time, so that pictures can share one; None: the longest makespan.
-        kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
-        headline: what stands above; None: how many.
-
-    Raises:
-        ValueError: nothing to compare, a schedule that cannot run, or see `schedule`.
-    """
-    if not schedules:
-        raise ValueError("schedules: give at least one")
-    shown = [simulated(f"schedules[{number}]", one, None) for number, one in enumerate(schedules)]
-    each = [2.2 * LINE + panel_height(one.size, memory) for one in shown]
-    headline = headline or f"{len(shown)} schedules on one clock"
-    check_kept(kept, shown)
-    lines = [summary(one) + (f"; {messages_in_words(one)}" if journeys else "") for one in shown]
-    text = [describe(one, kept, line) for one, line in zip(shown, lines, strict=True)]
-    figure, top = sheet(text, TOP - LINE + sum(each) + BOTTOM, headline), TOP - LINE
-    legend_of(figure, legend_entries([one.schedule for one in shown]))
-    longest = max(one.makespan for one in shown)
-    check_end(end)
-    highest = max(max(peaks(one, kept)) for one in shown) if memory else 0
-    for one, height, line in zip(shown, each, lines, strict=True):
-        write(figure, 0.15, top + LINE, line, theme.TEXT)
-        axes = draw_panels(figure, top + 2.2 * LINE, one, highest, end or longest, kept=kept, clock=one is shown[-1])
-        if journeys:
-            draw_journeys(axes, one)
-        top += height
     return figure
 
 

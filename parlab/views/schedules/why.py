@@ -41,19 +41,9 @@ def draw_critical_path(axes: Axes, shown: ScheduleTimeline) -> None:
     without = _without_slack(shown)
     tight = [bar for bar in bars_of_all(shown) if bar.action in without]
     frame(axes, "no slack", tight, theme.INK)
-    draw_journeys(axes, shown)
-
-
-def draw_journeys(axes: Axes, shown: ScheduleTimeline) -> None:
-    """Frame a critical path on each rank that it visits, with an arrow for each move to another rank."""
     by_rank = [list(steps) for _, steps in groupby(shown.critical_path, key=lambda step: step.rank)]
     frame(axes, "critical path", [steps[0]._replace(end=steps[-1].end) for steps in by_rank])
     arrows(axes, [((one.end, one.rank), (other.start, other.rank)) for one, other in _moves(shown)])
-
-
-def messages_in_words(shown: ScheduleTimeline) -> str:
-    """The number of moves to another rank on the critical path that is framed."""
-    return f"{len(_moves(shown))} messages in the framed chain"
 
 
 def _moves(shown: ScheduleTimeline) -> list[tuple[Span, Span]]:

@@ -305,12 +305,3 @@ def test_for_a_layout_that_is_not_possible_the_reason_stands_there(asked, reason
     assert title(figure) == "This layout is not possible"
     assert f"your layout: {reason}" in [text.get_text() for text in figure.texts]
     check_text(figure)
-
-
-def test_the_controls_of_a_layout_lead_from_the_first_to_llama_3s():
-    widget = views.explore_layout()
-    seconds = [title(widget.figure)[:7]]
-    for name, value in {"chunks": 8, "tp": 8, "zero": 2, "recompute": "mlp.hidden"}.items():
-        widget.controls[name].value = value
-        seconds.append(title(widget.figure)[:7])
-    assert seconds == ["10.78 s", "7.57 s ", "6.58 s ", "6.58 s ", "6.59 s "]

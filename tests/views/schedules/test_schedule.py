@@ -200,10 +200,6 @@ def test_the_longest_title_fits():
     check_texts(views.schedule(shown, why=(longest.rank, longest.start)))
 
 
-def test_the_texts_of_four_schedules_below_each_other_fit():
-    check_texts(views.compare_schedules([gpipe(4, 8), one_f_one_b(8, 32), zb_h2(16, 32), DUALPIPEV]))
-
-
 def check_texts(figure):
     width, height = figure.canvas.get_width_height()
     found = texts(figure)
@@ -338,8 +334,6 @@ def test_a_rank_that_is_never_idle_is_refused():
         (lambda: views.schedule([1]), r"schedule=\[1\]: must be a schedule, or what simulate"),
         (lambda: views.schedule(simulate(gpipe(2, 2)), Costs()), "was simulated with costs of its own"),
         (lambda: views.schedule(gpipe(2, 2), end=0), "end=0: the time axis must end after 0"),
-        (lambda: views.compare_schedules([]), "schedules: give at least one"),
-        (lambda: views.compare_schedules([gpipe(2, 2), None]), r"schedules\[1\]=None: must be a schedule"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, reason):
@@ -351,48 +345,3 @@ def test_nothing_that_takes_time_is_drawn_without_bars():
     figure = views.schedule(one_f_one_b(2, 2), Costs(0, 0, 0))
     assert not artists(figure, "actions")
     assert "makespan 0 units" in repr(figure)
-
-
-# Side by side
-
-
-def test_schedules_below_each_other_have_one_clock_and_one_scale_of_memory():
-    figure = views.compare_schedules([gpipe(4, 8), one_f_one_b(4, 8), zb_h1(4, 8)])
-    assert {axes.get_xlim() for axes in figure.axes} == {(0, 33)}
-    whole, least, _ = (panels.FLOOR - areas.get_paths()[0].vertices[:, 1].min() for areas in artists(figure, "kept"))
-    assert whole == pytest.approx(panels.HEIGHT)
-    assert least == pytest.approx(panels.HEIGHT * 4 / 8)
-
-
-def test_schedules_below_each_other_give_all_their_numbers():
-    lines = repr(views.compare_schedules([gpipe(2, 2), one_f_one_b(2, 2)])).splitlines()
-    assert [line for line in lines if "makespan" in line] == [
-        "GPipe, 2 ranks, 2 microbatches: makespan 9 units, 33.3 % of it idle",
-        "1F1B, 2 ranks, 2 microbatches: makespan 9 units, 33.3 % of it idle",
-    ]
-
-
-def test_a_schedule_that_cannot_run_is_not_compared():
-    with pytest.raises(ValueError, match="0B0"):
-        views.compare_schedules([Schedule([[Action("B", 0, 0), Action("F", 0, 0)]])])
-
-
-def test_with_slow_messages_gpipe_pays_for_6_on_4_ranks_and_1f1b_for_16():
-    shown = [simulate(make(4, 8), Costs(transfer=0.5)) for make in (gpipe, one_f_one_b)]
-    figure = views.compare_schedules(shown, memory=False, journeys=True)
-    arrows = [made for axes in figure.axes for made in axes.collections if made.get_gid() == "arrows"]
-    assert [len(made.get_segments()) for made in arrows] == [6, 16]
-    first = [line for line in repr(figure).splitlines() if "makespan" in line]
-    assert [line.split("; ")[1] for line in first] == [
-        "6 messages in the framed chain",
-        "16 messages in the framed chain",
-    ]
-    assert [one.makespan - 33 for one in shown] == [6 * 0.5, 16 * 0.5]
-
-
-def test_schedules_below_each_other_end_at_the_longest_makespan_or_where_they_are_told_to():
-    for end, found in ((None, 12), (20, 20)):
-        figure = views.compare_schedules([gpipe(2, 2), gpipe(2, 3)], memory=False, end=end)
-        assert {axes.get_xlim() for axes in figure.axes} == {(0, found)}
-    with pytest.raises(ValueError, match="end=0: the time axis must end after 0"):
-        views.compare_schedules([gpipe(2, 2)], end=0)

@@ -40,7 +40,6 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
         (views.explore_links, views.link_bill),
         (views.explore_bubble_prices, views.bubble_prices),
         (views.explore_price_tag, views.price_tag),
-        (views.explore_layout, views.layout),
     ],
 )
 def test_a_widget_starts_as_its_figure_function_draws_without_being_told(explore, draw):
