@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.timing import seconds
 from parlab import run, views
 from parlab.pipeline import one_f_one_b, simulate
-from parlab.views.drawing.picture import png
-from parlab.views.widgets.explorer import Explorer
+from parlab.views.engine.explore import Explorer
+from parlab.views.engine.picture import png
 from parlab.world import Comm
 
 TARGET = 0.1  # seconds
