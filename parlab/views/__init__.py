@@ -3,7 +3,7 @@
 from parlab.views import display
 from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.all_reduce.sends import pieces_sent
-from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
+from parlab.views.attention.links import PUBLISHED_RATES, explore_group_times, group_times, published_groups
 from parlab.views.attention.masks import packed_ring, ring_masks
 from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
 from parlab.views.attention.ring_lanes import compare_rings

@@ -1,186 +1,170 @@
-"""Which way to cut attention for which links: published rates of two machines, and bills by the size of the groups."""
+"""How many ranks should share the heads: the time of attention by the size of the groups, a curve for each machine."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
-from parlab.arguments import Rule, amount, checked, one_of
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, unmasked_pairs, usp_time
+from parlab.arguments import Rule, amount, checked
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, usp_time
 from parlab.sequence.times import WAYS
 from parlab.views.arguments import among
 from parlab.views.drawing import marks, theme
-from parlab.views.drawing.lanes import legend_of, name_rows
-from parlab.views.drawing.picture import Picture, line_legend, panel, scale, sheet, write
-from parlab.views.widgets.explorer import Explorer, choice, steps
-from parlab.world import DGX_H100, Cluster, Device, Link
-from parlab.world.cluster import picoseconds
+from parlab.views.drawing.picture import Picture, curve, line_legend, plot, scale
+from parlab.views.widgets.explorer import Explorer, steps
+from parlab.world import DGX_H100
 
 # Forwards a second of 131 072 tokens, batch 2, 32 heads of size 32, zigzag, q, k and v not packed, by the ranks that
-# share the heads: github.com/feifeibear/long-context-attention, README, section 6.
+# share the heads: github.com/feifeibear/long-context-attention, README, section 6 (two pictures of tables).
 PUBLISHED_RATES = {
-    "8 A100s, joined by NVLink": {1: 12.445, 2: 15.244, 4: 15.699, 8: 15.829},
-    "8 L20s, joined by PCIe": {1: 7.408, 2: 8.471, 4: 6.667, 8: 3.947},
+    "8 A100s, NVLink": {1: 12.445, 2: 15.244, 4: 15.699, 8: 15.829},
+    "8 L20s, PCIe": {1: 7.408, 2: 8.471, 4: 6.667, 8: 3.947},
 }
-# The same table, 8 L20s: batch 1, 32 query heads of size 128, 8 K/V heads, by the tokens.
-PUBLISHED_ON_L20S = {
-    8192: {1: 361.969, 2: 454.93, 4: 152.189, 8: 57.098},
-    32768: {1: 58.377, 2: 62.754, 4: 32.818, 8: 14.262},
-    131072: {1: 5.186, 2: 5.476, 4: 4.235, 8: 2.586},
-}
-# Estimated from its four rows of 131 072 tokens: operations a second of the kernel, and bytes a second that a GPU sends
-# in a hop to its neighbour, and in an all-to-all among 2 (PCIe 4.0 with 16 lanes), 4 and 8. Memory as published.
-L20 = Device("L20, as its kernel computes", flops=104e12, memory_bandwidth=864e9, memory=48e9)
-HOP, ALL_TO_ALL = 10e9, {2: 25e9, 4: 4e9, 8: 1.4e9}
-PCIE_LATENCY = 10e-6  # seconds
-NVLINK, PCIE, NODES = LINKS = ("NVLink: 8 H100s", "PCIe: 8 L20s", "two nodes: 16 H100s")
-TOKENS, STEPS = (8192, 32768, 131072, 524288), (1, 3, 10, 25)
-H, G, D, ITEMSIZE = 32, 8, 128, 2
-GROUPS = (1, 2, 4, 8)
-PARTS = {
-    "work": (theme.KINDS["compute"].color, "work"),
-    "messages": (theme.KINDS["receive"].color, "waits for messages"),
-    "calls": (theme.KINDS["backward"].color, "calls and merges"),
-}
-DOT = {"color": theme.INK, "marker": "D", "markersize": 6, "linestyle": "none"}
+GROUPS = (1, 2, 4, 8)  # that were published
+TWO_NODES, GPUS = 16, (32, 64, 128, 256)
+TOKENS = {TWO_NODES: 131072} | dict.fromkeys(GPUS, 2**20)
+H, D, ITEMSIZE = 32, 128, 2
+KV_HEADS, STEPS = (32, 8), (0, 1, 3, 10, 25)
+COLORS = (theme.RANKS[0], theme.RANKS[5], theme.RANKS[2], theme.RANKS[3])
+DOTS = (16, 13, 10, 7)  # of the fastest: where they meet, all are seen
+PUBLISHED, COMPUTED = "solid", "dashed"
+LEVELS = (1, 1.2, 1.5, 2, 3, 4, 6, 10, 20)  # marks of the axis
 
 
-def named(ulysses: int, size: int = 8) -> str:
-    """A ring, Ulysses, or USP with the size of its groups."""
-    return "ring" if ulysses == 1 else "Ulysses" if ulysses == size else f"USP {ulysses}"
+class Machine(NamedTuple):
+    """A machine and its milliseconds, by the GPUs that share the heads."""
+
+    name: str
+    gpus: int
+    ms: dict[int, float]
+    dashes: str
+
+    @property
+    def first(self) -> int:
+        """The size of the groups that is fastest."""
+        return min(self.ms, key=lambda group: self.ms[group])
 
 
 def published_groups(groups: tuple[int, ...] = GROUPS, headline: str | None = None) -> Picture:
-    """Draw the published forwards a second of one program on two machines, for groups of so many ranks that share the
-    heads: 1 is the ring, 8 is Ulysses. The fastest bar of a machine is darker.
+    """Draw the published times of one program on two machines, over the number of ranks that share the heads: 1 is the
+    ring, 8 is Ulysses. A time stands as a multiple of the machine's shortest; that one has a larger dot.
 
     Raises:
         ValueError: a group that was not published.
+
+    >>> published_groups((1, 8))
+    Fastest on 8 A100s, NVLink: Ulysses; on 8 L20s, PCIe: ring
+    8 A100s, NVLink: ring 80.4, Ulysses 63.2 ms
+    8 L20s, PCIe: ring 135, Ulysses 253 ms
     """
     for group in groups:
         among("groups", group, choices=GROUPS)
-    rows = [
-        f"{name:26}" + ", ".join(f"{named(u)} {rates[u]:.1f}" for u in groups)
-        for name, rates in PUBLISHED_RATES.items()
-    ]
-    if headline is None:
-        first = [f"{name}: {named(max(groups, key=lambda u: rates[u]))}" for name, rates in PUBLISHED_RATES.items()]
-        headline = f"Fastest on {'; on '.join(first)}"
-    half = (theme.WIDTH - 0.3) / 2
-    figure = sheet([headline, *rows], 1.75 + 0.45 * len(groups), headline)
-    for place, (machine, rates) in enumerate(PUBLISHED_RATES.items()):
-        axes = panel(figure, 0.95 + place * half, 0.95, half - 1.35, 0.45 * len(groups))
-        write(figure, 0.15 + place * half, 0.58, machine)
-        scale(axes.xaxis, "forwards a second", ends=(0, 18), ticks=range(0, 18, 5), says="{:g}".format)
-        name_rows(axes, len(groups), [named(group) for group in groups], line=False)
-        found = [rates[group] for group in groups]
-        colors = [theme.RANKS[0] if rate == max(found) else theme.paler(theme.RANKS[0], 0.6) for rate in found]
-        marks.bars(axes, f"rates {place}", 0, found, colors, half=0.33)
-        for row, rate in enumerate(found):
-            marks.word(axes, rate, row, f"  {rate:.1f}", ha="left")
-    return figure
+    machines = _published(groups)
+    found = [f"{machine.name}: {named(machine.first)}" for machine in machines]
+    return _drawn(machines, headline or f"Fastest on {'; on '.join(found)}")
 
 
 RULES: dict[str, Rule] = {
-    "link": partial(one_of, choices=LINKS),
-    "tokens": partial(among, choices=TOKENS),
+    "gpus": partial(among, choices=GPUS),
+    "kv_heads": partial(among, choices=KV_HEADS),
     "step": amount,
 }
 
 
 @checked(RULES)
-def link_bill(link: str = NODES, tokens: int = 131072, step: float = 3.0) -> Picture:
-    """Draw what the milliseconds of one layer's causal attention go to, a row for each way to cut it, forward.
+def group_times(gpus: int = 256, kv_heads: int = 32, step: float = 3.0) -> Picture:
+    """Draw `published_groups`, and beside them computed times of H100s in nodes of eight, in the same way.
 
-    32 query heads and 8 K/V heads of size 128 in bf16, batch 1. Every way has the fastest of its exchanges
-    (`method_times`). What it takes beyond the work is waiting for messages; each step of attention after the first has
-    a call and a merge, which cost `step` times the least that they can cost (`step_time`). H100s compute at 65 % of
-    their peak. On PCIe a GPU's bandwidth depends on how many GPUs send at once. These rates are estimates, from the
-    published rows of 131 072 tokens; an all-gather goes around in hops. What was published is a diamond.
+    These are `usp_time`, with the fastest of its exchanges: causal, forward, one layer with 32 query heads of size 128
+    in bf16, 131 072 tokens in two nodes and 2²⁰ in more. H100s compute at 65 % of their peak. Each step of attention
+    after the first costs `step` times the least that it can cost beside its work and its hop (`step_time`).
 
     Args:
-        link: "NVLink: 8 H100s", "PCIe: 8 L20s" or "two nodes: 16 H100s", which InfiniBand joins.
-        tokens: 8192, 32768, 131072 or 524288.
-        step: what a call and a merge cost, times the least; published are 3 to 25.
+        gpus: 32, 64, 128 or 256; two nodes, 16 GPUs, are always drawn.
+        kv_heads: 32 or 8, on the computed machines.
+        step: the cost of a step, times the least; published are 3 to 25.
 
     Raises:
-        ValueError: a link or tokens that are not among these, or a negative cost.
+        ValueError: GPUs or K/V heads that are not among these, or a negative cost.
 
-    >>> link_bill("PCIe: 8 L20s")
-    PCIe: 8 L20s, 131072 tokens: USP 2 is fastest, 183 ms
-    ring          work 169.16 ms, messages   0.00 ms, calls  16.48 ms; published 192.8 ms
-    USP 2         work 169.16 ms, messages   6.77 ms, calls   7.06 ms; published 182.6 ms
-    USP 4         work 169.16 ms, messages  63.37 ms, calls   2.35 ms; published 236.1 ms
-    Ulysses       work 169.16 ms, messages 211.17 ms, calls   0.00 ms; published 386.7 ms
-    all-gather    work 169.16 ms, messages  47.26 ms, calls   0.00 ms
+    >>> group_times(256)
+    Fastest on 256 H100s, 32 K/V heads: groups of 32, 58.3 ms
+    8 A100s, NVLink: ring 80.4, USP 2 65.6, USP 4 63.7, Ulysses 63.2 ms
+    8 L20s, PCIe: ring 135, USP 2 118, USP 4 150, Ulysses 253 ms
+    16 H100s, two nodes: ring 41.6, USP 2 21.2, USP 4 15.1, USP 8 14.6, Ulysses 16.8 ms
+    256 H100s, 32 nodes: ring 345, USP 2 172, USP 4 86.4, USP 8 60.4, USP 16 59, USP 32 58.3 ms
     """
-    shape = AttentionShape(tokens, H, G, D, ITEMSIZE)
-    size = 16 if link == NODES else 8
-    bare, charged = _times(shape, size, link, 0), _times(shape, size, link, step)
-    device = L20 if link == PCIE else DGX_H100.reaching(FLASH_ATTENTION_3).device_of(0)
-    work = picoseconds(device.seconds(pair_flops(unmasked_pairs(tokens, size, "zigzag")[0], 1, H, D), 0))
-    parts = {
-        "work": [work / 1e9 for _ in bare],
-        "messages": [(time - work) / 1e9 for time in bare.values()],
-        "calls": [(charged[name] - time) / 1e9 for name, time in bare.items()],
-    }
-    takes = [charged[name] / 1e9 for name in bare]
-    rates = PUBLISHED_ON_L20S.get(tokens, {}) if link == PCIE else {}
-    published = {named(group): 1000 / rate for group, rate in rates.items()}
-    fastest = min(charged, key=lambda name: charged[name])
-    headline = f"{link}, {tokens} tokens: {fastest} is fastest, {min(takes):.3g} ms"
-    rows = [
-        f"{name:14}"
-        + ", ".join(f"{part} {abs(parts[part][row]):6.2f} ms" for part in PARTS)
-        + (f"; published {published[name]:.1f} ms" if name in published else "")
-        for row, name in enumerate(bare)
-    ]
-    high, end = 0.42 * len(bare), 1.15 * max([*takes, *published.values()])
-    figure = sheet([headline, *rows], 0.95 + high + 0.65, headline)
-    axes = panel(figure, 1.4, 0.95, theme.WIDTH - 1.9, high)
-    scale(axes.xaxis, "ms, attention of one layer, forward", ends=(0, end))
-    name_rows(axes, len(bare), list(bare), line=False)
-    marks.stacked(axes, parts, {part: color for part, (color, _) in PARTS.items()}, half=0.33)
-    for row, (name, time) in enumerate(zip(bare, takes, strict=True)):
-        if name in published:
-            axes.plot([published[name]], [row], gid="published", zorder=4, **DOT)
-        marks.word(axes, max(time, published.get(name, 0)), row, f"   {time:.3g} ms", ha="left")
-    said = [(color, text, "") for color, text in PARTS.values()]
-    legend_of(figure, said)
-    if published:
-        line_legend(figure, [("published", DOT)], 0.8)
-    return figure
+    computed = [_computed(size, kv_heads, step) for size in (TWO_NODES, gpus)]
+    first = computed[-1].first
+    headline = f"Fastest on {gpus} H100s, {kv_heads} K/V heads: "
+    headline += f"{'the ring' if first == 1 else f'groups of {first}'}, {computed[-1].ms[first]:.3g} ms"
+    return _drawn(_published(GROUPS) + computed, headline)
 
 
-def _times(shape: AttentionShape, size: int, link: str, step: float) -> dict[str, int]:
-    """The picoseconds of each way to cut the attention, the fastest of its exchanges."""
-    cluster = DGX_H100.reaching(FLASH_ATTENTION_3)
-    groups = [group for group in (*GROUPS, 16) if group <= size]
-    of_group = {group: _on_pcie(group) if link == PCIE else cluster for group in groups}
-    found = {
-        named(group, size): min(
-            usp_time(shape, size, on, ulysses=group, way=way, step=step)
-            for way in (WAYS if group > on.ranks_per_node else WAYS[:1])
-        )
-        for group, on in of_group.items()
-    }
-    others = method_times(shape, size, of_group[1], step=step)
-    return found | {name: others[name].picoseconds for name in ("double ring", "all-gather") if name in others}
-
-
-def _on_pcie(group: int) -> Cluster:
-    """L20s on whose clock all-to-alls in groups of so many ranks have the estimated rate, and hops between groups the
-    rate of hops.
-    """
-    inside, hop = (Link(PCIE_LATENCY, rate) for rate in (ALL_TO_ALL.get(group, HOP), HOP))
-    return replace(DGX_H100, name="8 L20s", device=L20, ranks_per_node=group, intra=inside, inter=hop)
-
-
-def explore_links() -> Explorer:
-    """Sliders for `link_bill`: the link, the tokens, and what a step costs."""
+def explore_group_times() -> Explorer:
+    """Sliders for `group_times`: the GPUs, the K/V heads, and the cost of a step."""
     controls = {
-        "link": choice("link", LINKS, NODES),
-        "tokens": steps("tokens", TOKENS, 131072),
-        "step": steps("a step, × its best case", STEPS, 3),
+        "gpus": steps("H100s", GPUS, 256),
+        "kv_heads": steps("K/V heads, of 32", KV_HEADS, 32),
+        "step": steps("a step's cost, × its least", STEPS, 3),
     }
-    return Explorer("explore_links", controls, link_bill)
+    return Explorer("explore_group_times", controls, group_times)
+
+
+def named(group: int, gpus: int = 8) -> str:
+    """A ring, Ulysses, or USP with the size of its groups."""
+    return "ring" if group == 1 else "Ulysses" if group == gpus else f"USP {group}"
+
+
+def _published(groups: tuple[int, ...]) -> list[Machine]:
+    return [
+        Machine(name, 8, {group: 1000 / rates[group] for group in groups}, PUBLISHED)
+        for name, rates in PUBLISHED_RATES.items()
+    ]
+
+
+def _computed(gpus: int, kv_heads: int, step: float) -> Machine:
+    shape = AttentionShape(TOKENS[gpus], H, kv_heads, D, ITEMSIZE)
+    cluster = DGX_H100.reaching(FLASH_ATTENTION_3)
+    groups = (1, 2, 4, 8, 16, 32)[: 5 if gpus == TWO_NODES else 6]
+    ms = {
+        group: min(
+            usp_time(shape, gpus, cluster, ulysses=group, way=way, step=step)
+            for way in (WAYS if group > cluster.ranks_per_node else WAYS[:1])
+        )
+        / 1e9
+        for group in groups
+    }
+    nodes = "two" if gpus == TWO_NODES else str(gpus // cluster.ranks_per_node)
+    return Machine(f"{gpus} H100s, {nodes} nodes", gpus, ms, COMPUTED)
+
+
+def _drawn(machines: list[Machine], headline: str) -> Picture:
+    """A curve for each machine, over the size of the groups, both axes logarithmic."""
+    rows = [
+        f"{machine.name}: {', '.join(f'{named(u, machine.gpus)} {ms:.3g}' for u, ms in machine.ms.items())} ms"
+        for machine in machines
+    ]
+    groups = sorted({group for machine in machines for group in machine.ms})
+    looks = [curve(color, one.dashes) for color, one in zip(COLORS, machines, strict=False)]
+    figure, axes = plot([headline, *rows], 4.9, headline, left=1.0, right=0.9, top=1.05, bottom=0.85)
+    times = {machine.name: [ms / machine.ms[machine.first] for ms in machine.ms.values()] for machine in machines}
+    most = max(map(max, times.values()))
+    says = {1: "1\nring"} | ({8: "8\nUlysses"} if groups[-1] == 8 else {})
+    across: Any = {"ends": (0.75, 1.3 * groups[-1]), "ticks": groups, "says": [says.get(u, str(u)) for u in groups]}
+    scale(axes.xaxis, "GPUs that share the heads", log=2, **across)
+    up: Any = {"ends": (0.93, 1.12 * most), "ticks": [level for level in LEVELS if level < 1.1 * most]}
+    scale(axes.yaxis, "time, × the machine's fastest", log=10, says="{:g}".format, grid=True, **up)
+    for machine, look, dot in zip(machines, looks, DOTS, strict=False):
+        axes.plot(list(machine.ms), times[machine.name], gid=machine.name, marker="o", markersize=5, **look)
+        axes.plot([machine.first], [1], gid="fastest", marker="o", markersize=dot, color=look["color"])
+        if len(groups) == 2:
+            (left, right), (first, last) = machine.ms, times[machine.name]
+            marks.word(axes, left, first, f"{machine.ms[left]:.3g} ms     ", ha="right")
+            marks.word(axes, right, last, f"     {machine.ms[right]:.3g} ms", ha="left")
+    how = {PUBLISHED: "published", COMPUTED: "computed"}
+    said = [f"{one.name}, {how[one.dashes]}" for one in machines]
+    if len(groups) > 2:
+        said = [f"{text}: at best {one.ms[one.first]:.3g} ms" for text, one in zip(said, machines, strict=True)]
+    line_legend(figure, list(zip(said, looks, strict=True)))
+    return figure
