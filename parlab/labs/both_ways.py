@@ -136,10 +136,10 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     try:
         done = _ran(trial, case, own)
     except Wrong as error:
-        said = "\n".join(error.args)
-        if "x is a tuple" in said:
+        told = "\n".join(error.args)
+        if "x is a tuple" in told:
             error.args = (*error.args, f"likely cause: {TUPLE}")
-        elif not isinstance(error, NotWritten) and "likely cause: " not in said:
+        elif not isinstance(error, NotWritten) and "likely cause: " not in told:
             error.args = (*error.args, *_cause_of_an_error(trial, case, own))
         raise
     largest = max(float(np.abs(x).max()) for x in expected)

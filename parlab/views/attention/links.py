@@ -31,7 +31,7 @@ PUBLISHED, COMPUTED = "solid", "dashed"
 LEVELS = (1, 1.2, 1.5, 2, 3, 4, 6, 10, 20)  # marks of the axis
 
 
-class Machine(NamedTuple):
+class GroupTimes(NamedTuple):
     """A machine and its milliseconds, by the GPUs that share the heads."""
 
     name: str
@@ -116,14 +116,14 @@ def named(group: int, gpus: int = 8) -> str:
     return "ring" if group == 1 else "Ulysses" if group == gpus else f"USP {group}"
 
 
-def _published(groups: tuple[int, ...]) -> list[Machine]:
+def _published(groups: tuple[int, ...]) -> list[GroupTimes]:
     return [
-        Machine(name, 8, {group: 1000 / rates[group] for group in groups}, PUBLISHED)
+        GroupTimes(name, 8, {group: 1000 / rates[group] for group in groups}, PUBLISHED)
         for name, rates in PUBLISHED_RATES.items()
     ]
 
 
-def _computed(gpus: int, kv_heads: int, step: float) -> Machine:
+def _computed(gpus: int, kv_heads: int, step: float) -> GroupTimes:
     shape = AttentionShape(TOKENS[gpus], H, kv_heads, D, ITEMSIZE)
     cluster = DGX_H100.reaching(FLASH_ATTENTION_3)
     groups = (1, 2, 4, 8, 16, 32)[: 5 if gpus == TWO_NODES else 6]
@@ -136,10 +136,10 @@ def _computed(gpus: int, kv_heads: int, step: float) -> Machine:
         for group in groups
     }
     nodes = "two" if gpus == TWO_NODES else str(gpus // cluster.ranks_per_node)
-    return Machine(f"{gpus} H100s, {nodes} nodes", gpus, ms, COMPUTED)
+    return GroupTimes(f"{gpus} H100s, {nodes} nodes", gpus, ms, COMPUTED)
 
 
-def _drawn(machines: list[Machine], headline: str) -> Picture:
+def _drawn(machines: list[GroupTimes], headline: str) -> Picture:
     """A curve for each machine, over the size of the groups, both axes logarithmic."""
     rows = [
         f"{machine.name}: {', '.join(f'{named(u, machine.gpus)} {ms:.3g}' for u, ms in machine.ms.items())} ms"
