@@ -34,6 +34,7 @@ from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
 from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
 from parlab.labs.blame import to_blame
+from parlab.labs.both_ways import GROUP_GUESSES
 from parlab.labs.checked_models import (
     MESH_GUESSES,
     ends_lower,
@@ -246,6 +247,7 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 __all__ = [
     "EXERCISES",
     "EXPERT_GUESSES",
+    "GROUP_GUESSES",
     "MESH_GUESSES",
     "PLANNER_GUESSES",
     "PROCESS_GUESSES",

@@ -24,7 +24,7 @@ from parlab.views.plan.predicted_and_measured import predicted_and_measured
 from parlab.views.plan.refuted import refuted
 from parlab.views.plan.two_runs import dial, explore_dial, two_runs
 from parlab.views.sequence.compare_rings import compare_rings
-from parlab.views.sequence.link_bill import PUBLISHED_RATES, explore_links, link_bill, published_groups
+from parlab.views.sequence.group_times import PUBLISHED_RATES, explore_group_times, group_times, published_groups
 from parlab.views.sequence.ring_bill import explore_ring_bill, ring_bill
 from parlab.views.sequence.ring_masks import packed_ring, ring_masks
 from parlab.views.tensor.kept_arrays import kept_arrays

@@ -74,6 +74,12 @@ def with_lse(comm, q, k, v, ulysses):
     return usp(comm, q, k, v, ulysses), q[..., 0]
 
 
+def with_both_arrays_turned_back(comm, q, k, v, ulysses):
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
+    return group.all_to_all(ring_attention(ring, q, k, v, causal=True), 2, 1)
+
+
 def with_a_kv_head_for_each_query_head(comm, q, k, v, ulysses):
     more = q.shape[1] // k.shape[1]
     return usp(comm, q, np.repeat(k, more, axis=1), np.repeat(v, more, axis=1), ulysses)
@@ -197,6 +203,7 @@ WRONG = [
     ("03.usp", with_a_ring_of_all_ranks, "the ring has all ranks"),
     ("03.usp", with_exchanged_axes, "cut the heads, axis 1, and join the tokens, axis 2"),
     ("03.usp", with_lse, "returned tuple, expected float64[1, 2, 2, 2]"),
+    ("03.usp", with_both_arrays_turned_back, "likely cause: ring_attention returns two arrays"),
     ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
     ("03.heads", every_kv_head, "they need not travel"),
     ("03.heads", kv_heads_dealt_like_query_heads, "K/V heads are not dealt to the ranks"),

@@ -17,6 +17,7 @@ LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=(\w+
 RANKS = (2, 4)  # how many a film has room for
 ACROSS, DOWN, TOP, PANEL = 27, 25, 122, 143  # of a cell, and of a rank's rectangle
 ABOVE, BELOW = -42, 34  # the way past the ranks between
+LOWER = 8  # an output than a cell of K/V
 LANE, LANES = 18, 82  # below the rectangles
 WORK, ARRIVES = theme.KINDS["compute"].color, theme.KINDS["receive"].color
 Cells = frozenset[tuple[int, int]]  # (shard of the tokens, part of the heads): as many of each as ranks
@@ -96,9 +97,9 @@ def _causal(plan: MethodPlan) -> MethodPlan:
 def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
     """The film of one forward on 2 or 4 ranks: each has a rectangle, down the tokens in shards, across the heads.
 
-    A coloured cell is K/V that are here now, in the colour of the rank that owns the tokens. The frame holds the
-    queries that this rank attends. Below, bars are the times in which a rank attends, lines those in which a message
-    arrives.
+    A coloured cell is K/V that are here now, in the colour of the rank that owns the tokens; a lower one is output. The
+    frame holds the queries that this rank attends. Below, bars are the times in which a rank attends, lines those in
+    which a message arrives.
 
     Raises:
         ValueError: `ranks_per_node` does not divide the ranks.
@@ -313,7 +314,11 @@ def _draw_work(film: Film, shown: Timeline, rank: int) -> None:
     y = TOP + DOWN * shown.size + LANES + LANE * rank - 14
     film.draw(word(film.x(0) - 14, y + LANE / 2 - 2, rank))
     if rank == 0:
-        film.draw(word(film.x(0), y - 12, "heads →, tokens ↓; bar: this rank attends, line: a message arrives", "left"))
+        film.draw(
+            word(
+                film.x(0), y - 12, "heads →, tokens ↓; low cell: output; bar: attends, line: a message arrives", "left"
+            )
+        )
     arrives = [t for t in shown.transfers if t.dst == rank and t.end > t.start]
     marks = "".join(_bar(film, span, y, LANE - 8, WORK) for span in _attends(shown, rank))
     film.bare(marks + "".join(_bar(film, t, y + LANE - 7, 4, ARRIVES) for t in arrives))
@@ -336,11 +341,13 @@ def _runs(cells: Cells) -> list[tuple[int, int, int]]:
 
 
 def _cells(rank: int, part: Carried, size: int) -> str:
-    """The cells on a rank, in the colour of the rank that owns the tokens, with its number."""
+    """The cells on a rank, in the colour of the rank that owns the tokens, with its number; outputs are lower."""
     x, marks = _left(rank, size), ""
+    less = LOWER if part.kind == OUT else 0
     for token, first, stop in _runs(part.cells):
         said = {Q: "q", OUT: "o"}.get(part.kind, "") + str(token)
-        place = x + ACROSS * first, TOP + DOWN * token, ACROSS * (stop - first) - 2, DOWN - 2
+        top, height = TOP + DOWN * token + less / 2, DOWN - 2 - less
+        place = x + ACROSS * first, top, ACROSS * (stop - first) - 2, height
         marks += box(*place, theme.rank_color(token), said, "small")
     return marks
 

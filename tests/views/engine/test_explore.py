@@ -37,7 +37,7 @@ def test_every_value_of_every_control_changes_the_picture_and_at_first_it_is_the
     [
         (views.explore_all_reduce_seconds, views.all_reduce_seconds),
         (views.explore_ring_bill, views.ring_bill),
-        (views.explore_links, views.link_bill),
+        (views.explore_group_times, views.group_times),
         (views.explore_bubble_prices, views.bubble_prices),
         (views.explore_price_tag, views.price_tag),
     ],

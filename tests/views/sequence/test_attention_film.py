@@ -1,5 +1,6 @@
 """The films of attention: what each message carries, when it is here, and who attends it."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -112,6 +113,15 @@ def test_k_and_v_that_a_rank_still_has_to_send_are_seen_until_then():
     ends = [numbers["b"] for numbers, words in marks(film, "see") if words == ["0"] and "a" not in numbers]
     assert ends == [film.second(sent, leaves=True)]
     assert sent > attention._attends(done.timeline, 0)[0].end
+
+
+def test_a_cell_of_output_is_8_lower_than_one_of_kv_at_the_same_middle():
+    cells = frozenset({(1, 0)})
+    tall, low = (attention._cells(0, attention.Carried(kind, cells), 4) for kind in (KV, OUT))
+    (top, height), (lower_top, lower) = (
+        [float(re.search(rf'{side}="([0-9.]+)"', mark)[1]) for side in (" y", "height")] for mark in (tall, low)
+    )
+    assert (height - lower, lower_top + lower / 2) == (8, top + height / 2)
 
 
 @pytest.mark.parametrize("name", METHODS)
