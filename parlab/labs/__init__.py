@@ -45,7 +45,7 @@ from parlab.labs.checked_models import (
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
-from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
+from parlab.labs.frontier import FRONTIER_GUESSES, by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
     busiest_port,
     collective_table,
@@ -59,7 +59,7 @@ from parlab.labs.job import (
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import in_turn, patient, posted_ahead
-from parlab.labs.pipeline import kept_of_405b, sixteen_stages
+from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
@@ -76,6 +76,7 @@ from parlab.labs.ring_clock import (
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
+from parlab.labs.small_llama import forty_losses, four_layers, token_before, wrong_arrays
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
@@ -243,7 +244,10 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 __all__ = [
     "EXERCISES",
     "EXPERT_GUESSES",
+    "FRONTIER_GUESSES",
+    "LLAMA_TFLOPS",
     "MESH_GUESSES",
+    "PIPELINE_GUESSES",
     "RING_GUESSES",
     "Exercise",
     "Review",
@@ -264,6 +268,8 @@ __all__ = [
     "ends_lower",
     "forget_kv_sum",
     "forgotten_place",
+    "forty_losses",
+    "four_layers",
     "gathered_ahead",
     "gigabytes",
     "gradient_job",
@@ -301,9 +307,11 @@ __all__ = [
     "three_arguments",
     "three_blocks",
     "to_blame",
+    "token_before",
     "tokens_on",
     "tokens_that_hide",
     "units_kept",
+    "wrong_arrays",
     "yours",
     "zero_step",
     "zigzag_ring",

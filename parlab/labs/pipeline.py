@@ -38,6 +38,14 @@ from parlab.pipeline import (
 from parlab.world import run
 from parlab.world.units import several
 
+PIPELINE_GUESSES = {  # the usual wrong guesses of lesson 04, and the reasoning that leads there
+    "eight": (42.0, "twice the microbatches, twice the time"),
+    "arrays": (39.0, "all, if one is"),
+    "TFLOP/s": (326.0, "as much less as with 1F1B"),
+}
+# TFLOP/s of each GPU, by the number of GPUs, with 32 and 16 microbatches a pipeline: arXiv 2407.21783, table 4
+LLAMA_TFLOPS = {8192: 430, 16384: 400}
+
 
 @dataclass(frozen=True)
 class Case:
