@@ -59,7 +59,7 @@ from parlab.labs.job import (
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import in_turn, patient, posted_ahead
-from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, kept_of_405b, sixteen_stages
+from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
@@ -264,6 +264,7 @@ __all__ = [
     "closer",
     "collective_table",
     "copies_alike",
+    "cut_in_two",
     "dealt",
     "ends_lower",
     "forget_kv_sum",

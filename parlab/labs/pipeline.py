@@ -69,6 +69,20 @@ def listing(p: int, m: int) -> Schedule:
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
 
 
+def cut_in_two(schedule: Schedule) -> Schedule:
+    """The schedule with each B as an I, and its W directly behind.
+
+    >>> print(cut_in_two(one_f_one_b(2, 2)))
+    rank 0: 0F0 0F1 0I0 0W0 0I1 0W1
+    rank 1: 1F0 1I0 1W0 1F1 1I1 1W1
+    >>> simulate(one_f_one_b(3, 3)).makespan, simulate(cut_in_two(one_f_one_b(3, 3))).makespan
+    (15, 13)
+    """
+    halves = {"F": "F", "B": "IW"}
+    rows = [[action._replace(kind=half) for action in row for half in halves[action.kind]] for row in schedule.actions]
+    return Schedule(rows, name="yours")
+
+
 def sixteen_stages(schedule: Callable[[int, int], Schedule], costs: Costs, m: int) -> dict[str, ScheduleTimeline]:
     """A pipeline of 16 stages with m microbatches in five ways, of which 1F1B is `schedule(p, m)`.
 
