@@ -20,8 +20,14 @@ def four_layers(seed: int = 1) -> Llama:
     >>> len(four_layers().weights)
     39
     """
-    sizes = {"vocab_size": LETTERS, "hidden_size": 16, "intermediate_size": 32}
-    config = LlamaConfig(**sizes, num_hidden_layers=4, num_attention_heads=4, initializer_range=0.3)
+    config = LlamaConfig(
+        vocab_size=LETTERS,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        initializer_range=0.3,
+    )
     return Llama.random(config, seed=seed, dtype="float64")
 
 
