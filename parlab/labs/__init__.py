@@ -46,7 +46,7 @@ from parlab.labs.checked_models import (
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
-from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
+from parlab.labs.frontier import FRONTIER_GUESSES, by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
     busiest_port,
     collective_table,
@@ -60,7 +60,7 @@ from parlab.labs.job import (
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.patient import in_turn, patient, posted_ahead
-from parlab.labs.pipeline import kept_of_405b, sixteen_stages
+from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
 from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send
 from parlab.labs.processes import borders
@@ -80,6 +80,7 @@ from parlab.labs.ring_hops import posted_ring
 from parlab.labs.rows import answered, expert_of_each, summed
 from parlab.labs.session import Summary, load, save
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
+from parlab.labs.small_llama import forty_losses, four_layers, token_before, wrong_arrays
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
@@ -247,8 +248,11 @@ def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int |
 __all__ = [
     "EXERCISES",
     "EXPERT_GUESSES",
+    "FRONTIER_GUESSES",
     "GROUP_GUESSES",
+    "LLAMA_TFLOPS",
     "MESH_GUESSES",
+    "PIPELINE_GUESSES",
     "PLANNER_GUESSES",
     "PROCESS_GUESSES",
     "RING_GUESSES",
@@ -269,12 +273,15 @@ __all__ = [
     "closer",
     "collective_table",
     "copies_alike",
+    "cut_in_two",
     "dealt",
     "ends_lower",
     "error_without",
     "expert_of_each",
     "forget_kv_sum",
     "forgotten_place",
+    "forty_losses",
+    "four_layers",
     "gathered_ahead",
     "gigabytes",
     "gradient_job",
@@ -314,10 +321,12 @@ __all__ = [
     "three_arguments",
     "three_blocks",
     "to_blame",
+    "token_before",
     "tokens_on",
     "tokens_that_hide",
     "units_kept",
     "ways_to_send",
+    "wrong_arrays",
     "yours",
     "zero_step",
     "zigzag_ring",

@@ -36,6 +36,11 @@ SHOWN = 8  # inputs in a message
 SMALL = 3, 4  # ranks and microbatches up to which all orders can be tried
 TRIES = 3000  # of the search that refutes a bound; 1000 leave the last fixed case at 176, and 164 is possible
 EVIDENCE_ROWS = 3  # of a schedule in a message
+FRONTIER_GUESSES = {  # the usual wrong guesses of lesson 04b, and the reasoning that leads there
+    "best": (15.0, "where your bound is"),
+    "room 16": (1103.0, "with twice the memory the gaps are filled"),
+    "V-Half": (2.0, "at best it meets the bound: nothing is below"),
+}
 
 
 @dataclass(frozen=True)

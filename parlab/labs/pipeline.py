@@ -38,6 +38,14 @@ from parlab.pipeline import (
 from parlab.world import run
 from parlab.world.units import several
 
+PIPELINE_GUESSES = {  # the usual wrong guesses of lesson 04, and the reasoning that leads there
+    "eight": (42.0, "twice the microbatches, twice the time"),
+    "arrays": (39.0, "all, if one is"),
+    "TFLOP/s": (326.0, "as much less as with 1F1B"),
+}
+# TFLOP/s of each GPU, by the number of GPUs, with 32 and 16 microbatches a pipeline: arXiv 2407.21783, table 4
+LLAMA_TFLOPS = {8192: 430, 16384: 400}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -59,6 +67,20 @@ def listing(p: int, m: int) -> Schedule:
     *others, last = one_f_one_b(p, m).actions
     renumbered = [action._replace(microbatch=action.microbatch + (action.kind == "F")) for action in last]
     return Schedule([*others, renumbered], name=f"listed 1F1B, {p} ranks, {m} microbatches")
+
+
+def cut_in_two(schedule: Schedule) -> Schedule:
+    """The schedule with each B as an I, and its W directly behind.
+
+    >>> print(cut_in_two(one_f_one_b(2, 2)))
+    rank 0: 0F0 0F1 0I0 0W0 0I1 0W1
+    rank 1: 1F0 1I0 1W0 1F1 1I1 1W1
+    >>> simulate(one_f_one_b(3, 3)).makespan, simulate(cut_in_two(one_f_one_b(3, 3))).makespan
+    (15, 13)
+    """
+    halves = {"F": "F", "B": "IW"}
+    rows = [[action._replace(kind=half) for action in row for half in halves[action.kind]] for row in schedule.actions]
+    return Schedule(rows, name="yours")
 
 
 def sixteen_stages(schedule: Callable[[int, int], Schedule], costs: Costs, m: int) -> dict[str, ScheduleTimeline]:

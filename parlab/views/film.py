@@ -65,8 +65,7 @@ def film(source: Any, **options: Any) -> Film:
     - for a step of ZeRO-3 on 2 to 4 ranks: blocks that are gathered before their use, and gradients that are reduced;
     - for a pipeline schedule, at its `costs`: the microbatches that travel, and the activations that ranks keep;
     - for a list of schedules of the same actions, each a few moves from the one before or with more memory: the actions
-      that glide to their new times (with `kept=`, also the bytes that each rank keeps; the first schedule may have
-      whole backwards, which the second one cuts);
+      that glide to their new times;
     - for a search by hand (`parlab.plan.Walk`): the two bills of each layout, and its way on the map;
     - for a search (`parlab.plan.Plans`): the best layout as more and more memory is usable;
     - for any other run of at most 8 ranks, or the first `ranks` of it: what each rank does, and its messages.

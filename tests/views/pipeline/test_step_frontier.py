@@ -55,6 +55,14 @@ def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent(publ
     assert found["ZB-2p"][0] == 24  # counted whole, what the paper counts as 16
 
 
+def test_with_messages_3_times_as_long_zb_v_takes_1237_and_room_for_16_1245_and_with_4_times_1262_and_1253():
+    f, i, w, c = TIMES
+    for times, expected in ((3, (1237, 1245)), (4, (1262, 1253))):
+        straight, folded = Costs(f, i, w, times * c), Costs(f / 2, i / 2, w / 2, times * c)
+        both = simulate(zb_v(8, 24), folded), simulate(zb_auto(8, 24, straight, memory_limit=16), straight)
+        assert tuple(round(one.makespan) for one in both) == expected
+
+
 def test_where_attention_keeps_no_matrix_32_of_34_stay_until_w_and_room_for_16_brings_1237_and_1227():
     timeline = simulate(zb_auto(8, 24, MS, MemoryLimit(16, pending=32 / 34)), MS)
     assert (round(timeline.makespan), round(timeline.longest_stage)) == (1237, 1227)

@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from parlab import views
-from parlab.labs import kept_of_405b, sixteen_stages
+from parlab.labs import LLAMA_TFLOPS, PIPELINE_GUESSES, kept_of_405b, sixteen_stages
 from parlab.nn.formulas import add_flops, block_flops
 from parlab.nn.published import LLAMA_405B
 from parlab.pipeline import Costs, gpipe, one_f_one_b, simulate
@@ -48,9 +48,11 @@ def test_from_32_to_16_microbatches_430_tflops_become_402_with_8_chunks_326_with
     works = [{name: 1 - one.bubble_fraction() for name, one in llama(m).items()} for m in (32, 16)]
     found = {name: round(430 * works[1][name] / works[0][name]) for name in ("8 chunks", "1F1B")}
     assert found == {"8 chunks": 402, "1F1B": 326}
+    assert PIPELINE_GUESSES["TFLOP/s"][0] == found["1F1B"]
     published = tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]
     (rows,) = (family["rows"] for family in published if family["name"] == "Llama 3, table 4")
     assert [row[1:3] for row in rows[:2]] == [[430, 64], [400, 128]]  # TFLOP/s a GPU, pipelines
+    assert list(LLAMA_TFLOPS.items()) == [(64 * 128, 430), (128 * 128, 400)]
 
 
 def test_a_message_of_llamas_takes_0_006_of_f():
