@@ -65,13 +65,12 @@ from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_clock import (
     RING_GUESSES,
-    attends,
     dealt,
     h100s,
+    ring_of,
     same_as_one,
     tokens_on,
     tokens_that_hide,
-    zigzag_ring,
 )
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
@@ -249,7 +248,6 @@ __all__ = [
     "Review",
     "added_for_a_norm",
     "arrays_of_step",
-    "attends",
     "balance_by",
     "balanced",
     "bare_block",
@@ -287,6 +285,7 @@ __all__ = [
     "recall_losses",
     "require",
     "right_number",
+    "ring_of",
     "ring_orders",
     "ring_table",
     "rings_at_once",
@@ -306,6 +305,5 @@ __all__ = [
     "units_kept",
     "yours",
     "zero_step",
-    "zigzag_ring",
     "zigzag_rule",
 ]

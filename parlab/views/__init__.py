@@ -5,7 +5,7 @@ from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_redu
 from parlab.views.all_reduce.sends import pieces_sent
 from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
 from parlab.views.attention.masks import packed_ring, ring_masks
-from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
+from parlab.views.attention.ring_bill import best_repair, explore_ring_bill, ring_bill
 from parlab.views.attention.ring_lanes import compare_rings
 from parlab.views.bugs.checks import explore_who_sees, who_sees
 from parlab.views.bugs.differences import loss_differences
