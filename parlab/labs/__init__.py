@@ -68,13 +68,12 @@ from parlab.labs.recall import recall_losses
 from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_clock import (
     RING_GUESSES,
-    attends,
     dealt,
     h100s,
+    ring_of,
     same_as_one,
     tokens_on,
     tokens_that_hide,
-    zigzag_ring,
 )
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.rows import answered, expert_of_each, summed
@@ -261,7 +260,6 @@ __all__ = [
     "added_for_a_norm",
     "answered",
     "arrays_of_step",
-    "attends",
     "balance_by",
     "balanced",
     "bare_block",
@@ -306,6 +304,7 @@ __all__ = [
     "recall_losses",
     "require",
     "right_number",
+    "ring_of",
     "ring_orders",
     "ring_table",
     "rings_at_once",
@@ -329,6 +328,5 @@ __all__ = [
     "wrong_arrays",
     "yours",
     "zero_step",
-    "zigzag_ring",
     "zigzag_rule",
 ]

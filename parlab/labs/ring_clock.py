@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +21,11 @@ from parlab.world import DGX_H100, Cluster, Comm, Link, Run, per_rank, run
 MODEL = AttentionShape(S=2**20, H=32, G=32, D=128, itemsize=2)
 ROW, NUMBERS, ITEMSIZE = 64, 8, 8  # the tokens that a row stands for; its numbers, in float64
 PAIR = 4 * NUMBERS  # operations of a pair of rows
+NO_MASK, CAUSAL_ZIGZAG = "ring", "ring, causal=True, layout=zigzag"  # by this name the film knows the mask
 RING_GUESSES = {  # the usual wrong guesses of lesson 02, and the reasoning that leads there
     "mask": (2.0, "half of the pairs are work"),
     "tokens": (12.9, "there a tile takes as long as a hop"),
-    "one ring": (1.75, "the GPUs share the work"),
-    "double ring": (1.75, "all messages are hidden"),
+    "repair": (2, "the double ring waits for no message"),
 }
 
 
@@ -68,47 +67,46 @@ def tokens_on(gpus: int, each: int, layout: str = "contiguous") -> Any:
     return per_rank(shard(default_namespace().zeros((1, 1, gpus * each // ROW, NUMBERS)), gpus, layout))
 
 
-def attends(comm: Comm, pairs: int, layout: str | None = None) -> AbstractContextManager[Any]:
-    """The clock's work on so many pairs of rows. By `layout` the film knows the causal mask that it draws; None: no
-    mask.
-
-    Raises:
-        ValueError: `pairs` is no whole number, or negative.
-    """
-    whole("pairs", pairs, 0)
-    return comm.compute("ring" if layout is None else f"ring, causal=True, layout={layout}", flops=PAIR * pairs)
-
-
-def zigzag_ring(
-    ring: Callable[..., Any], merge: Callable[..., Any], rule: Callable[..., Any], attend: Callable[..., Any]
+def ring_of(
+    ring: Callable[..., Any],
+    merge: Callable[..., Any],
+    attend: Callable[..., Any],
+    rule: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """Causal attention of zigzag shards, composed of the parts that a learner writes in lesson 02.
+    """The program of a rank, composed of the parts that a learner writes in lesson 02.
 
     Args:
         ring: `ring(comm, kv, attend_to, merge)`, of the exercise 02.ring.
         merge: of the exercise 02.merge.
-        rule: `rule(rank, source, length)`, of the exercise 02.zigzag_tile.
         attend: `attend(q, k, v, causal)` returns (out, lse) of queries, keys and values `[rows, numbers]`.
+        rule: `rule(rank, source, length)`, of the exercise 02.zigzag_tile: causal attention of zigzag shards. None: no
+            mask.
 
     Returns:
-        the program of a rank: `program(comm, q, k, v)` returns (out, lse) of its shards `[rows, numbers]`.
+        the program: `program(comm, q, k, v)` returns (out, lse) of its shards `[rows, numbers]`.
     """
+
+    selects, name = (rule, CAUSAL_ZIGZAG) if rule else (_everything, NO_MASK)
 
     def program(comm: Comm, q: Array, k: Array, v: Array) -> Any:
         xp = namespace(q)
 
         def attend_to(source: int, kv: tuple[Array, Array]) -> tuple[Array, Array]:
-            rows, keys, causal = rule(comm.rank, source, len(q))
+            rows, keys, causal = selects(comm.rank, source, len(q))
             mine, theirs, values = q[rows], kv[0][keys], kv[1][keys]
             n = len(mine)
             out, lse = xp.zeros_like(q), xp.full(len(q), -xp.inf, dtype=q.dtype)  # of rows that the tile skips
-            with attends(comm, n * (n + 1) // 2 if causal else n * len(theirs), layout="zigzag"):
+            with comm.compute(name, flops=PAIR * (n * (n + 1) // 2 if causal else n * len(theirs))):
                 out[rows], lse[rows] = attend(mine, theirs, values, causal)
             return out, lse
 
         return ring(comm, (k, v), attend_to, merge)
 
     return program
+
+
+def _everything(rank: int, source: int, length: int) -> tuple[slice, slice, bool]:
+    return slice(None), slice(None), False
 
 
 def dealt(x: Array, gpus: int = 4, layout: str = "contiguous") -> Any:
@@ -128,7 +126,7 @@ def same_as_one(done: Run, out: Array, layout: str = "contiguous") -> bool:
 
 
 def tokens_that_hide(program: Callable[..., Any]) -> int:
-    """The fewest tokens on each of four H100s with which a `zigzag_ring` waits nowhere, in steps of 128.
+    """The fewest tokens on each of four H100s with which a zigzag ring of `ring_of` waits nowhere, in steps of 128.
 
     Raises:
         ValueError: it waits with 65 536 tokens on each, too.

@@ -32,7 +32,6 @@ from parlab.sequence.allgather import allgather_attention, allgather_attention_b
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
-    hidden_from,
     overlap_tokens,
     pair_flops,
     score_memory_savings,

@@ -113,20 +113,6 @@ def pair_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) ->
     return (10 if backward else 4) * pairs * B * H * D
 
 
-def hidden_from(flops: float, nbytes: float, F: float, W: float) -> float:
-    """The tokens a rank from which a zigzag ring hides its messages: half a tile takes as long as a hop.
-
-    `flops` operations for a pair and `nbytes` bytes for a token of a hop; a rank does F operations a second, its port
-    passes W bytes a second: flops·(c²/2)/F = nbytes·c/W. Any number greater than 0, or it is a ValueError.
-
-    >>> hidden_from(4 * 4 * 8, 2 * 4 * 8 * 4, 1e12, 50e9)  # 4 heads of 8 numbers in float32, forward
-    80.0
-    """
-    for name, value in (("flops", flops), ("nbytes", nbytes), ("F", F), ("W", W)):
-        positive(name, value)
-    return 2 * nbytes * F / (flops * W)
-
-
 def overlap_tokens(
     flops_per_second: float,
     bytes_per_second: float,

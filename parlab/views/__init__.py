@@ -25,7 +25,7 @@ from parlab.views.plan.refuted import refuted
 from parlab.views.plan.two_runs import dial, explore_dial, two_runs
 from parlab.views.sequence.compare_rings import compare_rings
 from parlab.views.sequence.group_times import PUBLISHED_RATES, explore_group_times, group_times, published_groups
-from parlab.views.sequence.ring_bill import explore_ring_bill, ring_bill
+from parlab.views.sequence.ring_bill import best_repair, explore_ring_bill, ring_bill
 from parlab.views.sequence.ring_masks import packed_ring, ring_masks
 from parlab.views.tensor.kept_arrays import kept_arrays
 from parlab.views.tensor.sharded_block import sharded_block

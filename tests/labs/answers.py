@@ -107,10 +107,6 @@ def ring(comm, kv, attend_to, merge):
     return found
 
 
-def hidden_from(flops, nbytes, F, W):
-    return 2 * nbytes * F / (flops * W)
-
-
 def bring_home(comm, x):
     total = x[comm.rank]
     for hop in range(1, comm.size):
@@ -352,7 +348,6 @@ SOLUTIONS = {
     "02.zigzag_tile": zigzag_tile,
     "02.merge": merge,
     "02.ring": ring,
-    "02.hidden_from": hidden_from,
     "02.bring_home": bring_home,
     "03.usp": usp,
     "03.heads": heads,

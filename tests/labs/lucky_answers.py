@@ -324,21 +324,6 @@ def that_waits_in_its_last_hop(comm, kv, attend_to, merge):
     return found
 
 
-@of("02.hidden_from")
-def of_the_lessons_ranks(flops, nbytes, F, W):
-    return 40 * nbytes / flops  # 1 TFLOP/s, 50 GB/s
-
-
-@of("02.hidden_from")
-def with_a_whole_division(flops, nbytes, F, W):
-    return 2 * nbytes * F // (flops * W)
-
-
-@of("02.hidden_from")
-def of_a_pair_of_the_lesson(flops, nbytes, F, W):
-    return 2 * nbytes * F / (4 * 4 * 8 * W)
-
-
 @of("02.bring_home")
 def one_hop_short(comm, x):
     total = x[comm.rank]

@@ -351,41 +351,6 @@ def from_a_dictionary(rank, source, length):
     return rules[(source > rank) - (source < rank)]
 
 
-@of("02.hidden_from")
-def in_whole_tokens(flops, nbytes, F, W):
-    return math.ceil(2 * nbytes * F / (flops * W))
-
-
-@of("02.hidden_from")
-def as_a_number_of_numpy(flops, nbytes, F, W):
-    return np.float64(nbytes) / W / (flops / (2 * F))
-
-
-@of("02.hidden_from")
-def by_numpys_whole_numbers(flops, nbytes, F, W):
-    return np.int64(np.ceil(2 * nbytes * F / W / flops))
-
-
-@of("02.hidden_from")
-def by_halving_an_interval(flops, nbytes, F, W):
-    low, high = 0.0, 1e30
-    for _ in range(300):
-        c = (low + high) / 2
-        low, high = (c, high) if flops * c**2 / 2 / F < nbytes * c / W else (low, c)
-    return high
-
-
-@of("02.hidden_from")
-def by_a_polynomials_roots(flops, nbytes, F, W):
-    return max(np.roots([flops / 2 / F, -nbytes / W, 0.0]))
-
-
-@of("02.hidden_from")
-def from_the_full_tiles(flops, nbytes, F, W):
-    full = nbytes / W * F / flops
-    return full + full
-
-
 @of("02.merge")
 def row_by_row(out_a, lse_a, out_b, lse_b):
     out, lse = np.zeros_like(out_a), np.empty_like(lse_a)

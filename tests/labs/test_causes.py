@@ -58,11 +58,6 @@ def the_asked_rank(waits, rank):
     return rank
 
 
-def counted_twice(flops, nbytes, F, W):
-    """K and V, which `nbytes` holds already."""
-    return 2 * answers.hidden_from(flops, nbytes, F, W)
-
-
 def with_one_hop_too_few(comm, kv, attend_to, merge):
     found = attend_to(comm.rank, kv)
     for hop in range(1, comm.size - 1):
@@ -128,7 +123,6 @@ REDUCE = "`reduce` gives its sum to one rank, and None to all others; `all_reduc
     ("name", "answer", "says", "says_not"),
     [
         ("00.to_blame", the_asked_rank, "rank 0 had waited itself, for rank 1 until 14", "not on it"),
-        ("02.hidden_from", counted_twice, "half of a tile is c²/2 pairs, not (c/2)²\n  or: `nbytes` holds K and V", ""),
         ("02.ring", with_one_hop_too_few, "no hop was made: one too few, or none is posted at all", "came"),
         ("02.ring", with_its_own_tile_alone, "no hop was made: one too few, or none is posted at all", "came"),
         ("02.ring", on_2_ranks(answers.ring, with_one_hop_too_few), "one hop too few: P − 1 hops bring", "came are"),

@@ -51,10 +51,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
         "sent_back": "with 3 ranks|they are sent back: the rank h *ahead*",
         "that_sends_as_many_places_ahead_as_it_sends": "with 3 ranks",
     },
-    "02.hidden_from": {
-        "of_the_lessons_ranks": "F=3e+12, W=7e+10|returned 20, expected 42.8571 tokens",
-        "with_a_whole_division": "F=3e+12, W=7e+10|returned 42, expected 42.8571 tokens|rounded down",
-    },
     "02.merge": {
         "with_inverted_weights": "with 2 rows|the exponent has the wrong sign",
         "of_the_larger_side": "with 2 rows|the side with the larger lse alone",

@@ -197,51 +197,6 @@ def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
     assert said in refused(name, answer)
 
 
-def bound(factor=2.0, F=1, W=-1, flops=-1, nbytes=1, last=lambda c: c):
-    """The bound with another factor, other exponents, or another last step."""
-
-    def hidden_from(flops_, nbytes_, F_, W_):
-        return last(factor * flops_**flops * nbytes_**nbytes * F_**F * W_**W)
-
-    return hidden_from
-
-
-BOUNDS = [
-    (bound(1.0), "a full tile: zigzag attends half of each"),
-    (bound(0.5), "half of the work needs twice the tokens"),
-    (bound(4.0), "c²/2 pairs, not (c/2)²"),
-    (bound(last=lambda c: c**0.5), "take no root"),
-    (bound(last=lambda c: 1 / c), "upside down"),
-    (bound(0.5, last=lambda c: 1 / c), "upside down"),
-    (bound(1.0, last=lambda c: 1 / c), "upside down"),
-    (bound(F=-1, W=1), "a tile takes operations / F seconds"),
-    (bound(W=1), "a tile takes operations / F seconds"),
-    (bound(flops=1, nbytes=-1), "`flops` are of a pair"),
-    (bound(flops=1), "more operations a pair hide the messages sooner"),
-    (bound(0.5, flops=1), "more operations a pair hide the messages sooner"),
-    (bound(nbytes=-1), "more bytes a token hide the messages later"),
-    (bound(1.0, nbytes=-1), "more bytes a token hide the messages later"),
-    (bound(last=lambda c: int(c)), "rounded down"),
-    (bound(last=lambda c: c * (1 + 1e-6)), "returned 160.0002, expected 160 tokens"),
-    (bound(last=lambda c: -c), "returned -160, expected 160 tokens"),
-    (bound(last=lambda c: float("nan")), "returned nan, expected 160 tokens"),
-    (bound(last=lambda c: [c]), "expected a number of tokens"),
-    (bound(last=str), "expected a number of tokens"),
-    (bound(last=lambda c: c > 0), "expected a number of tokens"),
-]
-
-
-@pytest.mark.parametrize(("answer", "said"), BOUNDS, ids=range(len(BOUNDS)))
-def test_a_wrong_bound_is_refused_with_its_cause(answer, said):
-    assert said in refused("02.hidden_from", answer)
-
-
-def test_the_passing_text_of_the_bound_shows_that_half_a_tile_takes_as_long_as_a_hop():
-    assert reviewed("02.hidden_from", bound()).text.endswith(
-        "  with 9600 tokens a rank half a tile takes 4.72 ms, a hop 4.72 ms"
-    )
-
-
 def _tile(own=None, lower=None, higher=None):
     """A rule of zigzag tiles (queries, keys, causal) in which one of the three cases is another."""
 

@@ -38,7 +38,7 @@ def attend(q, k, v, causal=False):
     return weights @ v / weights.sum(axis=1)[:, None], np.log(weights.sum(axis=1))
 
 
-zigzag = labs.zigzag_ring(labs.posted_ring, merge, labs.zigzag_rule, attend)
+zigzag = labs.ring_of(labs.posted_ring, merge, attend, labs.zigzag_rule)
 
 
 def test_a_ring_of_a_learners_parts_is_one_devices_attention_and_works_on_half_of_all_pairs():
@@ -48,6 +48,14 @@ def test_a_ring_of_a_learners_parts_is_one_devices_attention_and_works_on_half_o
     assert labs.same_as_one(done, attend(q, k, v, causal=True)[0], "zigzag")
     pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops) * 1e12
     assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(64 * 65 / 2 / 4 * pair, rel=1e-3)] * 4
+
+
+def test_without_a_rule_a_ring_of_a_learners_parts_has_no_mask_and_works_on_all_pairs():
+    q, k, v = np.random.default_rng(0).standard_normal((3, 64, NUMBERS))
+    done = run(labs.ring_of(labs.posted_ring, merge, attend), 4, *map(labs.dealt, (q, k, v)), cluster=labs.h100s())
+    assert labs.same_as_one(done, attend(q, k, v)[0])
+    pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops) * 1e12
+    assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(64 * 64 / 4 * pair, rel=1e-3)] * 4
 
 
 def test_a_zigzag_ring_hides_its_messages_from_25728_tokens_on_each_rank_on():
@@ -79,12 +87,11 @@ def test_what_ranks_found_is_the_same_as_one_device_only_in_its_layout(layout):
 
 
 def test_by_the_name_of_the_work_the_film_knows_the_mask():
-    def mine(comm, layout):
-        with labs.attends(comm, 10, layout):
-            pass
-
-    names = [run(mine, 1, layout).timeline.computes[0].name for layout in (None, "zigzag")]
-    assert names == ["ring", "ring, causal=True, layout=zigzag"]
+    x = np.zeros((16, NUMBERS))
+    shards = [labs.dealt(x), labs.dealt(x, layout="zigzag")]
+    programs = [labs.ring_of(labs.posted_ring, merge, attend), zigzag]
+    done = [run(program, 4, mine, mine, mine) for program, mine in zip(programs, shards, strict=True)]
+    assert [one.timeline.computes[0].name for one in done] == ["ring", "ring, causal=True, layout=zigzag"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from parlab.sequence import (
     allgather_cost,
     analyse_attention,
     best_size,
-    hidden_from,
     lab_attention,
     lab_loss,
     level_bytes,
@@ -58,7 +57,6 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "unmasked_pairs": {"S": 8, "size": 2, "layout": "zigzag", "causal": True},
     "score_memory_savings": {"P": 2},
     "pair_flops": {"pairs": 1, "B": 1, "H": 2, "D": 4, "backward": False},
-    "hidden_from": dict.fromkeys(("flops", "nbytes", "F", "W"), 1),
     "overlap_tokens": dict.fromkeys(("flops_per_second", "bytes_per_second", "itemsize", "latency", "width"), 1)
     | {"kv_heads_per_query_head": 1, "half_masked": True, "backward": True},
     "AttentionShape": {"S": 16, "H": 4, "G": 2, "D": 4, "itemsize": 2, "B": 1},
@@ -118,7 +116,6 @@ ROWS = [  # rules with words of their own
     (lambda: usp_time(SHAPE, 2, DGX_H100, ulysses=2, way="grid"), "way='grid': groups of 2 ranks fill no nodes of 8"),
     (lambda: method_times(SHAPE, 2, DGX_H100, 1.1), "kernel=1.1: must be at most 1, the peak"),
     (lambda: overlap_tokens(1e12, 1e9, latency=1e-6), "latency=1e-06: needs width="),
-    (lambda: hidden_from(1, 0, 1, 1), "nbytes=0: must be a number greater than 0"),
     (
         lambda: positions(10, 4),
         "sequence length 10 does not divide into 4 shards: use a multiple of 4 (zigzag needs 8)",

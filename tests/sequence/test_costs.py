@@ -13,7 +13,6 @@ from parlab.sequence import (
     LAYOUTS,
     AttentionShape,
     RingSchedule,
-    hidden_from,
     overlap_tokens,
     pair_flops,
     positions,
@@ -122,16 +121,6 @@ def test_the_way_back_is_hidden_from_80_64_40_and_48_tokens(itemsize, backward, 
     assert bound == pytest.approx(tokens) == 2 * 20 * moved / operations
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("H", "G", "itemsize"), [(4, 4, 4), (32, 8, 2), (32, 1, 2), (8, 2, 8)])
-def test_hidden_from_the_operations_of_a_pair_and_the_bytes_of_a_token_is_the_same_bound(H, G, itemsize, backward):
-    token = AttentionShape(S=1, H=H, G=G, D=16, itemsize=itemsize).token(backward=backward)
-    bound = hidden_from(pair_flops(1, 1, H, 16, backward=backward), token.kv + token.dkv, 3e14, 2e10)
-    assert bound == pytest.approx(
-        overlap_tokens(3e14, 2e10, itemsize, G / H, half_masked=True, backward=backward), rel=1e-12
-    )
-
-
 @pytest.mark.parametrize(
     ("ranks", "tokens", "waits"), [(64, 2**20, True), (64, 1_640_000, True), (64, 1_650_048, False), (128, 2**21, True)]
 )
@@ -180,11 +169,6 @@ def test_a_million_tokens_on_64_h100s_wait_with_32_kv_heads_and_not_with_4_at_65
 def test_a_pair_costs_two_products_forward_and_five_backward():
     assert pair_flops(10, B=1, H=2, D=8) == 2 * (2 * 10 * 2 * 8)
     assert pair_flops(10, B=1, H=2, D=8, backward=True) == 5 * (2 * 10 * 2 * 8)
-
-
-def test_with_gradients_in_bf16_as_transformer_engine_sends_them_the_way_back_needs_0_8_times_the_tokens():
-    there, back = hidden_from(4, 2 * 2, 1e12, 50e9), hidden_from(10, 2 * 2 + 2 * 2, 1e12, 50e9)
-    assert (there, back) == (40, 32)
 
 
 def test_at_408_tflops_64_ranks_with_16384_tokens_each_wait_for_nothing_and_at_410_they_do():

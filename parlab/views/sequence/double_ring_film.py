@@ -80,8 +80,8 @@ def double_ring_film(shown: Timeline) -> Film:
     draw_rows(film, SIZE)
     for x, above, name in ((NOW, "K/V", "now"), (NODE + 5, "K/V", "next"), (OTHER + 22, "other", "node")):
         film.draw(word(x + CHIP / 2, 10, above) + word(x + CHIP / 2, 28, name))
-    film.draw(word(LANES, 10, "from the top:", "left"))
-    film.draw(word(LANES, 28, "in-ports, work, out-ports", "left"))
+    film.draw(word(LANES, 10, "outer bars: the network", "left"))
+    film.draw(word(LANES, 28, "inner bars: NVLink", "left"))
     for node in range(SIZE // INSIDE):
         film.draw(word(24, TOP + ROW * (INSIDE * node + 1) - 17, f"node {node}", "small"))
     film.draw(f'<path class="wait" d="M4 {TOP + ROW * INSIDE - 17}H{END}"/>')  # between the nodes

@@ -1,45 +1,51 @@
-"""The bill of a million tokens: work, calls and the wait that remains add up to each ring's time on H100s."""
+"""The bill of a million tokens: work, calls and the wait that remains add up to each way's time on H100s."""
 
 import pytest
 
 from parlab import views
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, unmasked_pairs
-from parlab.views.sequence.ring_bill import GPUS, KV_HEADS, LAYERS, METHODS
+from parlab.views.sequence.ring_bill import GPUS, LAYERS, REPAIRS, STEPS
 from parlab.world import DGX_H100
-from tests.views.drawn import boxes, check_refused, title
+from tests.views.drawn import boxes, check_refused, check_text, texts, title
 
 PEAK = 989e12
-
-
 PARTS = ("work", "calls", "waits")
+WAYS = {"one ring": (32, "ring"), "8 heads": (8, "ring"), "double ring": (32, "double ring"), "USP": (32, "USP")}
 
 
-def bill(gpus, kv_heads, merges="after"):
-    """The seconds of each part that are drawn, by method."""
-    figure = views.ring_bill(gpus, kv_heads, merges)
+def bill(gpus, step=1):
+    """The seconds of each part that are drawn, by way; the last bar is the work alone."""
+    figure = views.ring_bill(gpus, step)
     found = {part: [right - left for left, right, _, _ in boxes(figure, part)] for part in PARTS}
-    return {name: {part: found[part][row] for part in PARTS} for row, name in enumerate(METHODS)}
+    return {name: {part: found[part][row] for part in PARTS} for row, name in enumerate([*WAYS, "work alone"])}
 
 
 @pytest.mark.parametrize("gpus", GPUS)
 def test_the_work_is_half_of_all_pairs_at_65_percent_of_the_peak(gpus):
     pairs = 2**20 * (2**20 + 1) / 2
-    for parts in bill(gpus, 32).values():
+    for parts in bill(gpus).values():
         assert parts["work"] == pytest.approx(32 * 4 * 32 * 128 * pairs / gpus / (0.65 * PEAK), rel=1e-9)
+    assert (parts["calls"], parts["waits"]) == (0, 0)  # of the work alone
 
 
-@pytest.mark.parametrize("kv_heads", KV_HEADS)
-def test_the_parts_add_up_to_the_time_with_calls_and_merges(kv_heads):
-    shape = AttentionShape(2**20, 32, kv_heads, 128, 2)
-    times = method_times(shape, 512, DGX_H100, FLASH_ATTENTION_3, step=1)
-    for name, parts in bill(512, kv_heads).items():
-        assert sum(parts.values()) == pytest.approx(LAYERS * times[name].picoseconds / 1e12, rel=1e-9)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("gpus", [32, 256, 1024])
+def test_the_parts_add_up_to_the_time_of_the_method(gpus, step):
+    found = bill(gpus, step)
+    for name, (kv_heads, method) in WAYS.items():
+        shape = AttentionShape(2**20, 32, kv_heads, 128, 2)
+        takes = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step=step)[method].picoseconds
+        assert sum(found[name].values()) == pytest.approx(LAYERS * takes / 1e12, rel=1e-6)
 
 
 def test_one_ring_takes_11_seconds_on_64_and_on_256_gpus_and_2_82_with_8_kv_heads():
     """All K/V but the own shard pass a port of 50 GB/s: (P − 1)/P of 17.2 GB for each of 32 layers."""
-    for gpus, kv_heads, seconds in ((64, 32, 10.95), (256, 32, 11.04), (256, 8, 2.82)):
-        parts = bill(gpus, kv_heads)["ring"]
+    for gpus, name, kv_heads, seconds in (
+        (64, "one ring", 32, 10.95),
+        (256, "one ring", 32, 11.04),
+        (256, "8 heads", 8, 2.82),
+    ):
+        parts = bill(gpus)[name]
         last = (parts["work"] + parts["calls"]) / gpus  # the tile and the merge behind the last hop
         moved = 32 * 2 * kv_heads * 128 * 2 * 2**20 * (gpus - 1) / gpus / 50e9 + 32 * (gpus - 1) * 9.6e-6
         assert sum(parts.values()) == pytest.approx(moved + last, rel=1e-3)
@@ -47,57 +53,56 @@ def test_one_ring_takes_11_seconds_on_64_and_on_256_gpus_and_2_82_with_8_kv_head
 
 
 def test_of_256_gpus_with_8_kv_heads_one_ring_works_1_75_seconds_pays_0_47_and_waits_for_0_60():
-    parts = bill(256, 8)["ring"]
+    parts = bill(256)["8 heads"]
     assert list(parts.values()) == pytest.approx([1.751, 0.474, 0.600], abs=0.001)
     # by hand: 255 hops and a half tile with its merge, less all work and all merges
     hop, half, merge = 9.6e-6 + 4096 * 4096 / 50e9, 8192 * 4096**2 / (0.65 * PEAK), 8e-6 + 10 * 4096 * 4096 / 3.35e12
     assert parts["waits"] == pytest.approx(32 * 255 * (hop - half - merge), rel=1e-2)
 
 
-def test_the_double_ring_waits_on_1024_gpus_first_and_with_8_kv_heads_never():
-    waits = {(gpus, heads): bill(gpus, heads)["double ring"]["waits"] > 0.001 for gpus in GPUS for heads in (32, 8)}
-    assert waits == {(gpus, heads): heads == 32 and gpus == 1024 for gpus in GPUS for heads in (32, 8)}
-    parts = bill(1024, 8)["double ring"]
-    assert (parts["calls"], parts["work"]) == (pytest.approx(0.67, abs=0.005), pytest.approx(0.44, abs=0.005))
-
-
-def test_with_merges_beside_the_next_tile_the_double_ring_waits_from_512_gpus_on():
-    """By the equation its messages are hidden on up to 2²⁰ / 3214 = 326 GPUs."""
-    waits = [bill(gpus, 32, "beside")["double ring"]["waits"] > 0.001 for gpus in GPUS]
-    assert waits == [gpus >= 512 for gpus in GPUS]
-    assert [bill(gpus, 8, "beside")["double ring"]["waits"] > 0.001 for gpus in GPUS] == [False] * len(GPUS)
-
-
-def test_calls_and_merges_cost_0_47_seconds_after_each_tile_and_nothing_beside_the_next():
+def test_256_gpus_in_a_double_ring_wait_for_nothing_and_pay_0_47_seconds_for_calls_and_merges():
     """255 steps of 32 layers: 8 µs a call, and 10 bytes for each of 4096 · 4096 numbers at 3.35 TB/s."""
-    parts = bill(256, 32)["double ring"]
+    parts = bill(256)["double ring"]
     assert parts["calls"] == pytest.approx(32 * 255 * (8e-6 + 10 * 4096 * 4096 / 3.35e12), rel=1e-4)
-    assert parts["calls"] == pytest.approx(0.474, abs=0.001)
-    beside = bill(256, 32, "beside")["double ring"]
-    assert list(beside.values()) == pytest.approx([1.751, 0, 0], abs=0.001)
+    assert list(parts.values()) == pytest.approx([1.751, 0.474, 0], abs=0.001)
+    assert list(bill(256, 0)["double ring"].values()) == pytest.approx([1.751, 0, 0], abs=0.001)
 
 
-def test_on_1024_gpus_a_merge_is_longer_than_half_a_tile_and_what_is_longer_costs_0_23_seconds():
-    parts = bill(1024, 8, "beside")["double ring"]
-    half, merge = 8192 * 1024**2 / (0.65 * PEAK), 8e-6 + 10 * 1024 * 4096 / 3.35e12
-    assert parts["calls"] == pytest.approx(32 * 1023 * (merge - half), rel=1e-2)
-    assert parts["calls"] == pytest.approx(0.234, abs=0.001)
+def test_256_gpus_take_1_82_seconds_in_usp_whose_31_further_steps_cost_0_06_and_whose_all_to_alls_0_01():
+    parts = bill(256)["USP"]
+    assert parts["calls"] == pytest.approx(32 * 31 * (8e-6 + 10 * 4096 * 4096 / 3.35e12), rel=1e-4)
+    # by hand: seven messages inside the node with an eighth of q, k, v, out (4096 numbers each) and the log-sum-exp
+    eighth = 4096 * (4 * 4096 * 2 + 32 * 4) / 8
+    latency = 2 * DGX_H100.intra.latency  # q, k, v on the way there, out and log-sum-exp on the way back
+    assert parts["waits"] == pytest.approx(32 * 7 * (eighth / 450e9 + latency), rel=1e-3)
+    assert sum(parts.values()) == pytest.approx(1.819, abs=0.001)
 
 
-@pytest.mark.parametrize(("gpus", "merges"), [(256, "after"), (256, "beside"), (1024, "after"), (1024, "beside")])
-def test_to_scale_stand_a_hop_and_one_half_tile_and_the_same_hop_and_eight(gpus, merges):
-    figure, c = views.ring_bill(gpus, 32, merges), 2**20 // gpus
-    hops, tiles = boxes(figure, "hop"), boxes(figure, "tile")
-    assert [right - left for left, right, _, _ in hops] == pytest.approx([(9.6e-6 + c * 16384 / 50e9) * 1e12] * 2)
-    assert len(tiles) == 1 + 8
-    assert {round(right - left) for left, right, _, _ in tiles} == {round(1e12 * 8192 * c**2 / (0.65 * PEAK))}
-    merge = 8e-6 + 10 * c * 4096 / 3.35e12
-    assert [right - left for left, right, _, _ in boxes(figure, "merge")] == pytest.approx([merge * 1e12] * 9)
-    # the drawn turn, 32 layers and as many turns as nodes, is the bill's time
-    steps = [*tiles[1:], *boxes(figure, "merge")[1:]] if merges == "after" else tiles[1:]
-    turn = max(hops[1][1], *(right for _, right, _, _ in steps)) / 1e12
-    seconds = sum(bill(gpus, 32, merges)["double ring"].values())
-    assert 32 * gpus / 8 * turn == pytest.approx(seconds, rel=0.02)
+def test_with_steps_of_3_times_the_best_case_256_gpus_take_3_17_seconds_in_a_double_ring_and_1_87_in_usp():
+    dear = bill(256, 3)
+    assert sum(dear["double ring"].values()) == pytest.approx(3.173, abs=0.001)
+    assert sum(dear["USP"].values()) == pytest.approx(1.867, abs=0.001)
+
+
+def test_on_32_gpus_one_ring_waits_for_nothing_and_on_64_for_3_5_seconds():
+    """By the equation its messages are hidden on up to 2²⁰ / 25 714 = 40 GPUs."""
+    assert bill(32)["one ring"]["waits"] == pytest.approx(0, abs=0.001)
+    assert bill(64)["one ring"]["waits"] == pytest.approx(3.53, abs=0.01)
+
+
+def test_on_1024_gpus_a_double_ring_takes_1_41_seconds_for_0_44_of_work_and_1_11_with_8_kv_heads():
+    parts = bill(1024)["double ring"]
+    assert (sum(parts.values()), parts["work"]) == (pytest.approx(1.413, abs=0.001), pytest.approx(0.438, abs=0.001))
+    assert bill(512)["double ring"]["waits"] == pytest.approx(0, abs=0.001)
+    few = AttentionShape(2**20, 32, 8, 128, 2)
+    takes = method_times(few, 1024, DGX_H100, FLASH_ATTENTION_3, step=1)["double ring"].picoseconds
+    assert LAYERS * takes / 1e12 == pytest.approx(1.11, abs=0.005)
+
+
+def test_by_the_equation_a_double_ring_hides_its_messages_on_256_gpus_and_not_on_512():
+    """2²⁰ / 3214 = 326 GPUs."""
+    waits = [bill(gpus, 0)["double ring"]["waits"] > 0.001 for gpus in GPUS]
+    assert waits == [gpus >= 512 for gpus in GPUS]
 
 
 def test_a_double_ring_of_256_gpus_hides_its_messages_from_3_250_tokens_each_on():
@@ -108,18 +113,36 @@ def test_a_double_ring_of_256_gpus_hides_its_messages_from_3_250_tokens_each_on(
         assert (takes > work * (1 + 1e-6)) == waits
 
 
-def test_the_headline_has_both_times_and_one_head_is_no_heads():
-    assert title(views.ring_bill(256)) == "256 GPUs, 32 K/V heads: one ring 11.04 s, double ring 2.23 s"
-    assert title(views.ring_bill(64, 1)).startswith("64 GPUs, 1 K/V head: ")
+@pytest.mark.parametrize(("gpus", "step", "number"), [(256, 1, 3), (256, 0, 2), (256, 3, 3), (1024, 1, 3)])
+def test_the_best_repair_is_the_shortest_bar_and_fewer_steps_lose_only_where_a_step_is_free(gpus, step, number):
+    times = [sum(parts.values()) for parts in bill(gpus, step).values()][1:4]
+    assert views.best_repair(gpus, step) == number
+    assert times[number - 1] == min(times)
+    assert list(REPAIRS)[number - 1].startswith(f"{number}: ")
+
+
+def test_the_headline_has_the_times_of_one_ring_and_the_best_repair_and_each_bar_its_share_of_work():
+    figure = views.ring_bill()
+    assert title(figure) == "256 GPUs: one ring takes 11.0 s, the best repair 1.82 s"
+    said = [text.strip() for text, _ in texts(figure)]
+    for times in ("11.0 s, 16 % work", "2.83 s, 62 % work", "2.23 s, 79 % work", "1.82 s, 96 % work"):
+        assert times in said
+    assert "1.75 s, 100 % work" in said
+
+
+@pytest.mark.parametrize("gpus", GPUS)
+def test_all_words_have_their_place(gpus):
+    for step in STEPS:
+        check_text(views.ring_bill(gpus, step))
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "right"),
+    ("call", "said", "right"),
     [
-        ({"gpus": 100}, "gpus=100", "use one of 32, 64"),
-        ({"kv_heads": 2}, "kv_heads=2", "use one of 32, 8"),
-        ({"merges": "never"}, "merges='never'", "beside"),
+        (lambda: views.ring_bill(100), "gpus=100", "use one of 32, 64"),
+        (lambda: views.ring_bill(256, 2), "step=2", "use one of 0, 1"),
+        (lambda: views.best_repair(100), "gpus=100", "use one of 32, 64"),
     ],
 )
-def test_what_is_no_stop_of_a_slider_is_refused(given, said, right):
-    check_refused(lambda: views.ring_bill(**given), said, right)
+def test_what_is_no_stop_of_a_slider_is_refused(call, said, right):
+    check_refused(call, said, right)
