@@ -75,6 +75,7 @@ from parlab.labs.ring_clock import (
 )
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.session import Summary, load, save
+from parlab.labs.sharded import TENSOR_GUESSES, fastest_t, first_stage, number_wrong, six_arrays, small_llama
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
@@ -245,6 +246,7 @@ __all__ = [
     "EXPERT_GUESSES",
     "MESH_GUESSES",
     "RING_GUESSES",
+    "TENSOR_GUESSES",
     "Exercise",
     "Review",
     "added_for_a_norm",
@@ -262,6 +264,8 @@ __all__ = [
     "copies_alike",
     "dealt",
     "ends_lower",
+    "fastest_t",
+    "first_stage",
     "forget_kv_sum",
     "forgotten_place",
     "gathered_ahead",
@@ -278,6 +282,7 @@ __all__ = [
     "mlp_step",
     "naive_all_reduce",
     "noise_of_losses",
+    "number_wrong",
     "on_rank_0",
     "one_update",
     "passes",
@@ -295,7 +300,9 @@ __all__ = [
     "score",
     "seven_losses",
     "seven_trainers",
+    "six_arrays",
     "sixteen_stages",
+    "small_llama",
     "summary",
     "thirty_steps",
     "three_arguments",

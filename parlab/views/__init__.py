@@ -34,7 +34,7 @@ from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
 from parlab.views.schedules.reorder import reorder
 from parlab.views.schedules.schedule import compare_schedules, schedule
 from parlab.views.schedules.steps import explore_steps, step_frontier
-from parlab.views.sharding.block import sharded_block
+from parlab.views.sharding.block import film_of_block
 from parlab.views.sharding.kept import kept_arrays
 from parlab.views.sharding.numbers import whole_or_partial
 from parlab.views.sharding.price import explore_tensor, tensor
