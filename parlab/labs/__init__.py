@@ -79,7 +79,7 @@ from parlab.labs.sharded import TENSOR_GUESSES, fastest_t, first_stage, number_w
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
-from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
+from parlab.labs.zero_step import ZERO_GUESSES, one_update, passes, three_blocks, zero_step
 
 ROOMS = (
     ranks,
@@ -247,6 +247,7 @@ __all__ = [
     "MESH_GUESSES",
     "RING_GUESSES",
     "TENSOR_GUESSES",
+    "ZERO_GUESSES",
     "Exercise",
     "Review",
     "added_for_a_norm",
