@@ -46,6 +46,7 @@ from parlab.views.timelines.trace_back import trace_back
 from parlab.views.timelines.waits_for import deadlock
 from parlab.views.widgets.guess import predict
 from parlab.views.widgets.in_browser import let_sliders_run_ranks as _let_sliders_run_ranks
+from parlab.views.zero_redundancy.copies_film import film_of_copies
 from parlab.views.zero_redundancy.price_tag import explore_price_tag, price_tag
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 
