@@ -32,7 +32,7 @@ from parlab.labs import (
 )
 from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
-from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
+from parlab.labs.bare import block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.checked_models import (
     MESH_GUESSES,
@@ -251,11 +251,9 @@ __all__ = [
     "Exercise",
     "Review",
     "added_for_a_norm",
-    "arrays_of_step",
     "attends",
     "balance_by",
     "balanced",
-    "bare_block",
     "block_step",
     "busiest_port",
     "by_a_pattern",

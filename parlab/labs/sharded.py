@@ -28,7 +28,7 @@ STAGES, REPLICAS, TOKENS = 16, 64, 8192
 def small_llama() -> tuple[Llama, Array, Array]:
     """A Llama of two blocks with one key/value head, tokens `[2, 8]`, and targets `[2, 8]`: the token before each."""
     xp = default_namespace()
-    sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 32, "initializer_range": 0.3}
+    sizes: Any = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 32, "initializer_range": 0.3}
     config = LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=1)
     tokens = xp.asarray(np.random.default_rng(2).integers(config.vocab_size, size=(2, 8)))
     return Llama.random(config, seed=1, dtype="float64"), tokens, xp.roll(tokens, 1, axis=1)
