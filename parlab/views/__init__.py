@@ -8,7 +8,6 @@ from parlab.views.attention.masks import packed_ring, ring_masks
 from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
 from parlab.views.attention.ring_lanes import compare_rings
 from parlab.views.bugs.checks import explore_who_sees, who_sees
-from parlab.views.bugs.differences import loss_differences
 from parlab.views.bugs.gradients import wrong_gradients
 from parlab.views.bugs.line_up import line_up
 from parlab.views.bugs.losses import loss_curves
