@@ -32,14 +32,13 @@ from parlab.labs import (
 )
 from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
-from parlab.labs.bare import arrays_of_step, bare_block, block_step, mlp_step
+from parlab.labs.bare import block_step, mlp_step
 from parlab.labs.blame import to_blame
 from parlab.labs.both_ways import GROUP_GUESSES
 from parlab.labs.checked_models import (
     MESH_GUESSES,
     ends_lower,
     many_models,
-    noise_of_losses,
     right_number,
     seven_losses,
     seven_trainers,
@@ -78,11 +77,12 @@ from parlab.labs.ring_clock import (
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.rows import answered, expert_of_each, summed
 from parlab.labs.session import Summary, load, save
+from parlab.labs.sharded import TENSOR_GUESSES, fastest_t, first_stage, number_wrong, six_arrays, small_llama
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.small_llama import forty_losses, four_layers, token_before, wrong_arrays
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
-from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
+from parlab.labs.zero_step import ZERO_GUESSES, one_update, passes, three_blocks, zero_step
 
 ROOMS = (
     ranks,
@@ -255,14 +255,16 @@ __all__ = [
     "PLANNER_GUESSES",
     "PROCESS_GUESSES",
     "RING_GUESSES",
+    "TENSOR_GUESSES",
+    "ZERO_GUESSES",
     "Exercise",
     "Review",
     "added_for_a_norm",
     "answered",
     "arrays_of_step",
+    "attends",
     "balance_by",
     "balanced",
-    "bare_block",
     "block_step",
     "busiest_port",
     "by_a_pattern",
@@ -276,6 +278,8 @@ __all__ = [
     "ends_lower",
     "error_without",
     "expert_of_each",
+    "fastest_t",
+    "first_stage",
     "forget_kv_sum",
     "forgotten_place",
     "forty_losses",
@@ -293,7 +297,7 @@ __all__ = [
     "mlp_run",
     "mlp_step",
     "naive_all_reduce",
-    "noise_of_losses",
+    "number_wrong",
     "on_rank_0",
     "one_update",
     "passes",
@@ -313,7 +317,9 @@ __all__ = [
     "score",
     "seven_losses",
     "seven_trainers",
+    "six_arrays",
     "sixteen_stages",
+    "small_llama",
     "summary",
     "summed",
     "thirty_steps",

@@ -55,14 +55,10 @@ def seven_trainers() -> dict[int, Suspect]:
     return {number: Suspect(bug) for number, bug in enumerate(SEVEN, start=1)}
 
 
-def seven_losses(named: bool = False) -> dict[str, list[float]]:
-    """Ten losses of each of the seven, by number; `named`: first those of one rank, then each by number and bug."""
+def seven_losses() -> dict[str, list[float]]:
+    """Ten losses of each of the seven, by number."""
     losses = many_models().losses
-    if not named:
-        return {str(number): losses[bug] for number, bug in enumerate(SEVEN, start=1)}
-    said = {number: "right" if bug == NONE else bug for number, bug in enumerate(SEVEN, start=1)}
-    names = {f"{number}: {said[number]}": losses[bug] for number, bug in enumerate(SEVEN, start=1)}
-    return {"one rank": losses["one rank"]} | names
+    return {str(number): losses[bug] for number, bug in enumerate(SEVEN, start=1)}
 
 
 def right_number() -> int:
@@ -73,11 +69,6 @@ def right_number() -> int:
 def ends_lower(bug: str = "ends not summed") -> int:
     """On how many of the 40 models the tenth loss with a bug is below the right one."""
     return sum(end < 0 for end in many_models().ends[bug])
-
-
-def noise_of_losses() -> float:
-    """How far ten losses of a right mesh in bf16 are from those of one rank, on the worst of the 40 models."""
-    return max(many_models().differences["bf16"][NONE]["ten losses"])
 
 
 def checked(bug: str, seed: int) -> tuple[dict[str, float], float]:

@@ -29,7 +29,7 @@ def forget_kv_sum(model: ParallelLlama) -> None:
 
 
 def forgotten_place() -> int:
-    """The place of the forgotten sum in `views.sharded_block`: 2, on the way back, in front of attention's columns."""
+    """The place of the forgotten sum in `views.film_of_block`: 2, on the way back, in front of attention's columns."""
     return 2
 
 

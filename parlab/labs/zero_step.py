@@ -16,6 +16,11 @@ LETTERS = MarkovSource()  # a little predictable
 SIZES: Any = {"hidden_size": 18, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 3}
 CONFIG = LlamaConfig(vocab_size=LETTERS.vocab_size, initializer_range=0.3, **SIZES)
 RANKS, ROWS, LENGTH, ITEMSIZE = 4, 4, 12, 4  # a rank has 4 rows of 12 tokens, and numbers are float32
+ZERO_GUESSES = {  # the usual wrong guesses of lesson 06, and the reasoning that leads there
+    "stage 1": (19.7, "1.26 TB, shared by 64"),
+    "stage 2": (2, "the same messages as in stage 1, only sooner"),
+    "stage 3": (8, "weights and gradients, once in each microbatch"),
+}
 LINKS = Cluster.uniform(latency=0, bandwidth=25e9, flops=1e12, memory_bandwidth=1e12)  # 60 tokens hide a gather
 SLOW = Cluster.uniform(latency=0, bandwidth=12.5e9, flops=2e10)  # Adam takes about as long as the all-reduce
 

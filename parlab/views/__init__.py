@@ -27,15 +27,14 @@ from parlab.views.sequence.compare_rings import compare_rings
 from parlab.views.sequence.group_times import PUBLISHED_RATES, explore_group_times, group_times, published_groups
 from parlab.views.sequence.ring_bill import best_repair, explore_ring_bill, ring_bill
 from parlab.views.sequence.ring_masks import packed_ring, ring_masks
+from parlab.views.tensor.film_of_block import film_of_block
 from parlab.views.tensor.kept_arrays import kept_arrays
-from parlab.views.tensor.sharded_block import sharded_block
 from parlab.views.tensor.tensor import explore_tensor, tensor
 from parlab.views.tensor.whole_or_partial import whole_or_partial
 from parlab.views.train.film_of_sums import film_of_sums
 from parlab.views.train.groups_on_mesh import groups_on_mesh
 from parlab.views.train.line_up import line_up
 from parlab.views.train.loss_curves import loss_curves
-from parlab.views.train.loss_differences import loss_differences
 from parlab.views.train.who_sees import explore_who_sees, who_sees
 from parlab.views.train.wrong_gradients import wrong_gradients
 from parlab.views.world.all_reduce_seconds import all_reduce_seconds, explore_all_reduce_seconds
@@ -46,6 +45,7 @@ from parlab.views.world.rounds import rounds
 from parlab.views.world.stall_waits import explore_stall, stall_waits
 from parlab.views.world.timeline import timeline
 from parlab.views.world.trace_back import trace_back
+from parlab.views.zero.film_of_copies import film_of_copies
 from parlab.views.zero.price_tag import explore_price_tag, price_tag
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 

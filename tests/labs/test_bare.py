@@ -5,7 +5,7 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import to_numpy
-from parlab.labs import bare_block, block_step, mlp_step
+from parlab.labs.bare import bare_block, block_step, mlp_step
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary

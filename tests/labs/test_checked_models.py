@@ -10,7 +10,6 @@ from parlab.labs import (
     Suspect,
     find_bug,
     many_models,
-    noise_of_losses,
     right_number,
     seven_losses,
     seven_trainers,
@@ -72,7 +71,7 @@ def test_in_bf16_the_norm_loses_norms_on_20_models_and_means_on_7_and_ten_losses
     right = many_models().differences["bf16"][NONE]
     assert [max(right[check]) for check in PRICES] == pytest.approx([0, 0.0015, 0.0092, 0.077, 0.19], rel=0.05)
     *others, worst = sorted(right["ten losses"])
-    assert worst == noise_of_losses()
+    assert worst == max(right["ten losses"]) > 2 * others[-1]
     assert others[-1] == pytest.approx(0.071, rel=0.01)
     of_bugs = [many_models().differences["bf16"][bug]["ten losses"] for bug in BUGS]
     assert [sum(off > others[-1] for off in of_bug) for of_bug in of_bugs] == [1, 12, 5, 12, 29, 2]
@@ -111,9 +110,6 @@ def test_the_line_up_has_each_bug_once_and_one_right_trainer_and_its_losses_are_
     diagnoses = {number: find_bug(patient.ask) for number, patient in seven_trainers().items()}
     assert list(diagnoses.values()) == list(SEVEN)
     assert diagnoses[right_number()] == NONE
-    named = seven_losses(named=True)
-    assert list(named)[1:] == [f"{n}: {'right' if bug == NONE else bug}" for n, bug in diagnoses.items()]
-    assert list(named.values())[1:] == list(seven_losses().values())
     stored = {bug: seven_losses()[str(number)] for number, bug in diagnoses.items()}
     for bug in (NONE, "mean of means"):
         assert stored[bug] == pytest.approx(Suspect(bug).losses["eight ranks"], rel=1e-10, abs=0)

@@ -12,8 +12,9 @@ from parlab.views.engine.explore import Explorer, steps
 from parlab.views.engine.lanes import name_rows
 from parlab.views.engine.picture import Picture, panel, scale, sheet, write
 
-LEFT, RIGHT, TOP, ROW, BOTTOM = 2.1, 0.2, 1.15, 0.52, 0.45  # inches around the boxes, and of a row
-HALF, ASIDE, LINE = 0.44, 0.47, 0.17  # of a row and of a column: from its middle to a box's edge, to a line of words
+LEFT, RIGHT, TOP, ROW, BOTTOM = 2.7, 0.2, 1.3, 0.5, 0.5  # inches around the boxes, and of a row
+HALF, ASIDE = 0.44, 0.47  # of a row and of a column: from its middle to a box's edge
+LARGE, LESS = 15, 13  # points of letters: they can be read on a telephone
 SEES, SOME, BLIND = "#00684B", "#9BCFBB", "#E4E4E4"  # a check that sees the bug in all models, in some, in none
 MOST = 12  # rows, and checks
 ROUNDING = 1e-12  # a difference up to this is none
@@ -25,7 +26,7 @@ def who_sees(differences: Differences, prices: Mapping[str, float], arithmetic: 
     """Draw a table of bugs and checks: a filled box is a check that sees the bug, a gray one a check that is blind.
 
     The first row is of a mesh without a bug. A check sees a bug on a model if it is further off there than without a
-    bug on any model. A box says on how many models, and how far off the check is. `explore_who_sees` shows this.
+    bug on any model. A box says on how many models. `explore_who_sees` shows this.
 
     Args:
         differences: by bug and check, how far the check is off on each model (0 is right; a whole number is a count of
@@ -43,7 +44,6 @@ def who_sees(differences: Differences, prices: Mapping[str, float], arithmetic: 
                            loss           norm
     a right mesh      up to 1 %      up to 1 %
     no sum                    ·         1 of 2
-                       0 to 1 %    0.8 to 50 %
     """
     if not isinstance(prices, Mapping) or not 1 <= len(prices) <= MOST:
         raise ValueError(f"prices={prices!r:.60}: must be {{check: price}}, 1 to {MOST} of them")
@@ -69,29 +69,28 @@ def who_sees(differences: Differences, prices: Mapping[str, float], arithmetic: 
     wide = theme.WIDTH - LEFT - RIGHT
     axes = panel(figure, LEFT, TOP, wide, height)
     scale(axes.xaxis, ends=(-0.5, len(prices) - 0.5), ticks=(), line=False)
-    name_rows(axes, len(differences), [NO_BUG, *bugs], line=False)
+    name_rows(axes, len(differences), line=False)
+    for row, name in enumerate([NO_BUG, *bugs, f"of {len(bugs)} bugs"]):
+        middle = TOP + ROW * (row + 0.5)
+        write(figure, LEFT - 0.1, middle, name, LARGE, ha="right", va="center")
     for (row, bug), (column, check) in product(enumerate(differences), enumerate(prices)):
         off = differences[bug][check]
         edges = column - ASIDE, column + ASIDE, row - HALF, row + HALF
         if bug == right:
             marks.rectangles(axes, "right", *edges, theme.PAPER)
-            marks.word(axes, column, row, _up_to(off), ha="center")
+            marks.word(axes, column, row, _up_to(off), LESS, ha="center")
             continue
         count = sum(x > noise[check] for x in off)
         color = SEES if count == len(off) else SOME if count else BLIND
         marks.rectangles(axes, "sees" if count == len(off) else "some" if count else "blind", *edges, color)
         ink = theme.text_color(color) if count else theme.FAINT
-        above = LINE if any(off) else 0.0
-        look: Any = {"ha": "center", "color": ink}
-        marks.word(axes, column, row - above, _said(off, noise[check]), **look, weight="bold" if count else "normal")
-        if any(off):
-            marks.word(axes, column, row + above, _range(off), **look)
+        look: Any = {"ha": "center", "color": ink, "weight": "bold" if count else "normal"}
+        marks.word(axes, column, row, _said(off, noise[check]), LARGE, **look)
     for column, (check, price) in enumerate(prices.items()):
         middle = LEFT + wide / len(prices) * (column + 0.5)
-        write(figure, middle, TOP - 0.32, check, theme.TEXT, weight="bold", ha="center", va="baseline")
-        write(figure, middle, TOP - 0.1, f"price {price:g}", color=theme.FAINT, ha="center", va="baseline")
-        said = f"{_span(seen[check])} of {len(bugs)} bugs"
-        write(figure, middle, TOP + height + 0.25, said, ha="center", va="baseline")
+        write(figure, middle, TOP - 0.38, check, LARGE, weight="bold", ha="center", va="baseline")
+        write(figure, middle, TOP - 0.12, f"price {price:g}", LESS, color=theme.FAINT, ha="center", va="baseline")
+        write(figure, middle, TOP + height + ROW / 2, _span(seen[check]), LARGE, ha="center", va="center")
     return figure
 
 
@@ -134,29 +133,17 @@ def _up_to(off: Sequence[float]) -> str:
     return f"up to {_percents(max(off))} %" if max(off) else "no difference"
 
 
-def _range(off: Sequence[float]) -> str:
-    """By how much the check is off, from the least to the most: in percent, or as a count of weights."""
-    least, most = min(off), max(off)
-    if all(float(x).is_integer() for x in off):
-        said = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-        return f"{said} weight{'' if said == '1' else 's'}"
-    low, high = _percents(least), _percents(most)
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
 def _percents(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
 
 
 def _table(differences: Differences, noise: Mapping[str, float]) -> list[str]:
-    """The boxes in words, two lines for a bug."""
+    """The boxes in words, a line for a bug."""
     (_, of_right), *of_bugs = differences.items()
     wide = max(len(NO_BUG), *(len(bug) for bug, _ in of_bugs))
     lines = [f"{'':<{wide}}" + "".join(f"{check:>15}" for check in noise)]
     lines.append(f"{NO_BUG:<{wide}}" + "".join(f"{_up_to(of_right[check]):>15}" for check in noise))
     for bug, of_bug in of_bugs:
         seen = [_said(of_bug[check], noise[check]).replace("blind", "·") for check in noise]
-        ranges = [_range(of_bug[check]) if any(of_bug[check]) else "" for check in noise]
         lines.append(f"{bug:<{wide}}" + "".join(f"{cell:>15}" for cell in seen))
-        lines.append((" " * wide + "".join(f"{cell:>15}" for cell in ranges)).rstrip())
     return lines

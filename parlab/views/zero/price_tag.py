@@ -41,14 +41,12 @@ IF_IT_FITTED = 0.6  # of white, in the time of a stage that does not fit
 COMPUTE, WAIT = theme.KINDS["compute"], theme.KINDS["wait"]._replace(name="waits for messages")
 TOKENS = (256, 512, 1024, 1536, 2048, 2560, 4096, 8192, 16384)
 MOST_LETTERS = 12  # passes that have room for a letter each
-LEFT, APART, TOP, ROW, BELOW = 1.3, 0.35, 1.35, 0.72, 0.5  # inches
+LEFT, APART, TOP, ROW, BELOW = 1.3, 0.35, 1.35, 0.72, 0.15  # inches
 BAR, ADAM_BAR, SAID = (
     (-0.26, 0.2),
     (-0.36, 0.2),
     0.38,
 )  # of a row: from and to of a bar and of the optimizer's mark, the middle of the words
-APART_FROM = "Computed. Latency, the optimizer's work, and the first and the last message are left out."
-ROOM = "A model's state fits if it leaves a fifth of the 80 GB to activations, buffers and the blocks in use."
 
 
 class Price(NamedTuple):
@@ -81,7 +79,8 @@ def price_tag(
 
     In the strip of what a rank sends each box is a pass: weights are gathered, or gradients reduced, once through the
     model. The optimizer's mark stands where it updates. Where the ranks fill several nodes a ring runs over each of a
-    node's network cards, so that all cards carry a share. `explore_price_tag` shows this.
+    node's network cards, so that all cards carry a share. Latency, the optimizer's work, and the first and the last
+    message are left out. A model's state fits if it leaves a fifth of the 80 GB. `explore_price_tag` shows this.
 
     Args:
         params: Ψ.
@@ -104,8 +103,6 @@ def price_tag(
         1     46.4 GB  yes         2         44.3 GB      454 ms      108 ms
         2     16.9 GB  yes         5          133 GB      454 ms      324 ms
         3     2.11 GB  yes        12          236 GB      454 ms      727 ms
-    Computed. Latency, the optimizer's work, and the first and the last message are left out.
-    A model's state fits if it leaves a fifth of the 80 GB to activations, buffers and the blocks in use.
     """
     prices = [_price(params, P, stage, tokens, state, cluster.reaching(products), microbatches) for stage in STAGES]
     longest = max(sum(price.sent) for price in prices), max(price.computing + price.waiting for price in prices)
@@ -120,7 +117,7 @@ def price_tag(
         times = "".join(f"{format_time(1e12 * seconds):>12}" for seconds in (price.computing, price.waiting))
         held, fits = decimal_bytes(sum(price.held)), "yes" if price.fits else "no"
         lines.append(f"{stage:>5}{held:>12}  {fits:<3}{len(price.sent):>10}{decimal_bytes(sum(price.sent)):>16}{times}")
-    figure = sheet([*lines, APART_FROM, ROOM], TOP + ROW * stages + BELOW + 0.25, headline)
+    figure = sheet(lines, TOP + ROW * stages + BELOW, headline)
     wide = (theme.WIDTH - LEFT - 3 * APART) / 3
     for column, (draw, said) in enumerate(
         (
@@ -134,8 +131,6 @@ def price_tag(
         write(figure, left, TOP - 0.28, said, theme.TEXT, weight="bold")
         name_rows(axes, stages, NAMES[:stages] if column == 0 else ())
         draw(axes, prices)
-    for row, words in enumerate((APART_FROM, ROOM)):
-        write(figure, 0.15, TOP + ROW * stages + 0.12 + 0.24 * row, words)
     parts = PARTS | {"optimizer": "Adam and its state"}
     entries = [(COLORS[part], name, "") for part, name in parts.items()]
     legend_of(figure, [*entries, (COMPUTE.color, "computes", ""), (WAIT.color, WAIT.name, WAIT.hatch)])

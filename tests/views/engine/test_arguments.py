@@ -25,10 +25,7 @@ ROWS = [
     (lambda: views.packed_ring(8), "documents=8: a list of whole numbers is needed"),
     (lambda: views.packed_ring({"a": 1}), "documents={'a': 1}: a list of whole numbers is needed"),
     (lambda: views.packed_ring([0, 2.5]), "documents[1]=2.5: must be a whole number"),
-    (
-        lambda: views.sharded_block(LLAMA_8B, 4, sequence_parallel="yes"),
-        "sequence_parallel='yes': must be True or False",
-    ),
+    (lambda: views.kept_arrays(LLAMA_8B, 4, "no"), "tokens='no': must be a whole number, at least 1"),
     (lambda: views.wrong_gradients(3, {"a": np.ones(2)}), "found=3: must have one value or more, by name"),
     (lambda: views.wrong_gradients({"a": np.ones(2)}, 3), "expected=3: must have one value or more, by name"),
     (lambda: views.schedule(gpipe(2, 2), memory="no"), "memory='no': must be True or False"),

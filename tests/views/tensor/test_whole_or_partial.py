@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parlab import run, views
-from parlab.labs import arrays_of_step, bare_block, block_step
+from parlab.labs.bare import arrays_of_step, bare_block, block_step
 from parlab.tensor import shard_weights
 from tests.tensor.models import model
 from tests.views.drawn import artists, check_text, title

@@ -6,32 +6,47 @@ import pytest
 
 from parlab import views
 from parlab.labs import seven_losses
-from tests.views.drawn import artists, check_text, title
+from parlab.views.engine import theme
+from parlab.views.train.line_up import BOTTOM, TOP
+from tests.views.filmed import check_film, marks, tree_of
 
 
-def names(figure):
-    (axes,) = figure.axes
-    return {text.get_text(): text.get_position()[1] for text in axes.texts}
+def drawn(film):
+    """The points of each curve."""
+    lines = [part.get("points") for part in tree_of(film).iter("polyline")]
+    return [[tuple(map(float, point.split(","))) for point in line.split()] for line in lines]
 
 
-def test_the_curves_are_the_losses_and_each_has_its_own_colour():
-    losses = {str(number): [4.0, 3.0, 2.0 - number / 10] for number in range(8)}
-    figure = views.line_up(losses, headline="Eight")
-    lines = {name: artists(figure, f"losses {name}")[0] for name in losses}
-    assert {name: list(line.get_ydata()) for name, line in lines.items()} == losses
-    assert len({line.get_color() for line in lines.values()}) == 8
-    assert title(figure) == "Eight"
-    check_text(figure)
+def test_equal_ratios_of_losses_are_equal_heights_and_equal_steps_equally_far_apart():
+    film = views.line_up({"a": [8.0, 4.0, 2.0], "b": [8.0, 2.0, 1.0]})
+    check_film(film)
+    x, y = zip(*drawn(film)[0], strict=True)
+    assert x[1] - x[0] == x[2] - x[1]
+    assert y[1] - y[0] == pytest.approx(y[2] - y[1], abs=0.11)
+    _, lower = zip(*drawn(film)[1], strict=True)
+    assert lower[1] == y[2]
+    assert lower[2] - lower[1] == pytest.approx(y[1] - y[0], abs=0.11)
 
 
-def test_the_lessons_seven_stand_from_the_highest_end_down_inside_the_picture_and_are_not_judged():
-    figure = views.line_up(seven_losses())
-    heights = names(figure)
-    assert sorted(heights, key=heights.get)[::-1] == ["4", "5", "7", "2", "6", "1", "3"]
-    assert min(heights.values()) > 0
-    check_text(figure)
-    assert repr(figure).splitlines()[0] == title(figure) == "7 trainings"
-    assert "right" not in repr(figure)
+def test_each_of_eight_curves_has_its_own_colour_and_grows_from_the_left():
+    film = views.line_up({str(number): [4.0, 3.0, 2.0 - number / 10] for number in range(8)})
+    colors = [part.get("stroke") for part in tree_of(film).iter("polyline")]
+    assert colors == list(theme.RANKS[:8])
+    assert len(marks(film, "bare")) == 8 + 1  # and the clock
+
+
+def test_the_lessons_seven_are_named_from_the_highest_end_down_when_all_steps_are_made_and_are_not_judged():
+    film = views.line_up(seven_losses())
+    check_film(film)
+    ((when, names),) = [(numbers, said) for numbers, said in marks(film, "see") if said[:1] == ["1"]]
+    assert when["a"] == pytest.approx(film.second(10))
+    assert sorted(names) == list("1234567")
+    (group,) = [part for part in tree_of(film).iter("g") if [text.text for text in part.iter("text")] == names]
+    heights = {text.text: float(text.get("y")) for text in group.iter("text")}
+    assert sorted(heights, key=heights.get) == ["4", "5", "7", "2", "6", "1", "3"]
+    assert TOP < min(heights.values()) < max(heights.values()) <= BOTTOM
+    assert repr(film).splitlines()[0] == "7 trainings"
+    assert "right" not in repr(film)
 
 
 @pytest.mark.parametrize("loss", [0.0, -1.0, math.nan, math.inf])
@@ -40,9 +55,11 @@ def test_a_loss_without_a_place_on_a_logarithmic_axis_is_refused(loss):
         views.line_up({"1": [2.0, loss], "2": [2.0, 1.0]})
 
 
-def test_one_training_nine_and_other_lengths_are_refused():
+def test_one_training_nine_other_lengths_and_a_single_step_are_refused():
     for losses in ({"1": [1.0]}, {str(number): [1.0] for number in range(9)}):
         with pytest.raises(ValueError, match="2 to 8"):
             views.line_up(losses)
     with pytest.raises(ValueError, match="need the same number"):
         views.line_up({"1": [1.0], "2": [1.0, 2.0]})
+    with pytest.raises(ValueError, match="two stops or more"):
+        views.line_up({"1": [1.0], "2": [1.0]})

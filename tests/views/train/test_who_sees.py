@@ -21,6 +21,13 @@ def middle(box):
     return round((left + right) / 2), round((low + high) / 2)  # column, row
 
 
+def below(figure):
+    """The numbers of bugs below the columns."""
+    lowest = min(text.get_position()[1] for text in figure.texts)
+    said = [text.get_text() for text in figure.texts if text.get_position()[1] == lowest]
+    return [text for text in said if "bugs" not in text]
+
+
 def words(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
@@ -40,8 +47,8 @@ def test_a_check_that_sees_a_bug_in_all_models_in_some_or_in_none_has_its_own_lo
 def test_the_headline_names_the_arithmetic_the_check_that_sees_most_and_the_dearest():
     figure = views.who_sees(DIFFERENCES, PRICES, "bf16")
     assert title(figure) == 'bf16: "norm", for 2, sees 1 to 2 of 2 bugs; "losses", for 20, sees 1'
-    below = [text.get_text() for text in figure.texts if text.get_text().endswith("2 bugs")]
-    assert below == ["1 of 2 bugs", "1 to 2 of 2 bugs", "1 of 2 bugs"]
+    assert below(figure) == ["1", "1 to 2", "1"]
+    assert "of 2 bugs" in [text.get_text() for text in figure.texts]
 
 
 def test_of_checks_that_see_as_much_the_cheaper_is_named_and_one_check_stands_alone():
@@ -60,22 +67,6 @@ def test_where_a_right_mesh_has_no_difference_one_up_to_1e_12_is_none():
     assert words(views.who_sees(one, {"norm": 2}, "float64"))[1] == "1 of 2"
 
 
-@pytest.mark.parametrize(
-    ("off", "said"),
-    [
-        ([0.123, 0.5], "12 to 50 %"),
-        ([0.00044, 0.019], "0.044 to 1.9 %"),
-        ([0.5, 0.5], "50 %"),
-        ([4.0, 4.0], "4 weights"),
-        ([1.0, 1.0], "1 weight"),
-        ([0.0, 4.0], "0 to 4 weights"),
-    ],
-)
-def test_each_box_says_by_how_much_the_check_is_off_and_a_count_in_weights(off, said):
-    figure = views.who_sees({"none": {"norm": [0.0, 0.0]}, "a bug": {"norm": off}}, {"norm": 2}, "float64")
-    assert words(figure)[-1] == said
-
-
 def test_the_text_is_the_table():
     lines = repr(views.who_sees(DIFFERENCES, PRICES, "bf16")).splitlines()
     assert [line.split() for line in lines[1:4]] == [
@@ -83,9 +74,7 @@ def test_the_text_is_the_table():
         ["a", "right", "mesh", "no", "difference", "up", "to", "1", "%", "up", "to", "7", "%"],
         ["extra", "mean", "·", "2", "of", "2", "·"],
     ]
-    assert lines[4].strip() == "50 %"
-    assert lines[-2].endswith("         2 of 2         1 of 2         2 of 2")
-    assert lines[-1].endswith("      4 weights     0.4 to 2 %     10 to 12 %")
+    assert lines[-1].endswith("         2 of 2         1 of 2         2 of 2")
 
 
 def test_the_slider_has_three_arithmetics_and_only_copies_see_the_same_in_each():
@@ -97,10 +86,10 @@ def test_the_slider_has_three_arithmetics_and_only_copies_see_the_same_in_each()
     for _, arithmetic in reversed(slider.options):
         slider.value = arithmetic
         check_text(explorer.figure)
-        seen[arithmetic] = [text.get_text() for text in explorer.figure.texts if text.get_text().endswith("bugs")]
-    assert seen["float64"] == [f"{bugs} of 6 bugs" for bugs in (3, 1, 6, 5, 5)]
+        seen[arithmetic] = below(explorer.figure)
+    assert seen["float64"] == ["3", "1", "6", "5", "5"]
     assert seen["float32"] == seen["float64"]
-    assert seen["bf16"] == [f"{bugs} of 6 bugs" for bugs in (3, "0 to 1", "4 to 6", 5, "0 to 1")]
+    assert seen["bf16"] == ["3", "0 to 1", "4 to 6", "5", "0 to 1"]
     last = views.who_sees(many_models().differences["float64"], OF_LESSON, "float64")
     assert repr(explorer) == f"explore_who_sees: {last!r}"
 

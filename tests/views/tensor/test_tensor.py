@@ -1,6 +1,5 @@
-"""The block's drawing shows who owns what; the widget's numbers are the closed forms; wrong gradients are red."""
+"""The kept arrays of a block have their bytes; the widget's numbers are the closed forms; wrong gradients are red."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -8,8 +7,8 @@ import pytest
 
 from parlab import views
 from parlab.nn.llama import LlamaConfig
-from parlab.plan import GPT_22B, LLAMA_405B
-from parlab.tensor import block_time, llama_kept_by_place, weight_slices
+from parlab.plan import LLAMA_405B
+from parlab.tensor import block_time, llama_kept_by_place
 from parlab.views.engine import theme
 from parlab.world import DGX_H100
 from parlab.world.collectives.rings import rings_all_reduce_cost
@@ -29,141 +28,6 @@ def colors(figure, name):
 def rgb(rank):
     code = theme.rank_color(rank)
     return tuple(int(code[start : start + 2], 16) for start in (1, 3, 5))
-
-
-MATRICES = {"q": "self_attn", "k": "self_attn", "o": "self_attn", "gate": "mlp", "down": "mlp"}
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_each_slice_is_drawn_in_proportion_in_its_owners_colour_and_in_their_order(size):
-    figure, areas = views.sharded_block(CONFIG, size), set()
-    for name, part in MATRICES.items():
-        full = f"model.layers.0.{part}.{name}_proj.weight"
-        drawn = dict(zip(colors(figure, f"matrix {name}"), boxes(figure, f"matrix {name}"), strict=True))
-        assert set(drawn) == {rgb(rank) for rank in range(size)}
-        for rank in range(size):
-            left, right, low, high = drawn[rgb(rank)]
-            axis, start, stop, _ = weight_slices(CONFIG, rank, size)[full]
-            rows, columns = (stop - start if cut == axis else n for cut, n in enumerate(CONFIG.weight_shapes[full]))
-            areas |= {round((right - left) / columns, 9), round((high - low) / rows, 9)}
-            if rank:
-                before = drawn[rgb(rank - 1)]
-                assert before[0] < left if axis == 1 else before[2] > low
-    assert len(areas) == 1
-
-
-@pytest.mark.parametrize(("size", "overlapping"), [(2, False), (4, True), (8, True)])
-def test_only_slices_that_several_ranks_own_lie_on_each_other(size, overlapping):
-    """2 key/value heads: from 4 ranks on each is a stack of t/2 cards; query heads are cut among all."""
-    for name, expected in (("q", False), ("k", overlapping)):
-        first, second = sorted(boxes(views.sharded_block(CONFIG, size), f"matrix {name}"))[:2]
-        assert (first[1] > second[0]) == expected
-
-
-def test_tokens_are_copied_on_every_rank_without_sequence_parallelism_and_cut_with_it():
-    for sequence_parallel, whole in ((False, True), (True, False)):
-        drawn = sorted(boxes(views.sharded_block(CONFIG, 4, sequence_parallel=sequence_parallel), "mlp x"))
-        assert len(drawn) == 4
-        assert (drawn[0][3] > drawn[1][2] and drawn[0][2] < drawn[1][3]) == whole
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_a_norm_is_a_copy_on_every_rank_and_the_residual_passes_each_part_from_x_to_the_addition(sequence_parallel):
-    figure = views.sharded_block(CONFIG, 4, sequence_parallel=sequence_parallel)
-    for part in ("attention", "mlp"):
-        (x, *_), (y, *_) = (sorted(boxes(figure, f"{part} {end}")) for end in ("x", "y"))
-        norm, first = boxes(figure, f"{part} norm"), boxes(figure, f"matrix {'q' if part == 'attention' else 'gate'}")
-        assert set(colors(figure, f"{part} norm")) == {rgb(rank) for rank in range(4)}
-        assert x[1] < min(card[0] for card in norm) < max(card[1] for card in norm) < min(box[0] for box in first)
-        (line,), (plus,) = artists(figure, f"{part} residual"), artists(figure, f"{part} addition")
-        across, up = line.get_data()
-        assert x[0] < across[0] < x[1]
-        assert across[-1] == plus.get_position()[0] < y[0]
-        assert up[-1] > max(box[3] for box in first)
-
-
-def test_each_shape_below_a_matrix_is_said_to_be_one_ranks():
-    """q has 64 columns, k and v 16; gate and up 96; o reads 64 rows and down 96."""
-    said = [text for text, _ in texts(views.sharded_block(CONFIG, 2))]
-    assert said.count("each") == 5
-    shapes = ["32 columns", "8 each", "8 each", "32 rows", "48 columns", "48 columns", "48 rows"]
-    assert [text for text in said if text in shapes] == shapes
-    assert "each" not in [text for text, _ in texts(views.sharded_block(CONFIG, 1))]
-
-
-def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
-    text = repr(views.sharded_block(CONFIG, 2))
-    assert "q_proj        64 × 64        64 × 32  along its columns" in text
-    assert "o_proj        64 × 64        32 × 64  along its rows" in text
-    assert "forward: all_reduce (attention: y), all_reduce (mlp: y)" in text
-    assert "backward: all_reduce (mlp: dx), all_reduce (attention: dx)" in text
-    assert "each slice on 4 ranks" in repr(views.sharded_block(CONFIG, 8))
-
-
-OPERATORS = ("reduce", "gather", "scatter", "message", "nothing", "all-reduce", "all_reduce", "all_gather")
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_where_places_are_asked_about_nothing_says_which_of_the_eight_the_messages_have(sequence_parallel):
-    figure = views.sharded_block(CONFIG, 4, asked=True, sequence_parallel=sequence_parallel)
-    said = [text for text, _ in texts(figure)]
-    assert [text for text in said if text.isdigit()] == [str(number) for number in range(1, 9)]
-    assert "copy" not in said
-    assert [word for word in OPERATORS if any(word in text for text in (*said, repr(figure)))] == []
-    for number, (before, behind) in enumerate(2 * [("x", "norm"), ("norm", "in"), ("in", "out"), ("out", "y")], 1):
-        part, first, last = ("attention", "q", "o") if number < 5 else ("mlp", "gate", "down")
-        names = {"in": f"matrix {first}", "out": f"matrix {last}"}
-        left, right = (boxes(figure, names.get(name, f"{part} {name}")) for name in (before, behind))
-        ((low, high, _, _),) = boxes(figure, f"place {number}")
-        assert max(box[1] for box in left) < low < high < min(box[0] for box in right)
-
-
-@pytest.mark.parametrize(("cut", "names"), [(False, ("copy", "reduce")), (True, ("gather", "scatter"))])
-def test_the_operators_have_the_numbers_of_the_places_between_the_same_arrays(cut, names):
-    figure, asked = (views.sharded_block(CONFIG, 4, sequence_parallel=cut, asked=asked) for asked in (False, True))
-    said = dict(texts(figure))
-    assert [text for text in said if text in "1357"] == list("1357")  # nothing is sent there: a number alone
-    for number, name in zip((2, 4, 6, 8), 2 * names, strict=True):
-        at = said[f"{number}: {name}"]
-        for drawn, middle in (
-            (figure, (at.x0 + at.x1) / 2 / figure.dpi),
-            (asked, boxes(asked, f"place {number}")[0][0]),
-        ):
-            part, first, last = ("attention", "q", "o") if number < 5 else ("mlp", "gate", "down")
-            before, behind = (
-                (f"{part} norm", f"matrix {first}") if number in (2, 6) else (f"matrix {last}", f"{part} y")
-            )
-            assert max(box[1] for box in boxes(drawn, before)) < middle < min(box[0] for box in boxes(drawn, behind))
-
-
-def test_all_places_that_are_asked_about_look_alike():
-    figure = views.sharded_block(CONFIG, 4, asked=True)
-    places = [boxes(figure, f"place {number}")[0] for number in range(1, 9)]
-    assert len({(round(right - left, 9), round(high - low, 9)) for left, right, low, high in places}) == 1
-
-
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize(
-    ("config", "size"), [(CONFIG, 8), (replace(CONFIG, hidden_size=1024, intermediate_size=4096), 1)], ids=["", "4E"]
-)
-def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel, asked):
-    check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel, asked=asked))
-
-
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("asked", [False, True])
-def test_the_shapes_of_a_large_model_are_free_of_each_other(size, asked):
-    check_text(views.sharded_block(LLAMA_405B, size, asked=asked))
-
-
-def test_heads_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
-        views.sharded_block(CONFIG, 3)
-
-
-def test_another_models_sizes_are_refused():
-    check_refused(lambda: views.sharded_block(GPT_22B, 2), "config=GPTConfig", "a LlamaConfig")
 
 
 # wrong_gradients
@@ -262,13 +126,13 @@ def test_of_405b_the_four_whole_arrays_are_1_of_1_37_gib_and_half_a_gib_is_left_
     check_text(figure)
 
 
-def test_between_the_arrays_stand_the_operators_of_the_block_with_and_without_sequence_parallelism():
+def test_between_the_arrays_stand_two_operators_with_and_two_without_sequence_parallelism():
     said = [text for text, _ in texts(views.kept_arrays(CONFIG, 2, 8))]
     assert [said.count(name) for name in ("copy", "reduce", "gather", "scatter")] == [2] * 4
+    for forward, backward in (("nothing", "all-reduce"), ("all-gather", "reduce-scatter")):
+        there, back = ([said.count(f"{way} {sent}") for way in "→←"] for sent in (forward, backward))
+        assert there == back == [2, 2]  # in front of the columns, and the other way round behind the rows
     assert said.count("← all-gather again") == 2  # of the columns' input, for their gradient
-    for cut in (False, True):
-        drawn = [text for text, _ in texts(views.sharded_block(CONFIG, 2, sequence_parallel=cut))]
-        assert [text for text in drawn if text.startswith(("→ ", "← ")) and text not in said] == []
 
 
 @pytest.mark.parametrize(("size", "tokens", "wrong"), [(3, 9, "do not divide among 3"), (4, 6, "sequence length")])
