@@ -58,6 +58,7 @@ from parlab.labs.job import (
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
+from parlab.labs.one_slot import forty_losses, four_layers, token_before, wrong_arrays
 from parlab.labs.patient import in_turn, patient, posted_ahead
 from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
@@ -79,7 +80,6 @@ from parlab.labs.rows import answered, expert_of_each, summed
 from parlab.labs.session import Summary, load, save
 from parlab.labs.sharded import TENSOR_GUESSES, fastest_t, first_stage, number_wrong, six_arrays, small_llama
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
-from parlab.labs.small_llama import forty_losses, four_layers, token_before, wrong_arrays
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import ZERO_GUESSES, one_update, passes, three_blocks, zero_step
@@ -261,8 +261,6 @@ __all__ = [
     "Review",
     "added_for_a_norm",
     "answered",
-    "arrays_of_step",
-    "attends",
     "balance_by",
     "balanced",
     "block_step",
