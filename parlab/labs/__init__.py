@@ -47,6 +47,7 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
+    SUM_GUESSES,
     busiest_port,
     collective_table,
     gigabytes,
@@ -58,7 +59,7 @@ from parlab.labs.job import (
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
-from parlab.labs.patient import in_turn, patient, posted_ahead
+from parlab.labs.patient import RANK_GUESSES, in_turn, patient, posted_ahead, wait_log
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
@@ -244,7 +245,9 @@ __all__ = [
     "EXERCISES",
     "EXPERT_GUESSES",
     "MESH_GUESSES",
+    "RANK_GUESSES",
     "RING_GUESSES",
+    "SUM_GUESSES",
     "Exercise",
     "Review",
     "added_for_a_norm",
@@ -304,6 +307,7 @@ __all__ = [
     "tokens_on",
     "tokens_that_hide",
     "units_kept",
+    "wait_log",
     "yours",
     "zero_step",
     "zigzag_ring",
