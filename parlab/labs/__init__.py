@@ -47,6 +47,7 @@ from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import FRONTIER_GUESSES, by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
+    SUM_GUESSES,
     busiest_port,
     collective_table,
     gigabytes,
@@ -59,7 +60,7 @@ from parlab.labs.job import (
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.one_slot import forty_losses, four_layers, token_before, wrong_arrays
-from parlab.labs.patient import in_turn, patient, posted_ahead
+from parlab.labs.patient import RANK_GUESSES, in_turn, patient, posted_ahead, wait_log
 from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
 from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send
@@ -254,7 +255,9 @@ __all__ = [
     "PIPELINE_GUESSES",
     "PLANNER_GUESSES",
     "PROCESS_GUESSES",
+    "RANK_GUESSES",
     "RING_GUESSES",
+    "SUM_GUESSES",
     "TENSOR_GUESSES",
     "ZERO_GUESSES",
     "Exercise",
@@ -328,6 +331,7 @@ __all__ = [
     "tokens_on",
     "tokens_that_hide",
     "units_kept",
+    "wait_log",
     "ways_to_send",
     "wrong_arrays",
     "yours",

@@ -17,6 +17,11 @@ from parlab.world import DGX_A100, Comm, Link, Run, per_rank, run
 NUMBERS = 17_920  # of a gradient that runs, in float16: NumPy has no bf16; 8 rings of 16 ranks cut it into equal pieces
 STANDS_FOR = 7 * 10**9 // NUMBERS  # numbers of the model, for each one that runs
 MOST_GPUS = 64
+SUM_GUESSES = {  # the usual wrong guesses of lesson 01, and the reasoning that leads there
+    "14 GB": (98, "a GPU sends its gradient to each of the seven others"),
+    "1 KiB": (0.07, "14 million times fewer bytes take 14 million times less than 0.98 s"),
+    "two nodes": (0.2, "fourteen of the sixteen links are twelve times as fast now"),
+}
 
 
 def naive_all_reduce(comm: Comm, x: Array) -> Array:

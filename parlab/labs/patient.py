@@ -16,6 +16,12 @@ RANKS = 8
 NBYTES = 2**20  # of a piece
 WORK, MESSAGE, STALL = 8e-3, 2e-3, 6e-3  # seconds: of work on a piece; of its way; more work, where the rank stalls
 Work = Callable[[Comm, Any], Any]
+RANK_GUESSES = {  # the usual wrong guesses of lesson 00, and the reasoning that leads there
+    "slow at work": (3, "all long rounds point at it, and its own stands alone"),
+    "send": (1, "that is the message alone, and rank 1 is not there yet"),
+    "4 kB": (2, "that is the bandwidth, which is twice as high"),
+    "two stalls": (90, "each stall costs 6 ms"),
+}
 
 
 def in_turn(comm: Comm, x: Any, work: Work) -> Any:
@@ -86,3 +92,13 @@ def patient(
 
     pieces = [np.full(NBYTES // 4, rank + 1, dtype=np.float32) for rank in range(RANKS)]
     return run(program, RANKS, per_rank(pieces), work, cluster=Cluster.uniform(latency=message, bandwidth=math.inf))
+
+
+def wait_log(done: Run) -> list[tuple[int, int, int, int]]:
+    """The waits for a rank that had not come, by their start: each (rank, peer, start, came), in picoseconds.
+
+    >>> wait_log(patient())[0]
+    (6, 5, 18000000000, 24000000000)
+    """
+    waits = [(wait.rank, wait.peer, wait.start, wait.came) for wait in done.timeline.waits if wait.came > wait.start]
+    return sorted(waits, key=lambda wait: wait[2])

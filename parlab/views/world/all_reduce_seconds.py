@@ -17,9 +17,9 @@ from parlab.world import DGX_A100
 from parlab.world.units import format_time
 
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-LATENCY = DGX_A100.inter.latency
 BANDWIDTH = DGX_A100.inter.bandwidth
-LATENCIES = (2.7e-6, 4.0e-6, LATENCY, 14e-6)  # NCCL's rings between nodes: LL, LL128, Simple to 2.17 and from 2.18 on
+LATENCIES = (2.7e-6, 4.0e-6, 9.6e-6, 14e-6)  # NCCL's rings between nodes: LL, LL128, Simple to 2.17 and from 2.18 on
+LATENCY = LATENCIES[0]  # small arrays go by LL
 SMALLEST, LARGEST = 1e4, 1e8  # bytes
 FASTEST, SLOWEST = 5e6, 1e11  # picoseconds
 
@@ -67,12 +67,12 @@ def all_reduce_seconds(ranks: int = 64, latency: float = LATENCY) -> Picture:
         ValueError: other ranks, or a negative latency.
 
     >>> all_reduce_seconds()
-    64 ranks: few steps win up to 357 kB, then few bytes
+    64 ranks: few steps win up to 100 kB, then few bytes
                                 steps    sends      10 kB     100 MB
-    recursive doubling              6      6 n    60.0 µs    24.1 ms
-    halving and doubling           12   1.97 n     116 µs    7.99 ms
-    NCCL's double tree, about      12      2 n     116 µs    8.12 ms
-    ring                          126   1.97 n    1.21 ms    9.08 ms
+    recursive doubling              6      6 n    18.6 µs    24.0 ms
+    halving and doubling           12   1.97 n    33.2 µs    7.91 ms
+    NCCL's double tree, about      12      2 n    33.2 µs    8.03 ms
+    ring                          126   1.97 n     341 µs    8.22 ms
     """
     shown, crossing = ways(ranks), crosses_at(ranks, latency)
     headline = f"{ranks} ranks: few steps win up to {_bytes(crossing)}, then few bytes"
