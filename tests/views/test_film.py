@@ -35,7 +35,7 @@ SOURCES = {
     "schedule": lambda: one_f_one_b(4, 8),
     "timeline": stall,
     "all-reduce": lambda: run(all_reduce, 4, np.ones(8)),
-    "race": lambda: {name: run(all_reduce, 2, np.ones(8)) for name in ("one", "two")},
+    "clocks": lambda: {"computed": stall(4), "again": stall(4)},
 }
 
 
@@ -61,4 +61,6 @@ def test_the_bytes_are_the_same_whatever_the_hash_seed():
 
 def test_anything_else_is_refused_by_name():
     check_refused(lambda: views.film("ring"), "source='ring'", "no film")
+    check_refused(lambda: views.film({}), "source={}", "no film")
+    check_refused(lambda: views.film({"this": 7}), "source={'this': 7}", "no film")
     check_refused(lambda: views.film(SOURCES["all-reduce"](), S=32), "S:", "no options")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlab.views.engine import theme
 from parlab.views.engine.player import WIDTH, Film, box, outline, word
-from parlab.world import Run, Timeline, Transfer
+from parlab.world import Timeline, Transfer
 
 LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
-MOST_PANELS = 3  # of a race
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
 SIDE = 34  # the middle of the names beside a ring, where no message passes
 BETWEEN = 12  # two ranks of a line
-NAMED, SMALL = (20, 13), (8, 5)  # in a line of ranks: the heights of a bar, and of a message above or below it
+BAR, LANE = 20, 13  # in a line of ranks: the heights of a bar, and of a message above or below it
 APART = 3  # from a bar to a message
 
 
@@ -30,11 +29,10 @@ class Grid(NamedTuple):
     row: float  # from one bar to the next
     height: float  # of a bar
     gap: float  # between two ranks of a column, for their names
-    named: bool  # chips have the number of their rank
     lane: float = 0  # height of a message that passes above or below the bars; 0: it passes over them
 
 
-RING = Grid((70, 454), 40, 116, 30, 24, 46, named=True)
+RING = Grid((70, 454), 40, 116, 30, 24, 46)
 Held = list[list[frozenset[int]]]  # for each rank and piece, the ranks whose numbers are in it
 
 
@@ -114,7 +112,7 @@ def pieces_film(shown: Timeline) -> Film:
     headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
     swapped = any(len(move.pieces) == size for move in moves)
     turns = _ring(moves, size) and not swapped
-    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), named=True, ranks_a_node=g)
+    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), g)
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
     for first in range(0, size, g) if g else ():
@@ -133,60 +131,6 @@ def pieces_film(shown: Timeline) -> Film:
     return film
 
 
-def raceable(source: Any) -> bool:
-    """Whether this is {name: run}, and each run is one of which `pieces_film` makes a film."""
-    if not isinstance(source, Mapping) or not source:
-        return False
-    shown = [run.timeline if isinstance(run, Run) else run for run in source.values()]
-    return all(isinstance(one, Timeline) and moves_of(one) for one in shown)
-
-
-def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
-    """The films of up to three all-reduces below each other, on one clock.
-
-    It stops where one of them ends, and after each step of the one with the fewest. Beside each stands how many steps
-    it has made, and at its end its time.
-
-    Args:
-        runs: {name: run}, each as for `pieces_film`, all with the same number of ranks.
-
-    Raises:
-        ValueError: too many runs, or of several numbers of ranks.
-    """
-    shown = {name: run.timeline if isinstance(run, Run) else run for name, run in runs.items()}
-    sizes = {one.size for one in shown.values()}
-    if len(shown) > MOST_PANELS or len(sizes) > 1:
-        raise ValueError(
-            f"source: {len(shown)} runs of {sorted(sizes)} ranks; at most {MOST_PANELS}, of one number of ranks"
-        )
-    (size,) = sizes
-    ends = {name: sorted({move.end for move in moves_of(one)}) for name, one in shown.items()}
-    times = sorted({0, *min(ends.values(), key=len), *(found[-1] for found in ends.values())})
-    says = next(iter(shown.values())).format
-    headline = "; ".join(f"{name} {says(found[-1])}" for name, found in ends.items())
-    panel = round(_row(*SMALL)) * size + 34
-    film = Film(headline, times, panel * len(shown))
-    for number, (name, one) in enumerate(shown.items()):
-        grid, steps = _line_of(size, panel * number + 24, named=False), ends[name]
-        film.draw(word(NAMES / 2, grid.top + 18, name, "strong"))
-        for done, (since, until) in enumerate(pairwise([0, *steps])):
-            count = word(NAMES / 2, grid.top + 40, f"{done} of {len(steps)} steps", "small")
-            film.draw(count, since or None, until - 1)  # while the clock stands at a stop, the next count is seen
-        film.draw(word(NAMES / 2, grid.top + 40, says(steps[-1]), "small"), steps[-1])
-        for _ in _played(film, grid, moves_of(one), size):
-            pass
-    film.tell(0, f"steps: {', '.join(f'{name} {len(found)}' for name, found in ends.items())}")
-    fewest = min(ends, key=lambda name: len(ends[name]))
-    for at in times[1:-1]:
-        done_now = [f"{name} is done" for name, found in ends.items() if found[-1] == at]
-        left = sum(end > at for end in ends[fewest])
-        made = f"{fewest} has {left} more step{'s' * (left != 1)} to go"
-        last = [name for name, found in ends.items() if found[-1] == times[-1]] if at == times[-2] else []
-        until_end = [f"{', '.join(last)} at {says(times[-1])}"] if last else []
-        film.tell(at, "; ".join([", ".join(done_now) or made, *until_end]))
-    return film
-
-
 def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tuple[int, str]]:
     """Draw the ranks and their messages; yields each time at which messages leave, and a line on the first of them."""
     adds = any(move.adds for move in moves)
@@ -194,7 +138,7 @@ def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tu
     places = _places(grid, size)
     for rank, (x, y) in enumerate(places):
         middle = _beside(grid, x) if grid is RING else x + grid.bar / 2
-        film.draw(word(middle, y - 0.35 * grid.gap - _aside(grid), f"rank {rank}", "strong" if grid.named else "small"))
+        film.draw(word(middle, y - 0.35 * grid.gap - _aside(grid), f"rank {rank}", "strong"))
         own = "".join(_bar(grid, x, y, [piece], "empty") for piece in range(size))
         film.draw(own + "".join(_chips(grid, x, y, size, piece, held[rank][piece]) for piece in range(size)))
     for at in sorted({move.start for move in moves}):
@@ -235,13 +179,12 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     return f"{algorithm} {shown.transfers[0].name.replace('_', '-')}"
 
 
-def _line_of(size: int, top: float, *, named: bool, ranks_a_node: int = 0) -> Grid:
+def _line_of(size: int, top: float, ranks_a_node: int) -> Grid:
     """All ranks beside each other, with more room between nodes; messages pass above and below each row."""
-    height, lane = NAMED if named else SMALL
     gaps = [BETWEEN * (1 + bool(ranks_a_node and rank % ranks_a_node == 0 and rank)) for rank in range(size)]
     bar = (WIDTH - NAMES - sum(gaps)) / size
     columns = tuple(NAMES + bar * rank + sum(gaps[1 : rank + 1]) for rank in range(size))
-    grid = Grid(columns, top, bar, _row(height, lane), height, 46, named, lane)
+    grid = Grid(columns, top, bar, _row(BAR, LANE), BAR, 46, LANE)
     return grid._replace(top=top + _aside(grid))
 
 
@@ -291,8 +234,7 @@ def _chips(grid: Grid, x: float, y: float, size: int, piece: int, members: froze
     cell, top = grid.bar / size, y + grid.row * piece
     look = "small" if grid.height < RING.height else ""
     return "".join(
-        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who if grid.named else "", look)
-        for who in sorted(members)
+        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who, look) for who in sorted(members)
     )
 
 

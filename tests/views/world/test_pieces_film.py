@@ -1,13 +1,10 @@
 """The film of a ring collective: pieces travel to the right neighbour, and gather all ranks' numbers."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from parlab import Cluster, run, views
 from parlab.views.world.pieces_film import moves_of
 from parlab.world import Link
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
 CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
@@ -172,61 +169,6 @@ def test_a_ring_across_nodes_is_a_ring():
     assert film.headline.startswith("Ring all-reduce, 4 ranks: ")
 
 
-def three(length):
-    algorithms = {"ring": "ring", "doubling": "recursive_doubling", "halving": "rabenseifner"}
-    return {name: collective("all_reduce", 4, length, algorithm) for name, algorithm in algorithms.items()}
-
-
-def test_three_algorithms_race_on_one_clock_and_the_size_decides():
-    small, large = views.film(three(128)), views.film(three(8192))  # 1 and 64 KiB; 1 µs a message and 1 µs a KiB
-    for film in (small, large):
-        check_film(film)
-        assert len(marks(film, "go")) + len(marks(film, "go flow")) == 24 + 8 + 16
-        assert film.html.count('class="frame"') == 3 * 4 * 4
-    assert small.headline == "ring 7.50 µs; doubling 4.00 µs; halving 5.50 µs"
-    assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
-    assert large.lines == [
-        "0 s: steps: ring 6, doubling 2, halving 4",
-        "65.0 µs: doubling has 1 more step to go",
-        "100 µs: halving is done",
-        "102 µs: ring is done; doubling at 130 µs",
-    ]
-
-
-def test_beside_each_in_a_race_stands_one_number_of_steps_at_a_time_and_at_its_end_its_time():
-    for length in (128, 8192):
-        film = views.film(three(length))
-        spans = {}
-        for part in tree_of(film).iter("g"):
-            text = part.find("text")
-            if part.get("class") == "see" and text is not None and text.get("x") == "46":
-                span = dict(item.split(":") for item in (part.get("style") or "").split(";") if item)
-                seen = float(span.get("--a", -1)), float(span.get("--b", 9999))
-                spans.setdefault(float(text.get("y")), []).append((*seen, text.text))
-        assert [len(counts) for counts in spans.values()] == [7, 3, 5], "of each panel: a number a step, and the time"
-        for counts in spans.values():
-            *numbers, (start, end, _) = sorted(counts)
-            steps = len(numbers)
-            assert [words for *_, words in numbers] == [f"{made} of {steps} steps" for made in range(steps)]
-            borders = [*numbers, (start, end, "")]
-            for (_, until, _), (since, _, _) in pairwise(borders):
-                assert abs(until - since) < 0.02, "one goes as the next one comes"
-            assert end == 9999
-
-
-def test_in_a_race_what_goes_right_passes_above_what_goes_left():
-    """No box is covered: what goes right ends 3 above its row's bar of 8, what goes left begins 3 below it."""
-    for film in (views.film(three(128)), views.film(three(8192))):
-        flying = [part for part in tree_of(film).iter("g") if part.get("class") in ("go", "go flow")]
-        for part in flying:
-            right = "--x:-" not in part.get("style")
-            boxes = [box for box in part.iter("rect") if box.get("class") is None]
-            assert {(float(box.get("y")) - 24) % 138 % 26 for box in boxes} == {0 if right else 8 + 8 + 3}
-            assert {float(box.get("height")) for box in boxes} == {5}
-            lines = {box.get("style") for box in part.iter("rect") if box.get("class") == "letter"}
-            assert lines == {"stroke-width:1;stroke-dasharray:0"}, "many small frames beside each other: thin lines"
-
-
 def test_in_a_line_a_message_covers_no_box_and_no_message_that_goes_the_other_way():
     """From one bar to the next are 54: what goes right passes in the 17 above a bar with its frame, left below."""
     for size, algorithm in (
@@ -252,13 +194,6 @@ def test_in_a_line_a_message_covers_no_box_and_no_message_that_goes_the_other_wa
         assert min(top for top, _ in lanes[False]) >= 24
         assert max(bottom for _, bottom in lanes[False]) <= min(top for top, _ in lanes[True])
         assert max(bottom for _, bottom in lanes[True]) <= 54
-
-
-def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
-    uneven = {"two": collective("all_reduce", 2), "four": collective("all_reduce", 4)}
-    check_refused(lambda: views.film(uneven), "[2, 4] ranks", "one number of ranks")
-    check_refused(lambda: views.film({}), "source={}", "no film")
-    check_refused(lambda: views.film({"this": 7}), "source={'this': 7}", "no film")
 
 
 def test_its_halves_are_filmed_too_and_small_rings_of_2_to_5():
