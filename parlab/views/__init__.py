@@ -23,11 +23,15 @@ from parlab.views.plan.layout import layout
 from parlab.views.plan.predicted_and_measured import predicted_and_measured
 from parlab.views.plan.refuted import refuted
 from parlab.views.plan.two_runs import dial, explore_dial, two_runs
+from parlab.views.sequence.attention_film import attention_film
 from parlab.views.sequence.compare_rings import compare_rings
+from parlab.views.sequence.double_ring_film import double_ring_film
 from parlab.views.sequence.link_bill import PUBLISHED_RATES, explore_links, link_bill, published_groups
 from parlab.views.sequence.ring_bill import explore_ring_bill, ring_bill
+from parlab.views.sequence.ring_film import ring_film
 from parlab.views.sequence.ring_masks import packed_ring, ring_masks
 from parlab.views.tensor.kept_arrays import kept_arrays
+from parlab.views.tensor.mlp_film import mlp_film
 from parlab.views.tensor.sharded_block import sharded_block
 from parlab.views.tensor.tensor import explore_tensor, tensor
 from parlab.views.tensor.whole_or_partial import whole_or_partial
@@ -41,12 +45,14 @@ from parlab.views.train.wrong_gradients import wrong_gradients
 from parlab.views.world.all_reduce_seconds import all_reduce_seconds, explore_all_reduce_seconds
 from parlab.views.world.compare_timelines import compare_timelines, lanes_of
 from parlab.views.world.deadlock import deadlock
+from parlab.views.world.pieces_film import pieces_film
 from parlab.views.world.pieces_sent import pieces_sent
 from parlab.views.world.rounds import rounds
 from parlab.views.world.stall_waits import explore_stall, stall_waits
 from parlab.views.world.timeline import timeline
 from parlab.views.world.trace_back import trace_back
 from parlab.views.zero.price_tag import explore_price_tag, price_tag
+from parlab.views.zero.zero_film import zero_film
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 
 _draw_by_own_rules(globals())

@@ -269,6 +269,11 @@ class Film:
         filled = f'<rect x="{left:g}" y="{y:g}" width="{right - left:g}" height="6" fill="currentColor"/>'
         return words + outline(left, y, right - left, 6, "empty") + f'<g class="bare">{filled}</g>'
 
+    def finished(self) -> Film:
+        """This film, when all is drawn and told; a ValueError if it has more than 60 kB."""
+        self.html  # noqa: B018
+        return self
+
     @cached_property
     def html(self) -> str:
         """The film as it stands in a page.

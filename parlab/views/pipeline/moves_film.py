@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
-from typing import Any
 
 from parlab.arguments import checked_rank
 from parlab.pipeline import Action, Costs, KeptBytes, Schedule, ScheduleTimeline, simulate
@@ -21,11 +20,6 @@ KEPT = (("F", "A: kept from F to I"), ("I", "A′: kept from I to W"))
 MOST = 12
 STAYS = 0.95  # of the way to the next stop: so long the bytes of a stop are seen
 EDGE = 0.4  # by which a whole B is larger than its halves, so that none shines through at its border
-
-
-def schedules(source: Any) -> bool:
-    """Whether it is a list of schedules."""
-    return isinstance(source, list | tuple) and bool(source) and all(isinstance(one, Schedule) for one in source)
 
 
 def moves_film(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import WIDTH, Film, box, outline, word
-from parlab.world import Timeline, Transfer
+from parlab.world import Run, Timeline, Transfer
+from parlab.world.collectives.common import label_of, read_label
 
-LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
 SIDE = 34  # the middle of the names beside a ring, where no message passes
@@ -48,34 +48,49 @@ class Move(NamedTuple):
 
 
 def moves_of(shown: Timeline) -> list[Move]:
-    """The messages of one collective whose labels name their pieces; none for the timeline of something else."""
-    moves, g = _labelled(shown), _ranks_a_node(shown)
+    """The messages of one collective, with the pieces that their labels name.
+
+    Raises:
+        ValueError: too few or too many ranks, no messages, those of several collectives, or one that names no pieces.
+    """
+    if not 2 <= shown.size <= MOST_RANKS:
+        raise ValueError(f"run: {shown.size} ranks; the pieces of 2 to {MOST_RANKS} can be filmed")
+    names = sorted({t.name for t in shown.transfers})
+    if len(names) != 1:
+        raise ValueError(f"run: messages of {', '.join(names) or 'nothing'}; those of one collective can be filmed")
+    moves = _labelled(shown)
+    g = _ranks_a_node(shown, moves)
     return _of_two_levels(shown, moves, g) if g else moves
 
 
 def _labelled(shown: Timeline) -> list[Move]:
     """The messages with the pieces that their labels say, which are numbered in the group that sends them."""
-    known = 2 <= shown.size <= MOST_RANKS and len({t.name for t in shown.transfers}) == 1
-    moves = [move_of(t, shown.size) for t in shown.transfers] if known else []
-    return [] if None in moves else [move for move in moves if move is not None]
+    moves = []
+    for t in shown.transfers:
+        move = move_of(t, shown.size)
+        if move is None:
+            raise ValueError(
+                f"run: the message from rank {t.src} to {t.dst} has the label {t.label!r}, which names no pieces; the "
+                f"collectives of the library name them, as {label_of('add', 2, 1, 4)!r}"
+            )
+        moves.append(move)
+    return moves
 
 
 def move_of(t: Transfer, size: int) -> Move | None:
     """The message with the pieces that its label names; None, if it names none."""
-    label = LABEL.fullmatch(str(t.label))
-    if label is None:
+    read = read_label(t.label, size)
+    if read is None:
         return None
-    first, last = int(label[2]), int(label[3] or label[2])
-    pieces = sorted((first + number) % size for number in range((last - first) % size + 1))
-    return Move(t.start, t.end, t.src, t.dst, tuple(pieces), label[1] == "add")
+    how, pieces = read
+    return Move(t.start, t.end, t.src, t.dst, tuple(pieces), how == "add")
 
 
-def _ranks_a_node(shown: Timeline) -> int:
+def _ranks_a_node(shown: Timeline, moves: list[Move]) -> int:
     """The ranks of a node, if the messages are those of two levels; else 0.
 
     Then a message that crosses stays at its place in the node, and has one of the k pieces of a message inside.
     """
-    moves = _labelled(shown)
     for g in range(2, shown.size // 2 + 1):
         k = shown.size // g
         crossing = [t.nbytes for t in shown.transfers if t.src // g != t.dst // g and t.src % g == t.dst % g]
@@ -98,17 +113,31 @@ def _of_two_levels(shown: Timeline, moves: list[Move], g: int) -> list[Move]:
     return [move._replace(pieces=pieces(move)) for move in moves]
 
 
-def pieces_film(shown: Timeline) -> Film:
+def pieces_film(run: Run | Timeline) -> Film:
     """The film of one all-reduce, reduce-scatter or all-gather on 2 to 6 ranks whose messages name their pieces.
 
     Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A row is pale from when its
     numbers are sent away, to be added elsewhere, until the sum comes back. A ring turns with the clock. In the other
     algorithms the ranks stand in a line: a piece that goes right travels above its row, one that goes left below it, so
     that no box is covered; two levels show their nodes.
+
+    Args:
+        run: of one collective of the library, by ring, recursive doubling, halving, circulant or in two levels.
+
+    Raises:
+        ValueError: another number of ranks, messages of several collectives or of none, or one that names no pieces.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> pieces_film(run(lambda comm, x: comm.reduce_scatter(x), 2, np.ones(2**20)))
+    Ring reduce-scatter, 2 ranks: 420 µs
+    0 s: rank 0 sends piece 1 (0) to rank 1, which adds its own: 0+1
     """
-    moves, size, g = moves_of(shown), shown.size, _ranks_a_node(shown)
+    shown = timeline_of(run)
+    moves, size = moves_of(shown), shown.size
+    g = _ranks_a_node(shown, _labelled(shown))
     times = sorted({0, *(move.end for move in moves)})
-    named = f"{_name(shown, moves)}, {size} ranks"
+    named = f"{_name(shown, moves, g)}, {size} ranks"
     headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
     swapped = any(len(move.pieces) == size for move in moves)
     turns = _ring(moves, size) and not swapped
@@ -128,7 +157,7 @@ def pieces_film(shown: Timeline) -> Film:
     for at, line in _played(film, grid, moves, size):
         if at in times:
             film.tell(at, line)
-    return film
+    return film.finished()
 
 
 def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tuple[int, str]]:
@@ -164,12 +193,12 @@ def _ring(moves: list[Move], size: int) -> bool:
     return all(move.dst == (move.src + 1) % size for move in moves)
 
 
-def _name(shown: Timeline, moves: list[Move]) -> str:
+def _name(shown: Timeline, moves: list[Move], ranks_a_node: int) -> str:
     """The collective, and how its messages go."""
     size, ways = shown.size, {(move.src, move.dst, move.start) for move in moves}
     if all(dst == (src + 1) % size for src, dst, _ in ways):
         algorithm = "Ring"
-    elif _ranks_a_node(shown):
+    elif ranks_a_node:
         algorithm = "Two-level"
     elif any(len(move.pieces) == size for move in moves):
         algorithm = "Recursive doubling"

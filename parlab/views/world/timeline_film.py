@@ -9,11 +9,12 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import LETTERS, Film, box, letter, outline, shifted, word
 from parlab.views.world.timeline import ACTION, awaited, kind_of, time_spent
 from parlab.views.world.waiting import waiting
 from parlab.views.world.waits_film import waits_film
-from parlab.world import Timeline, Transfer
+from parlab.world import Run, Timeline, Transfer
 from parlab.world.units import format_bytes, several
 
 MOST_RANKS, MOST_STOPS, MOST_STANDING = 8, 12, 12
@@ -22,7 +23,7 @@ BAR, MESSAGE = 24, (66, 20)  # heights and widths
 APART = 11  # a message leaves so far below the middle of its lane, and arrives so far above the middle
 
 
-def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False) -> Film:
+def timeline_film(run: Run | Timeline, ranks: int | None = None, waits: bool = False) -> Film:
     """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
 
     A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
@@ -31,13 +32,14 @@ def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False
     each other share a stop.
 
     Args:
-        shown: the timeline.
+        run: the run, or its timeline.
         ranks: only the lanes of ranks 0 to `ranks` - 1; None: all.
         waits: the ranks as a ring instead, and who waits for whom: see `waits_film`.
 
     Raises:
         ValueError: more than 8 ranks, or a run in which nothing takes time.
     """
+    shown = timeline_of(run)
     if waits:
         return waits_film(shown)
     size = shown.size if ranks is None else min(shown.size, whole("ranks", ranks, 1))
