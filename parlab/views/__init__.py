@@ -1,6 +1,7 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
+from parlab.views.engine.explore import explore
 from parlab.views.engine.in_browser import let_sliders_run_ranks as _let_sliders_run_ranks
 from parlab.views.engine.predict import predict
 from parlab.views.engine.rules import draw_by_own_rules as _draw_by_own_rules
