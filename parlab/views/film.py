@@ -48,10 +48,10 @@ def film(source: Any, **options: Any) -> Film:
 
 def _maker(source: Any) -> Callable[..., Film]:
     """The film of sources of this type."""
+    if isinstance(source, Schedule | ScheduleTimeline):  # before timelines: what `simulate` returned is one, too
+        return schedule_film
     if isinstance(source, Run | Timeline):
         return timeline_film
-    if isinstance(source, Schedule | ScheduleTimeline):
-        return schedule_film
     if isinstance(source, Mapping) and source and all(isinstance(one, Run | Timeline) for one in source.values()):
         return clock_race_film
     if isinstance(source, list | tuple) and source and all(isinstance(one, Schedule) for one in source):

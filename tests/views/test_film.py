@@ -60,6 +60,11 @@ def test_anything_else_is_refused_by_name():
     check_refused(lambda: views.film(stall(), S=32), "S:", "takes ranks, waits")
 
 
+def test_a_simulated_schedule_has_the_film_of_its_schedule():
+    schedule = one_f_one_b(4, 8)
+    assert views.film(simulate(schedule)).html == views.film(schedule).html
+
+
 def test_a_runs_film_is_that_of_its_type_whatever_the_run_does():
     """No name or label of a run leads to another film."""
 
