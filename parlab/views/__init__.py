@@ -7,8 +7,8 @@ from parlab.views.engine.predict import predict
 from parlab.views.engine.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.balanced_rows import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, explore_copies
+from parlab.views.experts.load_of_seeds import load_of_seeds
 from parlab.views.experts.rows_way import rows_way
-from parlab.views.experts.seeds import load_of_seeds
 from parlab.views.experts.token_way import token_way
 from parlab.views.experts.work_and_messages import work_and_messages
 from parlab.views.film import film

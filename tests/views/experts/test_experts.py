@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from parlab import labs, views
+from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
-from parlab.views.experts import seeds
 from parlab.views.experts.balanced_rows import RATES
 from tests.views.drawn import check_text
 from tests.views.filmed import check_film, marks
@@ -391,16 +391,10 @@ def test_the_slider_runs_the_function_that_it_was_given():
     assert "γ = 1: in the last 20" in repr(explorer)
 
 
-def test_a_stored_seed_is_that_of_a_training_that_runs_now():
-    plain, biased = seeds.stored()[41]
-    for load, rate in ((plain, 0.0), (biased, seeds.RATE)):
-        assert seeds.trained(41, rate) == pytest.approx(load, abs=2e-4)
-
-
 def test_of_120_seeds_training_leaves_the_fullest_rank_at_146_after_149_before_and_the_bias_holds_all_at_129():
-    figure = views.load_of_seeds()
+    figure = views.load_of_seeds(loads_of_seeds())
     check_text(figure)
-    assert list(seeds.stored()) == list(range(41, 161))
+    assert list(loads_of_seeds()) == list(range(41, 161))
     assert str(figure).startswith("Training leaves the fullest rank at 1.46 × the mean, and a bias holds it at 1.20")
     assert "before: 1.14 to 2.08, 1.49 on average\nafter 60 steps: 1.13 to 2.02, 1.46 on average" in str(figure)
     assert "with a bias: 1.13 to 1.29, 1.20 on average" in str(figure)
@@ -408,9 +402,9 @@ def test_of_120_seeds_training_leaves_the_fullest_rank_at_146_after_149_before_a
 
 
 def test_a_dot_is_the_load_of_a_seed_and_a_line_the_mean_of_its_column():
-    axes = views.load_of_seeds().axes[0]
+    axes = views.load_of_seeds(loads_of_seeds()).axes[0]
     drawn = {line.get_gid(): line.get_ydata() for line in axes.lines}
-    plain, biased = zip(*seeds.stored().values(), strict=True)
+    plain, biased = zip(*loads_of_seeds().values(), strict=True)
     assert list(drawn["before"]) == [load.before for load in plain]
     assert list(drawn["after 60 steps"]) == [load.after for load in plain]
     assert list(drawn["after 60 steps with a bias"]) == [load.after for load in biased]
