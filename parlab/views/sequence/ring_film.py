@@ -11,7 +11,8 @@ from parlab.arguments import flag, one_of
 from parlab.sequence import LAYOUTS, RingSchedule, Tile
 from parlab.views.engine import theme
 from parlab.views.engine.lanes import timeline_of
-from parlab.views.engine.player import Film, box, outline, word
+from parlab.views.engine.player import Film, box, outline, thinned, word
+from parlab.views.engine.words import do, the_ranks
 from parlab.world import Run, Span, Timeline, Transfer
 from parlab.world.units import several
 
@@ -129,11 +130,7 @@ def tell_end(film: Film, shown: Timeline, busy: int) -> None:
 def _stops(shown: Timeline, ring: Ring) -> list[int]:
     """The times at which work or a message begins; those that lie closest to the one before share its stop."""
     begins = {span.start for tiles in ring.tiles for span, _, _ in tiles} | {hop.t.start for hop in ring.hops}
-    found = sorted(begins | {0, shown.makespan})
-    while len(found) > MOST_STOPS:
-        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
-        del found[gaps.index(min(gaps)) + 1]
-    return found
+    return thinned(begins | {0, shown.makespan}, MOST_STOPS)
 
 
 def _draw_places(film: Film, size: int, backward: bool) -> None:
@@ -273,7 +270,7 @@ def _line(ring: Ring, start: int, end: int) -> str:
             said.append(f"{which} {'come home' if home else 'go to the next rank'}")
     works_on = {rank for rank, tiles in enumerate(ring.tiles) for span, _, _ in tiles if span.start < start < span.end}
     if said and not works and works_on:
-        said[-1] += f" while {_ranks(sorted(works_on), size)} still work{'s' * (len(works_on) == 1)}"
+        said[-1] += f" while {_ranks(sorted(works_on), size)} still {do(len(works_on), 'work')}"
     seen = {(rank, source) for rank, tiles in enumerate(ring.tiles) for _, source, _ in tiles}
     came = {(hop.t.dst, hop.source) for hop in ring.hops if not hop.gradients and start <= hop.t.end < end}
     skips = sorted({rank for rank, _ in came - seen})
@@ -289,7 +286,7 @@ def attended(works: dict[int, int], size: int) -> str:
 
 
 def _ranks(ranks: Collection[int], size: int) -> str:
-    return "all ranks" if len(ranks) == size else f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
+    return "all ranks" if len(ranks) == size else the_ranks(ranks, _listed(ranks))
 
 
 def _listed(parts: Iterable[object]) -> str:
