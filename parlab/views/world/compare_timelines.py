@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from parlab.arguments import checked_rank
 from parlab.views.engine import marks, theme
-from parlab.views.engine.lanes import lanes_at, legend, name_rows, ring_around, time_axis, timelines_of
+from parlab.views.engine.lanes import lanes_at, legend, name_rows, time_axis, timelines_of
 from parlab.views.engine.picture import Picture, panel, percent, sheet, write
 from parlab.views.world.timeline import ENDS, SHORT, WHOLE, draw_computes, draw_waits, fused, time_spent
 from parlab.world import Run, Span, Timeline, Transfer
@@ -25,7 +25,6 @@ def compare_timelines(
     *,
     headline: str | None = None,
     queues: bool = False,
-    around: int | None = None,
 ) -> Picture:
     """Draw runs below each other on one clock, without their messages: a hatched bar says for whom a rank waits, or
     which transfer.
@@ -34,17 +33,12 @@ def compare_timelines(
         runs: what `run` or `simulate` returned, each under the name that stands above it.
         headline: what stands above all; None: how many.
         queues: draw and count apart the waits for a transfer that has not started, because a port is busy.
-        around: the rank of a ring whose lane stands in the middle, between those of its neighbours; its longest work
-            bears the time that it takes. None: the lanes go from rank 0 on.
 
     Raises:
-        ValueError: nothing to compare, something else than runs, clocks of different units, or a rank that is not
-            there.
+        ValueError: nothing to compare, something else than runs, or clocks of different units.
     """
     shown = timelines_of(runs, one_clock=True)
-    for one in shown.values() if around is not None else ():
-        checked_rank(around, "around", one.size)
-    figure, kinds = below_each_other(shown, headline, queues=queues, around=around)
+    figure, kinds = below_each_other(shown, headline, queues=queues)
     legend(figure, kinds)
     return figure
 
@@ -55,7 +49,6 @@ def below_each_other(
     color: Callable[[Span], str] | None = None,
     *,
     queues: bool = False,
-    around: int | None = None,
 ) -> tuple[Picture, list[str]]:
     """The picture of `compare_timelines` without a legend, and the kinds in it; `color` finds a work's colour."""
     texts = {name: f"{name}: {time_spent(one, queues=queues)}" for name, one in shown.items()}
@@ -67,12 +60,9 @@ def below_each_other(
     for name, one in shown.items():
         top += LINE
         write(figure, 0.15, top - 0.1, texts[name], theme.TEXT, va="baseline")
-        ranks = list(range(one.size)) if around is None else ring_around(one, around)
-        own = [span for span in one.computes if span.rank == around]
-        longest = max(own, key=lambda span: span.end - span.start, default=None)
-        axes = lanes_at(figure, one, end, top, _height(one), ranks=ranks, clock=name == list(shown)[-1])
-        lane_of = {rank: lane for lane, rank in enumerate(ranks)}
-        kinds += draw_computes(axes, one, lane_of, WHOLE, color, longest)
+        axes = lanes_at(figure, one, end, top, _height(one), clock=name == list(shown)[-1])
+        lane_of = {rank: rank for rank in range(one.size)}
+        kinds += draw_computes(axes, one, lane_of, WHOLE, color)
         kinds += draw_waits(axes, one, lane_of, WHOLE, queues=queues)
         for artist in (*axes.artists, *axes.patches, *axes.collections):
             artist.set_clip_on(False)  # a box that ends with the axis has its right edge
