@@ -14,6 +14,7 @@ from parlab.views.engine.lanes import lanes_at, legend, name_rows, time_axis, ti
 from parlab.views.engine.picture import Picture, panel, percent, sheet, write
 from parlab.views.world.timeline import ENDS, SHORT, WHOLE, draw_computes, draw_waits, fused, time_spent
 from parlab.world import Run, Span, Timeline, Transfer
+from parlab.world.units import several
 
 TOP, BOTTOM = 0.6, 0.6  # inches above and below the panels
 LINE = 0.5  # inches above each panel, for its text
@@ -54,7 +55,7 @@ def below_each_other(
     texts = {name: f"{name}: {time_spent(one, queues=queues)}" for name, one in shown.items()}
     words = [f"{texts[name]}\n{one!r}" for name, one in shown.items()]
     height = TOP + sum(LINE + _height(one) for one in shown.values()) + BOTTOM
-    figure = sheet(words, height, headline or f"{len(shown)} runs on one clock")
+    figure = sheet(words, height, headline or f"{several(len(shown), 'run')} on one clock")
     end = max(one.makespan for one in shown.values())
     top, kinds = TOP, []
     for name, one in shown.items():
