@@ -19,11 +19,12 @@ from parlab.views.pipeline.schedule import schedule
 from parlab.views.pipeline.step_by_costs import explore_step_costs, step_by_costs
 from parlab.views.pipeline.step_frontier import explore_steps, step_frontier
 from parlab.views.pipeline.won_back import won_back
+from parlab.views.plan.dial import dial, explore_dial
 from parlab.views.plan.forgotten import forgotten
 from parlab.views.plan.layout import layout
 from parlab.views.plan.predicted_and_measured import predicted_and_measured
 from parlab.views.plan.refuted import refuted
-from parlab.views.plan.two_runs import dial, explore_dial, two_runs
+from parlab.views.plan.two_runs import two_runs
 from parlab.views.sequence.attention_film import attention_film
 from parlab.views.sequence.compare_rings import compare_rings
 from parlab.views.sequence.double_ring_film import double_ring_film
@@ -44,8 +45,9 @@ from parlab.views.train.loss_differences import loss_differences
 from parlab.views.train.who_sees import explore_who_sees, who_sees
 from parlab.views.train.wrong_gradients import wrong_gradients
 from parlab.views.world.all_reduce_seconds import all_reduce_seconds, explore_all_reduce_seconds
-from parlab.views.world.compare_timelines import compare_timelines, lanes_of
+from parlab.views.world.compare_timelines import compare_timelines
 from parlab.views.world.deadlock import deadlock
+from parlab.views.world.lanes_of import lanes_of
 from parlab.views.world.pieces_film import pieces_film
 from parlab.views.world.pieces_sent import pieces_sent
 from parlab.views.world.rounds import rounds
