@@ -107,7 +107,7 @@ EXERCISES = (MLP,)
 
 
 class TimedProducts:
-    """A comm that tells the clock of an MLP's products: two before each of two all-reduces. `views.film` names them."""
+    """A comm that tells the clock of an MLP's products: two before each all-reduce, as `views.mlp_film` wants."""
 
     def __init__(self, comm: Comm, flops: int) -> None:
         self._comm, self._flops = comm, flops
@@ -129,7 +129,7 @@ class TimedProducts:
 
 
 def mlp_run(step: Callable[..., Any], size: int = 2, **options: Any) -> Run:
-    """A run of `step(comm, x, A, C, dy)`, an MLP's step, with 60 tokens, E = 64 and M = 240; `views.film` draws it.
+    """A run of `step(comm, x, A, C, dy)`, an MLP's step, with 60 tokens, E = 64 and M = 240; `views.mlp_film` draws it.
 
     Each product takes its time on the clock: of the forward before the first all-reduce, of dz and dx before the
     second, dA and dC at the end.

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from parlab import run
+from parlab.labs.seeds import RATE, loads_of_seeds
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
-from parlab.views.experts.seeds import RATE, stored
 
 SOURCE = MarkovSource()
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -67,5 +67,5 @@ def over_the_last_ten(comm, seed, bias_rate, steps=60):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(41, 161, 12))
 def test_the_stored_loads_of_lesson_10_from_one_rank_are_those_of_four(seed):
-    for load, rate in zip(stored()[seed], (0.0, RATE), strict=True):
+    for load, rate in zip(loads_of_seeds()[seed], (0.0, RATE), strict=True):
         assert run(over_the_last_ten, 4, seed, rate).results[0] == pytest.approx(tuple(load), abs=2e-4)

@@ -1,4 +1,4 @@
-"""`views.film` chooses the film by what it is given."""
+"""`views.film` chooses the film by the type of what it is given."""
 
 import os
 import subprocess
@@ -7,8 +7,7 @@ import sys
 import numpy as np
 
 from parlab import run, views
-from parlab.pipeline import one_f_one_b
-from parlab.sequence import ring_attention
+from parlab.pipeline import gpipe, one_f_one_b, simulate
 from tests.views.drawn import check_refused
 from tests.views.filmed import check_film
 from tests.views.world.test_timeline_film import stall
@@ -22,20 +21,13 @@ for make in SOURCES.values():
 """
 
 
-def all_reduce(comm, x):
-    return comm.all_reduce(x)
-
-
-def ring(comm, x):
-    return ring_attention(comm, x, x, x)
-
-
 SOURCES = {
-    "attention": lambda: run(ring, 4, np.ones((1, 4, 8, 2))),
     "schedule": lambda: one_f_one_b(4, 8),
-    "timeline": stall,
-    "all-reduce": lambda: run(all_reduce, 4, np.ones(8)),
-    "race": lambda: {name: run(all_reduce, 2, np.ones(8)) for name in ("one", "two")},
+    "simulated": lambda: simulate(one_f_one_b(4, 8)),
+    "schedules": lambda: [gpipe(2, 3), one_f_one_b(2, 3)],
+    "run": stall,
+    "timeline": lambda: stall().timeline,
+    "clocks": lambda: {"computed": stall(4), "again": stall(4)},
 }
 
 
@@ -61,4 +53,23 @@ def test_the_bytes_are_the_same_whatever_the_hash_seed():
 
 def test_anything_else_is_refused_by_name():
     check_refused(lambda: views.film("ring"), "source='ring'", "no film")
-    check_refused(lambda: views.film(SOURCES["all-reduce"](), S=32), "S:", "no options")
+    check_refused(lambda: views.film({}), "source={}", "no film")
+    check_refused(lambda: views.film({"this": 7}), "source={'this': 7}", "no film")
+    check_refused(lambda: views.film([]), "source=[]", "no film")
+    check_refused(lambda: views.film({"this": run(lambda comm: None, 2)}), "source: this", "computes nothing")
+    check_refused(lambda: views.film(stall(), S=32), "S:", "takes ranks, waits")
+
+
+def test_a_simulated_schedule_has_the_film_of_its_schedule():
+    schedule = one_f_one_b(4, 8)
+    assert views.film(simulate(schedule)).html == views.film(schedule).html
+
+
+def test_a_runs_film_is_that_of_its_type_whatever_the_run_does():
+    """No name or label of a run leads to another film."""
+
+    def all_reduce(comm, x):
+        with comm.compute("ring, causal=True, layout=zigzag", flops=1):
+            return comm.all_reduce(x)
+
+    assert views.film(run(all_reduce, 4, np.ones(8))).headline.startswith("4 ranks: ")

@@ -6,7 +6,7 @@ written here again without looking at the code, so that code and cost cannot be 
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import ceil, floor, log2
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 
 from parlab.arrays import asarray, owning_buffer, to_numpy
 from parlab.world import CLASSROOM, Cluster, Link, collectives, per_rank, run
+from parlab.world.collectives.common import label_of, read_label
 from tests.libraries import EACH_LIBRARY
 
 SIZES = (1, 2, 3, 6, 8)  # of a ring, a power of two, odd, even: 1 to 17 find no other mistake
@@ -436,3 +437,12 @@ def test_8000_bytes_a_block_at_1_us_and_1024_MB_a_second_take_the_published_time
     costs = [getattr(collectives, f"{name}_all_reduce_cost") for name in ("circulant", "ring", "rabenseifner")]
     found = [cost(size, 1000 * size, 8, link).picoseconds / 1e6 for cost in costs]
     assert found == pytest.approx(PUBLISHED[size], abs=0.1)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 6])
+def test_a_label_is_read_as_the_pieces_that_it_was_written_for_and_no_other_text_is(parts):
+    for how, first, count in product(("add", "take"), range(parts), range(1, parts + 1)):
+        pieces = sorted((first + number) % parts for number in range(count))
+        assert read_label(label_of(how, first, count, parts), parts) == (how, pieces)
+    for label in (None, "", "add", "add piece", f"add piece {parts}", "keep piece 0", "add piece 0 of 4", "ring"):
+        assert read_label(label, parts) is None

@@ -1,9 +1,10 @@
-"""A figure function with sliders, for every `explore_*`."""
+"""A figure function with sliders: `explore` for one of your own, and `Explorer` for every `explore_*`."""
 
 from __future__ import annotations
 
+import inspect
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any
@@ -66,3 +67,37 @@ def _control(
 # a slider, a menu, and a button for each of a few options
 steps, choice = partial(_control, widgets.SelectionSlider), partial(_control, widgets.Dropdown)
 buttons = partial(_control, widgets.ToggleButtons)
+
+
+def explore(figure: Callable[..., Picture], /, **choices: Sequence[Any] | Mapping[str, Any]) -> Explorer:
+    """Controls above the picture of `figure`, which is drawn anew when one of them moves.
+
+    Args:
+        figure: a function that returns a figure; it must have a default for each argument without choices.
+        choices: for an argument of the function the values that can be chosen: a list, or {words: value}. Numbers make
+            a slider, other values a menu. It starts at the argument's default, if that is a choice, or at the first.
+
+    Raises:
+        ValueError: no function, no choices, an argument that it has not, or fewer than two values.
+
+    >>> from parlab import views
+    >>> widget = views.explore(views.copies, k=[1, 2, 4, 8], num_experts=[64, 256])
+    >>> widget.figure.text_shown[:35]
+    '256 experts on 8 nodes, k = 8: 7.00'
+    """
+    if not callable(figure):
+        raise ValueError(f"figure={figure!r:.60}: must be a function that returns a figure")
+    if not choices:
+        raise ValueError("choices: give the values of one argument or more, such as ranks=[2, 4, 8]")
+    arguments, controls = inspect.signature(figure).parameters, {}
+    for name, values in choices.items():
+        if name not in arguments:
+            raise ValueError(f"{name}: {figure.__name__} takes {', '.join(arguments) or 'no arguments'}")
+        if len(values) < 2:
+            raise ValueError(f"{name}={values!r:.60}: give two values or more, in a list or by their words")
+        options = list(values.items()) if isinstance(values, Mapping) else [(str(value), value) for value in values]
+        found = [value for _, value in options]
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+        start = arguments[name].default if arguments[name].default in found else found[0]
+        controls[name] = (steps if numbers else choice)(name, options, start)
+    return Explorer(f"explore_{figure.__name__}", controls, figure)

@@ -65,25 +65,16 @@ def checked_ranks(ranks: Any, size: int) -> list[int]:
     return shown
 
 
-def check_end(end: Any) -> None:
-    """Raise a ValueError for a time at which no axis can end."""
-    a_number = isinstance(end, int | float) and not isinstance(end, bool)
-    if end is not None and not (a_number and 0 < end < math.inf):
-        raise ValueError(f"end={end!r}: the time axis must end after 0; None ends it at the makespan")
-
-
 def lane_height(lanes: int) -> float:
     """The height of a lane in inches. Two ranks are drawn large, and 64 fit on a screen."""
     return min(1.0, max(6.5 / lanes, min(0.13, 9 / lanes)))
 
 
-def lanes(
-    text: str, timeline: Timeline, ranks: list[int], headline: str | None = None, *, end: float | None = None
-) -> tuple[Picture, Axes]:
+def lanes(text: str, timeline: Timeline, ranks: list[int], headline: str | None = None) -> tuple[Picture, Axes]:
     """A picture with a lane for each of `ranks`, at y = 0, 1, ... from the top, over the timeline's clock."""
     height = lane_height(len(ranks)) * len(ranks)
     figure = sheet(text, 1.45 + height, headline)
-    return figure, lanes_at(figure, timeline, end, 0.85, height, ranks=ranks)
+    return figure, lanes_at(figure, timeline, None, 0.85, height, ranks=ranks)
 
 
 def lanes_at(

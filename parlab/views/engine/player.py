@@ -23,7 +23,7 @@ background is transparent: both are right in light and dark pages.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from html import escape
 from itertools import pairwise
@@ -83,6 +83,20 @@ calc((var(--y)*var(--part) + var(--w,0)*var(--s))*1px))}}
 """.strip()
 SLIDE = ".film .slide{transform:translate(calc((var(--x))*1px),0)}"
 STEP = ".film:has(.k{0}:checked) .plays{{--from:var(--s{1});--to:var(--s{0});animation-name:film-{2}}}"
+
+
+def thinned(times: Iterable[Any], most: int) -> list[Any]:
+    """Stops of these times, ascending, at most so many: of the others, those that are nearest to the one before share
+    its stop. The first and the last stay.
+
+    >>> thinned([0, 10, 11, 20, 30], 4)
+    [0, 10, 20, 30]
+    """
+    found = sorted(set(times))
+    while len(found) > most:
+        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
+        del found[gaps.index(min(gaps)) + 1]
+    return found
 
 
 class Film:
@@ -268,6 +282,11 @@ class Film:
                 free = x + wide + 10
         filled = f'<rect x="{left:g}" y="{y:g}" width="{right - left:g}" height="6" fill="currentColor"/>'
         return words + outline(left, y, right - left, 6, "empty") + f'<g class="bare">{filled}</g>'
+
+    def finished(self) -> Film:
+        """This film, when all is drawn and told; a ValueError if it has more than 60 kB."""
+        self.html  # noqa: B018
+        return self
 
     @cached_property
     def html(self) -> str:

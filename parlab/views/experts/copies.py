@@ -1,22 +1,19 @@
-"""Copies of a token that travel between nodes, against k; and the share that a capacity drops, against its factor."""
+"""Copies of a token that travel between nodes, against k."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from parlab.arguments import checked, optional, positive, whole
-from parlab.experts import copies_to_experts, copies_to_limited_nodes, copies_to_ranks, dropped_share
-from parlab.nn.routing import capacity_of
+from parlab.arguments import checked, optional, whole
+from parlab.experts import copies_to_experts, copies_to_limited_nodes, copies_to_ranks
 from parlab.views.engine import marks, theme
-from parlab.views.engine.arguments import mapping
 from parlab.views.engine.explore import Explorer, steps
-from parlab.views.engine.picture import BOUND, Picture, curve, line_legend, plot, scale
+from parlab.views.engine.picture import Picture, curve, line_legend, plot, scale
 
 LINES = {
     "a copy an expert": ("#D55E00", "dashed"),
@@ -24,8 +21,6 @@ LINES = {
     "limited": ("#009E73", "dotted"),
 }
 DARK = {"a copy an expert": "#A04600", "a copy a node": "#005A8C", "limited": "#00704F"}  # of the numbers at the dots
-
-
 COUNT = partial(whole, least=1)
 
 
@@ -113,40 +108,3 @@ def explore_copies() -> Explorer:
 def _within(k: int, num_experts: int, nodes: int, limit: int) -> Picture:
     """As `copies`; a slider beyond another one stands at its end."""
     return copies(min(k, num_experts), num_experts, nodes, min(limit, nodes) or None)
-
-
-@checked({"counted": mapping, "tokens": COUNT, "k": COUNT, "num_experts": COUNT, "bound": positive})
-def dropped(counted: Mapping[float, float], tokens: int, k: int, num_experts: int, *, bound: float = 0.01) -> Picture:
-    """Draw the share of pairs that a capacity drops: closed form for uniform routing as a line, counted as dots. The
-    headline says the least counted factor that drops less than `bound`, and the least hundredth by the closed form.
-
-    Args:
-        counted: by capacity factor the share that was counted.
-        tokens, k, num_experts: of the group that shares a capacity.
-        bound: a share, drawn dashed.
-    """
-    lowest, highest, mean = float(min(counted)), float(max(counted)), tokens * k / num_experts
-    capacities = range(*(capacity_of(tokens, k, num_experts, cf) for cf in (lowest, highest)))
-    edges = [lowest, *(C / mean for C in capacities), highest]  # ⌈cf · mean⌉ is one more beyond each edge between
-    form = [dropped_share(tokens, k, num_experts, C) for C in (*capacities, capacities.stop, capacities.stop)]
-    enough = next((edge for edge, share in zip(edges, form, strict=True) if share < bound), None)
-    least = enough if enough in (None, lowest) else math.floor(100 * enough) / 100 + 0.01  # the next hundredth
-    seen = min((cf for cf, share in counted.items() if share < bound), default=None)
-    of_form, of_count = ("no factor here" if cf is None else f"{cf:.2f}" for cf in (least, seen))
-    sizes = f"{tokens} tokens, k = {k}, {num_experts} experts"
-    headline = f"{sizes}: less than {bound:.0%} is dropped from {of_count}, counted; from {of_form}, closed form"
-    lines = [headline, *(f"factor {cf:g}: counted {share:.2%}" for cf, share in counted.items())]
-    figure, axes = plot(lines, 4.0, headline, left=0.9, top=1.0)
-    top = 1.1 * max(*counted.values(), *form, bound)
-    left = lowest - 0.03
-    scale(axes.xaxis, "capacity factor", ends=(left, highest + 0.03))
-    scale(axes.yaxis, "share of pairs dropped", ends=(0, top), grid=True, says="{:.0%}".format)
-    style = curve("#0072B2", "solid")
-    before = [left] if capacity_of(tokens, k, num_experts, left) == capacity_of(tokens, k, num_experts, lowest) else []
-    shape = before + edges, form[: len(before)] + form  # so no step stands at the first factor itself
-    axes.plot(*shape, gid="formula", drawstyle="steps-post", **style)
-    dot: Any = {"marker": "o", "linestyle": "none", "color": "#D55E00", "clip_on": False}
-    axes.plot(list(counted), list(counted.values()), gid="counted", **dot)
-    axes.axhline(bound, gid="bound", **BOUND)
-    line_legend(figure, [("closed form", style), ("counted", dot), (f"{bound:.0%}", BOUND)])
-    return figure

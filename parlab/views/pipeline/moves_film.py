@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
-from typing import Any
 
 from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline, simulate
 from parlab.views.engine.player import Film, box, word
@@ -14,11 +13,6 @@ from parlab.views.pipeline.panels import chunks_of, color_of, legend_entries
 LEFT, RIGHT, TOP, LANE, BAR = 70, 600, 76, 40, 28
 MOST = 12
 STAYS = 0.95  # of the way to the next stop: so long its number of microbatches is seen
-
-
-def schedules(source: Any) -> bool:
-    """Whether it is a list of schedules."""
-    return isinstance(source, list | tuple) and bool(source) and all(isinstance(one, Schedule) for one in source)
 
 
 def moves_film(

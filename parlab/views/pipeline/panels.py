@@ -121,23 +121,20 @@ def draw_panels(
     top: float,
     shown: ScheduleTimeline,
     highest: float,
-    end: float | None = None,
-    *,
     kept: KeptBytes | None = None,
-    clock: bool = True,
 ) -> Axes:
     """Bars, and memory below them, from `top` inches on; returns the axes of the bars.
 
-    A lane of memory is `highest` high, in chunks or, with `kept`, in bytes; for 0 there are bars only. The time axis
-    goes to `end` (None: the makespan), and names the times if `clock`, under whichever panel is the lower.
+    A lane of memory is `highest` high, in chunks or, with `kept`, in bytes; for 0 there are bars only. The times stand
+    under whichever panel is the lower.
     """
     height, strip = lanes_height(shown.size), lanes_height(shown.size, STRIP)
     below = top + height + GAP
     right = RIGHT if highest else NO_WORDS  # inches: nothing is written beside bars alone
-    axes = lanes_at(figure, shown, end, top, height, right=right, clock=clock and not highest)
+    axes = lanes_at(figure, shown, None, top, height, right=right, clock=not highest)
     draw_bars(axes, bars_of_all(shown), shown.schedule)
     if highest:
-        memory = lanes_at(figure, shown, end, below, strip, right=RIGHT, clock=clock, words=False)
+        memory = lanes_at(figure, shown, None, below, strip, right=RIGHT, words=False)
         legend_of(figure, _draw_kept(memory, shown, highest, kept), left=LEFT, below=below - 0.1)
     return axes
 

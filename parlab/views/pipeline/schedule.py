@@ -8,7 +8,6 @@ from typing import Any
 
 from parlab.arguments import checked, flag, text
 from parlab.pipeline import Costs, KeptBytes, Schedule, ScheduleTimeline, simulate, validate
-from parlab.views.engine.lanes import check_end
 from parlab.views.engine.picture import Picture, short_bytes
 from parlab.views.pipeline.panels import draw_panels, panel_height, peaks, remarked
 from parlab.views.pipeline.stuck import stuck
@@ -25,7 +24,6 @@ def schedule(
     memory: bool = True,
     critical_path: bool = False,
     why: int | tuple[int, float] | None = None,
-    end: float | None = None,
     kept: KeptBytes | None = None,
     headline: str | None = None,
     unit: str = "",
@@ -43,14 +41,13 @@ def schedule(
         memory: draw the activations kept on every rank, counted in chunks.
         critical_path: frame a chain of actions that the makespan depends on, and all actions without slack.
         why: explain an idle slot: (rank, a time within it), or a rank, whose longest wait is taken.
-        end: where the time axis ends; None: at the makespan. With the same end two pictures can be compared.
         kept: what a microbatch keeps on each stage: the memory is drawn in bytes. None: in chunks.
         headline: what stands above; None: name, makespan and bubble.
         unit: of the costs, such as "ms", if they have one.
 
     Raises:
         ValueError: neither a schedule nor a simulated one, costs for one that is simulated already, a rank that is not
-            there or not idle then, an end that is not positive, `kept` of another number of stages.
+            there or not idle then, `kept` of another number of stages.
     """
     if isinstance(schedule, Schedule):
         try:
@@ -62,13 +59,12 @@ def schedule(
     if unit:
         shown = copy(shown)
         shown.unit = unit
-    check_end(end)
     slot = None if why is None else idle_slot(shown, why)
     remarks = (path_in_words(shown) if critical_path else []) + ([str(slot)] if slot else [])
     check_kept(kept, [shown])
     said, height = [describe(shown, kept), *remarks], panel_height(shown.size, memory)
     figure, top = remarked(said, headline or _headline(shown), remarks, height, shown.schedule)
-    axes = draw_panels(figure, top, shown, max(peaks(shown, kept)) if memory else 0, end, kept=kept)
+    axes = draw_panels(figure, top, shown, max(peaks(shown, kept)) if memory else 0, kept)
     if critical_path:
         draw_critical_path(axes, shown)
     if slot:

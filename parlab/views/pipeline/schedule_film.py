@@ -9,7 +9,7 @@ from typing import Any
 
 from parlab.arguments import flag, text, whole
 from parlab.pipeline import Action, Costs, Schedule, ScheduleTimeline
-from parlab.views.engine.player import LETTERS, WIDTH, Film, box, outline, word
+from parlab.views.engine.player import LETTERS, WIDTH, Film, box, outline, thinned, word
 from parlab.views.pipeline.panels import WHOLE, Bar, bars_of_all, chunks_of, color_of, legend_entries
 from parlab.views.pipeline.schedule import simulated, summary
 from parlab.views.world.timeline import ACTION
@@ -61,7 +61,7 @@ def schedule_film(
     else:
         most = whole("stops", stops, 2)
         told = _phases(shown) if phases else {}
-    times = [*told, shown.makespan] if told else _stops(shown, most)
+    times = [*told, shown.makespan] if told else thinned(_events(shown), most)
     legend, top = _legend(shown)
     height = top + LANE * shown.size
     resting = 1.5 if told else 0.35
@@ -150,15 +150,6 @@ def _phases_of_w(shown: ScheduleTimeline, own: list[Bar]) -> list[tuple[Any, str
 def _events(shown: ScheduleTimeline) -> list[Any]:
     """The times at which an action starts or ends."""
     return sorted({0, shown.makespan, *(time for bar in bars_of_all(shown) for time in (bar.start, bar.end))})
-
-
-def _stops(shown: ScheduleTimeline, most: int) -> list[Any]:
-    """The times at which an action starts or ends, at most so many: those nearest to the next share its stop."""
-    found = _events(shown)
-    while len(found) > most:
-        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
-        del found[gaps.index(min(gaps)) + 1]
-    return found
 
 
 def _legend(shown: ScheduleTimeline) -> tuple[str, int]:

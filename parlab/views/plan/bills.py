@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from matplotlib.axes import Axes
 
-from parlab.plan import Estimate, Layout
+from parlab.plan import Estimate
 from parlab.views.engine import marks, theme
 from parlab.views.engine.lanes import name_rows
 from parlab.views.engine.picture import BOUND, Picture, key, panel, scale
@@ -36,17 +36,6 @@ ROOM = 1.2  # of the longest bill: with room for sums
 BESIDE = 0.75  # of the device's memory: a longer bill has its sum beyond the line
 REST = "#C9B99A"
 SEEN = 0.0005  # of a bill: smaller parts are neither drawn nor named
-
-
-def short_name(layout: Layout) -> str:
-    """A layout in short, without the usual values of its fields. A ValueError for columns of layouts."""
-    if layout.shape:
-        raise ValueError("estimates: of columns; give one layout's, found[number]")
-    sizes = {"dp": layout.dp, "pp": layout.pp, "cp": layout.cp, "tp": layout.tp, "chunks": layout.chunks}
-    sizes["microbatch"] = layout.microbatch
-    mesh = " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
-    words = [layout.schedule] * (layout.schedule != "1f1b") + [layout.recompute] * (layout.recompute != "none")
-    return " ".join([mesh, f"ZeRO-{layout.zero}", *words])
 
 
 def bills_table(named: Mapping[str, Estimate]) -> str:

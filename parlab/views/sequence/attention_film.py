@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from itertools import product
 from typing import NamedTuple
 
-from parlab.arguments import whole
+from parlab.arguments import flag, one_of, whole
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import WIDTH, Film, box, outline, word
-from parlab.world import Span, Timeline, Transfer
+from parlab.world import Run, Span, Timeline, Transfer
+from parlab.world.units import several
 
-LABEL = re.compile(r"(ring|double ring|Ulysses|USP|all-gather|tree), causal=(\w+), layout=contiguous(.*)")
+METHODS = ("ring", "double ring", "Ulysses", "USP")
 RANKS = (2, 4)  # how many a film has room for
 ACROSS, DOWN, TOP, PANEL = 27, 25, 122, 143  # of a cell, and of a rank's rectangle
 ABOVE, BELOW = -42, 34  # the way past the ranks between
@@ -21,7 +22,7 @@ LOWER = 8  # an output than a cell of K/V
 LANE, LANES = 18, 82  # below the rectangles
 WORK, ARRIVES = theme.KINDS["compute"].color, theme.KINDS["receive"].color
 Cells = frozenset[tuple[int, int]]  # (shard of the tokens, part of the heads): as many of each as ranks
-KV, QKV, Q, OUT = "K/V", "q, k, v", "queries", "output"
+KV, QKV, OUT = "K/V", "q, k, v", "output"
 APART = ("q", "k", "v")  # where an all-to-all turns each by itself
 
 
@@ -40,40 +41,55 @@ class MethodPlan(NamedTuple):
     queries: list[Cells]  # of each rank: the queries that attend, whose output it finds
 
 
-def plan_of(shown: Timeline) -> MethodPlan | None:
-    """The plan of the method that ran, if its messages are those of the plan: an attention without a mask, or USP with
-    a causal one. USP may be composed of all-to-alls and a ring, a double ring of rings and of messages without a label,
-    which cross.
+def _messages(plan: MethodPlan) -> Counter[tuple[int, int]]:
+    """How many messages each rank sends to each other one."""
+    return Counter({pair: len(parts) for pair, parts in plan.sends.items()})
+
+
+def plan_of(
+    shown: Timeline, method: str, *, causal: bool = False, ulysses: int | None = None, ranks_per_node: int | None = None
+) -> MethodPlan:
+    """The plan of `method`, which the run must have followed. A program may send q, k and v in messages of their own.
+
+    Raises:
+        ValueError: another number of ranks or method, sizes that do not divide the ranks, or other messages or work.
     """
-    said = {str(t.label) for t in shown.transfers if t.name != "all_to_all" and t.label is not None}
-    label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
-    if label is None or shown.size not in RANKS:
-        return None
-    told = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", label[3])}
-    composed, others = _composed(shown), {t.dst for t in shown.transfers if t.src == 0 and t.label is None}
-    if composed == "USP":
-        plan = _apart(_usp(shown.size, 1 + len(others)))
-    elif composed == "double ring" and label[2] == "False":
-        plan = _double_ring(shown.size, shown.size // (1 + len(others)))
-    elif label[2] == "True" and label[1] != "USP":
-        return None
+    one_of("method", method, METHODS)
+    flag("causal", causal)
+    size = shown.size
+    if size not in RANKS:
+        raise ValueError(f"run: {size} ranks; attention on {' or '.join(map(str, RANKS))} can be filmed")
+    if causal and method != "USP":
+        raise ValueError(f"causal=True: only USP is filmed with a mask; views.ring_film shows that of a {method}")
+    if ulysses is not None and method != "USP":
+        raise ValueError(f"ulysses={ulysses!r}: the groups of USP; a {method} has none")
+    for name, value in (("ulysses", ulysses), ("ranks_per_node", ranks_per_node)):
+        if value is not None and size % whole(name, value, 1):
+            raise ValueError(f"{name}={value}: must divide the {size} ranks")
+    if method == "ring":
+        plan = _ring(size)
+    elif method == "double ring":
+        plan = _double_ring(size, ranks_per_node or size)
     else:
-        plan = PLANS[label[1]](shown.size, **told)
-    if label[2] == "True":
+        plan = _usp(size, size if method == "Ulysses" else ulysses or size)
+    if causal:
         plan = _causal(plan)
-    sent: dict[tuple[int, int], int] = defaultdict(int)
-    for t in shown.transfers:
-        sent[t.src, t.dst] += 1
-    spans = [len(_attends(shown, rank)) for rank in range(shown.size)]
-    same = sent == {pair: len(parts) for pair, parts in plan.sends.items()} and spans == list(map(len, plan.attends))
-    return plan if same else None
-
-
-def _composed(shown: Timeline) -> str:
-    """The method that a ring is part of, by the messages that are not the ring's own; "": there are none."""
-    others = {t.name for t in shown.transfers if t.label is None}
-    rings = {str(t.label).partition(",")[0] for t in shown.transfers if t.label is not None} == {"ring"}
-    return {frozenset({"all_to_all"}): "USP", frozenset({"message"}): "double ring"}.get(frozenset(others), "") * rings
+    sent, parts, apart = Counter((t.src, t.dst) for t in shown.transfers), _messages(plan), _apart(plan)
+    if sent == _messages(apart):
+        plan = apart
+    elif sent != parts:
+        src, dst = min(pair for pair in {*sent, *parts} if sent[pair] != parts[pair])
+        raise ValueError(
+            f"run: rank {src} sends {several(sent[src, dst], 'message')} to rank {dst}; in {method} it sends "
+            f"{parts[src, dst]}"
+        )
+    for rank, attended in enumerate(plan.attends):
+        if len(_attends(shown, rank)) != len(attended):
+            raise ValueError(
+                f"run: rank {rank} computes {several(len(_attends(shown, rank)), 'time')}; in {method} it attends "
+                f"{several(len(attended), 'time')}"
+            )
+    return plan
 
 
 def _apart(plan: MethodPlan) -> MethodPlan:
@@ -94,29 +110,40 @@ def _causal(plan: MethodPlan) -> MethodPlan:
     return plan._replace(attends=attends)
 
 
-def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
+def attention_film(
+    run: Run | Timeline,
+    method: str,
+    *,
+    causal: bool = False,
+    ulysses: int | None = None,
+    ranks_per_node: int | None = None,
+) -> Film:
     """The film of one forward on 2 or 4 ranks: each has a rectangle, down the tokens in shards, across the heads.
 
     A coloured cell is K/V that are here now, in the colour of the rank that owns the tokens; a lower one is output. The
     frame holds the queries that this rank attends. Below, bars are the times in which a rank attends, lines those in
     which a message arrives.
 
+    Args:
+        run: of the library's attention or of one's own, on contiguous shards.
+        method: "ring", "double ring", "Ulysses" or "USP".
+        causal: whether the run's attention has a causal mask; USP alone can be filmed with one.
+        ulysses: the ranks of a group of USP.
+        ranks_per_node: of the double ring; for the others the nodes that are drawn, None: one node.
+
     Raises:
-        ValueError: `ranks_per_node` does not divide the ranks.
+        ValueError: another number of ranks or method, sizes that do not divide the ranks, or other messages or work
+            than the method's.
     """
-    size = shown.size
-    if ranks_per_node is not None and (whole("ranks_per_node", ranks_per_node) < 1 or size % ranks_per_node):
-        raise ValueError(f"ranks_per_node={ranks_per_node}: must divide the {size} ranks")
-    plan, messages = plan_of(shown), _carried(shown)
-    assert plan is not None
-    composed = _composed(shown)
-    said = next(str(t.label) for t in shown.transfers if t.name != "all_to_all" and t.label is not None)
-    name = f"{composed}, composed" if composed else said.partition(",")[0]
+    shown = timeline_of(run)
+    size, per_node = shown.size, ranks_per_node or shown.size
+    plan = plan_of(shown, method, causal=causal, ulysses=ulysses, ranks_per_node=ranks_per_node)
+    messages = _carried(shown, plan)
     begins = {t.start for t, _ in messages if t.src == 0} | {span.start for span in _attends(shown, 0)}
     begins -= {span.end for span in _attends(shown, 0)} - {t.start for t, _ in messages if t.src == 0}
-    headline = f"{name[0].upper()}{name[1:]}, {size} ranks: {shown.format(shown.makespan)}"
+    headline = f"{method[0].upper()}{method[1:]}, {size} ranks: {shown.format(shown.makespan)}"
     film = Film(headline, sorted({0, *begins, shown.makespan}), TOP + DOWN * size + LANES + LANE * size, moving=8)
-    _draw_places(film, size, ranks_per_node or size)
+    _draw_places(film, size, per_node)
     for rank in range(size):
         _draw_held(film, shown, plan, messages, rank)
         _draw_work(film, shown, rank)
@@ -125,9 +152,9 @@ def attention_film(shown: Timeline, ranks_per_node: int | None = None) -> Film:
         moving = _letter(t.src, part.cells, size) + _cells(t.src, part, size)
         film.move(moving, t.start, t.end, (_left(t.dst, size) - _left(t.src, size), 0), (0, far))
     for time, later in zip(film.times, film.times[1:], strict=False):
-        alike = " (all alike)" if not time and "causal=False" in said else ""
+        alike = " (all alike)" if not time and not causal else ""
         film.tell(time, f"rank 0{alike} {_told(shown, plan, messages, time, later)}")
-    return film
+    return film.finished()
 
 
 def _ring(P: int) -> MethodPlan:
@@ -150,81 +177,24 @@ def _double_ring(P: int, ranks_per_node: int) -> MethodPlan:
     return MethodPlan(_some(sends), attends, [_rows([r], P) for r in range(P)])
 
 
-def _usp(P: int, ulysses: int | None = None, ranks_per_node: int | None = None) -> MethodPlan:
-    U = P if ulysses is None else ulysses
+def _usp(P: int, U: int) -> MethodPlan:
     sends: dict[tuple[int, int], list[Carried]] = defaultdict(list)
     attends, queries, each = [], [], P // U
     for r in range(P):
         group, place = divmod(r, U)
+        first = group * U
         mine = range(place * each, (place + 1) * each)
-        queries.append(_rectangle(range(group * U, (group + 1) * U), mine))
+        queries.append(_rectangle(range(first, first + U), mine))
         homes = [(group - hop) % each for hop in range(each)]
         attends.append([_rectangle(range(home * U, (home + 1) * U), mine) for home in homes])
-        for way, part in ((_there, Carried(QKV, frozenset())), (_back, Carried(OUT, frozenset()))):
-            for dst, cells in way(r, U, P, ranks_per_node):
-                sends[r, dst].append(part._replace(cells=cells))
-            if part.kind == QKV and each > 1:
-                sends[r, (r + U) % P] += [Carried(KV, cells) for cells in attends[r][:-1]]
+        for dst in range(first, first + U):  # tokens turn into heads
+            heads = range((dst - first) * each, (dst - first + 1) * each)
+            sends[r, dst].append(Carried(QKV, _rectangle([r], heads)))
+        if each > 1:
+            sends[r, (r + U) % P] += [Carried(KV, cells) for cells in attends[r][:-1]]
+        for dst in range(first, first + U):  # and back
+            sends[r, dst].append(Carried(OUT, _rectangle([dst], mine)))
     return MethodPlan(_some(sends), attends, queries)
-
-
-def _there(r: int, U: int, P: int, per_node: int | None) -> Iterable[tuple[int, Cells]]:
-    """The messages of a rank that turn its tokens into heads: to whom, and the cells."""
-    first, each = r - r % U, P // U
-    if per_node is None or per_node >= U:
-        for dst in range(first, first + U):
-            yield dst, _rectangle([r], range((dst - first) * each, (dst - first + 1) * each))
-        return
-    for node in range(P // per_node):  # U = P
-        yield node * per_node + r % per_node, _rectangle([r], range(node * per_node, (node + 1) * per_node))
-    for dst in range(r - r % per_node, r - r % per_node + per_node):
-        yield dst, _rectangle(range(r % per_node, P, per_node), [dst])
-
-
-def _back(r: int, U: int, P: int, per_node: int | None) -> Iterable[tuple[int, Cells]]:
-    """The messages of a rank that turn its heads back into tokens."""
-    first, each = r - r % U, P // U
-    if per_node is None or per_node >= U:
-        for dst in range(first, first + U):
-            yield dst, _rectangle([dst], range((r - first) * each, (r - first + 1) * each))
-        return
-    for dst in range(r - r % per_node, r - r % per_node + per_node):
-        yield dst, _rectangle(range(dst % per_node, P, per_node), [r])
-    for node in range(P // per_node):
-        dst = node * per_node + r % per_node
-        yield dst, _rectangle([dst], range(r - r % per_node, r - r % per_node + per_node))
-
-
-def _allgather(P: int, ranks_per_node: int | None = None, kv_heads: int | None = None) -> MethodPlan:
-    """Of all heads in one turn."""
-    sends = {}
-    for r, dst in product(range(P), repeat=2):
-        if ranks_per_node is None:
-            sends[r, dst] = [Carried(KV, _rows([r], P))]
-        elif r // ranks_per_node == dst // ranks_per_node:
-            sends[r, dst] = [Carried(KV, _rows(range(r % ranks_per_node, P, ranks_per_node), P))]
-        elif r % ranks_per_node == dst % ranks_per_node:
-            sends[r, dst] = [Carried(KV, _rows([r], P))]
-    return MethodPlan(_some(sends), _ring(P).attends, _ring(P).queries)
-
-
-def _tree(P: int) -> MethodPlan:
-    sends: dict[tuple[int, int], list[Carried]] = {}
-    for r in range(P):
-        for far in (1, 2)[: P // 2]:
-            own, other = ([start // far * far + step for step in range(far)] for start in (r, r ^ far))
-            sends[r, r ^ far] = [Carried(Q, _rows(own, P)), Carried(OUT, _rows(other, P))]
-    return MethodPlan(sends, [[_rows([r], P)] for r in range(P)], [_rows(range(P), P)] * P)
-
-
-PLANS: dict[str, Callable[..., MethodPlan]] = {
-    "ring": _ring,
-    "double ring": _double_ring,
-    "Ulysses": _usp,
-    "USP": _usp,
-    "all-gather": _allgather,
-    "tree": _tree,
-}
 
 
 def _rectangle(tokens: Iterable[int], heads: Iterable[int]) -> Cells:
@@ -244,10 +214,8 @@ def _attends(shown: Timeline, rank: int) -> list[Span]:
     return [span for span in shown.computes if span.rank == rank]
 
 
-def _carried(shown: Timeline) -> list[tuple[Transfer, Carried]]:
+def _carried(shown: Timeline, plan: MethodPlan) -> list[tuple[Transfer, Carried]]:
     """Every message and what it carries: from one rank to another they come in the plan's order."""
-    plan = plan_of(shown)
-    assert plan is not None
     left = {pair: iter(parts) for pair, parts in plan.sends.items()}
     return [(t, next(left[t.src, t.dst])) for t in sorted(shown.transfers, key=lambda t: t.start)]
 
@@ -288,8 +256,6 @@ def _draw_held(
             gone |= {cell: max(gone[cell], t.start) for cell in part.cells}
     _draw_groups(film, rank, KV, came, gone, size)
     film.draw(_frame(rank, plan.queries[rank], size), first, last)
-    asked = {cell: t.end for t, part in messages if t.dst == rank and part.kind == Q for cell in part.cells}
-    _draw_groups(film, rank, Q, asked, dict.fromkeys(asked, first), size)
     made = dict.fromkeys(plan.queries[rank], last)
     leaves = max([last, *(t.end for t, part in messages if rank in (t.src, t.dst) and part.kind == OUT)])
     for t, part in messages:
@@ -345,7 +311,7 @@ def _cells(rank: int, part: Carried, size: int) -> str:
     x, marks = _left(rank, size), ""
     less = LOWER if part.kind == OUT else 0
     for token, first, stop in _runs(part.cells):
-        said = {Q: "q", OUT: "o"}.get(part.kind, "") + str(token)
+        said = "o" * (part.kind == OUT) + str(token)
         top, height = TOP + DOWN * token + less / 2, DOWN - 2 - less
         place = x + ACROSS * first, top, ACROSS * (stop - first) - 2, height
         marks += box(*place, theme.rank_color(token), said, "small")

@@ -21,11 +21,11 @@ def compare_rings(runs: Mapping[str, Run | Timeline], *, headline: str | None = 
     whose K/V it attends.
 
     Args:
-        runs: of 2 to 16 ranks, each under the name that stands above it.
+        runs: {layout: run}, each of causal ring attention by this layout on 2 to 16 ranks.
         headline: what stands above all; None: how many.
 
     Raises:
-        ValueError: nothing to compare, or a run that is no ring attention.
+        ValueError: nothing to compare, an unknown layout, or a run that is no such ring.
     """
     shown = timelines_of(runs, one_clock=True)
     named = {name: _named(name, one) for name, one in shown.items()}
@@ -37,9 +37,10 @@ def compare_rings(runs: Mapping[str, Run | Timeline], *, headline: str | None = 
 
 def _named(name: str, shown: Timeline) -> Timeline:
     """The same with other names of its works."""
-    ring = ring_of(shown, MOST_RANKS)
-    if ring is None:
-        raise ValueError(f"runs[{name!r}]: must be ring attention on 2 to {MOST_RANKS} ranks")
+    try:
+        ring = ring_of(shown, True, name, most=MOST_RANKS)
+    except ValueError as error:
+        raise ValueError(f"runs[{name!r}]: {error}") from None
     named = copy(shown)
     works = [span._replace(name=f"{WORK}{source}") for tiles in ring.tiles for span, source, _ in tiles]
     named.computes = sorted(works, key=lambda span: span.start)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import NamedTuple
 
+from parlab.arguments import flag, one_of
 from parlab.sequence import LAYOUTS, RingSchedule, Tile
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import Film, box, outline, word
 from parlab.views.sequence.ring_film import CHIP, LENGTH, ROW, TOP, attended, chip, draw_rows, draw_tile, tell_end
-from parlab.world import Span, Timeline, Transfer
+from parlab.world import Run, Span, Timeline, Transfer
+from parlab.world.units import several
 
-LABEL = re.compile(rf"double ring, causal=(True|False), layout=({'|'.join(LAYOUTS)}), ranks_per_node=2, crossing=\w+")
 SIZE, INSIDE = 4, 2  # ranks, and how many of them share a node
 NOW, NODE, OTHER = 236, 272, 308  # the left edges of K/V: attended now, come from the node, come from the other node
 ASIDE = {(INSIDE, 1): 40, (INSIDE, -1): 80, (1, 1): 12, (1, -1): 50}  # by rows and way: down, or up beside those
@@ -40,22 +41,34 @@ class DoubleRing(NamedTuple):
     messages: list[Crossed]
 
 
-def double_ring_of(shown: Timeline) -> DoubleRing | None:
-    """The double ring that ran forward on two nodes of two ranks, if labels, messages and work are the library's."""
-    said = {str(t.label) for t in shown.transfers}
-    label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
-    if label is None or shown.size != SIZE:
-        return None
+def double_ring_of(shown: Timeline, causal: bool, layout: str) -> DoubleRing:
+    """The double ring that ran forward on two nodes of two ranks.
+
+    Raises:
+        ValueError: another number of ranks, or other messages or work than its.
+    """
+    flag("causal", causal)
+    one_of("layout", layout, LAYOUTS)
+    if shown.size != SIZE:
+        raise ValueError(f"run: {shown.size} ranks; this film has two nodes of two")
     tiles, messages = [], []
     for rank in range(SIZE):
         schedule = RingSchedule(rank, SIZE)
-        found = [(s, schedule.tile(s, LENGTH, label[2], causal=label[1] == "True")) for s in _sources(rank)]
+        found = [(s, schedule.tile(s, LENGTH, layout, causal=causal)) for s in _sources(rank)]
         work = [(source, tile) for source, tile in found if tile is not None]
         spans = [span for span in shown.computes if span.rank == rank]
         sent = sorted((t for t in shown.transfers if t.src == rank), key=lambda t: t.start)
         inside, across = ([t for t in sent if abs(t.dst - rank) == far] for far in (1, INSIDE))
-        if len(spans) != len(work) or (len(inside), len(across)) != (INSIDE, 1):
-            return None
+        if (len(inside), len(across)) != (INSIDE, 1):
+            raise ValueError(
+                f"run: rank {rank} sends {several(len(inside), 'message')} inside its node and {len(across)} to the "
+                f"other; in a double ring {INSIDE} and 1"
+            )
+        if len(spans) != len(work):
+            raise ValueError(
+                f"run: rank {rank} computes {several(len(spans), 'time')}; with causal={causal} and "
+                f"layout={layout!r} it attends {several(len(work), 'tile')}"
+            )
         tiles.append([(span, *one) for span, one in zip(spans, work, strict=True)])
         turns = _sources(rank)[::INSIDE]  # of each turn the K/V that begin it
         messages += [Crossed(t, source) for t, source in zip(inside, turns, strict=True)]
@@ -63,15 +76,23 @@ def double_ring_of(shown: Timeline) -> DoubleRing | None:
     return DoubleRing(tiles, messages)
 
 
-def double_ring_film(shown: Timeline) -> Film:
+def double_ring_film(run: Run | Timeline, causal: bool = False, layout: str = "contiguous") -> Film:
     """The film of one double ring on two nodes of two ranks, with any layout and mask, forward.
 
     As in the film of a ring: a row is a rank, its row of the mask fills on the left, its K/V are in the middle, in the
     colour of the rank that owns them; those that come from the other node have a place of their own. On the right the
     thin bars of each port lie beside each other: outside those between the nodes, inside those in the node.
+
+    Args:
+        run: of `double_ring_attention` with `ranks_per_node=2` on 4 ranks.
+        causal: whether the run's attention has a causal mask.
+        layout: the run's.
+
+    Raises:
+        ValueError: another number of ranks, or other messages or work than a double ring's.
     """
-    ring = double_ring_of(shown)
-    assert ring is not None
+    shown = timeline_of(run)
+    ring = double_ring_of(shown, causal, layout)
     busy = sum(span.end - span.start for tiles in ring.tiles for span, _, _ in tiles)
     headline = f"Double ring forward, 2 nodes of 2 ranks: {shown.format(shown.makespan)}"
     begins = {span.start for tiles in ring.tiles for span, _, _ in tiles} | {one.t.start for one in ring.messages}
@@ -96,7 +117,7 @@ def double_ring_film(shown: Timeline) -> Film:
     for start, end in pairwise(film.times):
         film.tell(start, _line(ring, start, end))
     tell_end(film, shown, busy)
-    return film
+    return film.finished()
 
 
 def _sources(rank: int) -> list[int]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+from parlab.arguments import flag, one_of
 from parlab.sequence import LAYOUTS, RingSchedule, Tile
 from parlab.views.engine import theme
-from parlab.views.engine.player import Film, box, outline, word
-from parlab.world import Span, Timeline, Transfer
+from parlab.views.engine.lanes import timeline_of
+from parlab.views.engine.player import Film, box, outline, thinned, word
+from parlab.views.engine.words import do, the_ranks
+from parlab.world import Run, Span, Timeline, Transfer
+from parlab.world.units import several
 
-LABEL = re.compile(rf"ring( backward)?(?:, causal=(True|False), layout=({'|'.join(LAYOUTS)})(?:, scale=.*)?)?")
 MOST_RANKS = 4  # that a film has room for
 LENGTH = 8  # tokens of a shard, for the shape of a tile
 TOP, ROW, SIDE, MASK = 46, 72, 38, 52  # the first row's top, a row's height; a tile's side, where the mask begins
@@ -40,20 +42,18 @@ class Ring(NamedTuple):
     backward: bool
 
 
-def ring_of(shown: Timeline, most: int = MOST_RANKS) -> Ring | None:
-    """The ring that ran, if the labels, the messages and the work are those of ring attention on 2 to `most` ranks.
+def ring_of(shown: Timeline, causal: bool, layout: str, *, backward: bool = False, most: int = MOST_RANKS) -> Ring:
+    """The ring that ran. Work is any computation: one for each tile that the mask leaves.
 
-    A label is `ring` (no mask) or the library's, as `ring, causal=True, layout=zigzag`; backward it begins with `ring
-    backward`. Where no message has a label, the name of all work is it. Work is any computation: one for each tile that
-    a mask leaves.
+    Raises:
+        ValueError: more than `most` ranks, other messages than a ring's, or other work than the mask's.
     """
-    size, said = shown.size, {str(t.label) for t in shown.transfers}
-    if shown.transfers and all(t.label is None for t in shown.transfers):
-        said = {span.name for span in shown.computes}
-    label = LABEL.fullmatch(said.pop()) if len(said) == 1 else None
-    if label is None or not 2 <= size <= most:
-        return None
-    backward, causal, layout = bool(label[1]), label[2] == "True", label[3] or "contiguous"
+    flag("causal", causal)
+    one_of("layout", layout, LAYOUTS)
+    flag("backward", backward)
+    size = shown.size
+    if not 2 <= size <= most:
+        raise ValueError(f"run: {size} ranks; a ring of 2 to {most} can be drawn")
     tiles, hops = [], []
     for rank in range(size):
         ring, spans = RingSchedule(rank, size), [span for span in shown.computes if span.rank == rank]
@@ -63,22 +63,41 @@ def ring_of(shown: Timeline, most: int = MOST_RANKS) -> Ring | None:
         # at one time dK/dV leave, then the next K/V, which are no wider
         order = [(hop // 2, bool(hop % 2)) for hop in range(2 * size - 2)] + [(size - 1, True)]
         order = order if backward else [(hop, False) for hop in range(size - 1)]
-        if len(spans) != len(work) or len(sent) != len(order) or any(t.dst != (rank + 1) % size for t in sent):
-            return None
+        right = (rank + 1) % size
+        if len(sent) != len(order) or any(t.dst != right for t in sent):
+            to = ", ".join(str(t.dst) for t in sent) or "nobody"
+            way = "backward" if backward else "forward"
+            raise ValueError(
+                f"run: rank {rank} sends to {to}; in a ring it sends {len(order)} messages to rank {right}, {way}"
+            )
+        if len(spans) != len(work):
+            raise ValueError(
+                f"run: rank {rank} computes {several(len(spans), 'time')}; with causal={causal} and "
+                f"layout={layout!r} it attends {several(len(work), 'tile')}"
+            )
         tiles.append([(span, *one) for span, one in zip(spans, work, strict=True)])
         hops += [RingHop(t, (rank - hop) % size, of_dkv) for t, (hop, of_dkv) in zip(sent, order, strict=True)]
     return Ring(tiles, hops, backward)
 
 
-def ring_film(shown: Timeline) -> Film:
+def ring_film(run: Run | Timeline, causal: bool = False, layout: str = "contiguous", *, backward: bool = False) -> Film:
     """The film of one ring attention on 2 to 4 ranks, with any layout and mask, forward or backward.
 
     A row is a rank. On the left its row of the mask fills, a tile for each K/V that it attends, in the colour of the
     rank that owns the keys. In the middle are the K/V that it attends and, beside them, those that came. On the right
     are three bars: what comes by the in-port, the work, what leaves by the out-port. Gradients are frames.
+
+    Args:
+        run: of `ring_attention` or of a ring of one's own: K/V go to the right, and each tile is a computation.
+        causal: whether the run's attention has a causal mask.
+        layout: the run's.
+        backward: whether it is a backward, whose dK/dV travel, too.
+
+    Raises:
+        ValueError: another number of ranks, other messages than a ring's, or other work than the mask's.
     """
-    ring, size = ring_of(shown), shown.size
-    assert ring is not None
+    shown = timeline_of(run)
+    ring, size = ring_of(shown, causal, layout, backward=backward), shown.size
     pass_ = "backward" if ring.backward else "forward"
     busy = sum(span.end - span.start for tiles in ring.tiles for span, _, _ in tiles)
     headline = f"Ring attention {pass_}, {size} ranks: {shown.format(shown.makespan)}"
@@ -99,7 +118,7 @@ def ring_film(shown: Timeline) -> Film:
     for start, end in pairwise(film.times):
         film.tell(start, _line(ring, start, end))
     tell_end(film, shown, busy)
-    return film
+    return film.finished()
 
 
 def tell_end(film: Film, shown: Timeline, busy: int) -> None:
@@ -111,11 +130,7 @@ def tell_end(film: Film, shown: Timeline, busy: int) -> None:
 def _stops(shown: Timeline, ring: Ring) -> list[int]:
     """The times at which work or a message begins; those that lie closest to the one before share its stop."""
     begins = {span.start for tiles in ring.tiles for span, _, _ in tiles} | {hop.t.start for hop in ring.hops}
-    found = sorted(begins | {0, shown.makespan})
-    while len(found) > MOST_STOPS:
-        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
-        del found[gaps.index(min(gaps)) + 1]
-    return found
+    return thinned(begins | {0, shown.makespan}, MOST_STOPS)
 
 
 def _draw_places(film: Film, size: int, backward: bool) -> None:
@@ -255,7 +270,7 @@ def _line(ring: Ring, start: int, end: int) -> str:
             said.append(f"{which} {'come home' if home else 'go to the next rank'}")
     works_on = {rank for rank, tiles in enumerate(ring.tiles) for span, _, _ in tiles if span.start < start < span.end}
     if said and not works and works_on:
-        said[-1] += f" while {_ranks(sorted(works_on), size)} still work{'s' * (len(works_on) == 1)}"
+        said[-1] += f" while {_ranks(sorted(works_on), size)} still {do(len(works_on), 'work')}"
     seen = {(rank, source) for rank, tiles in enumerate(ring.tiles) for _, source, _ in tiles}
     came = {(hop.t.dst, hop.source) for hop in ring.hops if not hop.gradients and start <= hop.t.end < end}
     skips = sorted({rank for rank, _ in came - seen})
@@ -271,7 +286,7 @@ def attended(works: dict[int, int], size: int) -> str:
 
 
 def _ranks(ranks: Collection[int], size: int) -> str:
-    return "all ranks" if len(ranks) == size else f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)}"
+    return "all ranks" if len(ranks) == size else the_ranks(ranks, _listed(ranks))
 
 
 def _listed(parts: Iterable[object]) -> str:

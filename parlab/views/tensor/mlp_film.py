@@ -7,12 +7,13 @@ reduce-scatter leaves the sums of a rank's own tokens.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import SHORTEST, Film, box, chip, letter, outline, word
-from parlab.world import Timeline, Transfer
+from parlab.world import Run, Timeline, Transfer
+from parlab.world.collectives.common import read_label
 
 STEPS = ("columns", "rows", "rows, back", "columns, back", "gradients")  # the names of the computations, in order
 TOLD = {
@@ -36,7 +37,6 @@ BY_TOKENS = {
     ("gradients", "add"): "gather, backward: a piece of each partial sum of dx travels; a rank keeps its own tokens",
     ("gradients", "take"): "x travels again: a rank kept its own tokens of it only, and dA needs all",
 }
-LABEL = re.compile(r"(add|take) piece (\d+)")
 MOST_RANKS = 4
 NAMED_RANKS = 3  # with more, a slice of a matrix has no room for its name
 TOP, APART = 68, 94  # of the first row, and from row to row
@@ -50,21 +50,22 @@ KEYS, CHIPS = (40, 160, 280), 440  # where these begin, and the numbers on a par
 ASIDE = WIDE + 8  # how far from the arrays a message passes those that come towards it
 
 
-def cut_mlp(shown: Timeline) -> bool:
-    """Whether these are 2 to 4 ranks that each compute the `STEPS`, and send pieces of arrays only."""
-    named = all(
-        [span.name for span in shown.computes if span.rank == rank] == list(STEPS) for rank in range(shown.size)
-    )
-    return named and 2 <= shown.size <= MOST_RANKS and all(LABEL.fullmatch(str(t.label)) for t in shown.transfers)
-
-
-def mlp_film(shown: Timeline) -> Film:
-    """The film of a run in which each rank computes, with `comm.compute` around each of the names in `STEPS`:
+def mlp_film(run: Run | Timeline) -> Film:
+    """The film of an MLP's step on 2 to 4 ranks, each of which computes, with `comm.compute` around each of the names
+    in `STEPS`:
 
     relu(x A) of its columns, times its rows of C; all-reduce; dy Cᵀ of its rows, times its columns of Aᵀ; all-reduce;
     and the gradients of A and C. With sequence parallelism: x is gathered first, the first all-reduce is a
     reduce-scatter of y and an all-gather of dy, and the second one a reduce-scatter of dx and an all-gather of x.
+
+    Args:
+        run: the step; `labs.mlp_run` names its computations so.
+
+    Raises:
+        ValueError: another number of ranks, other computations, or a message that names no piece.
     """
+    shown = timeline_of(run)
+    _check(shown)
     size = shown.size
     ends = [max(span.end for span in shown.computes if span.name == name) for name in STEPS]
     first, middle, last = (
@@ -97,7 +98,29 @@ def mlp_film(shown: Timeline) -> Film:
         after = next((name for name, end in zip(STEPS, ends, strict=True) if end > time), STEPS[-1])
         passing = next((str(t.label).partition(" ")[0] for t in shown.transfers if t.start <= time < t.end), None)
         film.tell(time, told[after, passing] if passing else told[after])
-    return film
+    return film.finished()
+
+
+def _check(shown: Timeline) -> None:
+    """Refuse a run of which there is no such film, with what it lacks."""
+    if not 2 <= shown.size <= MOST_RANKS:
+        raise ValueError(f"run: {shown.size} ranks; a step of 2 to {MOST_RANKS} can be filmed")
+    for rank in range(shown.size):
+        names = [span.name for span in shown.computes if span.rank == rank]
+        if names != list(STEPS):
+            raise ValueError(f"run: rank {rank} computes {names!r:.80}; this film needs {list(STEPS)}, in this order")
+    for t in shown.transfers:
+        if _piece(t, shown.size) is None:
+            raise ValueError(
+                f"run: the message from rank {t.src} to {t.dst} has the label {t.label!r}, which names no piece; the "
+                "collectives of the library name it"
+            )
+
+
+def _piece(t: Transfer, size: int) -> tuple[str, int] | None:
+    """How a message is taken, "add" or "take", and its one piece."""
+    read = read_label(t.label, size)
+    return (read[0], read[1][0]) if read and len(read[1]) == 1 else None
 
 
 def _last(transfers: list[Transfer]) -> int:
@@ -217,9 +240,9 @@ def _draw_gather(
         if name:
             film.draw(tokens(rank, rank, name), since)
     for t in transfers:
-        match = LABEL.fullmatch(str(t.label))
-        if match and match[1] == "take":
-            piece, to_y = int(match[2]), _row(t.dst, row, size) - _row(t.src, row, size)
+        how, piece = _piece(t, size) or ("", 0)
+        if how == "take":
+            to_y = _row(t.dst, row, size) - _row(t.src, row, size)
             frame = letter(x - WIDE / 2 - 3, _row(t.src, row, size) + high * piece - 3, WIDE + 6, high + 5)
             _travel(film, t, frame + tokens(t.src, piece, ""), x, to_y)
             film.draw(tokens(t.dst, piece, ""), t.end, until)
@@ -268,8 +291,7 @@ def _draw_sum(
         _grow(film, parts.pop(rank), *product)
         _grow(film, "".join(parts), *product, scattered)
     for t in transfers:
-        match = LABEL.fullmatch(str(t.label))
-        how, piece = (match[1], int(match[2])) if match else ("", 0)
+        how, piece = _piece(t, size) or ("", 0)
         if how == "take" and scattered is not None:
             continue
         sent, had = held[t.src][piece], held[t.dst][piece]

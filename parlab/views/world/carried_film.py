@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from parlab.views.engine import theme
 from parlab.views.engine.lanes import timelines_of
-from parlab.views.engine.player import Film, box, letter, outline, shifted, word
+from parlab.views.engine.player import Film, box, letter, outline, shifted, thinned, word
 from parlab.world import Run, Timeline
 from parlab.world.timeline import Span, Transfer, columns_of
 from parlab.world.units import format_bytes
@@ -84,11 +84,7 @@ def _stops(shown: Mapping[str, Timeline], sent: Mapping[str, list[Carried]]) -> 
     """The starts and ends of messages and of work; of those that are near each other, the first."""
     times = {0} | {time for of in sent.values() for m in of for time in (m.start, m.end)}
     times |= {span.end for one in shown.values() for span in one.computes}
-    found = sorted(times | {max(one.makespan for one in shown.values())})
-    while len(found) > MOST_STOPS:
-        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
-        del found[gaps.index(min(gaps)) + 1]
-    return found
+    return thinned(times | {max(one.makespan for one in shown.values())}, MOST_STOPS)
 
 
 def _ranks(film: Film, shown: Timeline, top: float) -> None:

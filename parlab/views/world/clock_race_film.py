@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any
 
 from parlab.arguments import flag
 from parlab.views.engine import theme
@@ -26,14 +25,6 @@ DIGIT, LETTER, ROOM = 8, 8, 2  # the width of a letter on a bar and in the legen
 Ends = dict[tuple[int, str], int]  # when a rank's action ended
 
 
-def clocks(source: Any) -> bool:
-    """Whether this is {name: run}, and each run computes something."""
-    if not isinstance(source, Mapping) or not source:
-        return False
-    shown = [run.timeline if isinstance(run, Run) else run for run in source.values()]
-    return all(isinstance(one, Timeline) and one.computes for one in shown)
-
-
 def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) -> Film:
     """The film of up to three runs on one clock, each from its first computation on. A rank has a row for each run.
 
@@ -45,9 +36,12 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
         messages: two ranks side by side instead, and the messages between them: see `carried_film`.
 
     Raises:
-        ValueError: too many runs or ranks, a longer name, or clocks of several units.
+        ValueError: a run that computes nothing, too many runs or ranks, a longer name, or clocks of several units.
     """
     flag("messages", messages)
+    for name, one in timelines_of(runs).items():
+        if not one.computes:
+            raise ValueError(f"source: {name} computes nothing, and this film shows when each action ends")
     if messages:
         return carried_film(runs)
     shown = {name: from_first_computation(one) for name, one in timelines_of(runs, MOST_CLOCKS, one_clock=True).items()}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import WIDTH, Film, box, outline, word
 from parlab.world import Run, Timeline, Transfer
+from parlab.world.collectives.common import label_of, read_label
 
-LABEL = re.compile(r"(add|take) pieces? (\d+)(?:-(\d+))?")
 MOST_RANKS = 6
-MOST_PANELS = 3  # of a race
 NAMES = 92  # for the names of pieces or of panels, left of a line of ranks
 SIDE = 34  # the middle of the names beside a ring, where no message passes
 BETWEEN = 12  # two ranks of a line
-NAMED, SMALL = (20, 13), (8, 5)  # in a line of ranks: the heights of a bar, and of a message above or below it
+BAR, LANE = 20, 13  # in a line of ranks: the heights of a bar, and of a message above or below it
 APART = 3  # from a bar to a message
 
 
@@ -30,11 +29,10 @@ class Grid(NamedTuple):
     row: float  # from one bar to the next
     height: float  # of a bar
     gap: float  # between two ranks of a column, for their names
-    named: bool  # chips have the number of their rank
     lane: float = 0  # height of a message that passes above or below the bars; 0: it passes over them
 
 
-RING = Grid((70, 454), 40, 116, 30, 24, 46, named=True)
+RING = Grid((70, 454), 40, 116, 30, 24, 46)
 Held = list[list[frozenset[int]]]  # for each rank and piece, the ranks whose numbers are in it
 
 
@@ -50,34 +48,49 @@ class Move(NamedTuple):
 
 
 def moves_of(shown: Timeline) -> list[Move]:
-    """The messages of one collective whose labels name their pieces; none for the timeline of something else."""
-    moves, g = _labelled(shown), _ranks_a_node(shown)
+    """The messages of one collective, with the pieces that their labels name.
+
+    Raises:
+        ValueError: too few or too many ranks, no messages, those of several collectives, or one that names no pieces.
+    """
+    if not 2 <= shown.size <= MOST_RANKS:
+        raise ValueError(f"run: {shown.size} ranks; the pieces of 2 to {MOST_RANKS} can be filmed")
+    names = sorted({t.name for t in shown.transfers})
+    if len(names) != 1:
+        raise ValueError(f"run: messages of {', '.join(names) or 'nothing'}; those of one collective can be filmed")
+    moves = _labelled(shown)
+    g = _ranks_a_node(shown, moves)
     return _of_two_levels(shown, moves, g) if g else moves
 
 
 def _labelled(shown: Timeline) -> list[Move]:
     """The messages with the pieces that their labels say, which are numbered in the group that sends them."""
-    known = 2 <= shown.size <= MOST_RANKS and len({t.name for t in shown.transfers}) == 1
-    moves = [move_of(t, shown.size) for t in shown.transfers] if known else []
-    return [] if None in moves else [move for move in moves if move is not None]
+    moves = []
+    for t in shown.transfers:
+        move = move_of(t, shown.size)
+        if move is None:
+            raise ValueError(
+                f"run: the message from rank {t.src} to {t.dst} has the label {t.label!r}, which names no pieces; the "
+                f"collectives of the library name them, as {label_of('add', 2, 1, 4)!r}"
+            )
+        moves.append(move)
+    return moves
 
 
 def move_of(t: Transfer, size: int) -> Move | None:
     """The message with the pieces that its label names; None, if it names none."""
-    label = LABEL.fullmatch(str(t.label))
-    if label is None:
+    read = read_label(t.label, size)
+    if read is None:
         return None
-    first, last = int(label[2]), int(label[3] or label[2])
-    pieces = sorted((first + number) % size for number in range((last - first) % size + 1))
-    return Move(t.start, t.end, t.src, t.dst, tuple(pieces), label[1] == "add")
+    how, pieces = read
+    return Move(t.start, t.end, t.src, t.dst, tuple(pieces), how == "add")
 
 
-def _ranks_a_node(shown: Timeline) -> int:
+def _ranks_a_node(shown: Timeline, moves: list[Move]) -> int:
     """The ranks of a node, if the messages are those of two levels; else 0.
 
     Then a message that crosses stays at its place in the node, and has one of the k pieces of a message inside.
     """
-    moves = _labelled(shown)
     for g in range(2, shown.size // 2 + 1):
         k = shown.size // g
         crossing = [t.nbytes for t in shown.transfers if t.src // g != t.dst // g and t.src % g == t.dst % g]
@@ -100,21 +113,35 @@ def _of_two_levels(shown: Timeline, moves: list[Move], g: int) -> list[Move]:
     return [move._replace(pieces=pieces(move)) for move in moves]
 
 
-def pieces_film(shown: Timeline) -> Film:
+def pieces_film(run: Run | Timeline) -> Film:
     """The film of one all-reduce, reduce-scatter or all-gather on 2 to 6 ranks whose messages name their pieces.
 
     Each rank has a row for each piece, and in it a place for each rank: adding fills a gap. A row is pale from when its
     numbers are sent away, to be added elsewhere, until the sum comes back. A ring turns with the clock. In the other
     algorithms the ranks stand in a line: a piece that goes right travels above its row, one that goes left below it, so
     that no box is covered; two levels show their nodes.
+
+    Args:
+        run: of one collective of the library, by ring, recursive doubling, halving, circulant or in two levels.
+
+    Raises:
+        ValueError: another number of ranks, messages of several collectives or of none, or one that names no pieces.
+
+    >>> import numpy as np
+    >>> from parlab import run
+    >>> pieces_film(run(lambda comm, x: comm.reduce_scatter(x), 2, np.ones(2**20)))
+    Ring reduce-scatter, 2 ranks: 420 µs
+    0 s: rank 0 sends piece 1 (0) to rank 1, which adds its own: 0+1
     """
-    moves, size, g = moves_of(shown), shown.size, _ranks_a_node(shown)
+    shown = timeline_of(run)
+    moves, size = moves_of(shown), shown.size
+    g = _ranks_a_node(shown, _labelled(shown))
     times = sorted({0, *(move.end for move in moves)})
-    named = f"{_name(shown, moves)}, {size} ranks"
+    named = f"{_name(shown, moves, g)}, {size} ranks"
     headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
     swapped = any(len(move.pieces) == size for move in moves)
     turns = _ring(moves, size) and not swapped
-    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), named=True, ranks_a_node=g)
+    grid = RING if turns else _line_of(size, RING.top + 24 * (g > 0), g)
     film = Film(headline, times, 10 + _height(grid, size))
     places = _places(grid, size)
     for first in range(0, size, g) if g else ():
@@ -130,61 +157,7 @@ def pieces_film(shown: Timeline) -> Film:
     for at, line in _played(film, grid, moves, size):
         if at in times:
             film.tell(at, line)
-    return film
-
-
-def raceable(source: Any) -> bool:
-    """Whether this is {name: run}, and each run is one of which `pieces_film` makes a film."""
-    if not isinstance(source, Mapping) or not source:
-        return False
-    shown = [run.timeline if isinstance(run, Run) else run for run in source.values()]
-    return all(isinstance(one, Timeline) and moves_of(one) for one in shown)
-
-
-def race_film(runs: Mapping[str, Run | Timeline]) -> Film:
-    """The films of up to three all-reduces below each other, on one clock.
-
-    It stops where one of them ends, and after each step of the one with the fewest. Beside each stands how many steps
-    it has made, and at its end its time.
-
-    Args:
-        runs: {name: run}, each as for `pieces_film`, all with the same number of ranks.
-
-    Raises:
-        ValueError: too many runs, or of several numbers of ranks.
-    """
-    shown = {name: run.timeline if isinstance(run, Run) else run for name, run in runs.items()}
-    sizes = {one.size for one in shown.values()}
-    if len(shown) > MOST_PANELS or len(sizes) > 1:
-        raise ValueError(
-            f"source: {len(shown)} runs of {sorted(sizes)} ranks; at most {MOST_PANELS}, of one number of ranks"
-        )
-    (size,) = sizes
-    ends = {name: sorted({move.end for move in moves_of(one)}) for name, one in shown.items()}
-    times = sorted({0, *min(ends.values(), key=len), *(found[-1] for found in ends.values())})
-    says = next(iter(shown.values())).format
-    headline = "; ".join(f"{name} {says(found[-1])}" for name, found in ends.items())
-    panel = round(_row(*SMALL)) * size + 34
-    film = Film(headline, times, panel * len(shown))
-    for number, (name, one) in enumerate(shown.items()):
-        grid, steps = _line_of(size, panel * number + 24, named=False), ends[name]
-        film.draw(word(NAMES / 2, grid.top + 18, name, "strong"))
-        for done, (since, until) in enumerate(pairwise([0, *steps])):
-            count = word(NAMES / 2, grid.top + 40, f"{done} of {len(steps)} steps", "small")
-            film.draw(count, since or None, until - 1)  # while the clock stands at a stop, the next count is seen
-        film.draw(word(NAMES / 2, grid.top + 40, says(steps[-1]), "small"), steps[-1])
-        for _ in _played(film, grid, moves_of(one), size):
-            pass
-    film.tell(0, f"steps: {', '.join(f'{name} {len(found)}' for name, found in ends.items())}")
-    fewest = min(ends, key=lambda name: len(ends[name]))
-    for at in times[1:-1]:
-        done_now = [f"{name} is done" for name, found in ends.items() if found[-1] == at]
-        left = sum(end > at for end in ends[fewest])
-        made = f"{fewest} has {left} more step{'s' * (left != 1)} to go"
-        last = [name for name, found in ends.items() if found[-1] == times[-1]] if at == times[-2] else []
-        until_end = [f"{', '.join(last)} at {says(times[-1])}"] if last else []
-        film.tell(at, "; ".join([", ".join(done_now) or made, *until_end]))
-    return film
+    return film.finished()
 
 
 def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tuple[int, str]]:
@@ -194,7 +167,7 @@ def _played(film: Film, grid: Grid, moves: list[Move], size: int) -> Iterator[tu
     places = _places(grid, size)
     for rank, (x, y) in enumerate(places):
         middle = _beside(grid, x) if grid is RING else x + grid.bar / 2
-        film.draw(word(middle, y - 0.35 * grid.gap - _aside(grid), f"rank {rank}", "strong" if grid.named else "small"))
+        film.draw(word(middle, y - 0.35 * grid.gap - _aside(grid), f"rank {rank}", "strong"))
         own = "".join(_bar(grid, x, y, [piece], "empty") for piece in range(size))
         film.draw(own + "".join(_chips(grid, x, y, size, piece, held[rank][piece]) for piece in range(size)))
     for at in sorted({move.start for move in moves}):
@@ -220,12 +193,12 @@ def _ring(moves: list[Move], size: int) -> bool:
     return all(move.dst == (move.src + 1) % size for move in moves)
 
 
-def _name(shown: Timeline, moves: list[Move]) -> str:
+def _name(shown: Timeline, moves: list[Move], ranks_a_node: int) -> str:
     """The collective, and how its messages go."""
     size, ways = shown.size, {(move.src, move.dst, move.start) for move in moves}
     if all(dst == (src + 1) % size for src, dst, _ in ways):
         algorithm = "Ring"
-    elif _ranks_a_node(shown):
+    elif ranks_a_node:
         algorithm = "Two-level"
     elif any(len(move.pieces) == size for move in moves):
         algorithm = "Recursive doubling"
@@ -235,13 +208,12 @@ def _name(shown: Timeline, moves: list[Move]) -> str:
     return f"{algorithm} {shown.transfers[0].name.replace('_', '-')}"
 
 
-def _line_of(size: int, top: float, *, named: bool, ranks_a_node: int = 0) -> Grid:
+def _line_of(size: int, top: float, ranks_a_node: int) -> Grid:
     """All ranks beside each other, with more room between nodes; messages pass above and below each row."""
-    height, lane = NAMED if named else SMALL
     gaps = [BETWEEN * (1 + bool(ranks_a_node and rank % ranks_a_node == 0 and rank)) for rank in range(size)]
     bar = (WIDTH - NAMES - sum(gaps)) / size
     columns = tuple(NAMES + bar * rank + sum(gaps[1 : rank + 1]) for rank in range(size))
-    grid = Grid(columns, top, bar, _row(height, lane), height, 46, named, lane)
+    grid = Grid(columns, top, bar, _row(BAR, LANE), BAR, 46, LANE)
     return grid._replace(top=top + _aside(grid))
 
 
@@ -291,8 +263,7 @@ def _chips(grid: Grid, x: float, y: float, size: int, piece: int, members: froze
     cell, top = grid.bar / size, y + grid.row * piece
     look = "small" if grid.height < RING.height else ""
     return "".join(
-        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who if grid.named else "", look)
-        for who in sorted(members)
+        box(x + cell * who, top, cell - 2, grid.height, theme.rank_color(who), who, look) for who in sorted(members)
     )
 
 

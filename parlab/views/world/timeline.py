@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from parlab.views.engine import marks, theme
-from parlab.views.engine.lanes import check_end, checked_ranks, lanes, legend, timeline_of
+from parlab.views.engine.lanes import checked_ranks, lanes, legend, timeline_of
 from parlab.views.engine.picture import Picture, note, percents, round_bytes
 from parlab.world import Run, Span, Timeline, Wait
 
@@ -25,9 +25,7 @@ SHORT = {  # in a lane
 GRADIENTS = {"backward for the weights": "dW", "backward for the input": "dx"}  # in a narrow box
 
 
-def timeline(
-    run: Run | Timeline, *, ranks: Any = None, end: float | None = None, headline: str | None = None
-) -> Picture:
+def timeline(run: Run | Timeline, *, ranks: Any = None, headline: str | None = None) -> Picture:
     """Draw what every rank did when: rank 0 on top, time to the right.
 
     In each lane, the bar in the middle is the program: computing, waiting for a rank that has not come, or waiting for
@@ -37,18 +35,15 @@ def timeline(
     Args:
         run: what `run` or `simulate` returned, or a timeline.
         ranks: which ranks to show; None: all.
-        end: where the time axis ends, in the timeline's ticks (picoseconds, for a run); None: at the makespan. With the
-            same end, two pictures can be compared.
         headline: what stands above; None: what the time goes into.
 
     Raises:
-        ValueError: something else than a run, ranks that are not there, or an end that is not positive.
+        ValueError: something else than a run, or ranks that are not there.
     """
     shown = timeline_of(run)
     chosen = checked_ranks(ranks, shown.size)
-    check_end(end)
     whose = f"{shown.size} rank{'s' if shown.size > 1 else ''}{' on ' + shown.cluster if shown.cluster else ''}"
-    figure, axes = lanes(repr(shown), shown, chosen, headline or f"{whose}: {time_spent(shown)}", end=end)
+    figure, axes = lanes(repr(shown), shown, chosen, headline or f"{whose}: {time_spent(shown)}")
     lane_of = {rank: lane for lane, rank in enumerate(chosen)}
     messages = [t for t in shown.transfers if t.end > t.start]
     program = PROGRAM if messages else WHOLE

@@ -9,11 +9,13 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.views.engine import theme
-from parlab.views.engine.player import LETTERS, Film, box, letter, outline, shifted, word
+from parlab.views.engine.lanes import timeline_of
+from parlab.views.engine.player import LETTERS, Film, box, letter, outline, shifted, thinned, word
+from parlab.views.engine.words import do, spans, the_ranks
 from parlab.views.world.timeline import ACTION, awaited, kind_of, time_spent
 from parlab.views.world.waiting import waiting
 from parlab.views.world.waits_film import waits_film
-from parlab.world import Timeline, Transfer
+from parlab.world import Run, Timeline, Transfer
 from parlab.world.units import format_bytes, several
 
 MOST_RANKS, MOST_STOPS, MOST_STANDING = 8, 12, 12
@@ -22,7 +24,7 @@ BAR, MESSAGE = 24, (66, 20)  # heights and widths
 APART = 11  # a message leaves so far below the middle of its lane, and arrives so far above the middle
 
 
-def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False) -> Film:
+def timeline_film(run: Run | Timeline, ranks: int | None = None, waits: bool = False) -> Film:
     """The film of a run of at most 8 ranks. At the right of the hand of the clock is what is posted now.
 
     A dashed message waits on its sender's lane until the receiver has come; a solid one travels. An empty place waits
@@ -31,13 +33,14 @@ def timeline_film(shown: Timeline, ranks: int | None = None, waits: bool = False
     each other share a stop.
 
     Args:
-        shown: the timeline.
+        run: the run, or its timeline.
         ranks: only the lanes of ranks 0 to `ranks` - 1; None: all.
         waits: the ranks as a ring instead, and who waits for whom: see `waits_film`.
 
     Raises:
         ValueError: more than 8 ranks, or a run in which nothing takes time.
     """
+    shown = timeline_of(run)
     if waits:
         return waits_film(shown)
     size = shown.size if ranks is None else min(shown.size, whole("ranks", ranks, 1))
@@ -79,11 +82,7 @@ def _stops(shown: Timeline, messages: list[Transfer], size: int) -> list[Any]:
     times |= {time for t in messages for time in (t.start, t.end)}
     times |= {time for span in shown.computes if span.rank < size for time in (span.start, span.end)}
     times |= {wait.start for wait in shown.waits if wait.rank < size}
-    found = sorted(times)
-    while len(found) > MOST_STOPS:
-        gaps = [later - earlier for earlier, later in pairwise(found[:-1])]
-        del found[gaps.index(min(gaps)) + 1]
-    return found
+    return thinned(times, MOST_STOPS)
 
 
 def program(film: Film, shown: Timeline, rank: int, y: float, bar: float = BAR) -> Iterator[tuple[str, str, Any]]:
@@ -158,10 +157,7 @@ def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end:
     for span in shown.computes:
         if span.rank < size and start <= span.start < end and span.end > span.start:
             works.setdefault(span.name, []).append(span.rank)
-    said = [
-        f"rank{'s' * (len(ranks) > 1)} {_listed(ranks)} compute{'s' * (len(ranks) == 1)} {name}"
-        for name, ranks in works.items()
-    ]
+    said = [f"{the_ranks(ranks, spans(ranks))} {do(len(ranks), 'compute')} {name}" for name, ranks in works.items()]
     ways: dict[int, list[tuple[int, int]]] = {}
     for t in messages:
         if start <= t.start < end:
@@ -181,19 +177,8 @@ def _line(shown: Timeline, messages: list[Transfer], size: int, start: Any, end:
 
 def _travel(size: str, ways: list[tuple[int, int]], ranks: int) -> str:
     if len(ways) > 2 and all(dst == (src + 1) % ranks for src, dst in ways):
-        return f"ranks {_listed(src for src, _ in ways)} send {size} to the right"
+        return f"ranks {spans(src for src, _ in ways)} send {size} to the right"
     return f"{size} travel {', '.join(f'from {src} to {dst}' for src, dst in ways)}"
-
-
-def _listed(ranks: Iterable[int]) -> str:
-    """Ranks in their order; three or more that follow each other by the first and the last."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _joined(said: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from parlab.views.engine import theme
 from parlab.views.engine.player import Film, box, word
+from parlab.views.engine.words import do, the_ranks
 from parlab.views.world.timeline import time_spent
 from parlab.views.world.waiting import pattern_of, waiting
 from parlab.world import Timeline, Wait
@@ -216,7 +217,7 @@ def _never(shown: Timeline, waits: list[Wait]) -> str:
     ranks = sorted(set(range(shown.size)) - {wait.rank for wait in waits})
     if not 0 < len(ranks) <= shown.size / 2:
         return ""
-    return f"; rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))} never did"
+    return f"; {the_ranks(ranks, ' and '.join(map(str, ranks)))} never did"
 
 
 def _who(waits: list[Wait], says: Callable[[Any], str]) -> str:
@@ -231,8 +232,8 @@ def _who(waits: list[Wait], says: Callable[[Any], str]) -> str:
 def _begins(waits: list[Wait]) -> str:
     first = [wait for wait in waits if wait.peer == waits[0].peer]
     others = [wait for wait in waits if wait.peer != waits[0].peer]
-    ranks = f"ranks {_names(first)} wait" if len(first) > 1 else f"rank {_names(first)} waits"
-    return f"{ranks} for rank {waits[0].peer}{', ' * bool(others)}{_pairs(others)}"
+    ranks = the_ranks([wait.rank for wait in first], _names(first))
+    return f"{ranks} {do(len(first), 'wait')} for rank {waits[0].peer}{', ' * bool(others)}{_pairs(others)}"
 
 
 def _pairs(waits: list[Wait]) -> str:

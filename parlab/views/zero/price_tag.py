@@ -17,6 +17,7 @@ from parlab.views.engine.explore import Explorer, choice, steps
 from parlab.views.engine.lanes import legend_of, name_rows
 from parlab.views.engine.marks import Interval
 from parlab.views.engine.picture import BOUND, Picture, panel, scale, sheet, write
+from parlab.views.engine.words import do
 from parlab.views.zero.model_state import (
     COLORS,
     DEVICE,
@@ -185,7 +186,7 @@ def _verdict(prices: Sequence[Price]) -> str:
     if len(best) == len(fitting):
         return "all stages that fit wait equally" if least else "no stage that fits waits"
     said = " and ".join(filter(None, [", ".join(best[:-1]), best[-1]]))
-    return f"of the stages that fit, {said} wait{'s' * (len(best) == 1)} least"
+    return f"of the stages that fit, {said} {do(len(best), 'wait')} least"
 
 
 def _words(axes: Axes, texts: Sequence[str], bold: Sequence[bool] = (False,) * len(STAGES)) -> None:

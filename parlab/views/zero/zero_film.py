@@ -6,9 +6,10 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from parlab.views.engine import theme
+from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import Film, box, chip, outline, word
 from parlab.views.zero.model_state import COLORS
-from parlab.world import Timeline
+from parlab.world import Run, Timeline
 
 MOST_RANKS, MOST_BLOCKS = 4, 6
 LEFT, RIGHT = 70, 630  # of the blocks
@@ -44,18 +45,30 @@ class ZeroStep(NamedTuple):
     reductions: list[Trip]
 
 
-def step_of(shown: Timeline) -> ZeroStep | None:
-    """The step of ZeRO-3 that was run on 2 to 4 ranks, or None: it gathers each block twice and reduces it once."""
+def step_of(shown: Timeline) -> ZeroStep:
+    """The step of ZeRO-3 that was run on 2 to 4 ranks: it gathers each block twice and reduces it once.
+
+    Raises:
+        ValueError: another number of ranks or blocks, other work, or other gathers or reductions.
+    """
     spans = [span for span in shown.computes if span.rank == 0]
     blocks = [span.name.removeprefix(FORWARD) for span in spans if span.name.startswith(FORWARD)]
     there = [f"{FORWARD}{name}" for name in blocks] + [f"{BACKWARD}{name}" for name in reversed(blocks)]
     if not 2 <= shown.size <= MOST_RANKS or not 1 <= len(blocks) <= MOST_BLOCKS:
-        return None
+        raise ValueError(
+            f"run: {shown.size} ranks and {len(blocks)} computations called 'forward ...'; a step of 2 to {MOST_RANKS} "
+            f"ranks and 1 to {MOST_BLOCKS} blocks can be filmed"
+        )
     uses = [span for span in spans if span.name.startswith((FORWARD, BACKWARD))]
+    if [span.name for span in uses] != there:
+        raise ValueError(f"run: after the forwards rank 0 must compute {there[len(blocks) :]}, in this order")
     order = [*range(len(blocks)), *reversed(range(len(blocks)))]
-    gathers, reductions = _trips(shown, "all_gather", len(order)), _trips(shown, "reduce_scatter", len(blocks))
-    if [span.name for span in uses] != there or not gathers or not reductions:
-        return None
+    gathers = _trips(shown, "all_gather", len(order))
+    if not gathers:
+        raise ValueError(f"run: stage 3 has {len(order)} all-gathers, one before each use of a block; this run has not")
+    reductions = _trips(shown, "reduce_scatter", len(blocks))
+    if not reductions:
+        raise ValueError(f"run: stage 3 has {len(blocks)} reduce-scatters, one for each block; this run has not")
     return ZeroStep(
         blocks,
         [
@@ -84,10 +97,17 @@ def _trips(shown: Timeline, name: str, count: int) -> list[tuple[int, int]]:
     ]
 
 
-def zero_film(shown: Timeline) -> Film:
-    """The film of one step of stage 3 (see `step_of`), each block gathered before its forward and its backward."""
+def zero_film(run: Run | Timeline) -> Film:
+    """The film of one step of ZeRO-3, each block gathered before its forward and its backward.
+
+    Args:
+        run: of 2 to 4 ranks, and of 1 to 6 blocks, as `Zero(stage=3)` and `forward_backward` make it.
+
+    Raises:
+        ValueError: a run that is no such step, or a film of more than 60 kB.
+    """
+    shown = timeline_of(run)
     step = step_of(shown)
-    assert step is not None  # `views.film` has asked
     size, last = shown.size, max(trip.end for trip in step.reductions)
     long = [use for use in step.uses if use.end > use.start]
     times = [0, *(use.start for use in long), max(use.end for use in step.uses), last, shown.makespan]
@@ -114,7 +134,7 @@ def zero_film(shown: Timeline) -> Film:
     film.draw("".join(outline(x - 2, y - 2, wide + 4, 2 * high + 8, "frame") for x, y, wide, high in own), last)
     for time, until in pairwise(times):
         film.tell(time, UPDATE if time >= last else _told(step, time, until))
-    return film
+    return film.finished()
 
 
 def _names(step: ZeroStep) -> list[str]:

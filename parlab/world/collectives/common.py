@@ -74,6 +74,20 @@ def label_of(how: str, first: int, count: int, parts: int) -> str:
     return f"{how} piece {first}" if count == 1 else f"{how} pieces {first}-{(first + count - 1) % parts}"
 
 
+def read_label(label: str | None, parts: int) -> tuple[str, list[int]] | None:
+    """The way and the pieces of a message that `label_of` labelled, in ascending order; None for another label.
+
+    >>> read_label("take pieces 3-0", 4)
+    ('take', [0, 3])
+    """
+    ways = [(how, first, count) for how in ("add", "take") for first in range(parts) for count in range(1, parts + 1)]
+    labels = {label_of(how, first, count, parts): (how, first, count) for how, first, count in ways}
+    if label not in labels:
+        return None
+    how, first, count = labels[label]
+    return how, sorted((first + number) % parts for number in range(count))
+
+
 def labels_of(how: str, parts: int, count: int, *, sent: int, received: int) -> dict[str, str]:
     """The labels of the two messages of an exchange, each of `count` pieces: from piece `sent` and `received` on."""
     return {"label": label_of(how, sent, count, parts), "expected": label_of(how, received, count, parts)}

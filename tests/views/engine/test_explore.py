@@ -5,11 +5,12 @@ from base64 import b64decode
 from html import escape
 
 import pytest
+from ipywidgets import Dropdown, SelectionSlider
 from PIL import Image
 
 from parlab import views
 from parlab.views.engine.explore import Explorer, steps
-from parlab.views.engine.picture import png
+from parlab.views.engine.picture import png, sheet, write
 from parlab.world import DGX_H100
 from tests.views.drawn import check_controls
 
@@ -97,3 +98,39 @@ def test_any_figure_function_becomes_an_explorer():
     explorer = Explorer("explore_rings", {"ranks": steps("ranks", [("2", 2), ("4", 4)], 2)}, views.all_reduce_seconds)
     explorer.controls["ranks"].value = 4
     assert repr(explorer) == f"explore_rings: {views.all_reduce_seconds(4)!r}"
+
+
+def hops(ranks: int = 8, way: str = "ring"):
+    """A figure of one's own."""
+    picture = sheet(f"{ranks} ranks by {way}", 1.0)
+    write(picture, 0.15, 0.3, f"{ranks} ranks by {way}")
+    return picture
+
+
+def test_explore_starts_at_the_defaults_and_numbers_are_sliders_and_words_menus():
+    explorer = views.explore(hops, ranks={"two": 2, "eight": 8}, way=["tree", "ring"])
+    assert repr(explorer) == "explore_hops: 8 ranks by ring"
+    assert [type(control) for control in explorer.controls.values()] == [SelectionSlider, Dropdown]
+    explorer.controls["ranks"].value = 2
+    explorer.controls["way"].value = "tree"
+    assert repr(explorer) == "explore_hops: 2 ranks by tree"
+    assert explorer.picture.value == png(hops(2, "tree"))
+
+
+def test_explore_starts_at_the_first_value_where_the_default_is_none_of_them_and_leaves_other_arguments():
+    assert repr(views.explore(hops, ranks=[2, 4])) == "explore_hops: 2 ranks by ring"
+    assert type(views.explore(hops, ranks=[True, False]).controls["ranks"]) is Dropdown
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: views.explore(3, ranks=[1, 2]), "figure=3: must be a function that returns a figure"),
+        (lambda: views.explore(hops), r"choices: give the values of one argument or more, such as ranks=\[2, 4, 8\]"),
+        (lambda: views.explore(hops, size=[1, 2]), "size: hops takes ranks, way"),
+        (lambda: views.explore(hops, ranks=[8]), r"ranks=\[8\]: give two values or more"),
+    ],
+)
+def test_what_cannot_be_explored_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

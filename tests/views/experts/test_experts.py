@@ -9,10 +9,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from parlab import labs, views
-from parlab.experts import dropped_share
-from parlab.nn.routing import capacity_of
+from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
-from parlab.views.experts import seeds
 from parlab.views.experts.balanced_rows import RATES
 from tests.views.drawn import check_text
 from tests.views.filmed import check_film, marks
@@ -129,42 +127,6 @@ def test_each_dot_of_copies_has_its_number_once_and_no_two_touch(given):
     assert sorted(words(figure)) == sorted({f"{copies:.2f}" for copies in dots})
 
 
-def test_dropped_says_the_least_factor_below_one_percent():
-    figure = views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)
-    least = float(re.search(r"from ([\d.]+), closed form", str(figure))[1])
-    assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least)) < 0.01
-    assert dropped_share(64, 2, 8, capacity_of(64, 2, 8, least - 0.05)) > 0.01
-
-
-@pytest.mark.parametrize("lowest", [1.0, 1.0625, 1.04])
-def test_no_step_of_the_share_that_is_dropped_stands_at_the_lowest_factor(lowest):
-    """1.0625 · 16 is 17: the capacity is one more right of it."""
-    figure = views.dropped({lowest: 0.09, 2.0: 0.001}, 64, 2, 8)
-    (line,) = [line for line in figure.axes[0].lines if line.get_gid() == "formula"]
-    assert line.get_xdata()[0] == lowest - 0.03 == figure.axes[0].get_xlim()[0]
-    assert line.get_ydata()[0] == dropped_share(64, 2, 8, capacity_of(64, 2, 8, lowest))
-
-
-@pytest.mark.parametrize("pairs", [(64, 2, 8), (50, 3, 7)])
-def test_the_share_that_is_dropped_falls_where_the_capacity_is_one_more_and_nowhere_else(pairs):
-    figure = views.dropped({1.0: 0.09, 2.0: 0.001}, *pairs)
-    (line,) = [line for line in figure.axes[0].lines if line.get_gid() == "formula"]
-    factors, shares = (np.asarray(of_line, float) for of_line in line.get_data())
-    for factor in np.random.default_rng(0).uniform(1, 2, 200):
-        drawn = shares[np.searchsorted(factors, factor, side="right") - 1]  # the value holds from its factor on
-        assert drawn == dropped_share(*pairs, capacity_of(*pairs, float(factor)))
-
-
-def test_the_least_factor_is_the_first_hundredth_whose_capacity_drops_less_than_the_bound():
-    found = re.search(r"from ([\d.]+), closed form", str(views.dropped({1.0: 0.09, 2.0: 0.001}, 64, 2, 8)))
-    hundredths = (n / 100 for n in range(100, 201))
-    assert float(found[1]) == next(cf for cf in hundredths if dropped_share(64, 2, 8, capacity_of(64, 2, 8, cf)) < 0.01)
-    assert "from 2.00, counted; from 2.00, closed" in str(views.dropped({2.0: 0.0, 2.5: 0.0}, 64, 2, 8))
-    assert "no factor here, counted; from no factor" in str(views.dropped({1.0: 0.09, 1.1: 0.05}, 64, 2, 8))
-    at_the_bound = views.dropped({1.0: 0.09, 1.26: 0.0099, 1.25: 0.01, 1.5: 0.001}, 64, 2, 8)
-    assert "less than 1% is dropped from 1.26, counted; from 1.32, closed form" in str(at_the_bound)
-
-
 def test_gates_stay_at_home_with_a_copy_an_expert_and_travel_where_a_node_adds_up():
     assert "rank 0 adds them, times their gates" in views.token_way(EIGHT, copy="expert").story
     assert "each node adds up its ranks' answers, times their gates" in views.token_way(EIGHT).story
@@ -195,7 +157,6 @@ def test_gates_stay_at_home_with_a_copy_an_expert_and_travel_where_a_node_adds_u
         (lambda: views.copies(nodes=3), "nodes=3: must divide the 256 experts"),
         (lambda: views.copies(k=300), "k=300: there are 256 experts"),
         (lambda: views.copies(limit=9), "limit=9: there are 8 nodes"),
-        (lambda: views.dropped({}, 4, 1, 2), "counted={}: must have one value or more"),
     ],
 )
 def test_bad_input_is_refused_by_name(draw, said):
@@ -430,16 +391,10 @@ def test_the_slider_runs_the_function_that_it_was_given():
     assert "γ = 1: in the last 20" in repr(explorer)
 
 
-def test_a_stored_seed_is_that_of_a_training_that_runs_now():
-    plain, biased = seeds.stored()[41]
-    for load, rate in ((plain, 0.0), (biased, seeds.RATE)):
-        assert seeds.trained(41, rate) == pytest.approx(load, abs=2e-4)
-
-
 def test_of_120_seeds_training_leaves_the_fullest_rank_at_146_after_149_before_and_the_bias_holds_all_at_129():
-    figure = views.load_of_seeds()
+    figure = views.load_of_seeds(loads_of_seeds())
     check_text(figure)
-    assert list(seeds.stored()) == list(range(41, 161))
+    assert list(loads_of_seeds()) == list(range(41, 161))
     assert str(figure).startswith("Training leaves the fullest rank at 1.46 × the mean, and a bias holds it at 1.20")
     assert "before: 1.14 to 2.08, 1.49 on average\nafter 60 steps: 1.13 to 2.02, 1.46 on average" in str(figure)
     assert "with a bias: 1.13 to 1.29, 1.20 on average" in str(figure)
@@ -447,9 +402,9 @@ def test_of_120_seeds_training_leaves_the_fullest_rank_at_146_after_149_before_a
 
 
 def test_a_dot_is_the_load_of_a_seed_and_a_line_the_mean_of_its_column():
-    axes = views.load_of_seeds().axes[0]
+    axes = views.load_of_seeds(loads_of_seeds()).axes[0]
     drawn = {line.get_gid(): line.get_ydata() for line in axes.lines}
-    plain, biased = zip(*seeds.stored().values(), strict=True)
+    plain, biased = zip(*loads_of_seeds().values(), strict=True)
     assert list(drawn["before"]) == [load.before for load in plain]
     assert list(drawn["after 60 steps"]) == [load.after for load in plain]
     assert list(drawn["after 60 steps with a bias"]) == [load.after for load in biased]

@@ -12,9 +12,10 @@ from parlab.nn.attention import merge
 from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention, shard
 from parlab.views.sequence import attention_film as attention
-from parlab.views.sequence.attention_film import KV, OUT, QKV, Q, plan_of
+from parlab.views.sequence.attention_film import KV, OUT, QKV, plan_of
 from parlab.world import CLASSROOM, Link
 from tests.labs.answers import usp
+from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
 NODES = replace(CLASSROOM, ranks_per_node=2, inter=Link(latency=5e-6, bandwidth=2.5e9))
@@ -36,41 +37,46 @@ def crossing_first(comm, q, k, v):
 
 
 COMPOSED = {"composed": composed, "crossing first": crossing_first}
-METHODS = {
-    "composed": {},
-    "crossing first": {},
-    "usp, causal": {"ulysses": 2, "causal": True},
-    "ring": {},
-    "double_ring": {"ranks_per_node": 2},
-    "ulysses": {},
-    "ulysses, two levels": {"ranks_per_node": 2},
-    "usp": {"ulysses": 2},
-    "allgather": {"kv_heads": 4},
-    "allgather, two levels": {"kv_heads": 4, "ranks_per_node": 2},
-    "tree": {},
+METHODS = {  # what the run is told, and what the film
+    "composed": ({}, {"method": "USP", "causal": True, "ulysses": 2}),
+    "crossing first": ({}, {"method": "double ring"}),
+    "usp, causal": ({"ulysses": 2, "causal": True}, {"method": "USP", "ulysses": 2, "causal": True}),
+    "ring": ({}, {"method": "ring"}),
+    "double_ring": ({"ranks_per_node": 2}, {"method": "double ring"}),
+    "ulysses": ({}, {"method": "Ulysses"}),
+    "usp": ({"ulysses": 2}, {"method": "USP", "ulysses": 2}),
 }
 
 
 def ran(name, size=4, cluster=NODES, **more):
     method = COMPOSED.get(name) or getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
     x = [np.zeros((1, 4, 1024, 16), np.float32)] * 3
-    return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=cluster, **METHODS[name] | more)
+    return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=cluster, **METHODS[name][0] | more)
+
+
+def filmed(name, done=None):
+    return views.attention_film(done or ran(name), **METHODS[name][1], ranks_per_node=2)
+
+
+def planned(name, shown):
+    return plan_of(shown, **METHODS[name][1], ranks_per_node=2)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_message_has_the_bytes_of_the_cells_that_it_carries(name):
     shown = ran(name).timeline
     cell = 256 * 16 * 4  # bytes of one of q, k, v, out for a shard of the tokens and a head
-    unit = {KV: 2 * cell, QKV: 3 * cell, Q: cell, OUT: cell + (256 * 4 if name != "composed" else 0)}
+    unit = {KV: 2 * cell, QKV: 3 * cell, OUT: cell + (256 * 4 if name != "composed" else 0)}
     unit |= dict.fromkeys(attention.APART, cell)
-    for t, part in attention._carried(shown):
+    for t, part in attention._carried(shown, planned(name, shown)):
         assert t.nbytes == len(part.cells) * unit[part.kind], (t, part)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name):
     shown = ran(name).timeline
-    plan, messages = plan_of(shown), attention._carried(shown)
+    plan = planned(name, shown)
+    messages = attention._carried(shown, plan)
     for rank in range(4):
         came = {(rank, head): 0 for head in range(4)}
         for t, part in messages:
@@ -78,7 +84,7 @@ def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name
                 came |= dict.fromkeys(part.cells, t.end)
         attended = [cell for cells in plan.attends[rank] for cell in cells]
         heads = {head for _, head in plan.queries[rank]}
-        tokens = {rank} if name == "tree" else set(range(4))
+        tokens = set(range(4))
         if name in ("composed", "usp, causal") and rank < 2:
             tokens = {0, 1}  # a causal mask hides the other group's
         assert sorted(attended) == sorted((token, head) for token in tokens for head in heads)
@@ -89,9 +95,10 @@ def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name
 @pytest.mark.parametrize("name", METHODS)
 def test_a_rank_sends_only_what_it_has_and_all_output_of_its_tokens_comes_home(name):
     shown = ran(name).timeline
-    plan, messages = plan_of(shown), attention._carried(shown)
+    plan = planned(name, shown)
+    messages = attention._carried(shown, plan)
     own = [{(rank, head) for head in range(4)} for rank in range(4)]
-    has = {KV: [set(cells) for cells in own], Q: [set(cells) for cells in own], OUT: list(map(set, plan.queries))}
+    has = {KV: [set(cells) for cells in own], OUT: list(map(set, plan.queries))}
     for t, part in sorted(messages, key=lambda message: message[0].start):
         kind = KV if part.kind in (QKV, *attention.APART) else part.kind
         came = {
@@ -108,7 +115,7 @@ def test_a_rank_sends_only_what_it_has_and_all_output_of_its_tokens_comes_home(n
 
 def test_k_and_v_that_a_rank_still_has_to_send_are_seen_until_then():
     done = ran("double_ring", cluster=replace(NODES, intra=Link(latency=1e-6, bandwidth=5e9)))
-    film = views.film(done, ranks_per_node=2)
+    film = filmed("double_ring", done)
     (sent,) = [t.start for t in done.timeline.transfers if (t.src, t.dst) == (0, 2)]
     ends = [numbers["b"] for numbers, words in marks(film, "see") if words == ["0"] and "a" not in numbers]
     assert ends == [film.second(sent, leaves=True)]
@@ -126,14 +133,14 @@ def test_a_cell_of_output_is_8_lower_than_one_of_kv_at_the_same_middle():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_all_output_is_at_home_in_the_end(name):
-    film = views.film(ran(name), ranks_per_node=2)
+    film = filmed(name)
     check_film(film)
     kept = [words for numbers, words in marks(film, "see") if "b" not in numbers and words and words[0].startswith("o")]
     assert {word for words in kept for word in words} == {"o0", "o1", "o2", "o3"}
 
 
 def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
-    assert repr(views.film(ran("double_ring"), ranks_per_node=2)).splitlines() == [
+    assert repr(filmed("double_ring")).splitlines() == [
         "Double ring, 4 ranks: 105 µs",
         "0 s: rank 0 (all alike) sends K/V 0 to rank 1, attends them",
         "14.1 µs: rank 0 sends K/V 0 to rank 2, attends K/V 1",
@@ -143,8 +150,8 @@ def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
 
 def test_a_double_ring_composed_of_two_rings_and_a_crossing_is_filmed_as_one():
     """The crossing leaves first, so the hop inside waits at the port: 57.4 + 14.1 µs."""
-    assert repr(views.film(ran("crossing first"), ranks_per_node=2)).splitlines() == [
-        "Double ring, composed, 4 ranks: 122 µs",
+    assert repr(filmed("crossing first")).splitlines() == [
+        "Double ring, 4 ranks: 122 µs",
         "0 s: rank 0 (all alike) sends K/V 0 to rank 2, attends them",
         "57.4 µs: rank 0 sends K/V 0 to rank 1",
         "71.5 µs: rank 0 attends K/V 1",
@@ -160,44 +167,65 @@ def test_the_composed_double_ring_equals_attention_on_one_rank():
     assert np.max(np.abs(np.concatenate([part for _, part in mine], axis=2) - lse)) <= 1e-12 * np.max(np.abs(lse))
 
 
-def test_a_ring_beside_other_messages_is_not_filmed_as_a_double_ring():
+def test_a_ring_beside_other_messages_is_refused_with_the_messages_that_are_too_many():
     def greets(comm, q, k, v):
         comm.sendrecv(q, comm.right, comm.left)
         return ring_attention(comm, q, k, v)
 
     x = [per_rank(shard(np.zeros((1, 4, 64, 16), np.float32), 4))] * 3
-    assert plan_of(run(greets, 4, *x, cluster=NODES).timeline) is None
+    done = run(greets, 4, *x, cluster=NODES)
+    said = "run: rank 0 sends 4 messages to rank 1; in ring it sends 3"
+    check_refused(lambda: views.attention_film(done, "ring"), said, "")
+    said = "run: rank 0 sends 4 messages to rank 1; in double ring it sends 2"
+    check_refused(lambda: views.attention_film(done, "double ring", ranks_per_node=2), said, "")
 
 
 def test_below_a_ranks_work_a_line_shows_each_message_that_arrives():
     """The hop inside, the crossing, the hop of the second turn: three a rank, beside four tiles."""
-    drawn = views.film(ran("double_ring"), ranks_per_node=2)._repr_html_()
+    drawn = filmed("double_ring")._repr_html_()
     assert drawn.count(f'height="4" fill="{attention.ARRIVES}"') == 4 * 3
     assert drawn.count(f'fill="{attention.WORK}"') == 4 * 4
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_caption_has_at_most_60_letters(name):
-    lines = repr(views.film(ran(name), ranks_per_node=2)).splitlines()[1:]
+    lines = repr(filmed(name)).splitlines()[1:]
     assert all(len(line.partition(": ")[2]) <= 60 for line in lines)
 
 
 def test_usp_turns_in_the_node_and_rings_between_nodes():
-    story = repr(views.film(ran("usp"), ranks_per_node=2))
+    story = repr(filmed("usp"))
     assert "10.8 µs: rank 0 sends K/V 0, 1 (heads 0, 1) to rank 2, attends them" in story
     assert "rank 0 (all alike) sends q, k, v 0 (heads 2, 3) to rank 1" in story
 
 
-def test_two_ranks_and_other_runs():
-    check_film(views.film(ran("ring", 2)))
-    check_film(views.film(ran("ulysses", 2)))
-    assert plan_of(ran("ring", causal=True).timeline) is None
-    assert repr(views.film(ran("composed"), ranks_per_node=2)).splitlines()[:3] == [
-        "USP, composed, 4 ranks: 108 µs",
+def test_two_ranks_and_a_students_usp_that_turns_q_k_and_v_one_by_one():
+    check_film(views.attention_film(ran("ring", 2), "ring"))
+    check_film(views.attention_film(ran("ulysses", 2), "Ulysses"))
+    assert repr(filmed("composed")).splitlines()[:3] == [
+        "USP, 4 ranks: 108 µs",
         "0 s: rank 0 sends q 0 (heads 2, 3) to rank 1",
         "4.28 µs: rank 0 sends k 0 (heads 2, 3) to rank 1",
     ]
-    assert plan_of(ran("ring", 8).timeline) is None
-    assert plan_of(ran("allgather", kv_heads=2).timeline) is None  # two turns
-    with pytest.raises(ValueError, match="ranks_per_node=3: must divide the 4 ranks"):
-        views.film(ran("ring"), ranks_per_node=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "film", "said"),
+    [
+        ("ring", {"causal": True}, {"method": "ring"}, "run: rank 0 computes 1 time; in ring it attends 4 times"),
+        (
+            "ring",
+            {},
+            {"method": "ring", "causal": True},
+            "causal=True: only USP is filmed with a mask",
+        ),
+        ("ring", {}, {"method": "ring", "ulysses": 2}, "ulysses=2: the groups of USP; a ring has none"),
+        ("ring", {}, {"method": "ring", "ranks_per_node": 3}, "ranks_per_node=3: must divide the 4 ranks"),
+        ("ring", {}, {"method": "tree"}, "method='tree': use one of ring, double ring, Ulysses, USP"),
+        ("ring", {}, {"method": "Ulysses"}, "run: rank 0 sends 3 messages to rank 1; in Ulysses it sends 2"),
+        ("ring", {"size": 8}, {"method": "ring"}, "run: 8 ranks; attention on 2 or 4 can be filmed"),
+    ],
+)
+def test_what_a_run_lacks_is_said(name, more, film, said):
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        views.attention_film(ran(name, **more), **film)

@@ -30,5 +30,7 @@ def test_the_picture_is_that_of_the_timelines():
 
 
 def test_a_run_that_is_no_ring_is_refused_by_its_name():
-    with pytest.raises(ValueError, match=r"runs\['sums'\]: must be ring attention on 2 to 16 ranks"):
-        views.compare_rings({"sums": run(lambda comm, x: comm.all_reduce(x), 4, np.zeros(4))})
+    with pytest.raises(ValueError, match=r"runs\['zigzag'\]: run: rank 0 sends to 1, 1, 1, 1, 1, 1; in a ring"):
+        views.compare_rings({"zigzag": run(lambda comm, x: comm.all_reduce(x), 4, np.zeros(4))})
+    with pytest.raises(ValueError, match=r"runs\['mine'\]: layout='mine': use one of contiguous"):
+        views.compare_rings({"mine": ran(4, "zigzag", c=8)})

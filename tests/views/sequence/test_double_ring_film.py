@@ -18,11 +18,15 @@ def ran(layout="zigzag", causal=True, size=4, ranks_per_node=2, **given):
     return run(double_ring_attention, size, text, text, text, cluster=labs.h100s(ranks_per_node=2), **how).timeline
 
 
+def filmed():
+    return views.double_ring_film(ran(), causal=True, layout="zigzag")
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("crossing", ["early", "late"])
 def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_came(layout, crossing):
     shown = ran(layout, crossing=crossing)
-    ring = double_ring_of(shown)
+    ring = double_ring_of(shown, True, layout)
     came = {(message.t.dst, message.source): message.t.end for message in ring.messages}
     assert len(came) == 4 * 3
     for rank, tiles in enumerate(ring.tiles):
@@ -30,7 +34,7 @@ def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_ca
         assert {source: tile for _, source, tile in tiles} == {s: tile for s, tile in wanted.items() if tile}
         for span, source, _ in tiles:
             assert source == rank or came[rank, source] <= span.start
-    check_film(views.film(shown))
+    check_film(views.double_ring_film(shown, True, layout))
 
 
 def test_with_14_336_tokens_a_rank_a_double_ring_waits_for_nothing_and_one_ring_for_6_2_of_16_7_ms():
@@ -43,7 +47,7 @@ def test_with_14_336_tokens_a_rank_a_double_ring_waits_for_nothing_and_one_ring_
 
 
 def test_the_story_says_what_goes_inside_the_node_and_what_to_the_other():
-    assert repr(views.film(ran())).splitlines() == [
+    assert repr(filmed()).splitlines() == [
         "Double ring forward, 2 nodes of 2 ranks: 10.5 ms",
         "0 s: each rank attends its own K/V; K/V go inside the node and to the other node",
         "2.63 ms: rank 0 attends K/V 1, rank 1 K/V 0, rank 2 K/V 3, rank 3 K/V 2; "
@@ -55,28 +59,37 @@ def test_the_story_says_what_goes_inside_the_node_and_what_to_the_other():
 
 
 def test_every_message_travels_to_the_place_of_its_way():
-    film = views.film(ran())
+    film = filmed()
     ways = [numbers for kind in ("go", "go flow") for numbers, _ in marks(film, kind)]
     assert sorted((way["x"], abs(way["y"]) / 72) for way in ways) == [(NODE - NOW, 1)] * 8 + [(OTHER - NOW, 2)] * 4
 
 
 def test_the_k_and_v_of_the_other_node_wait_at_a_place_of_their_own():
-    boxes = [part for part in tree_of(views.film(ran())).iter("rect") if part.get("x") == f"{OTHER}"]
+    boxes = [part for part in tree_of(filmed()).iter("rect") if part.get("x") == f"{OTHER}"]
     assert len(boxes) == 4
 
 
-def test_without_a_mask_contiguous_shards_keep_the_film_of_lesson_03_and_other_layouts_have_this_one():
-    assert repr(views.film(ran("contiguous", causal=False))).startswith("Double ring, 4 ranks")
-    assert repr(views.film(ran("zigzag", causal=False))).startswith("Double ring forward, 2 nodes of 2 ranks")
+def test_without_a_mask_every_layout_fills_all_16_tiles():
+    for layout in LAYOUTS:
+        film = views.double_ring_film(ran(layout, causal=False), layout=layout)
+        assert len(double_ring_of(ran(layout, causal=False), False, layout).tiles[0]) == 4
+        assert film.headline.startswith("Double ring forward, 2 nodes of 2 ranks")
 
 
-def test_another_number_of_ranks_or_of_works_is_no_double_ring_of_this_film():
-    assert double_ring_of(ran(size=6, ranks_per_node=2)) is None
-    assert double_ring_of(ran(ranks_per_node=4)) is None
+def test_what_a_run_lacks_is_said():
     shown = ran()
     shown.computes = shown.computes[1:]
-    assert double_ring_of(shown) is None
     one = per_rank(shard(np.zeros((1, 1, 8, 2)), 4, "zigzag"))
     link = replace(Cluster.uniform(0, 1e9), ranks_per_node=2)
-    done = run(ring_attention, 4, one, one, one, causal=True, layout="zigzag", cluster=link)
-    assert double_ring_of(done.timeline) is None
+    ring = run(ring_attention, 4, one, one, one, causal=True, layout="zigzag", cluster=link)
+    for source, said in (
+        (ran(size=6, ranks_per_node=2), "run: 6 ranks; this film has two nodes of two"),
+        (
+            ran(ranks_per_node=4),
+            "run: rank 0 sends 3 messages inside its node and 0 to the other",
+        ),
+        (ring, "run: rank 0 sends 3 messages inside its node and 0 to the other"),
+        (shown, "run: rank 0 computes 3 times; with causal=True and layout='zigzag' it attends 4 tiles"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            views.double_ring_film(source, True, "zigzag")

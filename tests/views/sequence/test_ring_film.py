@@ -23,6 +23,10 @@ def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK
     return run(ring_attention, size, x, x, x, **how)
 
 
+def filmed(size=4, layout="zigzag", causal=True, backward=False):
+    return views.ring_film(ran(size, layout, causal, backward), causal, layout, backward=backward)
+
+
 CASES = [(size, layout, True, backward) for size in (2, 3, 4) for layout in LAYOUTS for backward in (False, True)]
 CASES += [(3, "contiguous", False, False), (4, "contiguous", False, True)]
 
@@ -30,7 +34,7 @@ CASES += [(3, "contiguous", False, False), (4, "contiguous", False, True)]
 @pytest.mark.parametrize(("size", "layout", "causal", "backward"), CASES)
 def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_came(size, layout, causal, backward):
     shown = ran(size, layout, causal, backward).timeline
-    ring = ring_of(shown)
+    ring = ring_of(shown, causal, layout, backward=backward)
     came = {(hop.t.dst, hop.source): hop.t.end for hop in ring.hops if not hop.gradients}
     for rank, tiles in enumerate(ring.tiles):
         rule = RingSchedule(rank, size)
@@ -38,19 +42,22 @@ def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_ca
         assert {source: tile for _, source, tile in tiles} == {s: tile for s, tile in wanted.items() if tile}
         for span, source, _ in tiles:
             assert source == rank or came[rank, source] <= span.start
-    check_film(views.film(shown))
+    check_film(views.ring_film(shown, causal, layout, backward=backward))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_gradient_leaves_a_rank_after_its_share_was_made_there_and_ends_at_home(layout):
-    ring = ring_of(ran(4, layout, backward=True).timeline)
+    ring = ring_of(ran(4, layout, backward=True).timeline, True, layout, backward=True)
     worked = {(rank, source): span.end for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles}
     gradients = [hop for hop in ring.hops if hop.gradients]
     assert len(gradients) == 4 * 4
     assert sum(hop.t.dst == hop.source for hop in gradients) == 4
     for hop in gradients:
         assert worked.get((hop.t.src, hop.source), 0) <= hop.t.start
-    byte = {(hop.gradients, hop.t.nbytes) for hop in ring_of(ran(4, layout, backward=True).timeline).hops}
+    byte = {
+        (hop.gradients, hop.t.nbytes)
+        for hop in ring_of(ran(4, layout, backward=True).timeline, True, layout, backward=True).hops
+    }
     assert {nbytes for _, nbytes in byte} == {64 * 2 * 4 * 8 * 4}  # both in float32
 
 
@@ -63,14 +70,13 @@ def test_a_k_and_v_and_its_gradient_are_told_apart_by_their_bytes():
         shown = run(
             ring_attention_backward, 4, x, x, x, x, x, lse, causal=True, layout="zigzag", cluster=cluster
         ).timeline
-        sizes = {(hop.gradients, hop.t.nbytes) for hop in ring_of(shown).hops}
+        sizes = {(hop.gradients, hop.t.nbytes) for hop in ring_of(shown, True, "zigzag", backward=True).hops}
         assert sizes == {(False, 64 * 2 * 4 * 8 * 2), (True, 64 * 2 * 4 * 8 * 4)}
 
 
 def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
-    shown = ran(4, "contiguous").timeline
     bars = {8: 0, 20: 0}  # by their height: a port's, and of the work
-    (lanes,) = tree_of(views.film(shown)).iter("svg")
+    (lanes,) = tree_of(filmed(4, "contiguous")).iter("svg")
     for group in lanes.iter("g"):
         if group.get("class") == "bare":
             for rect in group.findall("rect"):
@@ -81,7 +87,7 @@ def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
 
 @pytest.mark.parametrize(("layout", "triangles"), [("contiguous", 4), ("zigzag", 4), ("striped", 16)])
 def test_grey_is_masked_in_a_tile_that_is_attended_and_nothing_else(layout, triangles):
-    tree = tree_of(views.film(ran(4, layout)))
+    tree = tree_of(filmed(4, layout))
     grey = [group for group in tree.iter("g") if any(part.get("class") == "empty" for part in group.findall("rect"))]
     hidden = [group for group in grey if group.get("class") == "see"]
     assert len(hidden) == triangles
@@ -92,7 +98,7 @@ def test_grey_is_masked_in_a_tile_that_is_attended_and_nothing_else(layout, tria
 
 
 def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
-    assert repr(views.film(ran(4, "contiguous"))).splitlines() == [
+    assert repr(filmed(4, "contiguous")).splitlines() == [
         "Ring attention forward, 4 ranks: 1.90 µs",
         "0 s: each rank attends its own K/V; all K/V go to the next rank",
         "328 ns: rank 1 attends K/V 0, rank 2 K/V 1, rank 3 K/V 2; all K/V go to the next rank; "
@@ -105,7 +111,7 @@ def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
 
 
 def test_a_caption_names_the_k_and_v_of_each_rank_and_no_rank_attends_those_of_all():
-    assert repr(views.film(ran(3, "contiguous", causal=False))).splitlines()[1:] == [
+    assert repr(filmed(3, "contiguous", causal=False)).splitlines()[1:] == [
         "0 s: each rank attends its own K/V; all K/V go to the next rank",
         "524 ns: rank 0 attends K/V 2, rank 1 K/V 0, rank 2 K/V 1; all K/V go to the next rank",
         "1.05 µs: rank 0 attends K/V 1, rank 1 K/V 2, rank 2 K/V 0",
@@ -117,64 +123,82 @@ def test_a_caption_names_the_k_and_v_of_each_rank_and_no_rank_attends_those_of_a
 def test_the_captions_name_each_work_of_the_run_once(size, layout, causal, backward):
     shown = ran(size, layout, causal, backward).timeline
     named = set()
-    for line in repr(views.film(shown)).splitlines()[1:]:
+    for line in repr(views.ring_film(shown, causal, layout, backward=backward)).splitlines()[1:]:
         if "each rank attends its own K/V" in line:
             named |= {(rank, rank) for rank in range(size)}
         said = re.findall(r"rank (\d)(?: attends)? K/V (\d)", line)
         assert named.isdisjoint((int(rank), int(source)) for rank, source in said)
         named |= {(int(rank), int(source)) for rank, source in said}
-    assert named == {(rank, source) for rank, tiles in enumerate(ring_of(shown).tiles) for _, source, _ in tiles}
+    assert named == {
+        (rank, source)
+        for rank, tiles in enumerate(ring_of(shown, causal, layout, backward=backward).tiles)
+        for _, source, _ in tiles
+    }
 
 
 def test_k_and_v_travel_to_the_next_rank_while_the_run_says_so():
     shown = ran(3, "contiguous", causal=False).timeline
-    film = views.film(shown)
+    film = views.ring_film(shown)
     letters = marks(film, "go")
     assert len(letters) == len(shown.transfers) == 6
     assert {words[0] for _, words in letters} == {"0", "1", "2"}
 
 
-def test_a_program_of_a_learner_is_a_ring_by_its_label():
-    def mine(comm, x):
-        for hop in range(comm.size):
-            comm.compute("attend", seconds=1e-6)
-            if hop < comm.size - 1:
-                x = comm.sendrecv(x, comm.right, comm.left, label="ring")
-
-    assert "Ring attention forward, 4 ranks" in repr(views.film(run(mine, 4, np.zeros(4))))
-
-
-@pytest.mark.parametrize(("name", "drawn"), [("ring", True), ("ring, causal=True, layout=zigzag", True), ("x", False)])
-def test_where_no_message_has_a_label_the_name_of_the_work_is_it(name, drawn):
-    def mine(comm, x, label):
-        for hop in range(comm.size):
-            with comm.compute(name, flops=1000):
-                pass
-            if hop < comm.size - 1:
-                x = comm.sendrecv(x, comm.right, comm.left, label=label)
-
-    assert (ring_of(run(mine, 4, np.zeros(4), None, cluster=LINK).timeline) is not None) == drawn
-    assert ring_of(run(mine, 4, np.zeros(4), "another", cluster=LINK).timeline) is None
-    assert ring_of(run(lambda comm: None, 4).timeline) is None
+def mine(comm, x, works=4, name="my ring", to_the_left=False):
+    """A ring as a learner writes it, whatever its work is called."""
+    there, back = (comm.left, comm.right) if to_the_left else (comm.right, comm.left)
+    for hop in range(comm.size):
+        if hop < works:
+            comm.compute(name, seconds=1e-6)
+        if hop < comm.size - 1:
+            x = comm.sendrecv(x, there, back)
 
 
-@pytest.mark.parametrize("label", ["a ring", "ring, causal=True, layout=zigzag, documents=(0, 8, 16)"])
-def test_a_run_with_another_label_or_another_number_of_works_is_no_ring(label):
-    def other(comm, x, label, works):
-        for hop in range(comm.size):
-            if hop < works:
-                comm.compute("attend", seconds=1e-6)
-            if hop < comm.size - 1:
-                x = comm.sendrecv(x, comm.right, comm.left, label=label)
+@pytest.mark.parametrize("name", ["my ring", "ring", "ring, causal=True, layout=zigzag"])
+def test_a_learners_program_is_filmed_whatever_its_work_is_called(name):
+    assert "Ring attention forward, 4 ranks" in repr(views.ring_film(run(mine, 4, np.zeros(4), name=name)))
 
-    assert ring_of(run(other, 4, np.zeros(4), label, 4).timeline) is None
-    assert ring_of(run(other, 4, np.zeros(4), "ring", 3).timeline) is None
-    assert ring_of(run(other, 5, np.zeros(4), "ring", 5).timeline) is None
+
+@pytest.mark.parametrize(
+    ("size", "given", "film", "said"),
+    [
+        (
+            4,
+            {"works": 3},
+            {},
+            "rank 0 computes 3 times; with causal=False and layout='contiguous' it attends 4 tiles",
+        ),
+        (
+            4,
+            {},
+            {"causal": True},
+            "rank 0 computes 4 times; with causal=True and layout='contiguous' it attends 1 tile",
+        ),
+        (
+            4,
+            {"to_the_left": True},
+            {},
+            "rank 0 sends to 3, 3, 3; in a ring it sends 3 messages to rank 1, forward",
+        ),
+        (4, {}, {"backward": True}, "run: rank 0 sends to 1, 1, 1; in a ring it sends 7 messages to rank 1, backward"),
+        (5, {"works": 5}, {}, "run: 5 ranks; a ring of 2 to 4 can be drawn"),
+        (4, {}, {"layout": "mine"}, "layout='mine': use one of contiguous, zigzag, striped"),
+        (4, {}, {"causal": 1}, "causal=1: must be True or False"),
+    ],
+)
+def test_what_a_run_lacks_for_the_film_of_a_ring_is_said(size, given, film, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        views.ring_film(run(mine, size, np.zeros(4), **given), **film)
+
+
+def test_a_run_without_messages_is_no_ring():
+    with pytest.raises(ValueError, match="run: rank 0 sends to nobody; in a ring it sends 3 messages to rank 1"):
+        views.ring_film(run(lambda comm: None, 4))
 
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down_or_kv_attended_now(size):
-    tree, ways = tree_of(views.film(ran(size, backward=True))), {}
+    tree, ways = tree_of(filmed(size, backward=True)), {}
     for part in tree.iter("g"):
         if part.get("class") == "go":
             numbers = dict(re.findall(r"--(\w+):([-\d.e]+)", part.get("style")))
@@ -201,7 +225,7 @@ def place(way, part):
 
 
 def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
-    seen = [part for part in tree_of(views.film(ran(3, backward=True))).iter("g") if part.get("class") == "see"]
+    seen = [part for part in tree_of(filmed(3, backward=True)).iter("g") if part.get("class") == "see"]
     rests = [part for part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
     home = [part for part in rests if len(part.findall("rect")) == 2]
     assert len(rests) == 3 * 4  # where it is made, and after each of 3 hops
@@ -215,7 +239,7 @@ def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
 
 
 def test_the_story_of_a_backward_ends_when_all_gradients_come_home():
-    assert repr(views.film(ran(4, backward=True))).splitlines()[-4:-1] == [
+    assert repr(filmed(4, backward=True)).splitlines()[-4:-1] == [
         "1.65 µs: all K/V go to the next rank while all ranks still work",
         "1.98 µs: rank 0 attends K/V 1, rank 1 K/V 2, rank 2 K/V 3, rank 3 K/V 0; all dK/dV go to the next rank",
         "2.63 µs: all dK/dV come home",

@@ -8,7 +8,7 @@ import pytest
 from parlab import Cluster, per_rank, run, views
 from parlab.labs import mlp_run, mlp_step
 from parlab.views.engine import theme
-from parlab.views.tensor.mlp_film import GREY, HIGH, STEPS, WIDE, cut_mlp
+from parlab.views.tensor.mlp_film import GREY, HIGH, STEPS, WIDE
 from tests.views.filmed import check_film, marks, tree_of
 
 
@@ -50,7 +50,7 @@ def ran(size, **options):
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_4_t_times_t_minus_1_pieces_travel_in_two_all_reduces(size):
-    film = views.film(ran(size))
+    film = views.mlp_film(ran(size))
     check_film(film)
     assert len(marks(film, "go")) == 4 * size * (size - 1)
     assert film.headline.startswith(f"An MLP on {size} ranks, forward and backward: ")
@@ -67,7 +67,7 @@ def overlap(one, two):
 
 @pytest.mark.parametrize("made", [ran, ran_by_tokens])
 def test_a_message_between_2_ranks_covers_no_array_but_its_own_two_and_no_other_message(made):
-    tree = tree_of(views.film(made(2)))
+    tree = tree_of(views.mlp_film(made(2)))
     arrays = [rectangle(part) for part in tree.iter("rect") if part.get("width") == str(WIDE)]
     ways = {}
     for part in tree.iter("g"):
@@ -103,7 +103,7 @@ def kinds(film):
 
 
 def test_a_partial_sum_is_striped_and_as_large_as_the_whole_which_is_grey_and_a_shard_is_neither():
-    drawn = kinds(views.film(ran(2)))
+    drawn = kinds(views.mlp_film(ran(2)))
     assert drawn.count((WIDE, HIGH, "stripes")) == 2 * 2  # on each rank: of y and of dx
     assert drawn.count((WIDE, HIGH, GREY)) == 2 * 4  # on each rank: x, dy, and when all are added y and dx
     assert not [
@@ -112,7 +112,7 @@ def test_a_partial_sum_is_striped_and_as_large_as_the_whole_which_is_grey_and_a_
 
 
 def test_the_key_shows_the_three_states_that_an_array_can_have():
-    film = views.film(ran(2))
+    film = views.mlp_film(ran(2))
     words = [part.text for part in tree_of(film).iter("text")]
     assert [words.count(name) for name in ("whole", "shard", "partial sum")] == [1, 1, 1]
     key = [kind for wide, high, kind in kinds(film) if high == 24]
@@ -122,7 +122,7 @@ def test_the_key_shows_the_three_states_that_an_array_can_have():
 
 
 def test_by_tokens_x_and_dy_are_shards_until_all_tokens_are_here_and_y_and_dx_end_as_shards():
-    drawn = kinds(views.film(ran_by_tokens(2)))
+    drawn = kinds(views.mlp_film(ran_by_tokens(2)))
     assert drawn.count((WIDE, HIGH, GREY)) == 2 * 3  # on each rank: x, dy, and x again
     assert (WIDE, HIGH / 2 - 1, GREY) not in drawn
     for rank in (0, 1):  # x, dy, y and dx, and the row matrices C and dC; and tokens that travel and arrive
@@ -130,7 +130,7 @@ def test_by_tokens_x_and_dy_are_shards_until_all_tokens_are_here_and_y_and_dx_en
 
 
 def test_partial_sums_appear_when_they_are_computed_and_all_steps_are_told():
-    film = views.film(ran(2))
+    film = views.mlp_film(ran(2))
     assert [line.partition(": ")[2][:24] for line in film.lines] == [
         "each rank multiplies all",
         "times C's rows of the sa",
@@ -151,7 +151,7 @@ def grown(film):
 
 
 def test_what_a_product_makes_grows_while_it_is_computed_and_dy_comes_when_y_is_whole():
-    film = views.film(done := ran(2, cluster=SLOW))
+    film = views.mlp_film(done := ran(2, cluster=SLOW))
     computes = [(span.start, span.end) for span in done.timeline.computes if span.rank == 0]
     expected = {(round(film.second(start, leaves=True), 1), film.second(end)) for start, end in computes}
     assert set(grown(film)) == expected
@@ -163,7 +163,7 @@ def test_what_a_product_makes_grows_while_it_is_computed_and_dy_comes_when_y_is_
 
 @pytest.mark.parametrize("made", [ran, ran_by_tokens])
 def test_backward_c_stands_in_its_place_from_the_first_product_a_from_the_second_and_both_until_their_gradients(made):
-    film = views.film(done := made(2))
+    film = views.mlp_film(done := made(2))
     starts = [film.second(span.start, leaves=True) for span in done.timeline.computes if span.rank == 0]
     for name, start in (("C", starts[2]), ("A", starts[3])):
         shown = [numbers for numbers, words in marks(film, "see") if words == [name]]
@@ -173,7 +173,7 @@ def test_backward_c_stands_in_its_place_from_the_first_product_a_from_the_second
 
 
 def test_a_matrix_is_named_where_a_slice_has_room():
-    words = [[part.text for part in tree_of(views.film(ran(size))).iter("text")] for size in (2, 3, 4)]
+    words = [[part.text for part in tree_of(views.mlp_film(ran(size))).iter("text")] for size in (2, 3, 4)]
     assert [[texts.count(name) for name in ("A", "dA", "C", "dC")] for texts in words] == [
         [4, 2] * 2,
         [6, 3] * 2,
@@ -183,7 +183,7 @@ def test_a_matrix_is_named_where_a_slice_has_room():
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_by_tokens_5_t_times_t_minus_1_pieces_travel_a_quarter_more_than_in_two_all_reduces(size):
-    film = views.film(ran_by_tokens(size))
+    film = views.mlp_film(ran_by_tokens(size))
     check_film(film)
     assert len(marks(film, "go")) == 5 * size * (size - 1)
     assert film.headline.startswith(f"An MLP on {size} ranks, cut by tokens too: ")
@@ -191,7 +191,7 @@ def test_by_tokens_5_t_times_t_minus_1_pieces_travel_a_quarter_more_than_in_two_
 
 def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
     done = ran_by_tokens(2)
-    film = views.film(done)
+    film = views.mlp_film(done)
     of_rank_0 = [(span.start, span.end) for span in done.timeline.computes if span.rank == 0]
     shown = [mark for mark in marks(film, "see") if " " not in "".join(mark[1])]  # captions have spaces
     shown = [mark for mark in shown if mark[1] not in (["A"], ["C"])]  # the matrices that the backward reads
@@ -210,7 +210,7 @@ def gaps(computes):
 
 
 def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again():
-    assert [line.partition(": ")[2].partition(":")[0] for line in views.film(ran_by_tokens(2)).lines] == [
+    assert [line.partition(": ")[2].partition(":")[0] for line in views.mlp_film(ran_by_tokens(2)).lines] == [
         "gather",
         "each rank multiplies all of x with its columns of A, and applies relu",
         "times C's rows of the same numbers",
@@ -230,7 +230,21 @@ def another(comm):
             pass
 
 
-def test_a_run_with_other_names_or_too_many_ranks_is_no_mlp():
-    assert cut_mlp(ran(2).timeline)
-    assert not cut_mlp(run(another, 2).timeline)
-    assert not cut_mlp(ran(6).timeline)
+def silent(comm):
+    for name in STEPS:
+        with comm.compute(name, flops=1):
+            pass
+    comm.sendrecv(np.ones(1), comm.right, comm.left)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: run(another, 2), r"run: rank 0 computes \['gradients', .*; this film needs \['columns', 'rows'"),
+        (lambda: run(silent, 2), "from rank 0 to 1 has the label None, which names no piece"),
+        (lambda: ran(6), "run: 6 ranks; a step of 2 to 4 can be filmed"),
+    ],
+)
+def test_what_a_run_lacks_is_said(make, said):
+    with pytest.raises(ValueError, match=said):
+        views.mlp_film(make())

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from parlab import Cluster, labs, run, views
+from parlab import Cluster, run, views
 from parlab.views.engine import marks
-from tests.views.drawn import artists, boxes, check_refused, texts
+from tests.views.drawn import artists, boxes, texts
 from tests.views.sequence.ring_runs import rings
 
 
@@ -22,25 +22,6 @@ def test_each_panel_shows_its_runs_computes_and_waits_and_all_have_one_clock():
     shown = {(round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, "waits")}
     waited = done["causal"].timeline.waits
     assert shown == {(w.rank, w.start, w.came) for w in waited if w.came > w.start}
-
-
-def test_around_rank_7_its_lane_is_in_the_middle_and_its_work_of_14_ms_bears_its_time():
-    figure = views.compare_timelines({"in turn": labs.patient(number=18)}, around=7)
-    assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == [
-        f"rank {n}" for n in (3, 4, 5, 6, 7, 0, 1, 2)
-    ]
-    ms = 10**9
-    bars = [bar for bar in boxes(figure, "computes") if bar[1] - bar[0] > 13 * ms]
-    assert [(round((low + high) / 2), left / ms, right / ms) for left, right, low, high in bars] == [(4, 10, 24)]
-    written = [
-        (len(path.vertices), round(time / ms), round(lane))
-        for words in artists(figure, "words")
-        for path, (time, lane) in zip(words.get_paths(), words.get_offsets(), strict=True)
-    ]
-    (work,) = {outline for outline, time, lane in written if (time, lane) == (4, 0)}
-    assert len({outline for outline, _, lane in written if lane == 4 and outline != work}) >= 1
-    assert [outline == work for outline, time, lane in written if (time, lane) == (17, 4)] == [False]  # 14.0 ms
-    check_refused(lambda: views.compare_timelines({"": labs.patient()}, around=8), "around=8", "7")
 
 
 def test_contiguous_8_ranks_of_8_tokens_compute_for_65_121_of_the_time_and_zigzag_for_all_of_it():

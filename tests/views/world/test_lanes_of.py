@@ -5,7 +5,7 @@ import pytest
 
 from parlab import Cluster, run, views
 from parlab.views.world import timeline
-from parlab.views.world.compare_timelines import joined
+from parlab.views.world.lanes_of import joined
 from tests.views.drawn import artists, boxes, check_refused, check_text, title
 from tests.views.zero.zero_runs import step
 
@@ -93,28 +93,3 @@ def test_a_box_without_room_for_its_name_says_the_gradient_that_it_makes(monkeyp
 
     views.lanes_of(run(backward, 1))
     assert texts == [["mlp"], ["mlp, backward for the input", "dx"], ["mlp, backward for the weights", "dW"]]
-
-
-def test_named_exchanges_have_a_lane_each_from_its_first_message_to_its_last(monkeypatch):
-    written, draw = [], timeline.marks.boxes
-
-    def boxes_and_words(axes, name, spans, lanes, where, colors, words=()):
-        written.extend([name, *choices] for choices in words)
-        draw(axes, name, spans, lanes, where, colors, words)
-
-    monkeypatch.setattr(timeline.marks, "boxes", boxes_and_words)
-
-    def twice(comm):
-        for label in ("out", "home", "out"):
-            for _ in range(2):
-                comm.sendrecv(np.zeros(125), comm.right, comm.left, like=np.zeros(125), label=label)
-
-    done = run(twice, 2, cluster=TICKS)
-    figure = views.lanes_of(done, exchanges={"out": "D", "home": "C"})
-    assert [words[1:] for words in written if words[0] == "exchanges"] == [["D"], ["C"], ["D"]]
-    ends = [box[:2] for box in boxes(figure, "exchanges")]
-    assert ends == [(n * 2 * 10**6, (n + 1) * 2 * 10**6) for n in range(3)]
-    lanes = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert lanes == ["computes", "travels", "sends", "receives"]
-    assert not boxes(views.lanes_of(done), "exchanges")
-    check_text(figure)

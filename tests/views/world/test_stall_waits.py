@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, labs, run, views
+from parlab.views.engine import marks
 from tests.views.drawn import artists, check_refused, check_text, title
 
 
@@ -33,6 +34,18 @@ def test_the_ranks_wait_as_the_law_says_and_the_picture_does_not_tell_it(stall, 
     lines = repr(figure).splitlines()[2:]
     assert [float(line.split()[3]) for line in lines] == pytest.approx(law)
     assert "step" not in repr(figure)
+
+
+def test_the_work_that_stalls_bears_the_28_ms_that_it_takes():
+    """8 ms of work and 20 of the stall, in the fifth lane; other works bear their names."""
+    said = marks._outline("28.0 ms").vertices
+    written = [
+        round(float(lane))
+        for words in artists(views.stall_waits(again(20e-3, 2e-3)), "words")
+        for path, (_, lane) in zip(words.get_paths(), words.get_offsets(), strict=True)
+        if np.array_equal(path.vertices, said)
+    ]
+    assert written == [4]
 
 
 @pytest.mark.parametrize("stall", [2, 12, 32])

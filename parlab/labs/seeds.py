@@ -12,15 +12,12 @@ import numpy as np
 
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
-from parlab.views.engine import marks, theme
-from parlab.views.engine.picture import Picture, plot, scale
 from parlab.world import Comm, run
 
 RANKS, EXPERTS, STEPS, LAST = 4, 8, 60, 10
 SEEDS = range(41, 161)  # of the weights
 RATE = 0.05  # γ
 STORED = "seeds.json"
-PLAIN, BIASED = "#D55E00", "#0072B2"
 
 
 class Load(NamedTuple):
@@ -69,44 +66,13 @@ def trained(seed: int, rate: float = 0.0, prepare: Callable[[Trainer], None] = l
 
 
 @cache
-def stored() -> dict[int, tuple[Load, Load]]:
-    """By seed `trained` without a bias and with one: `python -m parlab.views.experts.seeds` writes them."""
-    loads = json.loads((files("parlab.views.experts") / STORED).read_text(encoding="utf-8"))
+def loads_of_seeds() -> dict[int, tuple[Load, Load]]:
+    """By seed `trained` without a bias and with one: `python -m parlab.labs.seeds` writes them."""
+    loads = json.loads((files("parlab.labs") / STORED).read_text(encoding="utf-8"))
     return {seed: (Load(*plain), Load(*biased)) for seed, (plain, biased) in zip(SEEDS, loads, strict=True)}
-
-
-def load_of_seeds() -> Picture:
-    """Draw how full the fullest rank is in each of 120 trainings, a dot a training: before, after 60 steps, and after
-    60 steps with a bias of γ = 0.05; a line is the mean of a column.
-    """
-    loads = list(stored().values())
-    columns = {
-        "before": (theme.INK, [plain.before for plain, _ in loads]),
-        "after 60 steps": (PLAIN, [plain.after for plain, _ in loads]),
-        "after 60 steps with a bias": (BIASED, [biased.after for _, biased in loads]),
-    }
-    _, after, biased = (float(np.mean(of)) for _, of in columns.values())
-    lines = [f"Training leaves the fullest rank at {after:.2f} × the mean, and a bias holds it at {biased:.2f}"]
-    lines += [
-        f"{name}: {min(of):.2f} to {max(of):.2f}, {np.mean(of):.2f} on average" for name, (_, of) in columns.items()
-    ]
-    changed = [with_bias.loss - plain.loss for plain, with_bias in loads]
-    lines += [f"a bias changes the loss by {min(changed):+.3f} to {max(changed):+.3f}"]
-    figure, axes = plot(lines, 3.4, lines[0], top=0.6, bottom=0.55)
-    side_by_side = np.linspace(-0.3, 0.3, len(loads))  # the seeds, in their order
-    for place, (name, (color, of)) in enumerate(columns.items()):
-        dots = {"linestyle": "", "marker": "o", "markersize": 3.5, "color": color, "alpha": 0.55}
-        axes.plot(place + side_by_side, of, gid=name, **dots)
-        axes.plot([place - 0.36, place + 0.36], [np.mean(of)] * 2, color=color, linewidth=2.4)
-        marks.word(axes, place + 0.38, float(np.mean(of)), f"{np.mean(of):.2f}", theme.TEXT)
-    axes.axhline(1.0, color=theme.INK, linestyle="dashed", linewidth=1.2)
-    top = 1.05 * max(max(of) for _, of in columns.values())
-    scale(axes.xaxis, "(dashed: all ranks equally full)", ends=(-0.5, 2.6), ticks=range(3), says=list(columns))
-    scale(axes.yaxis, "fullest rank, × mean", ends=(0.9, top), grid=True)
-    return figure
 
 
 if __name__ == "__main__":
     rows = [json.dumps([trained(seed), trained(seed, RATE)]) for seed in SEEDS]
-    with open(str(files("parlab.views.experts") / STORED), "w", encoding="utf-8") as file:
+    with open(str(files("parlab.labs") / STORED), "w", encoding="utf-8") as file:
         file.write("[" + ",\n".join(rows) + "]\n")
