@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
 from parlab import run
-from parlab.experts import ExpertParallel, exchange_seconds, row_bytes
+from parlab.experts import ExpertParallel
 from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.optimizer import AdamW
 from parlab.nn.parameters import layer_parameters
@@ -106,8 +104,9 @@ def test_an_exchange_takes_the_longer_of_its_way_between_nodes_and_inside(ep, tp
     config = MixtralConfig.from_dict(MIXTRAL.to_dict() | {"num_local_experts": 32})
     found = estimate(config, DGX_H100, layout, batch=64 // tp, sequence=4096).seconds["ep"]
     machine = Machine(DGX_H100, None)
-    inside = exchange_seconds(4096, Fraction(2 * (near - 1), ep), row_bytes(4096, 2), machine.intra)
-    between = exchange_seconds(4096, 2 * (1 - Fraction(near, ep)), row_bytes(4096, 2), machine.inter)
+    rows = 4096 * 4096 * 2  # bytes of a copy of each of 4096 tokens of 4096 elements
+    inside = 2 * (near - 1) / ep * rows / machine.intra
+    between = 2 * (1 - near / ep) * rows / machine.inter
     assert found == pytest.approx(32 * 4 * (max(inside, between) + machine.hardware.collective))
 
 
