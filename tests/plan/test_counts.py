@@ -170,6 +170,6 @@ def test_a_pipeline_waits_for_the_transfers_that_the_clock_waits_for(kind):
     p, m, config = 4, 8, model(num_hidden_layers=4).config
     hop = CLASSROOM.intra.latency + 8 * S * config.hidden_size / CLASSROOM.intra.bandwidth
     found = of(config, Layout(pp=p, schedule=kind), batch=m).seconds["pp"]
-    in_turn = kind == "1f1b"
-    pipeline = Pipeline(*map(np.asarray, (p, m, 1)), in_turn, np.asarray(p if in_turn else m))
+    alternates = kind == "1f1b"
+    pipeline = Pipeline(*map(np.asarray, (p, m, 1)), alternates, np.asarray(p if alternates else m))
     assert found == pytest.approx(hop * exposed_transfers(pipeline, apart=True))

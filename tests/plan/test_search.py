@@ -120,7 +120,7 @@ KEPT_OR_NOT = {"recompute": ["none", "full"]}  # as Llama 3 and Megatron's first
 def test_why_says_what_binds_beside_llama_3():
     plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3, **KEPT_OR_NOT)
     table = why(plans)
-    found = {(n.knob, n.value): n for n in table}
+    found = {(n.field, n.value): n for n in table}
     assert found["sequence_parallel", False].binds.startswith("memory: 18")
     assert found["chunks", 4].binds.startswith("bubble")
     assert found["zero", 3].binds.startswith("dp")
@@ -139,8 +139,8 @@ def test_no_layout_is_listed_twice_where_cp_gives_its_ranks_to_tp():
 
 def test_the_neighbour_with_dp_256_is_2_percent_faster_and_has_77_7_gib():
     plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3, **KEPT_OR_NOT)
-    (shorter,) = [n for n in why(plans) if (n.knob, n.value) == ("pp", 8)]
-    assert shorter.turned == "pp 8, dp 256"
+    (shorter,) = [n for n in why(plans) if (n.field, n.value) == ("pp", 8)]
+    assert shorter.in_words == "pp 8, dp 256"
     assert shorter.binds == "memory: 77.7 GiB of 74.5 GiB"
     assert round(shorter.change, 2) == -0.02
 
@@ -199,7 +199,7 @@ def test_the_band_is_the_devices_or_the_memory_that_was_asked_for(cluster, memor
 def test_why_of_a_layout_that_loses_names_what_is_faster():
     plans = search(LLAMA_405B, DGX_H100, 16384, cp=1, **LLAMA_3)
     slow = plans.best.layout.but(chunks=4)
-    assert {n.binds for n in why(plans, slow) if (n.knob, n.value) == ("chunks", 8)} == {"nothing: it is faster"}
+    assert {n.binds for n in why(plans, slow) if (n.field, n.value) == ("chunks", 8)} == {"nothing: it is faster"}
 
 
 def test_a_neighbour_of_just_the_memory_there_is_fits():
@@ -213,7 +213,7 @@ def test_a_neighbour_of_just_the_memory_there_is_fits():
 
 def test_of_one_microbatch_on_one_device_either_order_takes_as_long():
     neighbours = why(search(LLAMA_8B, DGX_H100, 1, batch=1, sequence=512, memory=1e15))
-    assert [(n.change, n.binds) for n in neighbours if n.knob == "schedule"] == [(0, "nothing: it takes as long")]
+    assert [(n.change, n.binds) for n in neighbours if n.field == "schedule"] == [(0, "nothing: it takes as long")]
 
 
 @pytest.mark.parametrize("place", [0, 40, 400])
@@ -252,8 +252,8 @@ def test_the_neighbours_are_those_of_plain_loops_over_all_layouts(place):
     for n in why(half, base.layout):
         assert n.change == n.found.total_seconds / base.total_seconds - 1
         now, before = vars(n.found.layout), vars(base.layout)
-        moved = [f"{name} {now[name]}" for name in mesh if name != n.knob and now[name] != before[name]]
-        assert n.turned == ", ".join([f"{n.knob} {n.value}", *moved])
+        moved = [f"{name} {now[name]}" for name in mesh if name != n.field and now[name] != before[name]]
+        assert n.in_words == ", ".join([f"{n.field} {n.value}", *moved])
 
 
 def test_whole_sequences_feed_llama_3s_pipeline_only_if_tp_is_8_or_more():
