@@ -51,7 +51,7 @@ def copies_alike(
         return parallel.loss_and_gradients(tokens, targets)[1]
 
     first, second = run(gradients, 2).results
-    copied = [name for name, piece in weight_slices(model.config, 0, 2).items() if piece.owners == 2]
+    copied = [name for name, piece in weight_slices(model.config, 0, 2).items() if piece.shared_by == 2]
     return {name: bool((first[name] == second[name]).all()) for name in copied}
 
 

@@ -12,7 +12,8 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.closed_forms import Column, in_flight
 from parlab.plan.case import Case
-from parlab.tensor.costs import SOFTMAX
+
+SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
 
 
 def rank_bytes(case: Case) -> dict[str, Column]:
@@ -47,7 +48,11 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
-    """Bytes of one layer and microbatch that a rank keeps for the backward, as `parlab.tensor.costs` lists them."""
+    """Bytes of one layer and microbatch that a rank keeps for the backward.
+
+    In 16 bits a GPT's are those of Korthikanti's table 2: sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t +
+    5as²b/t; selective recomputation leaves 5as²b/t out. A Llama's are those of `parlab.tensor.llama_kept_by_place`.
+    """
     model, tp = case.model, case.layout.tp
     if isinstance(case.config, LlamaConfig):
         items = block_kept_bytes(case.config, 1, case.sequence, case.itemsize)
@@ -56,7 +61,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     if model.num_experts:
         items = {place: size for place, size in items.items() if place not in ("mlp.gate", "mlp.up", "mlp.hidden")}
     whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
-    scores = sum(items.get(place, 0) for place in SOFTMAX)
+    scores = sum(items.get(place, 0) for place in SCORES)
     shared = (items["attention.k"] + items["attention.v"]) * (case.work.kv_heads * tp / model.kv_heads - 1)
     by_tp = sum(items.values()) - whole - scores + shared
     by_tp = by_tp - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)

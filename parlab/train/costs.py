@@ -183,7 +183,8 @@ def _norm_bytes(parts: Parts) -> int:
 def _elements(parts: Parts) -> dict[str, int]:
     """The elements of each weight on all ranks of tp together: a replicated weight counts once a rank that owns it."""
     return {
-        name: math.prod(shape) * parts.model.slices[name].owners for name, shape in parts.config.weight_shapes.items()
+        name: math.prod(shape) * parts.model.slices[name].shared_by
+        for name, shape in parts.config.weight_shapes.items()
     }
 
 

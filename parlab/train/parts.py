@@ -224,7 +224,7 @@ def part_of_replica(
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
     is divided by dp · cp, as the others are. Divided by edp it would be ep times too large.
     """
-    copies = {name: model.slices[name].owners * len(ranks_of_weight[name]) for name in model.weights}
+    copies = {name: model.slices[name].shared_by * len(ranks_of_weight[name]) for name in model.weights}
     if zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
         copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
     experts = [block for block, names in blocks.items() if is_expert(names[0])]

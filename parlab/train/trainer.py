@@ -221,8 +221,8 @@ class Trainer:
         """The elements of weights and of optimizer state that this rank keeps."""
         parts, mesh, found = self.parts, self.parts.mesh, []
         for name, flat_start, master, mean, square in parts.replica.state():
-            axis, start, stop, owners = parts.model.slices[name]
-            first = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % owners == 0
+            axis, start, stop, shared_by = parts.model.slices[name]
+            first = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % shared_by == 0
             if parts.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
                 alike = mesh.edp if is_expert(name) else mesh.data
                 first = first and alike.rank == 0

@@ -152,7 +152,7 @@ def test_what_several_ranks_own_stays_bitwise_the_same_through_ten_steps():
     results = run(program, 4).results
     for name, piece in results[0][1].items():
         for rank, (weights, _) in enumerate(results):
-            assert (weights[name] == results[rank - rank % piece.owners][0][name]).all(), name
+            assert (weights[name] == results[rank - rank % piece.shared_by][0][name]).all(), name
 
 
 @both_ways

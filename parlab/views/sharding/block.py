@@ -85,7 +85,7 @@ def block_text(config: LlamaConfig, size: int, *, sequence_parallel: bool = Fals
         for name in (*firsts, last):
             piece, whole = owned[_full(part, name)], shapes[_full(part, name)]
             cut = "along its columns" if piece.axis == 1 else "along its rows"
-            shared = f", each slice on {piece.owners} ranks" if piece.owners > 1 else ""
+            shared = f", each slice on {piece.shared_by} ranks" if piece.shared_by > 1 else ""
             own = _shape(_own(whole, piece))
             lines.append(f"{name + '_proj':>10} {_shape(whole):>14} {own:>14}  {cut}{shared}")
     if asked:
@@ -175,7 +175,7 @@ def _matrices(
     below = top - stacked * (across + WORDS)
     for name, whole in wholes.items():
         piece = owned[_full(part, name)]
-        groups = [range(at, at + piece.owners) for at in range(0, size, piece.owners)]
+        groups = [range(at, at + piece.shared_by) for at in range(0, size, piece.shared_by)]
         place = left, top - across, whole[1] * unit, across
         if name == last:
             place = second, middle - (inner + size * CUT) / 2, across, inner
