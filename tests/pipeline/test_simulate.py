@@ -306,7 +306,7 @@ def test_the_critical_path_of_gpipe_goes_down_the_ranks_along_the_last_back_and_
 def test_slack_is_how_much_longer_each_action_may_take_and_no_unit_more(schedule, costs):
     table, timeline = action_table(schedule), simulate(schedule, costs)
     took = durations(table, costs)
-    ranks = table.rank_of_row
+    ranks = table.rank_of_line
     lag = [
         costs.transfer * (source >= 0 and ranks[source] != rank)
         for source, rank in zip(table.source, ranks, strict=True)
