@@ -87,8 +87,8 @@ def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column,
         work      ... backward, chunk 1 | backward, chunk 1 | backward, chunk 0 | backward, chunk 0 |
         travels                                             | chunk 1's piece                       | chunk 0's piece
 
-    By ZeRO-2 a piece leaves after each backward, 2m of them in all. Nothing hides the last piece of gradients, and of
-    weights, in the forward, nothing hides the first one.
+    By ZeRO-2 a piece leaves after each backward, v·m of them in all. Nothing hides the last piece of the gradients, nor
+    the first piece of the weights, which travel before the forward.
     """
     zero, near = case.sharding, machine.together
     together = near(case.layout.cp, case.stride("cp")) * near(case.layout.dp, case.stride("dp"))
@@ -105,7 +105,7 @@ def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column,
     after = gradient * zero.gradient_passes + weight * zero.backward_gathers
     if "dp" not in case.software.hides:
         return after + before
-    chunks_of_shortest = case.layout.chunks - case.stages.fewer_last / case.stages.chunk_layers  # of its rank
+    chunks_of_shortest = case.layout.chunks - case.stages.fewer_last / case.stages.chunk_layers  # or more
 
     def waited(traffic: Column, times: Column, work: Column) -> Column:
         """The seconds of `traffic` that no work hides.
