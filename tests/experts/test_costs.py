@@ -46,10 +46,10 @@ def test_copies_of_a_choice_that_cannot_be_are_refused_by_name(copies, N, k, siz
         copies(N, k, size)
 
 
-@pytest.mark.parametrize(("k", "limit"), [(2, 4), (8, 9)])
-def test_a_limit_above_k_or_above_the_nodes_is_refused_since_so_many_nodes_cannot_all_be_used(k, limit):
-    with pytest.raises(ValueError, match=f"limit={limit}: {k} experts on 8 nodes use at most {min(k, 8)}"):
-        copies_to_limited_nodes(256, k, 8, limit)
+@pytest.mark.parametrize(("k", "nodes", "limit"), [(2, 8, 4), (8, 4, 5)])
+def test_a_limit_above_k_or_above_the_nodes_is_refused_since_so_many_nodes_cannot_all_be_used(k, nodes, limit):
+    with pytest.raises(ValueError, match=f"limit={limit}: {k} experts on {nodes} nodes use at most {min(k, nodes)}"):
+        copies_to_limited_nodes(256, k, nodes, limit)
 
 
 def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_apart():
