@@ -69,9 +69,9 @@ class KvKept(Stage):
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`: the right dx, with the sum over the ranks of the K/V part replaced by the rank's own."""
         dx, pending = self.inside.backward_input(dy, cache)
-        _, (_, of_k, of_v, _) = pending  # of q, k, v and o: (x, dy)
+        _, dk, dv = pending.dys
         k, v = (self.weights[name] for name in self.weight_names[1:3])
-        own = sum(linear_backward_input(dy, x, weight)[0] for (x, dy), weight in ((of_k, k), (of_v, v)))
+        own = sum(linear_backward_input(d, pending.x, weight)[0] for d, weight in ((dk, k), (dv, v)))
         return dx - self.inside.comm.all_reduce(own) + own, pending
 
     def backward_weight(self, pending: Any) -> Gradients:
