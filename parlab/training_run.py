@@ -241,7 +241,7 @@ def train(
         skipped = 0
         began = time.perf_counter()
         for step in range(done, last):
-            batch = samples.batch(trainer.samples, settings.batch, xp=trainer.xp)
+            batch = samples.batch(trainer.parts.samples, settings.batch, xp=trainer.parts.xp)
             result = trainer.step(*batch, settings.rate(step))
             losses.append(result.loss)
             skipped += result.skipped

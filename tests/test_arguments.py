@@ -31,7 +31,6 @@ from parlab.pipeline import (
     simulate,
     validate,
 )
-from parlab.tensor.costs import kept_by_place
 from parlab.tensor.slices import weight_slices
 from parlab.zero import Zero, model_state_bytes
 
@@ -49,10 +48,6 @@ def config(**changes):
 
 def rope(**scaling):
     return config(rope_scaling={"rope_type": "llama3", "factor": 8.0, **LLAMA3, **scaling})
-
-
-def kept(**changes):
-    return lambda: kept_by_place(**{"s": 8, "b": 1, "h": 16, "a": 4, "t": 2} | changes)
 
 
 def step(weights=W, gradients=W, **options):
@@ -110,10 +105,6 @@ ROWS = [
     # tensor
     (lambda: weight_slices(CONFIG, 5, 2), "rank=5: the ranks of this group are 0 to 1"),
     (lambda: weight_slices(CONFIG, 0, 0), "size=0: must be a whole number, at least 1"),
-    (kept(t=0), "t=0: must be a whole number, at least 1"),
-    (kept(s=8.0), "s=8.0: must be a whole number, at least 1"),
-    (kept(recompute="some"), "recompute='some': use one of none, selective, full"),
-    (kept(recompute=["full"]), "recompute=['full']: use one of none, selective, full"),
     # zero
     (lambda: model_state_bytes(1, 4, True), "stage=True: must be a whole number"),
     (lambda: model_state_bytes(1, 4, 0.5), "stage=0.5: must be a whole number"),

@@ -26,11 +26,10 @@ import parlab.world.values
 import parlab.zero.shards
 from parlab import per_rank, run
 from parlab.arrays import add_at, namespace, on_host, to_host, to_numpy
-from parlab.experts import ExpertParallel, OverlappedExperts, merged_pair
+from parlab.experts import ExpertParallel
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
-from parlab.nn.layers import Block
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral
 from parlab.nn.optimizer import AdamW
@@ -182,34 +181,19 @@ def mesh_step(move: Move, zero: int, **axes: int) -> Any:
     return run(program, 4).results
 
 
-def mixture(move: Move, kind: Any = ExpertParallel, size: int = 2, **options: Any) -> Any:
+def mixture(move: Move, size: int = 2, **options: Any) -> Any:
     draw = np.random.default_rng(5)
     sizes = {"gate": (8, 4)} | {f"experts.{e}.{w}": (6, 8) if w == "w2" else (8, 6) for e in range(4) for w in WEIGHTS}
     weights = {f"m.{name}.weight": move(draw.normal(size=shape)) for name, shape in sizes.items()}
     x, dy = (per_rank([move(draw.normal(size=(1, 5, 8))) for _ in range(size)]) for _ in range(2))
 
     def program(comm: Any, x: Any, dy: Any) -> Any:
-        layer = kind.from_full(comm, weights, "m", 4, 2, auxiliary=0.1, bias_rate=0.01, **options)
+        layer = ExpertParallel.from_full(comm, weights, "m", 4, 2, auxiliary=0.1, bias_rate=0.01, **options)
         y, cache = layer.forward(x)
         dx, gradients = layer.backward(dy, cache)
         return y, dx, gradients
 
     return run(program, size, x, dy).results
-
-
-def merged_block(move: Move) -> Any:
-    made = mixtral((("num_hidden_layers", 1),))
-    weights = {name: move(x) for name, x in made.weights.items()}
-    first, dy, x = (move(np.random.default_rng(n).normal(size=(1, 4, made.config.hidden_size))) for n in range(3))
-
-    def program(comm: Any) -> Any:
-        plain, prefix = Mixtral(made.config, weights).blocks[0], "model.layers.0.block_sparse_moe"
-        experts = OverlappedExperts.from_full(comm, weights, prefix, 4, 2)
-        block = Block(plain.attention_norm, plain.attention, plain.mlp_norm, experts)
-        y, _, dx, gradients = merged_pair(block, x, dy, block.forward(first)[1])
-        return y, dx, gradients
-
-    return run(program, 2).results
 
 
 def mixtral_step(move: Move) -> Any:
@@ -258,10 +242,8 @@ PROGRAMS: dict[str, tuple[Program, int | None]] = {  # what leaves the device in
     # each forward: its own loads for the plan, the plan, and the auxiliary loss's loads, own and of all; each backward:
     # the loads for the bias
     "experts: all-to-all": (mixture, 2 * 5),
-    "experts: beside a shared expert": (partial(mixture, kind=OverlappedExperts), 2 * 5),
     "experts: two levels": (partial(mixture, size=4, exchange="hierarchical", ranks_per_node=2), None),
     "experts: all-gather": (partial(mixture, exchange="all_gather"), None),
-    "experts: a merged pair": (merged_block, None),
     "train: ep, with both balances": (mixtral_step, None),
     "views: what reads results": (pictures, None),
 }

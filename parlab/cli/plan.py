@@ -83,7 +83,7 @@ def _as_json(plans: Plans, shown: Sequence[Estimate]) -> str:
 
     entries = [{"layout": vars(e.layout), "seconds": e.seconds, "bytes": e.bytes, "mfu": e.mfu} for e in shown]
     losers = [
-        {"knob": n.knob, "value": n.value, "layout": vars(n.found.layout), "change": n.change, "binds": n.binds}
+        {"knob": n.field, "value": n.value, "layout": vars(n.found.layout), "change": n.change, "binds": n.binds}
         | {"bytes": n.found.total_bytes}
         for n in why(plans)
     ]

@@ -4,7 +4,6 @@ Begin with `all_to_all`: dispatch and combine. Then:
 
 `layer`                     the mixture on the ranks of a group
 `two_levels`, `gathered`    two other ways to the experts: once to each node; all tokens to all ranks
-`overlap`                   rows that travel while another microbatch computes
 `costs`                     rows and bytes on paper
 """
 
@@ -19,21 +18,11 @@ from parlab.experts.all_to_all import (
 )
 from parlab.experts.costs import (
     ExpertCost,
-    copies_inside,
     copies_to_experts,
     copies_to_limited_nodes,
     copies_to_ranks,
     dropped_share,
-    exchange_seconds,
     expert_cost,
-    row_bytes,
     units_of_layer,
 )
 from parlab.experts.layer import ExpertParallel, experts_of, own_weights
-from parlab.experts.overlap import (
-    OverlappedExperts,
-    hidden_share,
-    merged_pair,
-    merged_seconds,
-    pair_in_turn,
-)

@@ -7,10 +7,11 @@
     combine   the same plan, mirrored -> y[token] = Σ gate · row, in the order of the slots
     backward  dgate = <row, dy>; dispatch(gate · dy); the experts' backward; combine(drows) -> dx
 
-A rank r of P has the experts r·m .. (r + 1)·m − 1, m = N/P.
+Letters: T tokens of a rank, k experts a token, N experts, E hidden size, R rows that this rank's experts get. A rank r
+of P has the experts r·m .. (r + 1)·m − 1, m = N/P.
 
-Invariants. After the plan every rank has the same matrix: row r is r's counts, column e adds up to the load of
-expert e. After dispatch a rank has exactly the rows of its columns, ordered by source, expert, token. No gate has
+Invariants. After the plan every rank has the same counts [P, N]: line r is r's, and those of expert e add up to its
+load. After dispatch a rank has exactly the rows of its own experts, ordered by source, expert, token. No gate has
 travelled. After combine, row t of y is the result of token t.
 
 Sources: Lepikhin et al. 2020, "GShard", section 3.2; Gale et al. 2022, "MegaBlocks" (no row dropped); Megatron-LM,
@@ -33,7 +34,7 @@ class Plan(NamedTuple):
     """How many rows each rank sends for each expert."""
 
     pairs: Pairs  # this rank's (token, slot) pairs, sorted by expert
-    slots: int  # k
+    k: int  # experts a token
     counts: list[list[int]]  # [P][N]: rows that each rank sends to each expert
     rank: int
 
@@ -48,19 +49,24 @@ class Plan(NamedTuple):
 
     @property
     def sent(self) -> list[int]:
-        """Rows that this rank sends to each rank."""
+        """How many rows this rank sends to each rank in dispatch, and gets back in combine."""
         return [self.rows_between(self.rank, rank) for rank in range(len(self.counts))]
 
     @property
     def received(self) -> list[int]:
-        """Rows that this rank receives from each rank."""
+        """How many rows come from each rank in dispatch, and go back in combine."""
         return [self.rows_between(source, self.rank) for source in range(len(self.counts))]
 
     @property
-    def blocks(self) -> list[list[int]]:
+    def counts_here(self) -> list[list[int]]:
         """[P][m]: rows from each source for each of this rank's experts."""
         first = self.rank * self.experts_per_rank
         return [counts[first : first + self.experts_per_rank] for counts in self.counts]
+
+    @property
+    def loads_here(self) -> list[int]:
+        """[m]: rows of each of this rank's experts, from all sources."""
+        return [sum(of_expert) for of_expert in zip(*self.counts_here, strict=True)]
 
 
 def dispatch(comm: Comm, x: Array, routing: Routing, num_experts: int) -> tuple[Array, Plan]:
@@ -89,7 +95,7 @@ def dispatch(comm: Comm, x: Array, routing: Routing, num_experts: int) -> tuple[
     [[[1.0, 0.0], [10.0, 11.0]], [[0.0, 1.0], [11.0, 10.0]]]
     """
     plan = make_plan(comm, x, routing, num_experts)
-    rows = rows_of(x, plan.pairs, plan.slots)  # [Σ sent, E], sorted by expert
+    rows = rows_of(x, plan.pairs, plan.k)  # [Σ sent, E], sorted by expert
     return exchange_rows(comm, rows, plan.sent, plan.received, "dispatch"), plan
 
 
@@ -123,7 +129,7 @@ def combine_backward(comm: Comm, dy: Array, slots: Array, plan: Plan, gates: Arr
     """
     xp = namespace(dy)
     dgates = xp.sum(slots * dy[:, None, :], axis=2)
-    leaving = rows_of(dy, plan.pairs, plan.slots) * gates_of(gates, plan.pairs)  # [Σ sent, E]
+    leaving = rows_of(dy, plan.pairs, plan.k) * gates_of(gates, plan.pairs)  # [Σ sent, E]
     return exchange_rows(comm, leaving, plan.sent, plan.received, "dispatch, backward"), dgates
 
 
@@ -135,7 +141,7 @@ def dispatch_backward(comm: Comm, drows: Array, plan: Plan) -> Array:
 def bring_back(comm: Comm, rows: Array, plan: Plan, label: str) -> Array:
     """Send each row back to its token and slot: `[R, E]` -> `[T, k, E]`, with zeros where a slot was dropped."""
     returned = exchange_rows(comm, rows, plan.received, plan.sent, label)  # [Σ sent, E], sorted by expert
-    return slots_of(returned, plan.pairs, plan.slots)
+    return slots_of(returned, plan.pairs, plan.k)
 
 
 def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str = "rows") -> Array:
@@ -148,13 +154,17 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
         MismatchError: `received` is not what comes.
     """
     _check(comm, rows, sent, received)
-    xp, E = namespace(rows), rows.shape[1]
     leaving = parts_of(rows, sent)
     arriving = list(leaving)  # a rank's own rows stay
     for ahead, behind in partners(comm):
-        form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)
+        form = rows_like(rows, received[behind])
         arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
-    return xp.concat(arriving)
+    return namespace(rows).concat(arriving)
+
+
+def rows_like(rows: Array, count: int) -> Array:
+    """Room for `count` rows of the same shape and type."""
+    return namespace(rows).empty((count, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
 
 
 def _check(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int]) -> None:
@@ -175,29 +185,6 @@ def _check(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int]
             )
 
 
-class Travelling:
-    """The same unequal all-to-all, all of it posted at once: it travels until `wait()` returns the rows."""
-
-    def __init__(self, comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str) -> None:
-        _check(comm, rows, sent, received)
-        xp, E = namespace(rows), rows.shape[1]
-        leaving = parts_of(rows, sent)
-        self.arriving = list(leaving)
-        self.sends, self.receives = [], {}
-        for ahead, behind in partners(comm):
-            form = xp.empty((received[behind], E), dtype=rows.dtype, device=rows.device)
-            self.receives[behind] = comm.irecv(behind, form, label=label)
-            self.sends.append(comm.isend(leaving[ahead], ahead, label=label))
-
-    def wait(self) -> Array:
-        """`[Σ received, E]`, by source."""
-        for source, request in self.receives.items():
-            self.arriving[source] = request.wait()
-        for request in self.sends:
-            request.wait()
-        return namespace(self.arriving[0]).concat(self.arriving)
-
-
 def mixed_rows(
     comm: Comm, x: Array, chosen: Array, gates: Array, num_experts: int, expert: Callable[[int, Array], Array]
 ) -> Array:
@@ -213,22 +200,21 @@ def mixed_rows(
     Returns y `[T, E]`.
     """
     rows, plan = dispatch(comm, x, Routing(chosen, gates), num_experts)
-    loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
-    parts = enumerate(parts_of(by_expert(rows, plan.blocks), loads), comm.rank * plan.experts_per_rank)
+    parts = enumerate(parts_of(by_expert(rows, plan.counts_here), plan.loads_here), comm.rank * plan.experts_per_rank)
     answers = namespace(x).concat([expert(number, part) for number, part in parts])
-    return combine(comm, by_source(answers, plan.blocks), plan, gates)
+    return combine(comm, by_source(answers, plan.counts_here), plan, gates)
 
 
-def by_expert(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
-    """Rows in the order (source, expert) -> in the order (expert, source); `blocks[source][expert]`: how many."""
-    parts = parts_of(rows, [count for of_source in blocks for count in of_source])
-    m = len(blocks[0])
-    return namespace(rows).concat([parts[source * m + expert] for expert in range(m) for source in range(len(blocks))])
+def by_expert(rows: Array, counts: Sequence[Sequence[int]]) -> Array:
+    """Rows in the order (source, expert) -> in the order (expert, source); `counts[source][expert]`: how many."""
+    parts = parts_of(rows, [count for of_source in counts for count in of_source])
+    m = len(counts[0])
+    return namespace(rows).concat([parts[source * m + expert] for expert in range(m) for source in range(len(counts))])
 
 
-def by_source(rows: Array, blocks: Sequence[Sequence[int]]) -> Array:
-    """The inverse of `by_expert`: rows in the order (expert, source) -> in the order (source, expert)."""
-    return by_expert(rows, [list(of_expert) for of_expert in zip(*blocks, strict=True)])
+def by_source(rows: Array, counts: Sequence[Sequence[int]]) -> Array:
+    """The inverse, of the same counts: rows in the order (expert, source) -> in the order (source, expert)."""
+    return by_expert(rows, [list(of_expert) for of_expert in zip(*counts, strict=True)])
 
 
 def check_experts(num_experts: int, size: int) -> None:

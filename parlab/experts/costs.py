@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from parlab.arguments import checked_rank, positive, whole
+from parlab.arguments import checked_rank, whole
 from parlab.experts.all_to_all import check_experts
 
 
@@ -117,7 +117,8 @@ def copies_to_limited_nodes(num_experts: int, k: int, size: int, limit: int) -> 
     Fraction(7, 2)
     """
     _checked_choice(num_experts, k, size)
-    _checked_limit(limit, k, size)
+    if whole("limit", limit, 1) > min(k, size):
+        raise ValueError(f"limit={limit}: {k} experts on {size} nodes use at most {min(k, size)}")
     return limit * (1 - Fraction(1, size))
 
 
@@ -126,58 +127,6 @@ def _checked_choice(num_experts: int, k: int, size: int) -> None:
         raise ValueError(f"size={size}: must divide the {num_experts} experts")
     if whole("k", k, 1) > num_experts:
         raise ValueError(f"k={k}: there are {num_experts} experts")
-
-
-def _checked_limit(limit: int, k: int, nodes: int) -> None:
-    if whole("limit", limit, 1) > min(k, nodes):
-        raise ValueError(f"limit={limit}: {k} experts on {nodes} nodes use at most {min(k, nodes)}")
-
-
-def copies_inside(num_experts: int, k: int, nodes: int, ranks_per_node: int, limit: int) -> Fraction:
-    """Mean copies of a token between ranks of a node, over all M = `limit` nodes that it reaches, its own among them.
-
-    It arrives at the rank of its own place, which hands it on: M(g − 1)(1 − q), where q is the chance that a given rank
-    of a reached node has none of the k experts, if these are any k of the M nodes' experts that use all M nodes.
-
-    Raises:
-        ValueError: as `copies_to_limited_nodes`; the ranks of all nodes do not divide the experts, or the M nodes have
-            fewer than k.
-
-    >>> copies_inside(256, 8, nodes=8, ranks_per_node=8, limit=4)  # DeepSeek-V3: 6.5277
-    Fraction(61477381, 9417862)
-    """
-    _checked_choice(num_experts, k, whole("nodes", nodes, 1) * whole("ranks_per_node", ranks_per_node, 1))
-    _checked_limit(limit, k, nodes)
-    if k > limit * num_experts // nodes:
-        raise ValueError(f"k={k}: {limit} nodes have {limit * num_experts // nodes} experts")
-    node, rank = num_experts // nodes, num_experts // nodes // ranks_per_node
-    all_used = sum((-1) ** j * math.comb(limit, j) * math.comb((limit - j) * node, k) for j in range(limit + 1))
-    without_the_rank = sum(
-        (-1) ** j
-        * math.comb(limit - 1, j)
-        * (math.comb((limit - j) * node - rank, k) - math.comb((limit - 1 - j) * node, k))
-        for j in range(limit)
-    )
-    return limit * (ranks_per_node - 1) * (1 - Fraction(without_the_rank, all_used))
-
-
-def row_bytes(hidden: int, itemsize: int, scales_of: int | None = None) -> int:
-    """Bytes of a token that travels: bE, and 4 for the scale of each `scales_of` elements (FP8 has one for 128).
-
-    >>> row_bytes(7168, 1, scales_of=128), row_bytes(7168, 2)
-    (7392, 14336)
-    """
-    return hidden * itemsize + (0 if scales_of is None else 4 * math.ceil(hidden / scales_of))
-
-
-def exchange_seconds(tokens: int, copies: float | Fraction, nbytes: int, bandwidth: float) -> float:
-    """The time of a dispatch or a combine that the link alone limits: each of `tokens` sends `copies` rows of `nbytes`.
-
-    >>> round(exchange_seconds(4096, copies_to_limited_nodes(256, 8, 8, 4), row_bytes(7168, 2), 44e9) * 1e6)  # µs
-    4671
-    """
-    positive("bandwidth", bandwidth)
-    return whole("tokens", tokens, 0) * float(copies) * nbytes / bandwidth
 
 
 def dropped_share(tokens: int, k: int, num_experts: int, capacity: int) -> float:

@@ -32,8 +32,7 @@ class DispatchCache(NamedTuple):
     """The arrays that a rank keeps of a dispatch and its experts for its backward."""
 
     plan: Plan
-    loads: list[int]  # rows of each of this rank's experts
-    experts: list[Any]  # their caches
+    experts: list[Any]  # the caches of this rank's experts
     slots: Array  # [T, k, E]: the answers, before they are multiplied by the gates
 
 
@@ -126,31 +125,24 @@ class ExpertParallel(MixtureOfExperts):
     def mix_dispatched(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
         """Dispatch, the experts, combine."""
         rows, plan = dispatch(self.comm, x, routing, self.num_experts)  # [R, E], by source, expert, token
-        answers, loads, caches = self.answers(rows, plan)
+        answers, caches = self.apply_experts(by_expert(rows, plan.counts_here), plan.loads_here)
+        answers = by_source(answers, plan.counts_here)
         slots = bring_back(self.comm, answers, plan, "combine")  # [T, k, E]
         self.comm.hold("slots", slots)
-        return sum_of_slots(slots, routing.gates), DispatchCache(plan, loads, caches, slots)
+        return sum_of_slots(slots, routing.gates), DispatchCache(plan, caches, slots)
 
     def mix_dispatched_backward(
         self, dy: Array, routing: Routing, cache: DispatchCache
     ) -> tuple[Array, Array, list[Any]]:
         """Combine's backward, the experts', dispatch's."""
-        drows, dgates = combine_backward(self.comm, dy, cache.slots, cache.plan, routing.gates)  # [R, E], [T, k]
+        plan = cache.plan
+        drows, dgates = combine_backward(self.comm, dy, cache.slots, plan, routing.gates)  # [R, E], [T, k]
         self.comm.hold("drows", drows)
-        drows, of_experts = self.answers_backward(drows, cache)
-        return dispatch_backward(self.comm, drows, cache.plan), dgates, of_experts
-
-    def answers(self, rows: Array, plan: Plan) -> tuple[Array, list[int], list[Any]]:
-        """This rank's experts on rows `[R, E]`, by source: their answers, loads and caches."""
-        loads = [sum(of_expert) for of_expert in zip(*plan.blocks, strict=True)]
-        answers, caches = self.apply_experts(by_expert(rows, plan.blocks), loads)
-        return by_source(answers, plan.blocks), loads, caches
-
-    def answers_backward(self, drows: Array, cache: DispatchCache) -> tuple[Array, list[Any]]:
-        """The gradients of the rows `[R, E]`, by source, and the pending of the experts."""
-        blocks = cache.plan.blocks
-        drows, pending = self.apply_experts_backward(by_expert(drows, blocks), cache.loads, cache.experts)
-        return by_source(drows, blocks), pending
+        drows, of_experts = self.apply_experts_backward(
+            by_expert(drows, plan.counts_here), plan.loads_here, cache.experts
+        )
+        drows = by_source(drows, plan.counts_here)
+        return dispatch_backward(self.comm, drows, plan), dgates, of_experts
 
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, add_at, namespace, to_host
-from parlab.nn.moe import MixtureOfExperts
+from parlab.experts.all_to_all import rows_like
+from parlab.nn.moe import MixCache, MixtureOfExperts, parts_of
 from parlab.nn.routing import Routing, destinations
 from parlab.world import Comm
 from parlab.world.collectives.walks import partners
@@ -29,8 +30,8 @@ class Hop(NamedTuple):
     """The rows that go to each rank of a group. A row may go to several ranks; rows for this rank are not sent."""
 
     comm: Comm
-    leaving: list[Array]  # for each rank the numbers of the rows that go there, ascending
-    arriving: list[int]  # rows that come from each rank
+    numbers: list[Array]  # for each rank the numbers of the rows that go there, ascending
+    coming: list[int]  # how many rows come from each rank
 
 
 def make_hop(comm: Comm, goes: Array) -> Hop:
@@ -40,54 +41,51 @@ def make_hop(comm: Comm, goes: Array) -> Hop:
     table = to_host(xp.reshape(comm.all_gather(counts), (comm.size, comm.size)))
     stays = xp.astype(~goes, xp.int8)
     order = xp.argsort(stays, axis=0, stable=True)  # the rows that go, then those that stay; both ascending
-    leaving = [order[:count, rank] for rank, count in enumerate(table[comm.rank])]
-    return Hop(comm, leaving, [table[source][comm.rank] for source in range(comm.size)])
+    numbers = [order[:count, rank] for rank, count in enumerate(table[comm.rank])]
+    return Hop(comm, numbers, [table[source][comm.rank] for source in range(comm.size)])
 
 
-def send_rows(hop: Hop, columns: tuple[Array, ...], label: str) -> tuple[Array, ...]:
+def send_rows(hop: Hop, arrays: tuple[Array, ...], label: str) -> tuple[Array, ...]:
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
-    comm, xp = hop.comm, namespace(*columns)
-    outgoing = [tuple(xp.take(column, rows, axis=0) for column in columns) for rows in hop.leaving]
-    incoming = list(outgoing)
+    comm, xp = hop.comm, namespace(*arrays)
+    leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in hop.numbers]
+    arriving = list(leaving)  # a rank's own rows stay
     for ahead, behind in partners(comm):
-        form = tuple(
-            xp.empty((hop.arriving[behind], *column.shape[1:]), dtype=column.dtype, device=column.device)
-            for column in columns
-        )
-        incoming[behind] = comm.sendrecv(outgoing[ahead], ahead, behind, like=form, label=label)
-    return tuple(xp.concat([part[number] for part in incoming]) for number in range(len(columns)))
+        form = tuple(rows_like(x, hop.coming[behind]) for x in arrays)
+        arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
+    return tuple(xp.concat(of_array) for of_array in zip(*arriving, strict=True))
 
 
-def add_back(hop: Hop, columns: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
+def add_back(hop: Hop, arrays: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
     """Send each row back to its source, and add the rows that come from copies of one row.
 
     `rows`: the number of rows before the hop.
     """
-    comm, xp = hop.comm, namespace(*columns)
-    stops = [sum(hop.arriving[:source]) for source in range(comm.size + 1)]
-    outgoing = [tuple(column[stops[r] : stops[r + 1], ...] for column in columns) for r in range(comm.size)]
-    sums = tuple(xp.zeros((rows, *column.shape[1:]), dtype=column.dtype, device=column.device) for column in columns)
-    _add_rows(sums, hop.leaving[comm.rank], outgoing[comm.rank])
+    comm, xp = hop.comm, namespace(*arrays)
+    leaving = list(zip(*(parts_of(x, hop.coming) for x in arrays), strict=True))  # for each rank, a part of each array
+    sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
+    _add_rows(sums, hop.numbers[comm.rank], leaving[comm.rank])
     for ahead, behind in partners(comm):
-        back = hop.leaving[behind]
-        form = tuple(xp.empty((back.shape[0], *x.shape[1:]), dtype=x.dtype, device=x.device) for x in columns)
-        _add_rows(sums, back, comm.sendrecv(outgoing[ahead], ahead, behind, like=form, label=label))
+        numbers = hop.numbers[behind]
+        form = tuple(rows_like(x, numbers.shape[0]) for x in arrays)
+        _add_rows(sums, numbers, comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label))
     return sums
 
 
-def _add_rows(sums: tuple[Array, ...], places: Array, parts: tuple[Array, ...]) -> None:
+def _add_rows(sums: tuple[Array, ...], numbers: Array, parts: tuple[Array, ...]) -> None:
     for total, part in zip(sums, parts, strict=True):
-        add_at(total, places, part)
+        add_at(total, numbers, part)
 
 
 class TwoLevelCache(NamedTuple):
-    """The arrays that a rank keeps for its backward: of the two hops, the rows before each, and its experts'."""
+    """A rank keeps this for its backward."""
 
     between: Hop
     inside: Hop
-    rows: tuple[int, int]
-    local: Routing
-    experts: Any
+    tokens: int  # rows before the hop between nodes: T
+    at_node: int  # rows before the hop inside: those that came between nodes
+    local: Routing  # of the rows that came inside, among this rank's experts
+    experts: MixCache
 
 
 def mix_in_two_levels(
@@ -96,34 +94,33 @@ def mix_in_two_levels(
     """`(y [T, E], cache)`. `between`: the ranks of this place, by node; `inside`: those of this node, by place."""
     chosen = destinations(routing, layer.num_experts)  # [T·k]; N where the slot was dropped
     chosen = namespace(x).reshape(chosen, routing.chosen.shape)
-    per_node = layer.num_experts // between.size
+    experts_per_node = layer.num_experts // between.size
 
-    first = make_hop(between, _wants(chosen, per_node, range(between.size)))
-    at_node = send_rows(first, (x, chosen, routing.gates), "dispatch between nodes")  # [R, E], [R, k], [R, k]
+    first = make_hop(between, _wants(chosen, experts_per_node, range(between.size)))
+    at_node = send_rows(first, (x, chosen, routing.gates), "dispatch between nodes")  # [rows, E], twice [rows, k]
 
-    own_node = between.rank * inside.size
-    places = range(own_node, own_node + inside.size)
-    second = make_hop(inside, _wants(at_node[1], per_node // inside.size, places))
+    first_rank = between.rank * inside.size
+    ranks_of_node = range(first_rank, first_rank + inside.size)
+    second = make_hop(inside, _wants(at_node[1], experts_per_node // inside.size, ranks_of_node))
     rows, chosen, gates = send_rows(second, at_node, "dispatch inside")
 
     local = local_routing(chosen, gates, layer.own_experts())
-    sums, of_experts = MixtureOfExperts.mix(layer, rows, local)
+    sums, of_experts = layer.mix_here(rows, local)
     inside.hold("slots", of_experts.slots)
     (sums,) = add_back(second, (sums,), at_node[0].shape[0], "combine inside")
     (y,) = add_back(first, (sums,), x.shape[0], "combine between nodes")
-    return y, TwoLevelCache(first, second, (x.shape[0], at_node[0].shape[0]), local, of_experts)
+    return y, TwoLevelCache(first, second, x.shape[0], at_node[0].shape[0], local, of_experts)
 
 
 def mix_in_two_levels_backward(
     layer: MixtureOfExperts, dy: Array, cache: TwoLevelCache
 ) -> tuple[Array, Array, list[Any]]:
     """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-    first, second, (tokens, at_node), local, of_experts = cache
-    (dsums,) = send_rows(first, (dy,), "combine's backward between nodes")
-    (dsums,) = send_rows(second, (dsums,), "combine's backward inside")
-    drows, dgates, pending = MixtureOfExperts.mix_backward(layer, dsums, local, of_experts)
-    drows, dgates = add_back(second, (drows, dgates), at_node, "dispatch's backward inside")
-    dx, dgates = add_back(first, (drows, dgates), tokens, "dispatch's backward between nodes")
+    (dsums,) = send_rows(cache.between, (dy,), "combine's backward between nodes")
+    (dsums,) = send_rows(cache.inside, (dsums,), "combine's backward inside")
+    drows, dgates, pending = layer.mix_here_backward(dsums, cache.local, cache.experts)
+    drows, dgates = add_back(cache.inside, (drows, dgates), cache.at_node, "dispatch's backward inside")
+    dx, dgates = add_back(cache.between, (drows, dgates), cache.tokens, "dispatch's backward between nodes")
     return dx, dgates, pending
 
 

@@ -320,10 +320,10 @@ def ep_times_too_large(trainer: Trainer) -> None:
     True
     """
     instance("trainer", trainer, Trainer)
-    replica: Any = trainer.replica
+    replica: Any = trainer.parts.replica
     for gradients in replica._gradients.values():
-        if gradients.comm is trainer.mesh.edp:
-            summed, ep = gradients.shard, trainer.mesh.ep.size
+        if gradients.comm is trainer.parts.mesh.edp:
+            summed, ep = gradients.shard, trainer.parts.mesh.ep.size
             gradients.shard = lambda summed=summed, ep=ep: ep * summed()
 
 

@@ -51,7 +51,7 @@ def copies_alike(
         return parallel.loss_and_gradients(tokens, targets)[1]
 
     first, second = run(gradients, 2).results
-    copied = [name for name, piece in weight_slices(model.config, 0, 2).items() if piece.owners == 2]
+    copied = [name for name, piece in weight_slices(model.config, 0, 2).items() if piece.shared_by == 2]
     return {name: bool((first[name] == second[name]).all()) for name in copied}
 
 
@@ -69,9 +69,9 @@ class KvKept(Stage):
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`: the right dx, with the sum over the ranks of the K/V part replaced by the rank's own."""
         dx, pending = self.inside.backward_input(dy, cache)
-        _, (_, of_k, of_v, _) = pending  # of q, k, v and o: (x, dy)
+        _, dk, dv = pending.dys
         k, v = (self.weights[name] for name in self.weight_names[1:3])
-        own = sum(linear_backward_input(dy, x, weight)[0] for (x, dy), weight in ((of_k, k), (of_v, v)))
+        own = sum(linear_backward_input(d, pending.x, weight)[0] for d, weight in ((dk, k), (dv, v)))
         return dx - self.inside.comm.all_reduce(own) + own, pending
 
     def backward_weight(self, pending: Any) -> Gradients:

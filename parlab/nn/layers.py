@@ -6,7 +6,7 @@ shard, so tensor parallelism only adds the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -169,18 +169,27 @@ class GatedMLP(Stage):
         return _backward_weight_of_all(self.weight_names, pending)
 
 
-def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple[Array, Any]:
+class ProjectionsPending(NamedTuple):
+    """The arrays from which the gradients of a part's projections follow."""
+
+    x: Array  # that all projections but the last one read
+    dys: Sequence[Array]  # of each of these
+    last: Any  # pending of the last projection
+
+
+def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple[Array, ProjectionsPending]:
     """`(dx, pending)` of several projections of the same x: dx is their sum. `last`: pending of the last projection."""
-    parts = [linear_backward_input(dy, x, weight) for dy, weight in zip(dys, weights, strict=True)]
-    dx = parts[0][0]
-    for more, _ in parts[1:]:
+    parts = [linear_backward_input(dy, x, weight)[0] for dy, weight in zip(dys, weights, strict=True)]
+    dx = parts[0]
+    for more in parts[1:]:
         dx += more
-    return dx, (*(pending for _, pending in parts), last)
+    return dx, ProjectionsPending(x, dys, last)
 
 
-def _backward_weight_of_all(names: tuple[str, ...], pending: Any) -> Gradients:
+def _backward_weight_of_all(names: tuple[str, ...], pending: ProjectionsPending) -> Gradients:
     """The gradient of each projection by its name."""
-    return {name: linear_backward_weight(of_one) for name, of_one in zip(names, pending, strict=True)}
+    of_each = [*((pending.x, dy) for dy in pending.dys), pending.last]
+    return {name: linear_backward_weight(of_one) for name, of_one in zip(names, of_each, strict=True)}
 
 
 class Block(Stage):

@@ -96,11 +96,11 @@ class MoECache(NamedTuple):
     x: Array  # [T, E]
     routing: Routing
     loads: list[int] | None  # pairs on each expert, of all tokens that the auxiliary loss sees together
-    mixed: Any  # of `mix`
+    mixed: Any  # the cache of `mix`
 
 
 class MixCache(NamedTuple):
-    """The arrays that `mix` keeps for its backward."""
+    """The arrays that `mix_here` keeps for its backward."""
 
     pairs: Pairs
     experts: list[Any]  # each expert's cache: its input and activations
@@ -187,13 +187,21 @@ class MixtureOfExperts(Stage):
         return linear_backward_input(dlogits, x, self.weights[self.router])
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
-        """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
+        """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`. All experts are here."""
+        return self.mix_here(x, routing)
+
+    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+        """`(dx [T, E], dgates [T, k], pending of the experts)`."""
+        return self.mix_here_backward(dy, routing, cache)
+
+    def mix_here(self, x: Array, routing: Routing) -> tuple[Array, MixCache]:
+        """As `mix`, over the experts that are here; `routing` numbers them from 0."""
         pairs = sort_by_expert(routing, len(self.experts))
         answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
         return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)
 
-    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
+    def mix_here_backward(self, dy: Array, routing: Routing, cache: MixCache) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         pairs, caches, slots = cache
         dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)
@@ -242,6 +250,6 @@ def asked_loads(routing: Routing, num_experts: int) -> list[int]:
 
 
 def parts_of(rows: Array, counts: Sequence[int]) -> list[Array]:
-    """Consecutive rows of each expert."""
+    """Consecutive parts of the rows, each of so many."""
     stops = list(accumulate(counts, initial=0))
     return [rows[start:stop, :] for start, stop in pairwise(stops)]

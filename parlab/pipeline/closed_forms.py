@@ -19,16 +19,16 @@ class Pipeline(NamedTuple):
         ranks: p.
         microbatches: m.
         chunks: v, of a rank.
-        in_turn: forwards and backwards take turns (1F1B; interleaved, if there are several chunks); else all forwards
+        alternates: forwards and backwards alternate (1F1B; interleaved, if there are several chunks); else all forwards
             come before all backwards (GPipe; breadth-first).
-        group: N, the microbatches that pass a chunk in a row before the next chunk has its turn: a divisor of m, at
+        group: N, the microbatches that pass a chunk in a row before the next chunk comes: a divisor of m, at
             least p. Interleaved 1F1B has p at the fewest; GPipe and breadth-first have all m.
     """
 
     ranks: Column
     microbatches: Column
     chunks: Column
-    in_turn: Column
+    alternates: Column
     group: Column
 
 
@@ -56,10 +56,10 @@ def in_flight(pipeline: Pipeline, rank: Column) -> Column:
     >>> in_flight(columns, rank=0).tolist()
     [4, 11, 15]
     """
-    p, m, v, in_turn, group = pipeline
+    p, m, v, alternates, group = pipeline
     xp = namespace(p, m, v)
     interleaved = (v - 1) * group + 2 * p - 1 - 2 * rank
-    return xp.where(in_turn, xp.minimum(m * v, xp.where(v == 1, p - rank, interleaved)), m * v)
+    return xp.where(alternates, xp.minimum(m * v, xp.where(v == 1, p - rank, interleaved)), m * v)
 
 
 def exposed_transfers(pipeline: Pipeline, apart: bool) -> Column:
@@ -68,10 +68,10 @@ def exposed_transfers(pipeline: Pipeline, apart: bool) -> Column:
     and only the way there and back is seen: 2(pv − 1), of which groups of more than p microbatches hide the turns from
     chunk to chunk. If not apart, each of a rank's 2mv is seen.
     """
-    p, m, v, in_turn, group = pipeline
+    p, m, v, alternates, group = pipeline
     xp = namespace(p, m, v)
     way = 2 * (p * xp.where(group == p, v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
-    return xp.where(p == 1, 0, xp.where(in_turn & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
+    return xp.where(p == 1, 0, xp.where(alternates & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
 
 
 def step(pipeline: Pipeline, chunk: Pass, first: Pass, last: Pass) -> tuple[Column, Column, Column]:
@@ -88,7 +88,7 @@ def step(pipeline: Pipeline, chunk: Pass, first: Pass, last: Pass) -> tuple[Colu
     >>> [float(seconds) for seconds in found]  # (p − 1)(F + B) idle
     [24.0, 0.0, 9.0]
     """
-    p, m, v, in_turn, _ = pipeline
+    p, m, v, alternates, _ = pipeline
     xp = namespace(p, m, v)
     rest = (v - 1) * chunk.both
     begin, middle, end = (rest + one.both for one in (first, chunk, last))
@@ -97,7 +97,7 @@ def step(pipeline: Pipeline, chunk: Pass, first: Pass, last: Pass) -> tuple[Colu
     other = xp.maximum(begin, xp.where(p > 2, middle, 0))  # the slowest of these
     forward, backward = (xp.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
     waits = xp.maximum(last.both - backward, 0) + xp.where(v == 1, xp.maximum(last.both - forward, 0), 0)
-    quick = (m - 1) * other + rest + before + xp.where(in_turn, waits, last.both)
+    quick = (m - 1) * other + rest + before + xp.where(alternates, waits, last.both)
     whole = xp.where(p == 1, mean, xp.maximum(m * end + before, quick))
     slowest = xp.where(p == 1, mean, m * xp.maximum(other, end))
     return mean, slowest - mean, whole - slowest

@@ -34,20 +34,20 @@ def input_from(action: Action, last_stage: int) -> tuple[Action, ...]:
 
 @dataclass(frozen=True)
 class ActionTable:
-    """All actions of a complete schedule: one row an action, the ranks one after another, and what each row needs.
+    """All actions of a complete schedule: one line an action, the ranks one after another, and what each line needs.
 
-    Its columns are lists of integers, because a simulation goes through very many rows.
+    Its columns are lists of integers, because a simulation goes through very many lines.
 
     Attributes:
-        actions: the action of each row.
-        rank_of_row: the rank of each row.
-        first: rank r owns the rows from first[r] up to first[r + 1].
-        source: the row, of the neighbouring stage, whose result a row needs; -1 for none.
+        actions: the action of each line.
+        rank_of_line: the rank of each line.
+        first: rank r owns the lines from first[r] up to first[r + 1].
+        source: the line, of the neighbouring stage, whose result a line needs; -1 for none.
     """
 
     schedule: Schedule
     actions: list[Action]
-    rank_of_row: list[int]
+    rank_of_line: list[int]
     first: list[int]
     source: list[int]
 
@@ -59,49 +59,49 @@ def action_table(schedule: Schedule) -> ActionTable:
         ValueError: it is incomplete, does something twice, or uses what its rank does not have yet.
     """
     actions: list[Action] = []
-    rank_of_row: list[int] = []
+    rank_of_line: list[int] = []
     first = [0]
     for rank, of_rank in enumerate(schedule.actions):
         actions += of_rank
-        rank_of_row += [rank] * len(of_rank)
+        rank_of_line += [rank] * len(of_rank)
         first.append(len(actions))
 
     microbatches = schedule.num_microbatches
-    cells = schedule.num_stages * microbatches
-    if 2 * cells > len(actions):  # before any table is made: the numbers in a file may be anything
+    forwards = schedule.num_stages * microbatches
+    if 2 * forwards > len(actions):  # before any table is made: the numbers in a file may be anything
         raise ValueError(_what_is_missing(schedule))
-    rows = {kind: [-1] * cells for kind in "FBIW"}  # the row of this kind, for each stage and microbatch; -1: none
-    for row, (kind, stage, microbatch) in enumerate(actions):
-        rows[kind][stage * microbatches + microbatch] = row
-    twice = len(actions) > sum(row >= 0 for of_kind in rows.values() for row in of_kind)
-    if twice or not all(map(partial(_is_done_once, rank_of_row), *rows.values())):
+    lines = {kind: [-1] * forwards for kind in "FBIW"}  # the line of this kind, for each stage and microbatch; -1: none
+    for line, (kind, stage, microbatch) in enumerate(actions):
+        lines[kind][stage * microbatches + microbatch] = line
+    twice = len(actions) > sum(line >= 0 for of_kind in lines.values() for line in of_kind)
+    if twice or not all(map(partial(_is_done_once, rank_of_line), *lines.values())):
         raise ValueError(_what_is_missing(schedule))
 
     source = [-1] * len(actions)
-    forward, gradient = rows["F"], list(map(max, rows["B"], rows["I"]))
-    for row, before in zip(forward[microbatches:], forward, strict=False):
-        source[row] = before
-    for row, after in zip(gradient, gradient[microbatches:], strict=False):
-        source[row] = after
-    return ActionTable(schedule, actions, rank_of_row, first, source)
+    forward, gradient = lines["F"], list(map(max, lines["B"], lines["I"]))
+    for line, before in zip(forward[microbatches:], forward, strict=False):
+        source[line] = before
+    for line, after in zip(gradient, gradient[microbatches:], strict=False):
+        source[line] = after
+    return ActionTable(schedule, actions, rank_of_line, first, source)
 
 
-def _is_done_once(rank_of_row: list[int], forward: int, whole: int, half: int, weight: int) -> bool:
+def _is_done_once(rank_of_line: list[int], forward: int, whole: int, half: int, weight: int) -> bool:
     """Whether one stage does a microbatch by F and B, or by F, I and W: one after the other, on one rank."""
-    rank = rank_of_row[forward]
+    rank = rank_of_line[forward]
     if whole >= 0:
-        return half == weight == -1 < forward < whole and rank_of_row[whole] == rank
-    return -1 < forward < half < weight and rank_of_row[half] == rank_of_row[weight] == rank
+        return half == weight == -1 < forward < whole and rank_of_line[whole] == rank
+    return -1 < forward < half < weight and rank_of_line[half] == rank_of_line[weight] == rank
 
 
-def pair_rows(table: ActionTable) -> list[int]:
-    """The rows of the forwards that overlap with the row after them."""
-    rows, row = [], 0
+def pair_lines(table: ActionTable) -> list[int]:
+    """The lines of the forwards that overlap with the line after them."""
+    lines, line = [], 0
     for slot in chain.from_iterable(table.schedule.ranks):
         if isinstance(slot, Pair):
-            rows.append(row)
-        row += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
-    return rows
+            lines.append(line)
+        line += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
+    return lines
 
 
 def _what_is_missing(schedule: Schedule) -> str:

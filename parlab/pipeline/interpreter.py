@@ -20,7 +20,7 @@ from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.steps import Receive, Step, step_name
 from parlab.world import Comm, Request
 
-Cell = tuple[int, int]  # a stage and a microbatch
+Visit = tuple[int, int]  # of a microbatch to a stage: (stage, microbatch)
 
 
 class Interpreter:
@@ -49,12 +49,12 @@ class Interpreter:
         self.names: dict[int, set[str]] = {}  # of the gradients of each stage
         self.sends: list[Request] = []
         self.requests: dict[Action, Request] = {}  # by the action that needs the message
-        self.activations: dict[Cell, Any] = {}  # the input of each forward
-        self.received_gradients: dict[Cell, Any] = {}  # of the output of each forward
-        self.caches: dict[Cell, Any] = {}
-        self.pendings: dict[Cell, Any] = {}
-        self.input_shapes: dict[Cell, tuple[int, ...]] = {}
-        self.outputs_like: dict[Cell, Array] = {}  # shape and dtype of the gradient that comes back
+        self.activations: dict[Visit, Any] = {}  # the input of each forward
+        self.received_gradients: dict[Visit, Any] = {}  # of the output of each forward
+        self.caches: dict[Visit, Any] = {}
+        self.pendings: dict[Visit, Any] = {}
+        self.input_shapes: dict[Visit, tuple[int, ...]] = {}
+        self.outputs_like: dict[Visit, Array] = {}  # shape and dtype of the gradient that comes back
         self.templates: dict[Any, Array] = {}
         self.given = {id(owning_buffer(x)) for x in [*inputs, *targets]}
 
@@ -87,18 +87,18 @@ class Interpreter:
 
     def forward(self, stage: int, microbatch: int) -> Array | None:
         """F: y, which the next stage needs. The cache is kept until B or I."""
-        cell, of_stage = (stage, microbatch), self.stages[stage]
-        x = self.activations.pop(cell) if stage > 0 else self.inputs[microbatch]
-        self.input_shapes[cell] = tuple(x.shape)
+        visit, of_stage = (stage, microbatch), self.stages[stage]
+        x = self.activations.pop(visit) if stage > 0 else self.inputs[microbatch]
+        self.input_shapes[visit] = tuple(x.shape)
         if stage == self.last:
             loss, cache = of_stage.forward(x, self.targets[microbatch])  # type: ignore[call-arg]
             self.add_loss(microbatch, loss)
             y = None
         else:
             y, cache = of_stage.forward(x)
-            self.outputs_like[cell] = self._template(y.shape, y)
+            self.outputs_like[visit] = self._template(y.shape, y)
         del x
-        self.caches[cell] = self._held("cache", cache)
+        self.caches[visit] = self._held("cache", cache)
         return y
 
     def backward(self, stage: int, microbatch: int) -> Array | None:
@@ -120,11 +120,11 @@ class Interpreter:
 
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
         """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
-        cell = stage, microbatch
-        dy = self.received_gradients.pop(cell) if stage < self.last else self.shares[microbatch] * self.loss_scale
-        cache = self.caches.pop(cell)
+        visit = stage, microbatch
+        dy = self.received_gradients.pop(visit) if stage < self.last else self.shares[microbatch] * self.loss_scale
+        cache = self.caches.pop(visit)
         dx, rest = getattr(self.stages[stage], method)(dy, cache)
-        shape = self.input_shapes.pop(cell)
+        shape = self.input_shapes.pop(visit)
         if stage > 0 and tuple(dx.shape) != shape:
             raise ValueError(
                 f"stage {stage}, microbatch {microbatch}: {method} gave shape {tuple(dx.shape)} for an input "

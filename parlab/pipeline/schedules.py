@@ -168,7 +168,10 @@ def zb_h2(p: int, m: int) -> Schedule:
 
 
 def one_forward_one_backward(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
-    """`warmup` forwards; then a forward and a backward in turn; then the backwards that are left."""
+    """`warmup` forwards; then a forward and a backward in turn; then the backwards that are left.
+
+    `closed_forms.in_flight` counts the chunks that this warm-up keeps.
+    """
     warmup = min(warmup, len(forwards))
     in_turn = chain.from_iterable(zip(forwards[warmup:], backwards, strict=False))
     return [*forwards[:warmup], *in_turn, *backwards[len(forwards) - warmup :]]

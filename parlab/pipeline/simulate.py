@@ -6,7 +6,7 @@ from typing import Any
 
 from parlab.arguments import instance
 from parlab.pipeline.costs import UNIT_COSTS, Costs
-from parlab.pipeline.dependencies import ActionTable, action_table, pair_rows
+from parlab.pipeline.dependencies import ActionTable, action_table, pair_lines
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.timeline import ScheduleTimeline
 from parlab.pipeline.times import start_and_end
@@ -35,23 +35,24 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS) -> ScheduleTimeline:
 
 
 def durations(table: ActionTable, costs: Costs) -> list[Any]:
-    """How long each row takes; None for the forward of an atomic pair, whose backward has the duration of both."""
+    """How long each line of the table takes; None for the forward of an atomic pair, whose backward takes the time of
+    both."""
     stages = table.schedule.num_stages
     by_kind = costs.by_kind(stages)
     duration: list[Any] = [by_kind[kind][stage] for kind, stage, _ in table.actions]
     if costs.pair is not None:
         together = costs.per_stage("pair", stages)
-        for row in pair_rows(table):
-            duration[row : row + 2] = None, together[table.actions[row].stage]
+        for line in pair_lines(table):
+            duration[line : line + 2] = None, together[table.actions[line].stage]
     return duration
 
 
 def _lags(table: ActionTable, costs: Costs) -> list[Any]:
-    """How long the input of each row travels: not at all on its own rank."""
+    """How long the input of each line travels: not at all on its own rank."""
     transfer = costs.per_stage("transfer", table.schedule.num_stages)
     if not any(transfer):
         return [0] * len(table.source)
     return [
-        transfer[table.actions[needed].stage] if needed >= 0 and table.rank_of_row[needed] != rank else 0
-        for needed, rank in zip(table.source, table.rank_of_row, strict=True)
+        transfer[table.actions[needed].stage] if needed >= 0 and table.rank_of_line[needed] != rank else 0
+        for needed, rank in zip(table.source, table.rank_of_line, strict=True)
     ]

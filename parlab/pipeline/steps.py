@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from parlab.pipeline.actions import Action, Pair, Slot
-from parlab.pipeline.dependencies import ActionTable, pair_rows
+from parlab.pipeline.dependencies import ActionTable, pair_lines
 from parlab.pipeline.times import start_and_end
 
 Step = tuple[Action, ...]  # an action, or the forward and the backward of an atomic pair
@@ -48,22 +48,29 @@ def receives(table: ActionTable, rank: int, atomic: bool) -> list[Receive]:
     the action that sends it, and posts the receive right after that many. So the receive is open when the message is
     sent, whatever the actions cost; and 1F1B has a few receives open at a time, not m.
 
-    The number is read from a clock on which each step of this rank takes 1 and all else no time: the sender's action
-    starts there at as many ticks as this rank's steps must be over.
+    The number is the start of the sender's action on a clock on which a step of this rank takes 1, and all else no
+    time. For rank 0 of 1F1B with 2 ranks and 3 microbatches:
+
+        starts at   0     1     2     3     4     5
+        rank 0      0F0   0F1   0B0   0F2   0B1   0B2
+        rank 1            1F0   1F1         1F2
+                          1B0   1B1         1B2
+
+    So it posts a receive from 1B0 when 1 of its steps is over, from 1B1 after 2, and from 1B2 after 4.
 
     Args:
         atomic: as of `steps_of`.
     """
-    ticks: list[int | None] = [int(r == rank) for r in table.rank_of_row]
-    for row in pair_rows(table) if atomic else ():
-        ticks[row] = None
-    steps_before, _ = start_and_end(table, ticks, lag=[0] * len(ticks))
+    takes: list[int | None] = [int(of_line == rank) for of_line in table.rank_of_line]
+    for line in pair_lines(table) if atomic else ():
+        takes[line] = None  # the backward of the pair has the time of both
+    own_steps_over, _ = start_and_end(table, takes, lag=[0] * len(takes))
     messages = []
-    for row in range(table.first[rank], table.first[rank + 1]):
-        source = table.source[row]
-        if source >= 0 and table.rank_of_row[source] != rank:
-            messages.append((steps_before[source], source, row))
+    for line in range(table.first[rank], table.first[rank + 1]):
+        source = table.source[line]
+        if source >= 0 and table.rank_of_line[source] != rank:
+            messages.append((own_steps_over[source], source, line))
     return [
-        Receive(after, table.rank_of_row[source], table.actions[source], table.actions[row])
-        for after, source, row in sorted(messages)
+        Receive(after, table.rank_of_line[source], table.actions[source], table.actions[line])
+        for after, source, line in sorted(messages)
     ]

@@ -54,10 +54,10 @@ class Idle(NamedTuple):
     travel: float
 
     def __str__(self) -> str:
-        slot = f"rank {self.rank} is idle from {self.start:g} to {self.end:g}"
+        idle = f"rank {self.rank} is idle from {self.start:g} to {self.end:g}"
         if self.action is None:
-            return f"{slot}: it has nothing left to do"
-        sent = f"{slot}: {self.action} needs {self.needs}, which rank {self.peer} ends at {self.end - self.travel:g}"
+            return f"{idle}: it has nothing left to do"
+        sent = f"{idle}: {self.action} needs {self.needs}, which rank {self.peer} ends at {self.end - self.travel:g}"
         return f"{sent}, and travels for {self.travel:g}" if self.travel else sent
 
 
@@ -79,7 +79,7 @@ class ScheduleTimeline(Timeline):
         start: Sequence[Any],
         end: Sequence[Any],
     ) -> None:
-        """Of each row of the table: how long it takes, how long its input travels, when it starts and ends."""
+        """Of each line of the table: how long it takes, how long its input travels, when it starts and ends."""
         makespan = max(end[stop - 1] for stop in table.first[1:] if stop > 0)
         super().__init__(  # the tables are made when somebody looks: that costs more than simulating
             table.schedule.num_ranks,
@@ -99,8 +99,8 @@ class ScheduleTimeline(Timeline):
     @cached_property
     def _timed(self) -> dict[Action, TimedAction]:
         table = self._table
-        sources = [None if row < 0 else table.actions[row] for row in table.source]
-        facts = zip(table.rank_of_row, self._start, self._end, sources, self._lag, strict=True)
+        sources = [None if line < 0 else table.actions[line] for line in table.source]
+        facts = zip(table.rank_of_line, self._start, self._end, sources, self._lag, strict=True)
         return dict(zip(table.actions, map(TimedAction._make, facts), strict=True))
 
     @cached_property
@@ -143,25 +143,25 @@ class ScheduleTimeline(Timeline):
         )
 
     def _waits(self) -> Columns:
-        idle = [slot for rank in range(self.size) for slot in self.idle(rank) if slot.action is not None]
+        idle = [time for rank in range(self.size) for time in self.idle(rank) if time.action is not None]
         return (
-            [slot.rank for slot in idle],
-            [slot.start for slot in idle],
-            [slot.end for slot in idle],
-            [slot.peer for slot in idle],
-            [f"wait for {slot.needs}" for slot in idle],
-            [max(slot.start, slot.end - slot.travel) for slot in idle],
+            [time.rank for time in idle],
+            [time.start for time in idle],
+            [time.end for time in idle],
+            [time.peer for time in idle],
+            [f"wait for {time.needs}" for time in idle],
+            [max(time.start, time.end - time.travel) for time in idle],
         )
 
     # Idle time
 
-    def _rows(self, rank: int) -> slice:
+    def _lines(self, rank: int) -> slice:
         self._check(rank)
         return slice(self._table.first[rank], self._table.first[rank + 1])
 
     def busy(self, rank: int) -> Any:
         """Time that `rank` computed."""
-        return sum(duration for duration in self._duration[self._rows(rank)] if duration is not None)
+        return sum(duration for duration in self._duration[self._lines(rank)] if duration is not None)
 
     @cached_property
     def longest_stage(self) -> Any:
@@ -171,7 +171,7 @@ class ScheduleTimeline(Timeline):
         """
         taken = []
         for rank in range(self.size):
-            starts, ends = self._start[self._rows(rank)], self._end[self._rows(rank)]
+            starts, ends = self._start[self._lines(rank)], self._end[self._lines(rank)]
             if starts:
                 taken.append(ends[-1] - starts[0])
         return max(taken)
@@ -192,19 +192,19 @@ class ScheduleTimeline(Timeline):
         return idle / whole if whole else 0.0
 
     def idle(self, rank: int) -> list[Idle]:
-        """The idle slots of `rank`, and the action for which each waits."""
-        slots: list[Idle] = []
+        """The times in which `rank` is idle, and the action for which each waits."""
+        times: list[Idle] = []
         free: Any = 0
         for step in self.steps(rank):
             if step.start > free:
                 action, needs = self._awaiting(step)
                 assert action is not None, "a rank starts late only when an input comes late"
                 peer, lag = self._timed[needs].rank, self._timed[action].lag
-                slots.append(Idle(rank, free, step.start, action, needs, peer, lag))
+                times.append(Idle(rank, free, step.start, action, needs, peer, lag))
             free = step.end
         if self.makespan > free:
-            slots.append(Idle(rank, free, self.makespan, None, None, None, 0))
-        return slots
+            times.append(Idle(rank, free, self.makespan, None, None, None, 0))
+        return times
 
     def _awaiting(self, step: TimedStep) -> tuple[Any, Any]:
         """The action of a step whose input kept the step from starting earlier, and that input's action; or None."""

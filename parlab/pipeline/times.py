@@ -44,24 +44,24 @@ class EventLoop:
 
 
 def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Starts and ends, one a row: each action starts as soon as its rank is free and its input has arrived.
+    """Starts and ends, one a line: each action starts as soon as its rank is free and its input has arrived.
 
     Args:
-        duration: of each row; None for the forward of an atomic pair, which starts and ends with the row after it.
-        lag: of each row, the time that its input travels.
+        duration: of each line; None for the forward of an atomic pair, which starts and ends with the line after it.
+        lag: of each line, the time that its input travels.
 
     Raises:
         ValueError: a deadlock, with the cycle.
     """
     start: list[Any] = [0] * len(duration)
     end: list[Any] = [None] * len(duration)
-    loop = EventLoop()  # the event `row`: this row has ended
+    loop = EventLoop()  # the event `line`: this line has ended
     waiting, wake = loop.waiting, loop.wake
 
     def run(rank: int) -> RankRun:
         own = slice(table.first[rank], table.first[rank + 1])
         time, forward = 0, None
-        for row, needed, travel, took in zip(
+        for line, needed, travel, took in zip(
             range(own.start, own.stop), table.source[own], lag[own], duration[own], strict=True
         ):
             if needed >= 0:
@@ -70,16 +70,16 @@ def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any
                 arrival = end[needed] + travel
                 if arrival > time:
                     time = arrival
-            start[row] = time
+            start[line] = time
             if took is None:
-                forward = row
+                forward = line
                 continue
             time += took
-            end[row] = time
-            if row in waiting:
-                wake(row)
+            end[line] = time
+            if line in waiting:
+                wake(line)
             if forward is not None:
-                start[forward], end[forward] = start[row], time
+                start[forward], end[forward] = start[line], time
                 wake(forward)
                 forward = None
 
@@ -92,21 +92,21 @@ def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any
 def _deadlock(table: ActionTable, awaited: Collection[Any]) -> str:
     """The text of a deadlock. From a blocked rank it goes to the rank for whose action that one waits, until a rank
     repeats."""
-    actions, rank_of_row = table.actions, table.rank_of_row
-    blocked = {rank_of_row[row]: row for row in map(table.source.index, awaited)}  # rank -> the row at which it stands
+    actions, rank_of_line = table.actions, table.rank_of_line
+    blocked = {rank_of_line[line]: line for line in map(table.source.index, awaited)}  # rank -> where it stands
     path = [min(blocked)]
     while path[-1] not in path[:-1]:
-        path.append(rank_of_row[table.source[blocked[path[-1]]]])
+        path.append(rank_of_line[table.source[blocked[path[-1]]]])
     cycle = path[path.index(path[-1]) : -1]
     lines = [
         f"deadlock: {len(cycle)} rank{'s wait for each other' if len(cycle) > 1 else ' waits for itself'} in a cycle"
     ]
     for waiting_rank in cycle:
-        row = blocked[waiting_rank]
-        needed = table.source[row]
-        peer = rank_of_row[needed]
+        line = blocked[waiting_rank]
+        needed = table.source[line]
+        peer = rank_of_line[needed]
         lines.append(
-            f"  rank {waiting_rank} stands at {actions[row]}, which needs {actions[needed]}; "
+            f"  rank {waiting_rank} stands at {actions[line]}, which needs {actions[needed]}; "
             f"rank {peer} does that only after {actions[blocked[peer]]}"
         )
     return "\n".join(lines)

@@ -40,11 +40,11 @@ class Work(NamedTuple):
     expert_rows: Column
 
 
-class Turns(NamedTuple):
-    """The traffic of tensor parallelism, in turns: all-gathers and reduce-scatters of a layer's input.
+class Exchanges(NamedTuple):
+    """The traffic of tensor parallelism. An exchange is an all-gather or a reduce-scatter of a layer's input.
 
     Fields:
-        forward, backward: turns of a layer.
+        forward, backward: how many a layer has.
         logit_bytes: of all logits of a microbatch.
         loss_columns: over which the loss runs on a rank.
     """
@@ -64,9 +64,9 @@ class Case:
         sequence, itemsize, wide_itemsize: tokens; bytes of an activation's element, and of one in float32 or wider.
         state, gradient_bytes: bytes of the model's state a parameter, and of a gradient that travels.
         software: its habits.
-        again: the part of all layers whose forward is computed again: all, or `recompute_layers` of each rank.
+        recomputed: the part of all layers whose forward is computed again: all, or `recompute_layers` of each rank.
         flops: of a step, without recomputation.
-        pipeline, work, turns, sharding, stages: the records.
+        pipeline, work, exchanges, sharding, stages: the records.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Case:
         self.state, self.gradient_bytes = state, software.gradient or state.gradient
         self.software = software
         some = np.minimum(self.layout.recompute_layers * self.layout.pp / self.model.num_layers, 1)
-        self.again = np.where(self.layout.recompute == "full", 1.0, some)
+        self.recomputed = np.where(self.layout.recompute == "full", 1.0, some)
         # Fused attention computes the causal pairs, and the zigzag layout gives each rank equally many
         self._pairs = sequence * (sequence + 1) / 2 if self.model.fused_attention else sequence * sequence
 
@@ -102,10 +102,10 @@ class Case:
         """Ranks, microbatches of a replica, chunks, and how many microbatches pass a chunk in a row."""
         layout = self.layout
         microbatches = self.batch / (layout.dp * layout.microbatch)
-        in_turn = layout.schedule == "1f1b"
+        alternates = layout.schedule == "1f1b"
         fewest = np.minimum(layout.pp, microbatches)
-        group = np.where(in_turn, np.where(layout.group == 0, fewest, layout.group), microbatches)
-        return Pipeline(layout.pp, microbatches, layout.chunks, in_turn, group)
+        group = np.where(alternates, np.where(layout.group == 0, fewest, layout.group), microbatches)
+        return Pipeline(layout.pp, microbatches, layout.chunks, alternates, group)
 
     @cached_property
     def work(self) -> Work:
@@ -123,17 +123,17 @@ class Case:
         )
 
     @cached_property
-    def turns(self) -> Turns:
+    def exchanges(self) -> Exchanges:
         """Tensor parallelism's traffic: Shoeybi et al. 2019; with sequence parallelism, Korthikanti et al. 2022."""
         software, model = self.software, self.model
         # Gate and up may sum the gradient of x apart
         sums = 2 if software.joins_products or not model.fused_attention else 3
         forward, backward = 4, np.where(self.layout.sequence_parallel, 6 if software.gathers_again else 4, 2 * sums)
-        if model.num_experts:  # they have no turns
+        if model.num_experts:  # they have none
             forward = 2
             backward = np.where(self.layout.sequence_parallel, 3 if software.gathers_again else 2, 2)
         loss_columns = model.vocab_size / self.layout.tp if software.cuts_logits else model.vocab_size
-        return Turns(forward, backward, self.itemsize * self.work.tokens * model.vocab_size, loss_columns)
+        return Exchanges(forward, backward, self.itemsize * self.work.tokens * model.vocab_size, loss_columns)
 
     @cached_property
     def sharding(self) -> Sharding:

@@ -37,22 +37,23 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     forward, inputs, weights = map(sum, zip(*products, strict=True))
     if model.fused_attention:
         # Bytes: norms 4E, residuals 6E each; SwiGLU reads two columns, writes one; rotary of q, k
-        touched = n * (20 * E / work.token_ranks + 6 * M / tp + 4 * (queries + keys)) / machine.memory
+        touched = n * (20 * E / work.token_ranks + 6 * M / tp + 4 * (queries + keys)) / machine.memory_pace
     else:
         # Bytes: norms 4E, bias with dropout and residual 7E each; GELU reads and writes its columns
-        touched = n * (22 * E / work.token_ranks + 4 * M / tp) / machine.memory
+        touched = n * (22 * E / work.token_ranks + 4 * M / tp) / machine.memory_pace
     # Two all-reduces each way (Shoeybi et al. 2019). With sequence parallelism all-gathers and reduce-scatters send as
     # many bytes, and the backward has two more all-gathers (Korthikanti et al. 2022). Software that hides them sends dX
     # while it computes dW, and x while it computes dX. Nothing hides the two all-gathers of dY
-    core, turn = attention_seconds(machine, case), machine.ring(work.input_bytes, tp)
+    core, exchange = attention_seconds(machine, case), machine.ring(work.input_bytes, tp)
     hidden_behind = weights if "tp" in case.software.hides else 0.0  # seconds of dW
-    never_hidden = np.where(case.layout.sequence_parallel, 2, 0) * case.turns.forward / 4
-    waited = never_hidden * turn + np.maximum((case.turns.backward - never_hidden) * turn - hidden_behind, 0)
+    never_hidden = np.where(case.layout.sequence_parallel, 2, 0) * case.exchanges.forward / 4
+    waited = never_hidden * exchange
+    waited = waited + np.maximum((case.exchanges.backward - never_hidden) * exchange - hidden_behind, 0)
     found = {
         "products": Pass(forward, inputs + weights),
         "attention": core,
         "elementwise": Pass(touched, BACKWARD_ELEMENTWISE * touched),
-        "tp": Pass(case.turns.forward * turn, waited),
+        "tp": Pass(case.exchanges.forward * exchange, waited),
         "cp": _ring(machine, case, core),
     }
     if model.num_experts:
@@ -66,10 +67,10 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
     Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case.
     mlp.hidden: SwiGLU again, which reads gate and up and writes their product.
     """
-    hidden = 6 * case.work.tokens * case.model.mlp_columns / case.layout.tp / machine.memory
+    hidden = 6 * case.work.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
     selective = 0.0 if case.model.fused_attention else np.where(case.layout.recompute == "none", 0.0, attention)
     less = np.where(case.layout.recompute == "mlp.hidden", hidden, selective)
-    return case.again * forward + (1 - case.again) * less
+    return case.recomputed * forward + (1 - case.recomputed) * less
 
 
 def _products(machine: Machine, case: Case, k: Column, m: Column) -> tuple[Column, Column, Column]:
@@ -99,16 +100,17 @@ def _with_mixture(machine: Machine, case: Case, found: dict[str, Pass]) -> dict[
     """
     model, ep, cp, rows = case.model, case.layout.ep, case.layout.cp, case.work.expert_rows
     sent = rows * model.hidden_size * case.itemsize
-    touched = found["elementwise"].forward + rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory
+    copied = rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
+    touched = found["elementwise"].forward + copied
     near = machine.together(np.minimum(ep, cp), case.stride("cp"))
     near = near * machine.together(np.maximum(ep / cp, 1), case.stride("dp"))
-    inside, between = sent * (near - 1) / ep / machine.intra, sent * (1 - near / ep) / machine.inter
-    exchange = np.maximum(inside, between) + np.where(ep > 1, machine.hardware.collective, 0)
+    inside, between = sent * (near - 1) / ep / machine.intra_pace, sent * (1 - near / ep) / machine.inter_pace
+    dispatch = np.maximum(inside, between) + np.where(ep > 1, machine.hardware.collective, 0)
     gradients = case.stages.layer_expert_params + model.hidden_size * model.num_experts
     summed = np.where(case.layout.sequence_parallel, 2 * machine.ring(gradients * case.itemsize, case.layout.tp), 0)
     tp = Pass(found["tp"].forward, found["tp"].backward + summed)
     elementwise = Pass(touched, BACKWARD_ELEMENTWISE * touched)
-    return found | {"elementwise": elementwise, "tp": tp, "ep": Pass(2 * exchange, 2 * exchange)}
+    return found | {"elementwise": elementwise, "tp": tp, "ep": Pass(2 * dispatch, 2 * dispatch)}
 
 
 def attention_seconds(machine: Machine, case: Case) -> Pass:
@@ -120,13 +122,13 @@ def attention_seconds(machine: Machine, case: Case) -> Pass:
     """
     model, pairs, heads = case.model, case.work.attention_pairs, case.model.heads / case.layout.tp
     row = case.itemsize * case.work.tokens * model.head_dim
-    product = 2 * model.head_dim * pairs / machine.attention
+    product = 2 * model.head_dim * pairs / machine.attention_pace
     if model.fused_attention:
         softmax = pairs / machine.hardware.exponentials
-        rows = 2 * row * (heads + case.work.kv_heads) / machine.memory
+        rows = 2 * row * (heads + case.work.kv_heads) / machine.memory_pace
         return Pass(2 * product + softmax + rows, 5 * product + softmax + 2 * rows)
-    products = 2 * product + (2 * case.itemsize * pairs + 4 * row * heads) / machine.memory
-    touched = 9 * pairs / machine.memory
+    products = 2 * product + (2 * case.itemsize * pairs + 4 * row * heads) / machine.memory_pace
+    touched = 9 * pairs / machine.memory_pace
     return Pass(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
 
 
@@ -136,20 +138,23 @@ def end_seconds(machine: Machine, case: Case) -> tuple[dict[str, Pass], dict[str
     The loss runs over the V/t columns of a rank, with three all-reduces of a number a token; or, in software that
     gathers the logits, over all V columns on each rank.
     """
-    n, t, cut = case.work.tokens, case.layout.tp, case.layout.sequence_parallel
-    turn, lookup = machine.ring(case.work.input_bytes, t), 2 * case.work.input_bytes / machine.memory
+    n, t, by_tokens = case.work.tokens, case.layout.tp, case.layout.sequence_parallel
+    exchange, lookup = machine.ring(case.work.input_bytes, t), 2 * case.work.input_bytes / machine.memory_pace
     forward, inputs, weights = _products(machine, case, case.model.hidden_size, case.model.vocab_size / t)
     # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
-    loss, sums = n * case.turns.loss_columns / machine.memory, 3 * 2 * machine.ring(case.wide_itemsize * n, t)
+    loss, sums = n * case.exchanges.loss_columns / machine.memory_pace, 3 * 2 * machine.ring(case.wide_itemsize * n, t)
     joined: Column = 0.0
     if not case.software.cuts_logits:  # 8 bytes a logit to join the gathered parts, and 4 in the backward
-        joined, sums = np.where(t > 1, 4 * loss, 0), machine.ring(case.turns.logit_bytes, t)
+        joined, sums = np.where(t > 1, 4 * loss, 0), machine.ring(case.exchanges.logit_bytes, t)
     hidden_behind = weights if "tp" in case.software.hides else 0.0
-    embedding = {"elementwise": Pass(lookup, lookup), "tp": Pass(np.where(cut, 1, 2) * turn, np.where(cut, turn, 0))}
+    embedding = {
+        "elementwise": Pass(lookup, lookup),
+        "tp": Pass(np.where(by_tokens, 1, 2) * exchange, np.where(by_tokens, exchange, 0)),
+    }
     head = {
         "products": Pass(forward, inputs + weights),
         "elementwise": Pass(38 * loss + 2 * joined, 14 * loss + joined),
-        "tp": Pass(np.where(cut, turn, 0) + sums, np.maximum(2 * turn - hidden_behind, 0)),
+        "tp": Pass(np.where(by_tokens, exchange, 0) + sums, np.maximum(2 * exchange - hidden_behind, 0)),
     }
     return embedding, head
 
@@ -167,7 +172,7 @@ def _ring(machine: Machine, case: Case, core: Pass) -> Pass:
     inside = case.stride("cp") * c <= machine.node
     keys, gradients = (machine.hop(size * elements, inside) for size in (item, case.wide_itemsize))
     behind = (c - 1) / c if "cp" in case.software.hides else 0.0
-    merged = 0.75 * (c - 1) * work.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory
+    merged = 0.75 * (c - 1) * work.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory_pace
     forward = np.maximum((c - 1) * keys - behind * core.forward, 0)
     backward = np.where(c > 1, gradients, 0) + np.maximum((c - 1) * (keys + gradients) - behind * core.backward, 0)
     return Pass(forward + merged * (item + 16), backward + merged * (3 * item + 16))

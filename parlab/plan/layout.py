@@ -13,7 +13,7 @@ from parlab.world.units import several
 
 @dataclass(frozen=True)
 class Layout:
-    """The choices of a planner. Each field is a value, or a column of values, of which `layout[number]` takes one.
+    """The fields that a planner chooses. Each is a value, or a column of values, of which `layout[number]` takes one.
 
     Args:
         dp, pp, cp, tp: ranks for data, pipeline, context and tensor parallelism; their product is the number of ranks.
@@ -89,11 +89,11 @@ class Layout:
 def check_layouts(layout: Any) -> None:
     """Refuse what is no layout, columns of different lengths, and columns of none."""
     instance("layout", layout, Layout)
-    columns = {knob: np.shape(column) for knob, column in vars(layout).items() if np.ndim(column)}
+    columns = {field: np.shape(column) for field, column in vars(layout).items() if np.ndim(column)}
     try:
         shape = np.broadcast_shapes(*columns.values())
     except ValueError:
-        said = ", ".join(f"{knob} {list(size)}" for knob, size in columns.items())
+        said = ", ".join(f"{field} {list(size)}" for field, size in columns.items())
         raise ValueError(f"layout: columns of the shapes {said}: make them as long as each other") from None
     if 0 in shape:
         raise ValueError(f"layout={layout}: at least one layout is needed")

@@ -19,15 +19,23 @@ class Machine:
     Args:
         cluster: the devices and their links.
         hardware: the fractions of the data sheet. None: those of the cluster's device.
+
+    Attributes:
+        product_pace, attention_pace: FLOPs a second, in full tiles of a product and in the products of attention.
+        memory_pace: bytes a second of a device's memory.
+        intra_pace, inter_pace: bytes a second of a link in a node, and between nodes.
+        latencies: seconds, in a node and between nodes.
+        node: ranks in a node.
     """
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
         self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
-        self.flops = self.device.flops * hardware.products
-        self.attention = self.device.flops * (hardware.attention or hardware.products)
-        self.memory = self.device.memory_bandwidth * hardware.memory
-        self.intra, self.inter = cluster.intra.bandwidth * hardware.intra, cluster.inter.bandwidth * hardware.inter
+        self.product_pace = self.device.flops * hardware.products
+        self.attention_pace = self.device.flops * (hardware.attention or hardware.products)
+        self.memory_pace = self.device.memory_bandwidth * hardware.memory
+        self.intra_pace = cluster.intra.bandwidth * hardware.intra
+        self.inter_pace = cluster.inter.bandwidth * hardware.inter
         self.latencies = cluster.intra.latency, cluster.inter.latency
 
     def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
@@ -36,7 +44,7 @@ class Machine:
         Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections 2.3 (tiles), 3.1 and 3.2 (the result
         is cut into tiles, whose last wave may leave processors idle).
         """
-        flops, moved = 2 * m * k * n / self.flops, item * (m * k + k * n + m * n) / self.memory
+        flops, moved = 2 * m * k * n / self.product_pace, item * (m * k + k * n + m * n) / self.memory_pace
         return np.maximum(flops / self.used(m, n), moved)
 
     def used(self, rows: Any, columns: Any) -> Any:
@@ -60,7 +68,7 @@ class Machine:
         """
         together = self.together(size) if together is None else together
         ports = together if self.hardware.rails else 1
-        hop = self.hop(nbytes / size, together >= size, np.minimum(self.intra, self.inter * ports))
+        hop = self.hop(nbytes / size, together >= size, np.minimum(self.intra_pace, self.inter_pace * ports))
         return (size - 1) * hop + np.where(size > 1, self.hardware.collective, 0)
 
     def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:
@@ -68,5 +76,5 @@ class Machine:
 
         `across` None: the pace of one port.
         """
-        across = self.inter if across is None else across
-        return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra, across)
+        across = self.inter_pace if across is None else across
+        return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra_pace, across)

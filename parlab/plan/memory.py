@@ -12,7 +12,8 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.closed_forms import Column, in_flight
 from parlab.plan.case import Case
-from parlab.tensor.costs import SOFTMAX
+
+SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
 
 
 def rank_bytes(case: Case) -> dict[str, Column]:
@@ -47,7 +48,11 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
-    """Bytes of one layer and microbatch that a rank keeps for the backward, as `parlab.tensor.costs` lists them."""
+    """Bytes of one layer and microbatch that a rank keeps for the backward.
+
+    In 16 bits a GPT's are those of Korthikanti's table 2: sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t +
+    5as²b/t; selective recomputation leaves 5as²b/t out. A Llama's are those of `parlab.tensor.llama_kept_by_place`.
+    """
     model, tp = case.model, case.layout.tp
     if isinstance(case.config, LlamaConfig):
         items = block_kept_bytes(case.config, 1, case.sequence, case.itemsize)
@@ -56,13 +61,13 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     if model.num_experts:
         items = {place: size for place, size in items.items() if place not in ("mlp.gate", "mlp.up", "mlp.hidden")}
     whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
-    scores = sum(items.get(place, 0) for place in SOFTMAX)
+    scores = sum(items.get(place, 0) for place in SCORES)
     shared = (items["attention.k"] + items["attention.v"]) * (case.work.kv_heads * tp / model.kv_heads - 1)
-    cut = sum(items.values()) - whole - scores + shared
-    cut = cut - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
+    by_tp = sum(items.values()) - whole - scores + shared
+    by_tp = by_tp - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
     # Software that does not gather the inputs of column products again keeps them whole, and not its t-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    kept = (whole - inputs) / case.work.token_ranks + inputs + (cut + np.where(recompute == "none", scores, 0)) / tp
+    kept = (whole - inputs) / case.work.token_ranks + inputs + (by_tp + np.where(recompute == "none", scores, 0)) / tp
     kept = case.layout.microbatch / case.layout.cp * kept + kept_of_experts(case)
     return np.where(recompute == "full", case.work.input_bytes / case.work.token_ranks, kept)
 
@@ -92,7 +97,11 @@ def _working_bytes(case: Case, kept: Column) -> Column:
 
 def _unscattered(case: Case, params: Column) -> Column:
     """Bytes of gradients before ZeRO-2 or ZeRO-3 scatters them: those of a layer, or of a chunk that sums several
-    microbatches first; `params` of a rank."""
+    microbatches first; `params` of a rank.
+
+    A step of one microbatch is charged those of a chunk, which is too much where each layer's leave at once. That is on
+    the safe side: charged those of a layer, the runs of 8B and 70B in `published.toml` would get 8 and 22 % too little.
+    """
     of_layer = case.stages.layer_params + case.stages.layer_expert_params
     whole = np.where(case.sharding.one_by_one, of_layer, params / case.layout.chunks)
     return np.where(case.layout.zero >= 2, case.state.gradient, 0) * whole
@@ -101,5 +110,5 @@ def _unscattered(case: Case, params: Column) -> Column:
 def _logits(case: Case) -> Column:
     """Bytes on the last stage: the logits and their softmax in float32 or wider."""
     of_logit = case.itemsize + case.wide_itemsize + case.software.logit
-    logits = case.work.tokens * case.turns.loss_columns * of_logit
+    logits = case.work.tokens * case.exchanges.loss_columns * of_logit
     return logits + 2 * case.work.input_bytes / case.work.token_ranks

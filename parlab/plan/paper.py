@@ -51,7 +51,7 @@ def seconds_on_paper(
 
     Args:
         work: seconds of a microbatch of one sequence on one device, forward and backward, all layers.
-        nbytes: of the tensor-parallel turns of a microbatch, of which (tp − 1)/tp pass a rank's port.
+        nbytes: of the tensor-parallel exchanges of a microbatch, of which (tp − 1)/tp pass a rank's port.
         speed: bytes a second of the port.
         dp, pp, tp, chunks: replicas, pipeline stages, tensor-parallel ranks, chunks a rank.
         batch: sequences of a step.

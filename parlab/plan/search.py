@@ -67,10 +67,24 @@ def search(
     if memory is not None:
         positive("memory", memory)
     flag("offload", offload)
-    machine = Machine(cluster, hardware)
+    machine, sizes = Machine(cluster, hardware), Sizes(config)
+    tried = _values_of_fields(sizes, ranks, batch, offload, fixed)
+    grid, chosen = _grid(sizes, ranks, batch, sequence, tried, fixed)
+    if not len(chosen):
+        asked = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
+        said = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        raise ValueError(f"{said}: no layout is possible for these")
+    case = Case(config, grid, batch, sequence, software=software or software_of(cluster))
+    asked = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
+    asked |= {"hardware": hardware, "software": software}
     memory = machine.device.memory if memory is None else memory
-    sizes, divisors = Sizes(config), _divisors(ranks)
-    knobs: dict[str, list] = {
+    return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
+
+
+def _values_of_fields(sizes: Sizes, ranks: int, batch: int, offload: bool, fixed: dict[str, Any]) -> dict[str, list]:
+    """The values that each field of a layout may take: those of `fixed`, else those that could be the best."""
+    divisors = _divisors(ranks)
+    tried: dict[str, list] = {
         **dict.fromkeys(MESH, divisors),
         "chunks": sorted({v for layers in range(sizes.num_layers, sizes.num_layers + 3) for v in _divisors(layers)}),
         "microbatch": [b for b in range(1, 17) if batch % b == 0],  # as in papers: a pipeline needs many
@@ -83,38 +97,36 @@ def search(
         "recompute_layers": [0],
         "group": [0],
     }
-    if unknown := set(fixed) - set(knobs):
-        raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(knobs)}")
+    if unknown := set(fixed) - set(tried):
+        raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(tried)}")
     for name, value in fixed.items():  # one value or several
         values = value.tolist() if hasattr(value, "tolist") else value
-        knobs[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-        for one in knobs[name]:  # each alone: in one column 1 and "1" would be the same
+        tried[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+        for one in tried[name]:  # each alone: in one column 1 and "1" would be the same
             layout = Layout(**{name: one})
             check_rules(layout, own_rules(layout))
-    knobs |= {name: [n for n in divisors if n in knobs[name]] for name in MESH}
-    # A layout is dropped as soon as one rule cannot be kept. First the meshes
-    mesh = Layout(**_axes(knobs, "tp", "cp", "pp"))
+    return tried | {name: [n for n in divisors if n in tried[name]] for name in MESH}
+
+
+def _grid(
+    sizes: Sizes, ranks: int, batch: int, sequence: int, tried: dict[str, list], fixed: dict[str, Any]
+) -> tuple[Layout, np.ndarray]:
+    """Layouts in columns, and the numbers of those that are possible and no other one's double."""
+    # First the meshes
+    mesh = Layout(**_axes(tried, "tp", "cp", "pp"))
     mesh = mesh.but(dp=ranks // mesh.ranks)
-    mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, knobs["dp"]))]
+    mesh = mesh[np.flatnonzero((mesh.ranks == ranks) & np.isin(mesh.dp, tried["dp"]))]
     mesh = mesh[np.flatnonzero(possible(sizes, mesh, batch, sequence))]
     # Then, with each mesh, the fields on which a layer's work depends, under the schedule with the fewest rules
     work = ("chunks", "microbatch", "sequence_parallel", "recompute", "recompute_layers", "ep")
-    ways = mesh.but(schedule="looped_bfs", **_axes(knobs, *work))
+    ways = mesh.but(schedule="looped_bfs", **_axes(tried, *work))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
     # Last, with each of these, all other fields
-    grid = ways.but(**_axes(knobs, "offload", "schedule", "group", "zero"))
+    grid = ways.but(**_axes(tried, "offload", "schedule", "group", "zero"))
     # ZeRO or sequence parallelism among one rank is the same as none: one layout of these is enough
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))
-    chosen = np.flatnonzero(possible(sizes, grid, batch, sequence) & ~same)
-    if not len(chosen):
-        asked = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
-        said = ", ".join(f"{name}={value!r}" for name, value in asked.items())
-        raise ValueError(f"{said}: no layout is possible for these")
-    case = Case(config, grid, batch, sequence, software=software or software_of(cluster))
-    asked = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
-    asked |= {"hardware": hardware, "software": software}
-    return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
+    return grid, np.flatnonzero(possible(sizes, grid, batch, sequence) & ~same)
 
 
 def _ways_to_recompute(sizes: Sizes) -> list[str]:
@@ -128,7 +140,7 @@ def _divisors(number: int) -> list[int]:
     return sorted({d for n in range(1, int(number**0.5) + 1) if number % n == 0 for d in (n, number // n)})
 
 
-def _axes(knobs: dict[str, list], *names: str) -> dict[str, np.ndarray]:
+def _axes(tried: dict[str, list], *names: str) -> dict[str, np.ndarray]:
     """The values of each field along an axis of its own, before the axis of the columns."""
-    *axes, _ = np.meshgrid(*(knobs[name] for name in names), 0, indexing="ij", sparse=True)
+    *axes, _ = np.meshgrid(*(tried[name] for name in names), 0, indexing="ij", sparse=True)
     return dict(zip(names, axes, strict=True))

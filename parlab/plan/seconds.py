@@ -54,10 +54,10 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
 
 def _optimizer(machine: Machine, case: Case, params: Column, experts: Column) -> Column:
     """Seconds of the update of a rank's shard, on the device or in the host."""
-    cut = case.layout.zero > 0
-    shard = params / np.where(cut, case.sharding.shards, 1) + experts / np.where(cut, case.sharding.expert_shards, 1)
+    sharded, zero = case.layout.zero > 0, case.sharding
+    shard = params / np.where(sharded, zero.shards, 1) + experts / np.where(sharded, zero.expert_shards, 1)
     on_host = 2 * case.itemsize * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
-    return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory)
+    return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory_pace)
 
 
 def _between_stages(machine: Machine, case: Case) -> Column:
@@ -73,16 +73,22 @@ def _between_stages(machine: Machine, case: Case) -> Column:
     gathered = np.where(parts > work.token_ranks, machine.ring(work.input_bytes, case.layout.tp), 0)
     waited_for = exposed_transfers(case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:
-        one_by_one = np.where(p == 1, 0, np.where(p == 2, 2 * m, 4 * m + 2 * (p - 4)))
-        waited_for = np.where(case.pipeline.in_turn & (case.layout.chunks == 1), one_by_one, waited_for)
+        all_of_a_rank = np.where(p == 1, 0, np.where(p == 2, 2 * m, 4 * m + 2 * (p - 4)))
+        waited_for = np.where(case.pipeline.alternates & (case.layout.chunks == 1), all_of_a_rank, waited_for)
     return waited_for * (machine.hop(work.input_bytes / parts, inside) + gathered)
 
 
 def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column, chunk: Pass) -> Column:
     """Seconds that a step waits for ZeRO's traffic. `experts`: their parameters on a rank, which travel over edp.
 
-    Gradients and weights travel in v pieces, behind the work on the other chunks. Nothing hides the last gradients and
-    the first weights.
+    Gradients and weights travel in v pieces, one a chunk, behind the work that is there when they leave. The gradients
+    of v = 2 chunks and m = 2 microbatches, by ZeRO-1, whose gradients are summed first:
+
+        work      ... backward, chunk 1 | backward, chunk 1 | backward, chunk 0 | backward, chunk 0 |
+        travels                                             | chunk 1's piece                       | chunk 0's piece
+
+    By ZeRO-2 a piece leaves after each backward, v·m of them in all. Nothing hides the last piece of the gradients, nor
+    the first piece of the weights, which travel before the forward.
     """
     zero, near = case.sharding, machine.together
     together = near(case.layout.cp, case.stride("cp")) * near(case.layout.dp, case.stride("dp"))
@@ -99,14 +105,20 @@ def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column,
     after = gradient * zero.gradient_passes + weight * zero.backward_gathers
     if "dp" not in case.software.hides:
         return after + before
-    of_rank = case.layout.chunks - case.stages.fewer_last / case.stages.chunk_layers  # chunks of the shortest rank
+    chunks_of_shortest = case.layout.chunks - case.stages.fewer_last / case.stages.chunk_layers  # or more
 
     def waited(traffic: Column, times: Column, work: Column) -> Column:
-        """`times` a step all of it travels, in v pieces each; `work` of a chunk and microbatch hides them."""
+        """The seconds of `traffic` that no work hides.
+
+        In a step all parameters travel so many `times`, in v pieces each. One piece is never hidden. While the others
+        travel, a rank works on so many chunks of a microbatch, for `work` seconds each: all but the first if pieces
+        leave one by one; else those of one group for each other piece.
+        """
         piece = traffic / times / case.layout.chunks
-        each, alone = case.pipeline.microbatches * of_rank - 1, case.pipeline.group * (times * of_rank - 1)
-        behind = np.maximum(np.where(zero.one_by_one, each, alone), 0)
-        return piece + np.maximum(traffic - piece - behind * work, 0)
+        after_each = case.pipeline.microbatches * chunks_of_shortest - 1
+        after_groups = case.pipeline.group * (times * chunks_of_shortest - 1)
+        chunks_beside = np.maximum(np.where(zero.one_by_one, after_each, after_groups), 0)
+        return piece + np.maximum(traffic - piece - chunks_beside * work, 0)
 
     first = waited(before, np.maximum(zero.forward_gathers, 1), chunk.forward)
     return first + waited(after, zero.reductions, chunk.backward)

@@ -47,11 +47,11 @@ def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Shard
     does so where all microbatches are one group, and in some software for each group. Some software does so with
     ZeRO-3's gradients and weights, too, where all are one group.
     """
-    zero, in_turn, each = layout.zero, pipeline.in_turn, pipeline.microbatches
+    zero, alternates, each = layout.zero, pipeline.alternates, pipeline.microbatches
     groups = np.ceil(each / pipeline.group)
-    whole = (zero < 2) | ((zero == 2) & ~in_turn)
-    once = (zero == 3) & ~in_turn & software.gathers_once
-    by_group = (zero == 2) & in_turn & software.sends_by_group
+    whole = (zero < 2) | ((zero == 2) & ~alternates)
+    once = (zero == 3) & ~alternates & software.gathers_once
+    by_group = (zero == 2) & alternates & software.sends_by_group
     reductions = np.where(whole | once, 1, np.where(by_group, groups, each))
     all_reduced = zero <= (0 if software.scatters_gradients else 1)
     ranks = layout.dp * layout.cp

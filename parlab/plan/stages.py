@@ -47,8 +47,8 @@ def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
     E, V, pp, tp = model.hidden_size, model.vocab_size, layout.pp, layout.tp
     chunk_layers, fewer_first, fewer_last = _dealt(model, pp, layout.chunks)
     keys = 2 * E * model.head_dim  # parameters of a key/value head; ranks that share one hold it each
-    cut = (model.layer_cut - keys * model.kv_heads) / tp
-    layer_params = cut + keys * kv_heads + model.layer_whole
+    by_tp = (model.layer_cut - keys * model.kv_heads) / tp
+    layer_params = by_tp + keys * kv_heads + model.layer_whole
     before = model.first_params / tp
     after = (model.last_params - E) / tp + E  # the final norm is whole on every rank
     tied = V * E / tp if model.tied else 0  # a rank with both ends holds one table

@@ -24,25 +24,25 @@ def _all_microbatches(case: Case) -> Column:
 
 
 def _tensor_bytes(case: Case) -> Column:
-    """Turns of a layer's input, gradients that several ranks have a part of, and the loss."""
+    """Exchanges of a layer's input, gradients that several ranks have a part of, and the loss."""
     model, work, t, item = case.model, case.work, case.layout.tp, case.itemsize
-    E, G, cut = model.hidden_size, model.kv_heads, case.layout.sequence_parallel
-    turn = (t - 1) * work.input_bytes
+    E, G, by_tokens = model.hidden_size, model.kv_heads, case.layout.sequence_parallel
+    exchange = (t - 1) * work.input_bytes
     shared = 2 * 2 * (t * work.kv_heads / G - 1) * E * G * model.head_dim * item  # dW of k and v, which ranks share
-    norms = np.where(cut, 2 * (t - 1) * E * item, 0)
-    layer = turn * (case.turns.forward * (1 + case.again) + case.turns.backward) + shared + 2 * norms
+    norms = np.where(by_tokens, 2 * (t - 1) * E * item, 0)
+    layer = exchange * (case.exchanges.forward * (1 + case.recomputed) + case.exchanges.backward) + shared + 2 * norms
     if model.num_experts:  # run on the tokens that a rank has; if these differ, gradients are summed over tp
         experts = case.stages.layer_expert_params + E * model.num_experts
-        layer = layer + np.where(cut, 2 * (t - 1) * experts * item, 0)
-    loss = 3 * 2 * work.tokens * case.wide_itemsize if case.software.cuts_logits else case.turns.logit_bytes
-    outside = turn * np.where(cut, 5, 4) + norms + (t - 1) * loss
+        layer = layer + np.where(by_tokens, 2 * (t - 1) * experts * item, 0)
+    loss = 3 * 2 * work.tokens * case.wide_itemsize if case.software.cuts_logits else case.exchanges.logit_bytes
+    outside = exchange * np.where(by_tokens, 5, 4) + norms + (t - 1) * loss
     return _all_microbatches(case) * (model.num_layers * layer + outside)
 
 
 def _ring_bytes(case: Case) -> Column:
     """c − 1 hops of K and V forward and backward, and c of dK and dV in float32 or wider."""
     c = case.layout.cp
-    hops = (c - 1) * case.itemsize * (2 + case.again) + np.where(c > 1, c * case.wide_itemsize, 0)
+    hops = (c - 1) * case.itemsize * (2 + case.recomputed) + np.where(c > 1, c * case.wide_itemsize, 0)
     around = 2 * case.work.tokens * case.work.kv_heads * case.model.head_dim * case.layout.tp * hops
     return _all_microbatches(case) * case.model.num_layers * around
 
@@ -78,7 +78,7 @@ def _tied_table(case: Case) -> int:
 
 def _expert_bytes(case: Case) -> Column:
     """Dispatch and combine, forward and backward, and the plan of N numbers."""
-    ep, experts, again = case.layout.ep, case.model.num_experts, case.again
+    ep, experts, recomputed = case.layout.ep, case.model.num_experts, case.recomputed
     rows = case.work.expert_rows * (1 - 1 / ep) * case.model.hidden_size * case.itemsize  # of a dispatch or a combine
-    exchanged = (4 + 2 * again) * rows + (1 + again) * 8 * experts * (ep - 1)
+    exchanged = (4 + 2 * recomputed) * rows + (1 + recomputed) * 8 * experts * (ep - 1)
     return _all_microbatches(case) * case.layout.tp * case.model.num_layers * exchanged

@@ -96,7 +96,7 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
         for values in family["rows"]:
             of = family["every"] | dict(zip(family["columns"], values, strict=True))
-            predicted = _predicted(family["unit"], of, hardware if of["cluster"] == "dgx_a100" else None, without)
+            predicted = _predicted(family["quantity"], of, hardware if of["cluster"] == "dgx_a100" else None, without)
             row = Row(family["name"], family["kind"], of["name"], family["unit"], predicted, of["published"])
             found.append(row)
         found.habits[family["name"]] = _habits(family["every"])
@@ -113,11 +113,11 @@ def _habits(every: dict[str, Any]) -> str:
     return ", ".join([every["software"], *said])
 
 
-def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without: str | None) -> float:
-    """One row's prediction, by its unit.
+def _predicted(quantity: str, of: dict[str, Any], hardware: Hardware | None, without: str | None) -> float:
+    """One row's prediction.
 
-    s: seconds of a step; ms: one pass of one layer; MB: bytes that one layer keeps; GB: the model's state; GiB: all
-    bytes of the fullest rank; else TFLOP/s a GPU.
+    `quantity`: step: its seconds; layer: milliseconds of one pass of one layer; kept: MB that one layer keeps; state:
+    GB of the model's state; rank: GiB of the fullest rank; pace: TFLOP/s a GPU.
     """
     config = MODELS[of["model"]] if isinstance(of["model"], str) else GPTConfig(*of["model"])
     cluster, batch, sequence = CLUSTERS[of["cluster"]], of["batch"], of["sequence"]
@@ -126,21 +126,21 @@ def _predicted(unit: str, of: dict[str, Any], hardware: Hardware | None, without
     software = software.but(**{name: of[name] for name in vars(software) if name in of})
     layout = Layout(**{name: of[name] for name in vars(Layout()) if name in of})
     case = Case(config, layout, batch, sequence, software=software)
-    if unit == "MB":
+    if quantity == "kept":
         return kept_of_layer(case, case.layout.recompute).item() / 1e6
-    if unit == "ms":
+    if quantity == "layer":
         return 1e3 * getattr(total(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
     asked = {"batch": batch, "sequence": sequence, "hardware": hardware, "software": software}
     found = estimate(config, cluster, layout, state=StateBytes(*of.get("state", MIXED)), **asked)
     seconds = found.total_seconds - (found.seconds[without] if without else 0.0)
-    if unit == "s":
+    if quantity == "step":
         return seconds
-    if unit == "GiB":
+    if quantity == "rank":
         return found.total_bytes / 2**30
-    if unit == "GB":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
+    if quantity == "state":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
         state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
         return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
     head = 2 * batch * sequence * case.model.hidden_size * case.model.vocab_size
-    again = found.flops / 3 - head  # which is not computed again
-    flops = found.flops + (again if layout.recompute == "full" else 0)
+    forward = found.flops / 3 - head  # the head is not computed again
+    flops = found.flops + (forward if layout.recompute == "full" else 0)
     return flops / seconds / layout.ranks / 1e12

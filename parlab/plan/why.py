@@ -21,9 +21,9 @@ ORDERED = ("tp", "cp", "pp", "ep", "chunks", "microbatch", "zero", "recompute_la
 class Neighbour(NamedTuple):
     """A layout that differs in one field. Where that is a size of the mesh, another size gives or takes the ranks."""
 
-    knob: str
+    field: str
     value: object
-    turned: str  # both in words, and the other size of the mesh
+    in_words: str  # field and value, and the other size of the mesh
     found: Estimate
     change: float  # of the time of a step, relative
     binds: str  # memory, if it does not fit; else the kind of seconds that grew most, or "nothing: it is faster"
@@ -38,7 +38,7 @@ class Why(list[Neighbour]):
 
     def __str__(self) -> str:
         first = f"{self.base.layout}: {self.base.total_seconds:.3f} s, {format_bytes(self.base.total_bytes)}"
-        rows = [f"  {n.turned:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
+        rows = [f"  {n.in_words:24} {n.change:+8.1%} {format_bytes(n.found.total_bytes):>9}  {n.binds}" for n in self]
         return "\n".join([first, *rows, *self.verdict()])
 
     def verdict(self) -> list[str]:
@@ -85,24 +85,24 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = vars(plans.layouts), vars(base.layout)
     # One field differs, or two sizes of the mesh
-    distance = sum((column != at[knob]) * (1 if knob in MESH else 2) for knob, column in columns.items())
+    distance = sum((column != at[field]) * (1 if field in MESH else 2) for field, column in columns.items())
     close = np.flatnonzero(distance <= 2)
     fastest = close[np.lexsort((plans.bytes[close], plans.seconds[close]))]
     fits = plans.bytes[fastest] <= plans.memory
     found, listed = Why(), set()
     found.base, found.memory, found.flips = base, plans.memory, plans.flips()
-    for knob in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
-        values = columns[knob][fastest]
-        others = np.unique(values[values != at[knob]]).tolist()
-        if knob in ORDERED:
-            others = [*[x for x in others if x < at[knob]][-1:], *[x for x in others if x > at[knob]][:1]]
+    for field in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
+        values = columns[field][fastest]
+        others = np.unique(values[values != at[field]]).tolist()
+        if field in ORDERED:
+            others = [*[x for x in others if x < at[field]][-1:], *[x for x in others if x > at[field]][:1]]
         for x in others:
             inside, outside = (fastest[(values == x) & part] for part in (fits, ~fits))
             faster = outside[plans.seconds[outside] < base.total_seconds]
             leanest = outside[np.argsort(plans.bytes[outside], kind="stable")]
             forbidden = faster if len(inside) or len(faster) else leanest
             chosen = [int(number) for number in (*inside[:1], *forbidden[:1]) if number not in listed]
-            found += [_neighbour(knob, plans.grid[number], base, plans.memory) for number in chosen]
+            found += [_neighbour(field, plans.grid[number], base, plans.memory) for number in chosen]
             listed.update(chosen)
     return found
 
@@ -114,9 +114,9 @@ def _change(now: float, before: float) -> float:
     return math.inf if now else 0.0
 
 
-def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
+def _neighbour(field: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
     now, before = vars(found.layout), vars(base.layout)
-    turned = [knob, *(name for name in MESH if name != knob and now[name] != before[name])]
+    changed = [field, *(name for name in MESH if name != field and now[name] != before[name])]
     change = _change(found.total_seconds, base.total_seconds)
     kind = binding(base.seconds, found.seconds, found.total_bytes, memory)
     if kind == "memory":
@@ -126,4 +126,4 @@ def _neighbour(knob: str, found: Estimate, base: Estimate, memory: float) -> Nei
     else:
         grown = found.seconds[kind] - base.seconds[kind]
         binds = f"{kind}: {grown:+.3f} s" if grown > 0 else "nothing: it takes as long"
-    return Neighbour(knob, now[knob], ", ".join(f"{name} {now[name]}" for name in turned), found, change, binds)
+    return Neighbour(field, now[field], ", ".join(f"{name} {now[name]}" for name in changed), found, change, binds)

@@ -87,7 +87,7 @@ class CheckpointedBlock(Stage):
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The block's gradients."""
-        with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp"][0][0])):
+        with self.comm.compute("block backward: weights", flops=self._flops(pending["mlp"].x)):
             return self.block.backward_weight(pending)
 
     def _again(self, kept: Any, dy: Array) -> dict[str, Any]:

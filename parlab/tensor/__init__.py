@@ -6,8 +6,8 @@ Begin with `operators`, the four messages, and `linear`, the two layers between 
 `vocabulary`                the embedding, the head and the loss, cut along the vocabulary
 `llama`                     the whole model
 `slices`                    the part of each weight that a rank owns
-`overlapped`, `recompute`   messages beside a product; a block that keeps its input alone
-`costs`                     messages, bytes and kept memory on paper
+`recompute`                 a block that keeps its input alone
+`costs`, `kept`             messages, bytes and seconds on paper; memory that a block keeps
 """
 
 from parlab.tensor.costs import (
@@ -16,11 +16,10 @@ from parlab.tensor.costs import (
     Traffic,
     block_collectives,
     block_time,
-    kept_by_place,
-    llama_kept_by_place,
     model_collectives,
     traffic,
 )
+from parlab.tensor.kept import llama_kept_by_place
 from parlab.tensor.layers import (
     ParallelAttention,
     ParallelMLP,
@@ -44,12 +43,8 @@ from parlab.tensor.operators import (
     scatter,
     scatter_backward,
 )
-from parlab.tensor.overlapped import (
-    all_gather_matmul,
-    overlapped_time,
-)
 from parlab.tensor.recompute import Recompute
-from parlab.tensor.region import ParallelRegion, kept_items
+from parlab.tensor.region import ParallelRegion
 from parlab.tensor.slices import WeightSlice, shard_weights, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import (
     ParallelHead,

@@ -1,4 +1,4 @@
-"""The closed forms of tensor parallelism: messages, bytes, and the memory that a block keeps for its backward.
+"""The closed forms of tensor parallelism: messages, bytes and seconds.
 
 B batch, S sequence, t ranks. Every collective is a ring: an all-reduce of n bytes sends 2n(t − 1)/t from each rank in
 2(t − 1) messages; an all-gather or a reduce-scatter half of both.
@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from parlab.arguments import flag, instance, one_of, whole
 from parlab.nn.config import LlamaConfig
-from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.tensor.arguments import check_on_paper
-from parlab.tensor.slices import check_divides, check_sizes, owners
+from parlab.tensor.slices import check_sizes, owners
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (
@@ -174,67 +173,6 @@ def _cost(call: Collective, link: Link) -> Cost:
     return ring_all_gather_cost(blocks, link) if call.name == "all_gather" else ring_reduce_scatter_cost(blocks, link)
 
 
-# Every rank keeps these whole without sequence parallelism: 10 s b h bytes in 16 bits. The rest, 24 s b h, is cut by t.
-WHOLE = (
-    "attention_norm.x",
-    "attention.x",
-    "attention.output_keep",
-    "mlp_norm.x",
-    "mlp.x",
-    "mlp.output_keep",
-)
-SOFTMAX = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits
-
-
-def kept_by_place(
-    s: int,
-    b: int,
-    h: int,
-    a: int,
-    t: int = 1,
-    *,
-    sequence_parallel: bool = False,
-    recompute: str = "none",
-) -> dict[str, int]:
-    """Bytes that a rank keeps of one GPT block for its backward, item by item, the norms' statistics apart.
-
-    In 16 bits they add up to:
-
-    =========  ============================  =====================
-    recompute  tensor parallel               and sequence parallel
-    =========  ============================  =====================
-    none       sbh (10 + 24/t) + 5 a s² b/t  34 sbh/t + 5 a s² b/t
-    selective  sbh (10 + 24/t)               34 sbh/t
-    full       2 sbh                         2 sbh/t
-    =========  ============================  =====================
-
-    Args:
-        s, b, h, a: sequence, batch, hidden size, heads, as the paper has them.
-        t: ranks.
-
-    Raises:
-        ValueError: a size that is not positive, another `recompute`; heads or tokens do not divide among the ranks.
-
-    Source: Korthikanti et al. 2022, table 2.
-
-    >>> sum(kept_by_place(s=2048, b=1, h=12288, a=96, t=8).values()) == 2048 * 12288 * 13 + 5 * 96 * 2048**2 // 8
-    True
-    """
-    for name, size in {"s": s, "b": b, "h": h, "a": a, "t": t}.items():
-        whole(name, size, 1)
-    flag("sequence_parallel", sequence_parallel)
-    one_of("recompute", recompute, ("none", "selective", "full"))
-    check_divides("num_attention_heads", a, t)
-    if sequence_parallel:
-        check_divides("sequence length", s, t)
-    uncut = () if sequence_parallel else WHOLE
-    items = gpt_kept_bytes(s, b, h, a)
-    kept = {name: size if name in uncut else size // t for name, size in items.items()}
-    if recompute == "full":
-        return {"attention_norm.x": kept["attention_norm.x"]}
-    return {name: size for name, size in kept.items() if recompute == "none" or name not in SOFTMAX}
-
-
 class Time(NamedTuple):
     """Picoseconds of one pass through a block, computing and sending one after the other."""
 
@@ -308,30 +246,3 @@ def _picoseconds(call: Collective, size: int, cluster: Cluster, algorithm: str) 
         together = min(cluster.intra.bandwidth, node * cluster.inter.bandwidth)
         return _cost(call, Link(max(cluster.intra.latency, cluster.inter.latency), together)).picoseconds
     return max(_cost(call, link).picoseconds for link in (cluster.intra, cluster.inter))
-
-
-def llama_kept_by_place(
-    config: LlamaConfig, B: int, S: int, size: int, itemsize: int, *, sequence_parallel: bool = False
-) -> dict[str, int]:
-    """Bytes that a rank keeps of one Llama block for its backward, item by item; the common rotary tables apart.
-
-    Norms, and the inputs of norms and of column layers, are whole on every rank, or S/t tokens of them with sequence
-    parallelism; the rest is heads and columns. Where G < t each key/value head is kept by all its owners.
-
-    >>> config = LlamaConfig(vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
-    ...                      num_attention_heads=8)
-    >>> [sum(llama_kept_by_place(config, 1, 8, t, 2, sequence_parallel=True).values()) for t in (1, 2, 4)]
-    [14656, 7328, 3664]
-    """
-    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
-    check_sizes(config, size)
-    if sequence_parallel:
-        check_divides("sequence length", S, size)
-    sharing = owners(config.num_key_value_heads, size)
-    kept = {}
-    for place, nbytes in block_kept_bytes(config, B, S, itemsize).items():
-        if "norm" in place or place.endswith(".x"):
-            kept[place] = nbytes // size if sequence_parallel else nbytes
-        else:
-            kept[place] = nbytes * (sharing if place in ("attention.k", "attention.v") else 1) // size
-    return kept

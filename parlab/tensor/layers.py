@@ -85,8 +85,8 @@ class ParallelAttention(ParallelRegion):
         sharers = kv_sharers(comm, G)
         return cls(comm, own, prefix, head_dim, rotary, core, sharers=sharers, **options)
 
-    def _weight_part(self, x: Array, entered: Array, pending: Any) -> Gradients:
-        return sum_over_sharers(super()._weight_part(x, entered, pending), self.weight_names, self.sharers)
+    def _weight_part(self, entered: Array, pending: Any) -> Gradients:
+        return sum_over_sharers(super()._weight_part(entered, pending), self.weight_names, self.sharers)
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
         """The FLOPs that the core reports; 0 if the core tells the clock itself."""

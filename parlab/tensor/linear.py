@@ -25,7 +25,7 @@ from parlab.arrays import Array
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import matrix
-from parlab.tensor.operators import Operator, pair
+from parlab.tensor.operators import Operator, overlapped_backward, pair
 from parlab.tensor.slices import COLUMNS, ROWS, check_divides, even_slice, take
 from parlab.world import Comm
 
@@ -44,7 +44,7 @@ class ParallelLinear(Stage):
         instance("weights", weights, Mapping)
         text("name", name)
         self.comm, self.weights, self.name, self.weight_names, self.span = comm, weights, name, (name,), span
-        self.elements = weights[name].size if name in weights else 0  # known when the weight is freed, too
+        self.elements = weights[name].size if name in weights else 0  # known when ZeRO has freed it, too
 
     @property
     def weight(self) -> Array:
@@ -128,11 +128,9 @@ class ColumnParallelLinear(ParallelLinear):
         """Both parts. While dx is computed, x is gathered; while dW is computed, dx travels."""
         if self.comm.size == 1 or not self.overlap:
             return super().backward(dy, cache)
-        gathering = self.enter.forward_beside(self.comm, cache)
-        partial = self._partial_dx(dy)
-        reducing = self.enter.backward_beside(self.comm, partial)
-        gradients = self.weight_gradient(gathering(), dy)
-        return reducing(), gradients
+        return overlapped_backward(
+            self.comm, self.enter, cache, lambda: (self._partial_dx(dy), dy), self.weight_gradient
+        )
 
     def _partial_dx(self, dy: Array) -> Array:
         """dy_r W_rᵀ, `[B, S, in]`: dx is the sum over ranks."""

@@ -144,7 +144,7 @@ class ParallelLlama(Decoder):
 
         A gradient that several ranks own counts once: of a norm, whole on every rank, or of a shared key/value head.
         """
-        squares = sum(sum_of_squares(gradients[name]) / own.owners for name, own in self.slices.items())
+        squares = sum(sum_of_squares(gradients[name]) / own.shared_by for name, own in self.slices.items())
         norm = math.sqrt(to_host(self.comm.all_reduce(squares)))
         factor = clip_factor(norm, max_norm)
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
@@ -188,12 +188,12 @@ def gradients_of_ranks(
 
 def _joined(comm: Comm, x: Array, of_all: list[WeightSlice]) -> Array:
     """The whole of a weight, from every rank's slice; of the ranks that own the same one, the first's."""
-    axis, _, _, owners = of_all[0]
+    axis, _, _, shared_by = of_all[0]
     if axis is None:
         return x
     lengths = [piece.stop - piece.start for piece in of_all]
     gathered = comm.all_gather(x, axis, counts=lengths)
-    firsts = pieces_of(lengths)[::owners]
+    firsts = pieces_of(lengths)[::shared_by]
     return namespace(x).concat([take(gathered, WeightSlice(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
 
 

@@ -21,10 +21,11 @@ large transformer models", section 4.2.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parlab.arguments import flag
 from parlab.arrays import Array
+from parlab.nn.stage import Gradients
 from parlab.tensor.slices import check_divides
 from parlab.world import Comm
 
@@ -119,3 +120,24 @@ def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
     """The operator in front of a column layer, and the operator behind the row layer that follows it."""
     flag("sequence_parallel", sequence_parallel)
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)
+
+
+def overlapped_backward(
+    comm: Comm,
+    enter: Operator,
+    x: Array,
+    input_part: Callable[[], tuple[Array, Any]],
+    weight_part: Callable[[Array, Any], Gradients],
+) -> tuple[Array, Gradients]:
+    """`(dx, gradients)` of what stands behind `enter`. While dx is computed, x is gathered; while dW is, dx travels.
+
+    Args:
+        x: as it came to `enter`.
+        input_part: computes `(this rank's partial sum of dx, pending)`.
+        weight_part: computes the gradients from the whole x and pending.
+    """
+    gathering = enter.forward_beside(comm, x)
+    partial, pending = input_part()
+    reducing = enter.backward_beside(comm, partial)
+    gradients = weight_part(gathering(), pending)
+    return reducing(), gradients

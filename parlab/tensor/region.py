@@ -9,21 +9,13 @@ not; a norm would. And no nonlinearity may stand between rows and `leave`: f(a) 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arguments import flag, text
 from parlab.arrays import Array
-from parlab.nn.counting import itemize
 from parlab.nn.stage import Gradients, Stage
-from parlab.tensor.operators import Operator, pair
+from parlab.tensor.operators import Operator, overlapped_backward, pair
 from parlab.world import Comm
-
-
-class RegionCache(NamedTuple):
-    """The arrays that a region keeps: its x, and the cache of `inside`, in which that x stands for the entering one."""
-
-    x: Array  # [B, S, E], or [B, S/t, E] with sequence parallelism
-    inside: Any
 
 
 class ParallelRegion(Stage):
@@ -49,7 +41,7 @@ class ParallelRegion(Stage):
 
     Args:
         comm: the tensor-parallel group.
-        inside: a stage whose weights are this rank's shards.
+        inside: a stage whose weights are this rank's shards. Its cache and its pending are NamedTuples with a field x.
         name: as timelines show it.
         sequence_parallel: gather and scatter along the sequence instead of copy and reduce.
         overlap: let dx (and x, gathered again) travel beside the computation in `backward`.
@@ -69,14 +61,14 @@ class ParallelRegion(Stage):
         self.leave: Operator
         self.enter, self.leave = pair(sequence_parallel)
         held = [self.weights[name] for name in self.weight_names if name in self.weights]
-        self.elements = sum(weight.size for weight in held if weight.ndim == 2)  # known when they are freed, too
+        self.elements = sum(weight.size for weight in held if weight.ndim == 2)  # known when ZeRO has freed them, too
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
         entered = self.enter.forward(self.comm, x)  # [B, S, E]
         with self.comm.compute(self.name, flops=self.product_flops(entered) + self.core_flops(entered)):
             partial, cache = self.inside.forward(entered)  # [B, S, E], a partial sum
-        return self.leave.forward(self.comm, partial), RegionCache(x, replaced(cache, entered, x))
+        return self.leave.forward(self.comm, partial), cache._replace(x=x)  # S/t tokens with sequence parallelism
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
@@ -85,31 +77,27 @@ class ParallelRegion(Stage):
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of this rank's slices. With sequence parallelism x is gathered again here."""
-        x, of_inside = pending
-        return self._weight_part(x, self.enter.forward(self.comm, x), of_inside)
+        return self._weight_part(self.enter.forward(self.comm, pending.x), pending)
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
         """Both parts. While they compute, x is gathered, and dx travels."""
         if self.comm.size == 1 or not self.overlap:
             return super().backward(dy, cache)
         dpartial = self.leave.backward(self.comm, dy)
-        entering = self.enter.forward_beside(self.comm, cache.x)
-        dx, (x, of_inside) = self._input_part(dpartial, cache)
-        leaving = self.enter.backward_beside(self.comm, dx)
-        gradients = self._weight_part(x, entering(), of_inside)
-        return leaving(), gradients
+        return overlapped_backward(
+            self.comm, self.enter, cache.x, lambda: self._input_part(dpartial, cache), self._weight_part
+        )
 
     def _input_part(self, dpartial: Array, cache: Any) -> tuple[Array, Any]:
         """`(this rank's partial sum of dx, pending)`."""
-        x, kept = cache
         work = self.product_flops(dpartial) + self.core_flops(dpartial, backward=True)
         with self.comm.compute(f"{self.name}, backward for the input", flops=work):
-            dx, pending = self.inside.backward_input(dpartial, kept)
-        return dx, (x, pending)
+            return self.inside.backward_input(dpartial, cache)
 
-    def _weight_part(self, x: Array, entered: Array, pending: Any) -> Gradients:
+    def _weight_part(self, entered: Array, pending: Any) -> Gradients:
+        """The gradients of this rank's slices, from the whole x."""
         with self.comm.compute(f"{self.name}, backward for the weights", flops=self.product_flops(entered)):
-            return self.inside.backward_weight(replaced(pending, x, entered))
+            return self.inside.backward_weight(pending._replace(x=entered))
 
     def product_flops(self, x: Array) -> int:
         """Multiplications and additions of one pass through the matrices, for the rows of x."""
@@ -118,32 +106,3 @@ class ParallelRegion(Stage):
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
         """The same of the work inside that has no weights, such as attention's products."""
         return 0
-
-
-def replaced(value: Any, old: Array, new: Array) -> Any:
-    """`value`, nested tuples, lists and dicts of arrays, with the array `new` wherever the array `old` stood.
-
-    A stage caches its input. The region around it may keep another array instead, such as S/t tokens of it.
-    """
-    if value is old:
-        return new
-    if isinstance(value, dict):
-        return {key: replaced(item, old, new) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(replaced(item, old, new) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(replaced(item, old, new) for item in value)
-    return value
-
-
-def kept_items(cache: Any) -> dict[str, int]:
-    """Bytes that the cache of a tensor-parallel block keeps, under the names of `llama_kept_by_place`.
-
-    The rotary tables, which all blocks share, are left out.
-    """
-    kept = {}
-    for place, nbytes in itemize(cache).items():
-        part, _, rest = place.partition(".")
-        if ".tables." not in place:
-            kept[f"{part}.{rest.rpartition('.')[2]}"] = nbytes  # `attention.inside.q` -> `attention.q`
-    return kept

@@ -30,13 +30,13 @@ class WeightSlice(NamedTuple):
     Attributes:
         axis: that is cut; None for a weight that is whole on every rank.
         start, stop: along that axis.
-        owners: how many consecutive ranks own this same slice.
+        shared_by: so many consecutive ranks own this same slice.
     """
 
     axis: int | None
     start: int
     stop: int
-    owners: int
+    shared_by: int
 
 
 def weight_slices(config: LlamaConfig, rank: int, size: int) -> dict[str, WeightSlice]:
@@ -49,9 +49,9 @@ def weight_slices(config: LlamaConfig, rank: int, size: int) -> dict[str, Weight
     ...                      num_attention_heads=8, num_key_value_heads=2)
     >>> owned = weight_slices(config, rank=3, size=4)
     >>> owned["model.layers.0.self_attn.q_proj.weight"]  # 2 of 8 heads of size 2
-    WeightSlice(axis=1, start=12, stop=16, owners=1)
+    WeightSlice(axis=1, start=12, stop=16, shared_by=1)
     >>> owned["model.layers.0.self_attn.k_proj.weight"]  # the second of 2 heads, as rank 2
-    WeightSlice(axis=1, start=2, stop=4, owners=2)
+    WeightSlice(axis=1, start=2, stop=4, shared_by=2)
     """
     instance("config", config, LlamaConfig)
     check_sizes(config, size)
@@ -73,11 +73,11 @@ def _slice(config: LlamaConfig, name: str, shape: tuple[int, ...], rank: int, si
     return WeightSlice(None, 0, shape[0], size)
 
 
-def even_slice(shape: tuple[int, ...], axis: int, rank: int, size: int, owners: int = 1) -> WeightSlice:
-    """The slice of `rank` where consecutive `owners` of the `size` ranks share one, all of one length."""
-    length = shape[axis] * owners // size
-    start = rank // owners * length
-    return WeightSlice(axis, start, start + length, owners)
+def even_slice(shape: tuple[int, ...], axis: int, rank: int, size: int, shared_by: int = 1) -> WeightSlice:
+    """The slice of `rank` where so many consecutive ones of the `size` ranks share one, all of one length."""
+    length = shape[axis] * shared_by // size
+    start = rank // shared_by * length
+    return WeightSlice(axis, start, start + length, shared_by)
 
 
 def owners(num_key_value_heads: int, size: int) -> int:
@@ -126,7 +126,7 @@ def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) 
     xp = namespace(shards[0][EMBEDDING])
     whole = {}
     for name, piece in weight_slices(config, 0, len(shards)).items():
-        owned = [of_rank[name] for of_rank in shards[:: piece.owners]]
+        owned = [of_rank[name] for of_rank in shards[:: piece.shared_by]]
         whole[name] = owned[0] if piece.axis is None else xp.concat(owned, axis=piece.axis)
     return whole
 

@@ -5,13 +5,14 @@ Begin with `step`: the step, and the axes over which each gradient is summed. Th
 `mesh`                      the groups of ranks along each axis
 `trainer`                   the door; `parts` makes the model, ZeRO's blocks and the pipeline's stages of a rank
 `attention`, `mixture`      where attention over cp and experts over ep come in; `stages`, where ZeRO does
+`balance`                   the loads of a batch's experts, and their biases
 `checkpoint`                saving and loading; `pieces` says which elements lie where; `index` and `lock` keep them
 `costs`                     the bytes of a step on paper, by strategy
 `data`                      the order of the samples
 """
 
 from parlab.train.checkpoint import export, load, save
-from parlab.train.costs import bytes_between_nodes, bytes_by_strategy, step_bytes, strategy_of
+from parlab.train.costs import bytes_by_strategy, step_bytes, strategy_of
 from parlab.train.data import Samples
 from parlab.train.index import read_index
 from parlab.train.mesh import Mesh

@@ -119,20 +119,33 @@ def check_layers(model: Llama, schedule: Schedule, layers: Any) -> None:
         raise ValueError(f"{said}: give each at least one layer, as parlab.pipeline.partition does")
 
 
-def check_batch(parts: Any, tokens: Array, targets: Array) -> None:
-    """Refuse a batch that is none, that the mesh cannot cut, that has no targets, or is not the same on every rank."""
+def check_batch(
+    tokens: Array,
+    targets: Array,
+    mesh: Mesh,
+    config: LlamaConfig,
+    schedule: Schedule,
+    settings: TrainSettings,
+    *,
+    first: bool,
+) -> None:
+    """Refuse a batch that is none, that the mesh cannot cut, or that has no targets.
+
+    `first`: the first batch is refused, too, if it is not the same on every rank. That needs no message, and later no
+    rank waits here for the others.
+    """
     for name, x in (("tokens", tokens), ("targets", targets)):
         if not is_array(x) or x.ndim != 2 or not x.size or not is_integral(x):
             raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
     contents = [to_numpy(tokens), to_numpy(targets)]  # from a device too: nothing has been launched yet
-    checked_range("tokens", contents[0], parts.config.vocab_size)
-    checked_targets(contents[1], parts.config.vocab_size)
+    checked_range("tokens", contents[0], config.vocab_size)
+    checked_targets(contents[1], config.vocab_size)
     B, S = shape = tuple(tokens.shape)
     of_targets = tuple(targets.shape)
     if of_targets != shape:
         raise ValueError(f"targets have shape {of_targets}, tokens {shape}: give one to each")
     check_any_target(contents[1])
-    m, (dp, _, cp, tp) = parts.schedule.num_microbatches, parts.mesh.sizes.values()
+    m, (dp, _, cp, tp) = schedule.num_microbatches, mesh.sizes.values()
     if B % (dp * m):
         fewer = "" if B % dp else f", or a number of microbatches that divides {B // dp}"
         raise ValueError(
@@ -141,12 +154,12 @@ def check_batch(parts: Any, tokens: Array, targets: Array) -> None:
         )
     if cp > 1:
         try:
-            checked_documents(None, S, cp, parts.settings.layout)
+            checked_documents(None, S, cp, settings.layout)
         except ValueError as error:
             raise ValueError(f"cp={cp}: {error}") from None
-    if parts.settings.sequence_parallel and S // cp % tp:
+    if settings.sequence_parallel and S // cp % tp:
         said = f"sequence length {S // cp} (of {S}, cp={cp}) does not divide among {tp} ranks"
         raise ValueError(f"tp={tp}: {said}: use a multiple of {tp}, or sequence_parallel=False")
-    if not parts.samples:  # the first batch; no message is needed, and later no rank waits here for the others
+    if first:
         otherwise = "tokens and targets differ from rank to rank: give every rank the whole batch"
-        check_alike(parts.mesh.comm, [zlib.crc32(x.tobytes()) for x in contents], otherwise)
+        check_alike(mesh.comm, [zlib.crc32(x.tobytes()) for x in contents], otherwise)

@@ -62,12 +62,12 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         as_json(notes)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"notes={notes!r:.60}: {error}") from None
-    comm, folder = trainer.mesh.comm, Path(folder)
+    comm, folder = trainer.parts.mesh.comm, Path(folder)
     with locked(folder, "saving") if comm.rank == 0 else nullcontext():
-        token = _shared_token(comm, trainer.xp)  # rank 0 has the lock before any rank goes on
+        token = _shared_token(comm, trainer.parts.xp)  # rank 0 has the lock before any rank goes on
         own = [piece for piece in trainer.pieces() if piece.first]
         checksum = _write_pieces(folder / _file_name(token, comm.rank), own)
-        files = _gathered_checksums(comm, checksum, token, trainer.xp)
+        files = _gathered_checksums(comm, checksum, token, trainer.parts.xp)
         if files is not None:
             write_index(folder, {**_described(trainer, notes), "files": files, "pieces": _entries(folder, files)})
             _remove_all_but(token, folder)
@@ -110,9 +110,9 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     instance("trainer", trainer, Trainer)
     check_folder(folder)
     weights = trainer.full_weights()
-    if trainer.mesh.comm.rank == 0:
-        model_kinds(trainer.config.to_dict())[0](trainer.config, weights).save(folder)
-    trainer.mesh.comm.barrier()
+    if trainer.parts.mesh.comm.rank == 0:
+        model_kinds(trainer.parts.config.to_dict())[0](trainer.parts.config, weights).save(folder)
+    trainer.parts.mesh.comm.barrier()
 
 
 # Saving
@@ -169,10 +169,10 @@ def _entries(folder: Path, files: Mapping[str, str]) -> list[Entry]:
 
 def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of the index that are the same on every rank."""
-    replica = trainer.replica
+    replica = trainer.parts.replica
     scale = replica.guard.scale
     return {
-        "config": trainer.config.to_dict(),
+        "config": trainer.parts.config.to_dict(),
         "optimizer": _settings(replica.optimizer),
         "precision": {
             "master": f"float{8 * itemsize(replica.wide)}",

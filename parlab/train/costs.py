@@ -15,6 +15,7 @@ from parlab.nn.mixtral import MixtralConfig
 from parlab.sequence import AttentionShape
 from parlab.tensor import block_collectives, model_collectives, traffic
 from parlab.train.attention import METHODS
+from parlab.train.parts import Parts
 from parlab.train.trainer import Trainer
 from parlab.world import Link, Timeline, Transfer
 from parlab.world.collectives import recursive_doubling_all_reduce_cost
@@ -55,87 +56,69 @@ def step_bytes(trainer: Trainer, B: int, S: int) -> dict[str, int]:
     instance("trainer", trainer, Trainer)
     whole("B", B, 1)
     whole("S", S, 1)
-    if isinstance(trainer.config, MixtralConfig):
+    parts = trainer.parts
+    if isinstance(parts.config, MixtralConfig):
         raise ValueError("trainer: a mixture of experts sends as its router chooses; count with bytes_by_strategy()")
-    mesh, m = trainer.mesh.sizes, trainer.schedule.num_microbatches
+    mesh, m = parts.mesh.sizes, parts.schedule.num_microbatches
     b, s = B // (mesh["dp"] * m), S // mesh["cp"]
     return {
-        "dp": _zero_bytes(trainer),
-        "pp": _pipeline_bytes(trainer, b, s),
-        "cp": _attention_bytes(trainer, b, S),
-        "tp": _tensor_bytes(trainer, b, s),
-        "norm": _norm_bytes(trainer),
+        "dp": _zero_bytes(parts),
+        "pp": _pipeline_bytes(parts, b, s),
+        "cp": _attention_bytes(parts, b, S),
+        "tp": _tensor_bytes(parts, b, s),
+        "norm": _norm_bytes(parts),
     }
 
 
-def bytes_between_nodes(trainer: Trainer) -> int:
-    """The bytes of weights and gradients that ZeRO sends between nodes in a step, in closed form; all ranks together.
-
-    On k nodes each all-gather and each reduce-scatter of Ψ elements in two levels sends (k − 1)Ψ between them, and all
-    of (N − 1)Ψ in all.
-
-    Raises:
-        ValueError: the mesh does not say that ranks share nodes, or a mixture of experts.
-    """
-    instance("trainer", trainer, Trainer)
-    if (per_node := trainer.mesh.data_per_node) is None:
-        raise ValueError(
-            f"trainer: {trainer.mesh} exchanges in one ring; make it with ranks_per_node, for several nodes"
-        )
-    if isinstance(trainer.config, MixtralConfig):
-        raise ValueError("trainer: a mixture of experts; count with bytes_by_strategy()")
-    nodes = trainer.mesh.data.size // per_node
-    return (nodes - 1) * _zero_elements(trainer) * _itemsize(trainer)
-
-
-def _zero_bytes(trainer: Trainer) -> int:
+def _zero_bytes(parts: Parts) -> int:
     """Of Ψ elements on N = dp · cp ranks, each reduce-scatter and each all-gather sends (N − 1)Ψ, in a ring or in two
     levels. And the loss is all-reduced.
     """
-    N = trainer.mesh.data.size
-    losses = 2 * math.prod(trainer.mesh.sizes.values()) // N  # an all-reduce of one number in each group of N
-    return (N - 1) * (_zero_elements(trainer) * _itemsize(trainer) + losses * NUMBER)
+    N = parts.mesh.data.size
+    losses = 2 * math.prod(parts.mesh.sizes.values()) // N  # an all-reduce of one number in each group of N
+    return (N - 1) * (_zero_elements(parts) * _itemsize(parts) + losses * NUMBER)
 
 
-def _zero_elements(trainer: Trainer) -> int:
+def _zero_elements(parts: Parts) -> int:
     """The elements of all gathers and reductions of a step.
 
     Zero 0, 1 and 2 gather once, zero 3 before each F and each backward: 2m times, but for the last blocks that are
     kept. Gradients are reduced once; at zero 2 and 3, unless they are accumulated, m times.
     """
-    config, m = trainer.config, trainer.schedule.num_microbatches
+    config, m = parts.config, parts.schedule.num_microbatches
     reduced = gathered = 0  # elements, on all ranks of pp and tp
-    for name, elements in _elements(trainer).items():
-        holders = len(trainer.holders[name])
+    for name, elements in _elements(parts).items():
+        holders = len(parts.ranks_of_weight[name])
         ends = 2 if config.tie_word_embeddings and name == EMBEDDING else 1  # a tied table is embedding and head
-        each_microbatch = trainer.settings.zero >= 2 and trainer.settings.reduce != "accumulate"
+        each_microbatch = parts.settings.zero >= 2 and parts.settings.reduce != "accumulate"
         if each_microbatch and holders == 1:
             reduced += elements * ends * m
         else:  # a weight that several ranks of pp hold is summed there first
             reduced += elements * holders
-        gathered += elements * (2 * ends * m if trainer.settings.zero == 3 else holders)
-    if trainer.settings.keep_last_block:
-        gathered -= sum(_not_gathered_again(trainer, rank) for rank in range(trainer.mesh.sizes["pp"]))
+        gathered += elements * (2 * ends * m if parts.settings.zero == 3 else holders)
+    if parts.settings.keep_last_block:
+        gathered -= sum(_not_gathered_again(parts, rank) for rank in range(parts.mesh.sizes["pp"]))
     return reduced + gathered
 
 
-def _not_gathered_again(trainer: Trainer, rank: int) -> int:
+def _not_gathered_again(parts: Parts, rank: int) -> int:
     """The elements that a rank of the pipeline need not gather, because it keeps its last block from F to B or W."""
-    schedule, elements = trainer.schedule, _elements(trainer)
+    schedule, elements = parts.schedule, _elements(parts)
     last = max(stage for stage in range(schedule.num_stages) if rank in schedule.holders(stage))
-    names = _last_block(trainer, rank)
-    shared = len(trainer.holders[names[0]]) > 1  # its gradients reach ZeRO after all microbatches
+    names = _last_block(parts, rank)
+    shared = len(parts.ranks_of_weight[names[0]]) > 1  # its gradients reach ZeRO after all microbatches
     saved, here = 0, False
     for kind, stage, _ in schedule.actions[rank]:
         if stage == last:
-            saved += here and kind != "W"
+            if here and kind != "W":
+                saved += 1
             here = shared or kind in ("F", "I")
     return saved * sum(elements[name] for name in names)
 
 
-def _last_block(trainer: Trainer, rank: int) -> list[str]:
-    """The weights of the last block of a rank of the pipeline, as `parts.zero_blocks` orders them."""
-    own = [name for name, ranks in trainer.holders.items() if rank in ranks]
+def _last_block(parts: Parts, rank: int) -> list[str]:
+    """The weights of the last block of a rank of the pipeline, as `zero_blocks` in parts.py orders them."""
+    own = [name for name, ranks in parts.ranks_of_weight.items() if rank in ranks]
     for name in (HEAD, FINAL_NORM):
         if name in own:
             return [name]
@@ -143,67 +126,67 @@ def _last_block(trainer: Trainer, rank: int) -> list[str]:
     return [name for name in own if name.startswith(f"model.layers.{max(layers)}.")]
 
 
-def _pipeline_bytes(trainer: Trainer, b: int, s: int) -> int:
+def _pipeline_bytes(parts: Parts, b: int, s: int) -> int:
     """Each hop of an activation and of its gradient; then what several ranks hold, and the loss, are summed."""
-    mesh, schedule = trainer.mesh.sizes, trainer.schedule
+    mesh, schedule = parts.mesh.sizes, parts.schedule
     hops = sum(
         schedule.rank_of(stage, microbatch) != schedule.rank_of(after, microbatch)
         for microbatch in range(schedule.num_microbatches)
         for stage, after in pairwise(range(schedule.num_stages))
     )
-    activation = b * s * trainer.config.hidden_size * _itemsize(trainer)
-    if trainer.settings.sequence_parallel:
+    activation = b * s * parts.config.hidden_size * _itemsize(parts)
+    if parts.settings.sequence_parallel:
         activation //= mesh["tp"]
     losses = 2 * (mesh["pp"] - 1) * NUMBER
-    summed = sum(2 * (len(trainer.holders[name]) - 1) * elements for name, elements in _elements(trainer).items())
-    of_replica = mesh["tp"] * (2 * hops * activation + losses) + summed * _itemsize(trainer)
+    summed = sum(2 * (len(parts.ranks_of_weight[name]) - 1) * elements for name, elements in _elements(parts).items())
+    of_replica = mesh["tp"] * (2 * hops * activation + losses) + summed * _itemsize(parts)
     return mesh["dp"] * mesh["cp"] * of_replica
 
 
-def _attention_bytes(trainer: Trainer, b: int, S: int) -> int:
+def _attention_bytes(parts: Parts, b: int, S: int) -> int:
     """Attention forward and backward in each layer; recomputation runs the forward twice."""
-    config, mesh, m = trainer.config, trainer.mesh.sizes, trainer.schedule.num_microbatches
+    config, mesh, m = parts.config, parts.mesh.sizes, parts.schedule.num_microbatches
     cp, tp = mesh["cp"], mesh["tp"]
     if cp == 1:
         return 0
     heads, groups = config.num_attention_heads // tp, max(1, config.num_key_value_heads // tp)
-    shape = AttentionShape(S, heads, groups, config.head_dim, _itemsize(trainer), b)
-    _, _, cost = METHODS[trainer.settings.attention]
-    if trainer.settings.attention != "ulysses":  # the bytes of ulysses depend neither on the mask nor on the layout
-        cost = partial(cost, causal=True, layout=trainer.settings.layout)
+    shape = AttentionShape(S, heads, groups, config.head_dim, _itemsize(parts), b)
+    _, _, cost = METHODS[parts.settings.attention]
+    if parts.settings.attention != "ulysses":  # the bytes of ulysses depend neither on the mask nor on the layout
+        cost = partial(cost, causal=True, layout=parts.settings.layout)
     forward, backward = (
         sum(cost(shape, cp, rank, backward=is_backward).nbytes for rank in range(cp)) for is_backward in (False, True)
     )
-    if trainer.settings.recompute == "full":
+    if parts.settings.recompute == "full":
         forward *= 2
     return mesh["dp"] * tp * m * config.num_hidden_layers * (forward + backward)
 
 
-def _tensor_bytes(trainer: Trainer, b: int, s: int) -> int:
+def _tensor_bytes(parts: Parts, b: int, s: int) -> int:
     """The collectives of the model forward and backward; recomputation repeats those of the blocks' forward."""
-    config, mesh, m = trainer.config, trainer.mesh.sizes, trainer.schedule.num_microbatches
-    sizes: Any = config, b, s, mesh["tp"], _itemsize(trainer)
-    how: Any = {"sequence_parallel": trainer.settings.sequence_parallel}
+    config, mesh, m = parts.config, parts.mesh.sizes, parts.schedule.num_microbatches
+    sizes: Any = config, b, s, mesh["tp"], _itemsize(parts)
+    how: Any = {"sequence_parallel": parts.settings.sequence_parallel}
     calls = model_collectives(*sizes, **how) + model_collectives(*sizes, backward=True, **how)
-    if trainer.settings.recompute == "full":
+    if parts.settings.recompute == "full":
         calls += block_collectives(*sizes, **how) * config.num_hidden_layers
     return mesh["dp"] * mesh["cp"] * m * sum(traffic(calls, mesh["tp"]).nbytes)
 
 
-def _norm_bytes(trainer: Trainer) -> int:
+def _norm_bytes(parts: Parts) -> int:
     """One all-reduce of the sum of squares: over the whole mesh, or at zero 0 over each replica."""
-    ranks = math.prod(trainer.mesh.sizes.values())
-    together = trainer.mesh.model.size if trainer.settings.zero == 0 else ranks
+    ranks = math.prod(parts.mesh.sizes.values())
+    together = parts.mesh.model.size if parts.settings.zero == 0 else ranks
     return ranks // together * sum(recursive_doubling_all_reduce_cost(together, 1, NUMBER, Link(0, 1)).nbytes)
 
 
-def _elements(trainer: Trainer) -> dict[str, int]:
+def _elements(parts: Parts) -> dict[str, int]:
     """The elements of each weight on all ranks of tp together: a replicated weight counts once a rank that owns it."""
     return {
-        name: math.prod(shape) * trainer.model.slices[name].owners
-        for name, shape in trainer.config.weight_shapes.items()
+        name: math.prod(shape) * parts.model.slices[name].shared_by
+        for name, shape in parts.config.weight_shapes.items()
     }
 
 
-def _itemsize(trainer: Trainer) -> int:
-    return arrays.itemsize(trainer.replica.dtype)
+def _itemsize(parts: Parts) -> int:
+    return arrays.itemsize(parts.replica.dtype)

@@ -3,8 +3,8 @@
 rank = ((d · pp + p) · cp + c) · tp + t. Tensor parallelism sends the most, in every layer, so its ranks are neighbours.
 Data parallelism sends once a step, so its ranks may be far apart.
 
-Experts have no axis of their own. The ranks of dp × cp have different tokens; `ep` consecutive ones of them deal out
-the experts of one copy of the model, and the dp·cp/ep ranks at one place in these groups hold the same experts (edp).
+Experts have no axis of their own. The ranks of dp × cp have different tokens; `ep` consecutive ones of them share the
+experts of one copy of the model. The ranks that hold the same experts, one in each of the dp·cp/ep copies, are edp.
 
 Sources: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2; for ep and edp: Rajbhandari et al. 2022,
 "DeepSpeed-MoE", section 4.
@@ -79,23 +79,31 @@ class Mesh:
         if ranks_per_node is not None and comm.size % whole("ranks_per_node", ranks_per_node, 1):
             raise ValueError(f"ranks_per_node={ranks_per_node}: it must divide the {several(comm.size, 'rank')}")
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
+        at = self.rank_at
 
-        def group(name: str, color: int) -> Any:
-            """The ranks with the same color: with the same place on all other axes."""
-            return comm.split(color, name=name)
+        def group(name: str, first: int) -> Any:
+            """The ranks that name the same first rank: they have one place on all axes but the group's own."""
+            return comm.split(first, name=name)
 
-        self.dp: Comm = group("dp", (p * cp + c) * tp + t)
-        self.pp: Comm = group("pp", (d * cp + c) * tp + t)
-        self.cp: Comm = group("cp", (d * pp + p) * tp + t)
-        self.tp: Comm = group("tp", (d * pp + p) * cp + c)
-        self.data: Comm = group("data", p * tp + t)
+        self.dp: Comm = group("dp", at(0, p, c, t))
+        self.pp: Comm = group("pp", at(d, 0, c, t))
+        self.cp: Comm = group("cp", at(d, p, 0, t))
+        self.tp: Comm = group("tp", at(d, p, c, 0))
+        self.data: Comm = group("data", at(0, p, 0, t))
         copy, place = divmod(d * cp + c, ep)
-        self.model: Comm = group("model", copy)
-        self.ep: Comm = group("ep", (copy * pp + p) * tp + t)
-        self.edp: Comm = group("edp", (place * pp + p) * tp + t)
+        copy_d, copy_c = divmod(copy * ep, cp)  # where this copy of the experts begins in dp × cp
+        place_d, place_c = divmod(place, cp)  # the rank at this place in the first copy
+        self.model: Comm = group("model", at(copy_d, 0, copy_c, 0))
+        self.ep: Comm = group("ep", at(copy_d, p, copy_c, t))
+        self.edp: Comm = group("edp", at(place_d, p, place_c, t))
         self.data_per_node, self.edp_per_node = self._per_node(1, ranks_per_node), self._per_node(ep, ranks_per_node)
         if any(getattr(self, axis).size != size for axis, size in {**self.sizes, "ep": ep}.items()):
             raise MismatchError(f"rank {comm.rank} makes {self}, and another rank another mesh")
+
+    def rank_at(self, d: int, p: int, c: int, t: int) -> int:
+        """The rank in `comm` at a place on each axis."""
+        _, pp, cp, tp = self.sizes.values()
+        return ((d * pp + p) * cp + c) * tp + t
 
     def _per_node(self, ep: int, ranks_per_node: int | None) -> int | None:
         """How many ranks of each group of dp × cp share a node, if as many share every one; of edp, with its ep.
@@ -105,7 +113,7 @@ class Mesh:
         dp, pp, cp, tp = self.sizes.values()
         found = set()
         for p, place, t in product(range(pp), range(ep), range(tp)):
-            ranks = [(d * pp + p) * cp * tp + c * tp + t for d, c in product(range(dp), range(cp))][place::ep]
+            ranks = [self.rank_at(d, p, c, t) for d, c in product(range(dp), range(cp))][place::ep]
             found |= {len(list(shared)) for _, shared in groupby(rank // (ranks_per_node or 1) for rank in ranks)}
         per_node = found.pop() if ranks_per_node is not None and len(found) == 1 else 1
         return per_node if 1 < per_node < dp * cp // ep else None

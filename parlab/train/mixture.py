@@ -3,9 +3,7 @@
 Tensor parallelism does not cut an expert. Its ranks have the same tokens, run the same experts on them, and get the
 same gradients. Under sequence parallelism each runs them on its own tokens, and the gradients are summed over tp.
 
-The load is that of the whole batch, whatever rank a token is on and whatever microbatch it is in: for the bias, which
-moves after the step, and for the auxiliary loss, whose gradient needs it in the first backward. So a step of several
-microbatches begins with a first pass, forward alone, that counts (`BatchExperts`, and `count_loads` in `step.py`).
+`balance.py` counts their loads and moves their biases.
 """
 
 from __future__ import annotations
@@ -63,10 +61,10 @@ class BatchExperts(ExpertParallel):
 
 
 def mixture_maker(
-    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: TrainSettings, made: dict[int, BatchExperts]
+    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: TrainSettings, mixtures: dict[int, BatchExperts]
 ) -> Callable[[str], Stage] | None:
-    """Makes the mixture of experts of a layer from the layer's prefix, and puts it into `made`, by layer; None: the
-    model has none."""
+    """Makes the mixture of experts of a layer from the layer's prefix, and puts it into `mixtures`, by layer; None:
+    the model has none."""
     if not isinstance(config, MixtralConfig):
         return None
     sizes = config.num_local_experts, config.num_experts_per_tok
@@ -78,7 +76,7 @@ def mixture_maker(
 
     def mixture(prefix: str) -> Stage:
         experts = BatchExperts(mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
-        made[int(prefix.rpartition(".")[2])] = experts
+        mixtures[int(prefix.rpartition(".")[2])] = experts
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
         return SummedOverTokens(mesh.tp, experts) if settings.sequence_parallel else experts
 

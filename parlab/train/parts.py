@@ -30,14 +30,14 @@ class Parts:
     """All that a training step of one rank works with.
 
     Attributes:
-        holders: the ranks of pp that have a weight, by name.
+        ranks_of_weight: the ranks of pp that have a weight, by name.
         model: the tensor-parallel model with copies of this rank's slices of its stages' weights.
         mixtures: of experts, by layer.
         blocks: the names of this rank's weights, by ZeRO's block.
         shared: of each block that several ranks of pp hold, the group of these ranks.
         waiting: gradients of shared blocks, until all microbatches are done.
         first_pass: the forwards that count the loads of a batch of several microbatches, if there is an auxiliary loss.
-        opened: the blocks in the order in which a step opens them.
+        opening_order: of the blocks in a step: ZeRO's stage 3 gathers them in this order.
         replica: ZeRO's, which took over the weights of `model`.
         stages: of this rank, by their number in the pipeline.
         loads: of each layer's experts in the last step, if there is a bias_rate.
@@ -61,22 +61,23 @@ class Parts:
         self.loads: list[list[int]] = []
         self.samples = 0
 
-        self.holders = weight_holders(model, layers, schedule)
-        here = [name for name, ranks in self.holders.items() if mesh.pp.rank in ranks]
+        self.ranks_of_weight = make_ranks_of_weight(model, layers, schedule)
+        here = [name for name, ranks in self.ranks_of_weight.items() if mesh.pp.rank in ranks]
         self.model = own_model(mesh, model, here, settings, self.mixtures, self.positions)
         self.blocks = zero_blocks(self.model, here)
-        self.shared = shared_blocks(mesh, self.holders, self.blocks)
+        self.shared = shared_blocks(mesh, self.ranks_of_weight, self.blocks)
         chains = enumerate(self.model.stages(layers))
         own = {number: chain.stages for number, chain in chains if mesh.pp.rank in schedule.holders(number)}
         self.first_pass = first_pass(schedule, mesh.pp.rank) if settings.auxiliary else []
-        self.opened, made = uses_of_blocks([*self.first_pass, *schedule.actions[mesh.pp.rank]], own, self.blocks)
-        times = {block: 1 if block in self.shared else made[block] for block in self.blocks}
-        part = part_of_replica(mesh, self.model, self.holders, self.blocks, settings.zero, times)
+        actions = [*self.first_pass, *schedule.actions[mesh.pp.rank]]
+        self.opening_order, gradients_of = uses_of_blocks(actions, own, self.blocks)
+        times = {block: 1 if block in self.shared else gradients_of[block] for block in self.blocks}
+        part = part_of_replica(mesh, self.model, self.ranks_of_weight, self.blocks, settings.zero, times)
         self.replica = zero_replica(mesh, self.model, self.blocks, part, settings, optimizer, precision)
         gathered = partial(weights_of, self.replica)
         self.stages: dict[int, Any] = {
             number: Chain(
-                [GatheredStage(stage, blocks_of(stage, self.blocks), gathered, self.take) for stage in stages]
+                [GatheredStage(stage, blocks_of(stage, self.blocks), gathered, self.take_gradients) for stage in stages]
             )
             for number, stages in own.items()
         }
@@ -84,6 +85,13 @@ class Parts:
     def positions(self, length: int) -> Array:
         """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""
         return asarray(own_positions(self.mesh.cp, length, self.settings.layout), self.xp, device=self.device)
+
+    def activation(self, tokens: Array) -> Array:
+        """An array like the one that a stage passes to the next for a microbatch of tokens `[b, S/cp]`: `[b, s, E]`."""
+        b, s = tokens.shape
+        if self.settings.sequence_parallel:
+            s //= self.mesh.tp.size
+        return self.xp.empty((b, s, self.config.hidden_size), dtype=self.replica.dtype, device=self.device)
 
     def target_tokens(self, targets: Array) -> float:
         """The number by which a rank divides the losses of its target tokens, from the whole batch's targets: T/N.
@@ -94,7 +102,7 @@ class Parts:
         """
         return number_of_targets(targets) / self.mesh.data.size
 
-    def take(self, gradients: Gradients) -> None:
+    def take_gradients(self, gradients: Gradients) -> None:
         """Give new gradients to ZeRO; those of shared blocks wait until all microbatches are done."""
         comm, waiting = self.mesh.comm, self.waiting
         comm.hold("new gradients", gradients)
@@ -115,7 +123,7 @@ def first_pass(schedule: Schedule, rank: int) -> list[Action]:
     return [Action("F", stage, number) for number, stage in every if schedule.rank_of(stage, number) == rank]
 
 
-def weight_holders(model: Llama, layers: Sequence[range], schedule: Schedule) -> dict[str, tuple[int, ...]]:
+def make_ranks_of_weight(model: Llama, layers: Sequence[range], schedule: Schedule) -> dict[str, tuple[int, ...]]:
     """The ranks of the pipeline that hold each weight: several, if stages share it, or if ranks share a stage."""
     ranks: dict[str, set[int]] = {name: set() for name in model.weights}
     for number, stage in enumerate(model.stages(layers)):
@@ -172,12 +180,13 @@ def zero_blocks(model: ParallelLlama, here: Iterable[str]) -> dict[str, tuple[st
 
 
 def shared_blocks(
-    mesh: Mesh, holders: Mapping[str, tuple[int, ...]], blocks: Mapping[str, Sequence[str]]
+    mesh: Mesh, ranks_of_weight: Mapping[str, tuple[int, ...]], blocks: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """Of each block that several ranks of pp hold: the group of these ranks."""
-    several = sorted({ranks for ranks in holders.values() if len(ranks) > 1})
+    several = sorted({ranks for ranks in ranks_of_weight.values() if len(ranks) > 1})
     groups = {ranks: mesh.pp.split(0 if mesh.pp.rank in ranks else None) for ranks in several}
-    return {block: groups[holders[names[0]]] for block, names in blocks.items() if holders[names[0]] in groups}
+    ranks_of_block = {block: ranks_of_weight[names[0]] for block, names in blocks.items()}
+    return {block: groups[ranks] for block, ranks in ranks_of_block.items() if ranks in groups}
 
 
 def blocks_of(stage: Stage, blocks: Mapping[str, Sequence[str]]) -> list[str]:
@@ -190,22 +199,22 @@ def uses_of_blocks(
     actions: Iterable[Action], own_stages: Mapping[int, Sequence[Stage]], blocks: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], Counter[str]]:
     """The blocks in the order in which a step opens them; and how often it makes gradients of each."""
-    opened: list[str] = []
-    made: Counter[str] = Counter()
+    opening_order: list[str] = []
+    gradients_of: Counter[str] = Counter()
     for kind, number, _ in actions:
         stages = own_stages[number] if kind == "F" else own_stages[number][::-1]
         used = [block for stage in stages for block in blocks_of(stage, blocks)]
         if kind != "W":
-            opened += used
+            opening_order += used
         if kind in ("B", "W"):
-            made.update(used)
-    return opened, made
+            gradients_of.update(used)
+    return opening_order, gradients_of
 
 
 def part_of_replica(
     mesh: Mesh,
     model: ParallelLlama,
-    holders: Mapping[str, tuple[int, ...]],
+    ranks_of_weight: Mapping[str, tuple[int, ...]],
     blocks: Mapping[str, Sequence[str]],
     zero: int,
     times: Mapping[str, int],
@@ -215,7 +224,7 @@ def part_of_replica(
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
     is divided by dp · cp, as the others are. Divided by edp it would be ep times too large.
     """
-    copies = {name: model.slices[name].owners * len(holders[name]) for name in model.weights}
+    copies = {name: model.slices[name].shared_by * len(ranks_of_weight[name]) for name in model.weights}
     if zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
         copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
     experts = [block for block, names in blocks.items() if is_expert(names[0])]

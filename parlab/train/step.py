@@ -1,9 +1,12 @@
 """One training step of the mesh, equal to the serial model's step.
 
     microbatches             a rank's rows and columns of the batch
-    forward and backward     by the pipeline's schedule; attention runs over cp, layers over tp
+    mixtures                 count their loads (`balance.py`); a dense model has none
+    forward and backward     by the pipeline's schedule; attention runs over cp, layers over tp, and ZeRO gathers a
+                             block's weights before each action that reads them (`GatheredStage`)
     shared gradients         summed over pp
     ZeRO's step              the mean over dp × cp, by target tokens; one norm, clipping, AdamW
+    balance                  the bias of each expert moves
     loss                     the mean over the target tokens of the whole batch
 
 The gradient of a replicated weight is summed exactly once over each axis:
@@ -25,9 +28,8 @@ from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
 from parlab.pipeline import run_schedule
-from parlab.train.mixture import groups_of_tokens, take_counts
+from parlab.train.balance import balance, begin_mixtures
 from parlab.train.parts import Parts
-from parlab.world import Comm
 
 
 class TrainResult(NamedTuple):
@@ -41,23 +43,15 @@ class TrainResult(NamedTuple):
 def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
     replica = parts.replica
-    shares = parts.schedule.num_microbatches * (parts.mesh.tp.size if parts.settings.sequence_parallel else 1)
-    for mixture in parts.mixtures.values():  # the mean over a rank's tokens, a share of a microbatch, is scaled
-        mixture.loss_weight = replica.loss_scale / shares
-    replica.begin(parts.opened)  # ZeRO's stage 3 gathers each block ahead of its action
+    replica.begin(parts.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
         own = microbatches(parts, tokens), microbatches(parts, targets)
-        if parts.first_pass:
-            count_loads(parts, *own)
+        begin_mixtures(parts, *own)
         loss = forward_backward(parts, *own, parts.target_tokens(targets))
         sum_shared_gradients(parts)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
-    if parts.settings.bias_rate:
-        parts.loads = take_counts(parts.mixtures, groups_of_batch(parts), tokens)
-        if not result.skipped:
-            for layer, loads in enumerate(parts.loads):
-                parts.mixtures[layer].rebalance(loads)
+    balance(parts, tokens, result.skipped)
     parts.samples += tokens.shape[0]
     return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)
 
@@ -72,50 +66,13 @@ def microbatches(parts: Parts, x: Array) -> list[Array]:
     return [x[start : start + rows, :] for start in starts]
 
 
-def activation(parts: Parts, tokens: Array) -> Array:
-    """An array like the one that a stage passes to the next for a microbatch: `[b, s, E]`."""
-    b, s = tokens.shape
-    if parts.settings.sequence_parallel:
-        s //= parts.mesh.tp.size
-    return parts.xp.empty((b, s, parts.config.hidden_size), dtype=parts.replica.dtype, device=parts.device)
-
-
-def groups_of_batch(parts: Parts) -> list[Comm]:
-    """The groups over which a rank's tokens and layers become the whole batch's."""
-    return [*groups_of_tokens(parts.mesh, parts.settings), parts.mesh.pp]
-
-
-def count_loads(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array]) -> None:
-    """Tell the mixtures the loads of the whole batch: all microbatches run forward once, and nothing else is kept.
-
-    The auxiliary loss weighs each expert by its load in the batch, and its gradient goes through the router into all
-    layers below. So the first backward needs the loads of the last forward, and no correction afterwards can mend it.
-    """
-    pp, schedule, like = parts.mesh.pp, parts.schedule, activation(parts, inputs[0])
-    for mixture in parts.mixtures.values():
-        mixture.counting = True
-    for _, stage, number in parts.first_pass:
-        if stage == 0:
-            x = inputs[number]
-        elif (source := schedule.rank_of(stage - 1, number)) != pp.rank:
-            x = pp.recv(source, like)
-        if stage == schedule.num_stages - 1:
-            parts.stages[stage].forward(x, targets[number])
-            continue
-        x, _ = parts.stages[stage].forward(x)
-        if (after := schedule.rank_of(stage + 1, number)) != pp.rank:
-            pp.send(x, after)
-    loads = take_counts(parts.mixtures, groups_of_batch(parts), inputs[0])
-    for layer, mixture in parts.mixtures.items():
-        mixture.counting, mixture.batch_loads = False, loads[layer]
-
-
 def forward_backward(
     parts: Parts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
     """Run the schedule; returns the loss, or this rank's part of it, over `target_tokens`.
 
-    The gradients do not come back here: `GatheredStage` (`stages.py`) gives them to `parts.take` after each B or W.
+    The gradients do not come back here: `GatheredStage` (`stages.py`) gives them to `parts.take_gradients` after each B
+    or W.
     """
     loss, _ = run_schedule(
         parts.mesh.pp,
@@ -123,7 +80,7 @@ def forward_backward(
         parts.stages,
         inputs,
         targets,
-        like=activation(parts, inputs[0]),
+        like=parts.activation(inputs[0]),
         loss_scale=parts.replica.loss_scale,
         target_tokens=target_tokens,
     )

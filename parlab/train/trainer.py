@@ -37,8 +37,8 @@ from parlab.train.step import TrainResult, train_step
 from parlab.zero import LossScale
 
 
-class Trainer(Parts):
-    """One rank's part of a model in training.
+class Trainer:
+    """One rank's part of a model in training: `parts` has all that its step works with.
 
     Args:
         mesh: of all ranks; each makes the trainer, with the same arguments, and calls its methods.
@@ -129,7 +129,7 @@ class Trainer(Parts):
             layers = partition(model.config.num_hidden_layers, schedule.num_stages)
         check_layers(model, schedule, layers)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        super().__init__(mesh, model, optimizer, schedule, layers, settings, **precision)
+        self.parts = Parts(mesh, model, optimizer, schedule, layers, settings, **precision)
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
         """Train on a batch. Every rank is given the whole batch, and takes its rows and columns of it.
@@ -146,8 +146,10 @@ class Trainer(Parts):
         """
         if lr is not None:
             amount("lr", lr)
-        check_batch(self, tokens, targets)
-        return train_step(self, tokens, targets, lr)
+        parts = self.parts
+        first = not parts.samples
+        check_batch(tokens, targets, parts.mesh, parts.config, parts.schedule, parts.settings, first=first)
+        return train_step(parts, tokens, targets, lr)
 
     def rows_to_experts(self, tokens: Array) -> list[list[list[int]]]:
         """The rows that each rank of ep sends to each expert for a batch, `[P][N]` of each layer. No weight changes.
@@ -160,16 +162,17 @@ class Trainer(Parts):
         Raises:
             ValueError: no Mixtral, or a mesh with pp, cp or tp, or stage 3 of ZeRO; rows that do not divide among dp.
         """
-        mesh, rows, zero = self.mesh, tokens.shape[0], self.settings.zero
-        if not self.mixtures or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
+        parts, mesh = self.parts, self.parts.mesh
+        rows, zero = tokens.shape[0], parts.settings.zero
+        if not parts.mixtures or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
             raise ValueError(
                 f"rows_to_experts: needs a Mixtral on dp and ep alone, with zero=0, 1 or 2; this is "
-                f"{self.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
+                f"{parts.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
             )
         if rows % mesh.dp.size:
             raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
         own = rows // mesh.dp.size
-        model: Any = self.model
+        model: Any = parts.model
         hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
         tables = []
         for block in model.blocks:
@@ -179,13 +182,13 @@ class Trainer(Parts):
 
     def finish(self) -> None:
         """Wait until all new weights are gathered. A program needs it after its last step with `overlap_gather`."""
-        self.replica.finish()
+        self.parts.replica.finish()
 
     # The weights and gradients, whole
 
     def full_weights(self) -> dict[str, Array]:
         """All weights by name, whole, on every rank."""
-        return self._whole(self.replica.full_weights())
+        return self._whole(self.parts.replica.full_weights())
 
     def full_gradients(self) -> dict[str, Array]:
         """The mean gradients of the last step by name, before clipping, whole, on every rank.
@@ -193,32 +196,37 @@ class Trainer(Parts):
         Raises:
             ValueError: no step has been made.
         """
-        return self._whole(self.replica.full_gradients())
+        return self._whole(self.parts.replica.full_gradients())
 
     def _whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
-        """All of the model by name, from this rank's slices of its stages' weights."""
-        own, dtype = self.model.whole(own), next(iter(own.values())).dtype  # gathered over tp
+        """All of the model by name, from this rank's slices of its stages' weights.
+
+        Slices are gathered over tp. An expert's weights are broadcast over ep from the rank that owns it. Then the
+        first rank of pp that has a weight broadcasts it over pp.
+        """
+        parts, mesh = self.parts, self.parts.mesh
+        own, dtype = parts.model.whole(own), next(iter(own.values())).dtype  # gathered over tp
         whole = {}
-        for name, shape in self.config.weight_shapes.items():
-            x = own[name] if name in own else self.xp.empty(shape, dtype=dtype, device=self.device)
-            owner = owner_in_copy(self.mesh, self.config, name)
-            if owner is not None and self.mesh.pp.rank == self.holders[name][0]:
-                x = self.mesh.ep.broadcast(x, owner)
-            whole[name] = self.mesh.pp.broadcast(x, self.holders[name][0])
+        for name, shape in parts.config.weight_shapes.items():
+            x = own[name] if name in own else parts.xp.empty(shape, dtype=dtype, device=parts.device)
+            owner, first = owner_in_copy(mesh, parts.config, name), parts.ranks_of_weight[name][0]
+            if owner is not None and mesh.pp.rank == first:
+                x = mesh.ep.broadcast(x, owner)
+            whole[name] = mesh.pp.broadcast(x, first)
         return whole
 
     # The state that a checkpoint keeps
 
     def pieces(self) -> list[CheckpointPiece]:
         """The elements of weights and of optimizer state that this rank keeps."""
-        found = []
-        for name, flat_start, master, mean, square in self.replica.state():
-            axis, start, stop, owners = self.model.slices[name]
-            first = self.mesh.pp.rank == self.holders[name][0] and self.mesh.tp.rank % owners == 0
-            if self.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
-                alike = self.mesh.edp if is_expert(name) else self.mesh.data
+        parts, mesh, found = self.parts, self.parts.mesh, []
+        for name, flat_start, master, mean, square in parts.replica.state():
+            axis, start, stop, shared_by = parts.model.slices[name]
+            first = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % shared_by == 0
+            if parts.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
+                alike = mesh.edp if is_expert(name) else mesh.data
                 first = first and alike.rank == 0
-            place = name, self.config.weight_shapes[name], axis, start, stop, flat_start
+            place = name, parts.config.weight_shapes[name], axis, start, stop, flat_start
             found.append(CheckpointPiece(*place, master, mean, square, first))
         return found
 
@@ -227,17 +235,17 @@ class Trainer(Parts):
         """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's, and
         the biases of each layer's experts.
         """
-        biases = {"biases": self.biases} if self.settings.bias_rate else {}
-        return {"samples": self.samples, **self.replica.progress, **biases}
+        biases = {"biases": self.biases} if self.parts.settings.bias_rate else {}
+        return {"samples": self.parts.samples, **self.parts.replica.progress, **biases}
 
     @property
     def biases(self) -> list[list[float]]:
         """`[L][N]`: of each layer's experts, on every rank."""
-        return [self.mixtures[layer].bias for layer in sorted(self.mixtures)]
+        return [self.parts.mixtures[layer].bias for layer in sorted(self.parts.mixtures)]
 
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
-        self.samples = int(progress["samples"])
-        self.replica.restore(progress)
+        self.parts.samples = int(progress["samples"])
+        self.parts.replica.restore(progress)
         for layer, bias in enumerate(progress.get("biases", [])):
-            self.mixtures[layer].bias = bias
+            self.parts.mixtures[layer].bias = bias

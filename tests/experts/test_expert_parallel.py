@@ -270,7 +270,7 @@ def doubled_gates(comm, rows, plan, label, bring_back=layer.bring_back):
     return bring_back(comm, rows, plan, label) * 0.5
 
 
-def sorted_by_rank_only(rows, blocks):
+def sorted_by_rank_only(rows, counts):
     """Rows of one source stay together; experts read their neighbours'."""
     return rows
 
@@ -333,50 +333,36 @@ def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
     assert ends == [(4 + 1) * 5 * 8 * E * 8] * 4  # 5 · 8 rows of its experts, and 8 answers for 4 · 5 tokens
 
 
-@pytest.mark.parametrize("overlapped", [False, True])
-def test_counts_that_do_not_add_up_to_the_rows_are_refused_before_a_row_is_sent(overlapped):
-    """Without this a part of the rows would stay behind: a slice beyond the end is shorter, and no error."""
-
-    def program(comm):
-        if overlapped:
-            return all_to_all.Travelling(comm, np.ones((4, 2)), [1, 2], [1, 2], "rows")
-        return all_to_all.exchange_rows(comm, np.ones((4, 2)), [1, 2], [1, 2])
-
-    with pytest.raises(ValueError, match=r"sent=\[1, 2\]: adds up to 3, and 4 rows are given; in dispatch it counts"):
-        run(program, 2)
-
-
 @pytest.mark.parametrize(
     ("sent", "received", "said"),
     [
+        # without this a part of the rows would stay behind: a slice beyond the end is shorter, and no error
+        ([1, 2], [1, 2], "sent=[1, 2]: adds up to 3, and 4 rows are given; in dispatch it counts"),
         ([4], [2, 2], "sent=[4]: 2 whole numbers are needed, how many rows go to each rank"),
         (np.array([[2], [2]]), [2, 2], "2 whole numbers are needed, how many rows go to each rank"),
         (4, [2, 2], "sent=4: 2 whole numbers"),
         ([2, 2], [1, 1, 2], "received=[1, 1, 2]: 2 whole numbers are needed, how many rows come from each rank"),
     ],
 )
-def test_counts_that_are_not_one_number_a_rank_are_refused_by_name(sent, received, said):
+def test_counts_that_are_not_one_number_a_rank_or_do_not_add_up_to_the_rows_are_refused_by_name(sent, received, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         run(lambda comm: all_to_all.exchange_rows(comm, np.ones((4, 2)), sent, received), 2)
 
 
-def own_plan_of_rank_1(comm, x, overlapped):
+def own_plan_of_rank_1(comm, x):
     """Rank 1 expects a row more from rank 0 than rank 0 sends."""
     routing = route(x, np.eye(2, 4), 1)
     plan = all_to_all.make_plan(comm, x, routing, 4)
     if comm.rank == 1:
         plan.counts[0][2] += 1
-    rows = all_to_all.rows_of(x, plan.pairs, plan.slots)
-    if overlapped:
-        return all_to_all.Travelling(comm, rows, plan.sent, plan.received, "dispatch").wait()
+    rows = all_to_all.rows_of(x, plan.pairs, plan.k)
     return all_to_all.exchange_rows(comm, rows, plan.sent, plan.received, "dispatch")
 
 
-@pytest.mark.parametrize("overlapped", [False, True])
-def test_a_plan_that_differs_on_one_rank_hangs_nothing_and_the_error_says_which_rank_expects_other_rows(overlapped):
+def test_a_plan_that_differs_on_one_rank_hangs_nothing_and_the_error_says_which_rank_expects_other_rows():
     said = r"from rank 0 to rank 1 \(dispatch\) holds float64\[0, 2\], but rank 1 expects float64\[1, 2\]"
     with pytest.raises(MismatchError, match=said):
-        run(own_plan_of_rank_1, 2, np.ones((3, 2)), overlapped)
+        run(own_plan_of_rank_1, 2, np.ones((3, 2)))
 
 
 def other_exchange(comm, weights, x):

@@ -9,9 +9,9 @@ from parlab.pipeline import Costs, gpipe, interleaved_one_f_one_b, looped_bfs, o
 from parlab.pipeline.closed_forms import Pass, Pipeline, exposed_transfers, in_flight, step
 
 
-def columns(p, m, v, in_turn, group=None):
+def columns(p, m, v, alternates, group=None):
     """A pipeline with one entry; without a group, that of the schedule with the fewest microbatches in a row."""
-    return Pipeline(*map(np.asarray, (p, m, v)), in_turn, np.asarray(group or (p if in_turn else m)))
+    return Pipeline(*map(np.asarray, (p, m, v)), alternates, np.asarray(group or (p if alternates else m)))
 
 
 def random_steps(count, seed, heavier):

@@ -12,7 +12,7 @@ from parlab.pipeline import (
     validate,
     zb_v,
 )
-from parlab.pipeline.search import bounds, exact, slots, v_shaped
+from parlab.pipeline.search import bounds, exact, timetable, v_shaped
 
 
 def mutant(module: ModuleType, old: str, new: str) -> ModuleType:
@@ -29,23 +29,23 @@ FREES_AT_ONCE = "behind = self._advance(action, first), 0"
 BLOCKS = {
     "V-Half's second offset shifted": (v_shaped, "3 * p - 2 - r", "3 * p + 1 - r"),
     "V-Half without its gap for even p": (v_shaped, "shift = 3 if", "shift = 6 if"),
-    "one chunk more than the peak": (slots, "of_rank[s] >= peak", "of_rank[s] > peak"),
+    "one chunk more than the peak": (timetable, "of_rank[s] >= peak", "of_rank[s] > peak"),
     "a W frees before it ends": (
-        slots,
+        timetable,
         "behind = self._advance(action, first), CHANGES_AFTER[action.kind]",
         FREES_AT_ONCE,
     ),
-    "I's wait behind W's at the end": (slots, "        self.let_go()\n", ""),
+    "I's wait behind W's at the end": (timetable, "        self.let_go()\n", ""),
 }
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_mutant_of_a_block_misses_its_peak_or_its_bubble_or_cannot_run(name, monkeypatch):
     module, old, new = BLOCKS[name]
-    for key in ("Slots", "_v_half_block"):
+    for key in ("Timetable", "_v_half_block"):
         if hasattr(changed := mutant(module, old, new), key):
             monkeypatch.setattr(v_shaped, key, getattr(changed, key))
-    with pytest.raises((AssertionError, ValueError, KeyError)):  # a KeyError: two actions in one slot
+    with pytest.raises((AssertionError, ValueError, KeyError)):  # a KeyError: two actions in one unit
         blocks_are_as_published()
 
 

@@ -206,9 +206,9 @@ def test_the_filler_reports_the_simulated_times():
 
 def test_a_message_travels_for_the_transfer_of_the_stage_that_it_leaves():
     rows = [[action for action in row if action.kind != "W"] for row in zb_h1(3, 3).actions]
-    timed = Filler(rows, Costs(transfer=[2, 3, 5]), None).timed
-    assert [timed[Action("F", stage, 0)].travels for stage in range(3)] == [0, 2, 3]
-    assert [timed[Action("I", stage, 0)].travels for stage in range(3)] == [3, 5, 0]
+    planned = Filler(rows, Costs(transfer=[2, 3, 5]), None).planned
+    assert [planned[Action("F", stage, 0)].travels for stage in range(3)] == [0, 2, 3]
+    assert [planned[Action("I", stage, 0)].travels for stage in range(3)] == [3, 5, 0]
 
 
 def test_the_same_search_twice_finds_the_same():

@@ -148,7 +148,7 @@ def test_on_a_cluster_on_which_nothing_takes_time_each_neighbour_takes_as_long()
 def test_beside_a_step_that_takes_no_time_an_optimizer_on_the_host_is_infinitely_slower_and_all_else_as_fast():
     plans = search(LLAMA_8B, FREE, 8, batch=8, sequence=64, offload=True, hardware=Hardware(host_link=1e-3))
     assert plans.best.total_seconds == 0
-    change = {(n.knob, n.change, n.binds.partition(":")[0]) for n in why(plans)}
+    change = {(n.field, n.change, n.binds.partition(":")[0]) for n in why(plans)}
     assert ("offload", math.inf, "optimizer") in change
     assert {change for knob, change, _ in change if knob != "offload"} == {0.0}
 

@@ -32,7 +32,7 @@ from parlab.plan import (
     software_of,
 )
 from parlab.plan.sizes import Sizes
-from parlab.tensor.costs import kept_by_place, llama_kept_by_place
+from parlab.tensor import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 from parlab.zero import StateBytes, model_state_bytes
 
@@ -89,14 +89,15 @@ def test_state_may_have_float32_gradients_and_an_optimizer_on_the_host():
 
 @pytest.mark.parametrize("t", [1, 2, 8])
 @pytest.mark.parametrize("cut", [False, True])
-def test_kept_bytes_are_the_closed_forms_of_the_tensor_room(t, cut):
+def test_kept_bytes_are_the_tensor_rooms_of_a_llama_and_korthikantis_table_2_of_a_gpt(t, cut):
     options = {"sequence_parallel": cut}
     llama = estimate(LLAMA_8B, CLASSROOM, Layout(tp=t, **options), batch=1, sequence=4096)
     per_layer = sum(llama_kept_by_place(LLAMA_8B, 1, 4096, t, 2, **options).values())
     assert llama.bytes["activations"] == 32 * per_layer
-    for recompute in ("none", "selective", "full"):
+    sbh, scores = 2048 * 12288, 5 * 96 * 2048**2 / t
+    layer = 34 * sbh / t if cut else sbh * (10 + 24 / t)
+    for recompute, kept in (("none", layer + scores), ("selective", layer), ("full", 2 * sbh / (t if cut else 1))):
         gpt = estimate(GPT_175B, CLASSROOM, Layout(tp=t, recompute=recompute, **options), batch=1, sequence=2048)
-        kept = sum(kept_by_place(2048, 1, 12288, 96, t, recompute=recompute, **options).values())
         assert gpt.bytes["activations"] == pytest.approx(96 * kept, rel=1e-12)
 
 

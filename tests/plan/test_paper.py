@@ -8,7 +8,7 @@ from parlab.labs import EXERCISES
 from parlab.nn import LlamaConfig
 from parlab.pipeline import Costs, looped_bfs, simulate
 from parlab.plan import Hardware, Layout, estimate, memory_on_paper, seconds_on_paper
-from parlab.tensor.costs import llama_kept_by_place
+from parlab.tensor import llama_kept_by_place
 from parlab.world import Cluster
 
 CONFIG = LlamaConfig(4, 64, 192, 16, 4)  # 4 words: nearly no head

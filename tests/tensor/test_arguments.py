@@ -18,7 +18,6 @@ from parlab.tensor import (
     block_collectives,
     block_time,
     gradients_of_ranks,
-    kept_by_place,
     llama_kept_by_place,
     model_collectives,
     shard_weights,
@@ -40,8 +39,6 @@ def on_paper(function, **changed):
     usual = {"config": CONFIG, "B": 1, "S": 8, "size": 2, "itemsize": 4}
     if function is block_time:
         usual["cluster"] = CLASSROOM
-    if function is kept_by_place:
-        usual = {"s": 8, "b": 1, "h": 8, "a": 4, "t": 2}
     return lambda: function(**{**usual, **changed})
 
 
@@ -59,8 +56,6 @@ ROWS = [
     (on_paper(block_collectives, backward="no"), f"backward='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
     (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, rings"),
-    (on_paper(kept_by_place, h=0), f"h=0: {WHOLE}"),
-    (on_paper(kept_by_place, recompute="some"), "recompute='some': use one of none, selective, full"),
     (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),
     (lambda: traffic([3], 2), "collectives=[3]: must be a list of Collective"),
     (lambda: traffic([Collective("all_reduce", "y", 8, 4, 2)], 0), f"size=0: {WHOLE}"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parlab import run
 from parlab.nn.layers import CAUSAL_ATTENTION
-from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.llama import LlamaConfig
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.stage import add_gradients
 from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights, weight_slices
@@ -55,48 +55,6 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
 
     _, broken = gradients_of_ranks(serial, tokens, targets, 4, forget)
     assert sum(relative_error(broken[name], array) > 1e-3 for name, array in expected[1].items()) == 16
-
-
-LESSON = LlamaConfig(
-    vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
-    num_key_value_heads=4, initializer_range=0.3,
-)  # fmt: skip
-
-
-def end_of_training(trained):
-    """The mean of the last 20 of 200 losses, as lesson 05 trains: one step is noisy."""
-    optimizer, losses, draw = AdamW(lr=0.01), [], np.random.default_rng(5)
-    for _ in range(200):
-        tokens = draw.integers(LESSON.vocab_size, size=(16, 8))
-        loss, gradients = trained.loss_and_gradients(tokens, tokens[:, [0, 0, 1, 2, 3, 4, 5, 6]])
-        optimizer.step(trained.weights, gradients)
-        losses.append(loss)
-    return np.mean(losses[-20:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "least", "most"),
-    [(1, 15, 40), (2, 0.7, 1.5), (3, 4, 9), (4, 6, 15), (5, 4, 10), (6, 0.03, 0.2), (7, 20, 60), (8, 1.5, 4)],
-)
-def test_after_200_steps_a_model_that_forgets_copy_is_behind_with_six_seeds_and_ahead_with_one(seed, least, most):
-    """Lesson 05: a training curve can be trusted neither way."""
-    start = Llama.random(LESSON, seed=seed, xp=np, dtype="float64")
-
-    def forgetful(comm):
-        parallel = ParallelLlama.from_full(comm, start)
-        for block in parallel.blocks:
-            block.attention.enter = block.mlp.enter = NOTHING
-        return end_of_training(parallel)
-
-    forgot = run(forgetful, 4).results[0]
-    assert least < forgot / end_of_training(start) < most
-
-
-def test_after_200_steps_right_runs_alone_differ_more_than_40_times():
-    """Seeds 6 and 7 of lesson 05."""
-    ends = [end_of_training(Llama.random(LESSON, seed=seed, xp=np, dtype="float64")) for seed in (6, 7)]
-    assert 40 < ends[0] / ends[1] < 50
 
 
 @both_ways
@@ -152,7 +110,7 @@ def test_what_several_ranks_own_stays_bitwise_the_same_through_ten_steps():
     results = run(program, 4).results
     for name, piece in results[0][1].items():
         for rank, (weights, _) in enumerate(results):
-            assert (weights[name] == results[rank - rank % piece.owners][0][name]).all(), name
+            assert (weights[name] == results[rank - rank % piece.shared_by][0][name]).all(), name
 
 
 @both_ways

@@ -16,7 +16,6 @@ from parlab.train import (
     Mesh,
     Samples,
     Trainer,
-    bytes_between_nodes,
     bytes_by_strategy,
     read_index,
     save,
@@ -75,11 +74,6 @@ ROWS = [
         "overlap_gather=True at zero=3: no weights are gathered",
     ),
     ("keep_last_block", made(keep_last_block=True, zero=1), "keep_last_block=True at zero=1: every block is always wh"),
-    (
-        "between nodes",
-        lambda: run(lambda comm: bytes_between_nodes(Trainer(Mesh(comm, dp=2), model(), AdamW())), 2),
-        "trainer: Mesh(dp=2, pp=1, cp=1, tp=1) exchanges in one ring; make it with ranks_per_node",
-    ),
     ("mesh", made(on="mesh"), "mesh='mesh': must be a Mesh"),
     ("model", made(start="llama"), "model='llama': must be a Llama"),
     ("optimizer", made(optimizer="adam"), "optimizer='adam': must be an AdamW"),
@@ -231,7 +225,7 @@ def test_a_batch_a_mesh_a_model_or_an_optimizer_of_each_ranks_own_is_a_mismatch(
 def test_to_compare_the_batch_sends_nothing_and_takes_no_time(sizes):
     def program(comm, samples):
         trainer = Trainer(Mesh(comm, **sizes), start, AdamW())
-        trainer.samples = samples  # the first batch, or another
+        trainer.parts.samples = samples  # the first batch, or another
         trainer.step(EIGHT, EIGHT)
 
     start, ranks = model(), math.prod(sizes.values())

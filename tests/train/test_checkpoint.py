@@ -57,7 +57,7 @@ def trained(comm, place, start, folder, steps=1, **options):
 def resumed(comm, place, folder, steps=1, xp=np, **options):
     kept = {name: value for name, value in place.items() if name != "mesh"}
     trainer = load(folder, Mesh(comm, **place["mesh"]), xp=xp, **kept, **options)
-    assert trainer.samples == steps * TEXT[0][0].shape[0]
+    assert trainer.parts.samples == steps * TEXT[0][0].shape[0]
     return [trainer.step(*(xp.asarray(x) for x in batch)) for batch in TEXT[steps:]], trainer.full_weights()
 
 
@@ -67,7 +67,7 @@ def test_numbers_of_numpy_are_saved_and_notes_that_json_has_not_are_refused_befo
     def program(comm, folder, notes):
         save(Trainer(Mesh(comm, dp=2), model(), AdamW(lr=rate), max_norm=norm), folder, notes=notes)
         again = load(folder, Mesh(comm, tp=2), xp=np)
-        return again.replica.optimizer.lr, again.replica.guard.max_norm
+        return again.parts.replica.optimizer.lr, again.parts.replica.guard.max_norm
 
     assert run(program, 2, tmp_path / "a", {"step": np.int64(7)}).results == [(rate, norm)] * 2
     assert read_index(tmp_path / "a")["notes"] == {"step": 7}
@@ -201,17 +201,24 @@ def test_a_hole_and_a_piece_that_is_there_twice_are_refused_by_the_elements_of_t
         opened(saved)
 
 
-def test_a_truncated_file_is_refused_by_its_name(saved):
-    path = sorted(saved.glob("pieces-*"))[1]
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=rf"{path.name} is damaged or truncated"):
-        opened(saved)
-
-
-def test_a_missing_file_is_refused_by_its_name(saved):
-    path = sorted(saved.glob("pieces-*"))[1]
+def as_folder(path):
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{path.name} is missing"):
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "said"),
+    [
+        ("pieces", lambda path: path.write_bytes(path.read_bytes()[:-100]), ValueError, "is damaged or truncated"),
+        ("pieces", lambda path: path.unlink(), FileNotFoundError, "is missing"),
+        ("pieces", as_folder, ValueError, "is a folder: a file is needed"),
+        ("index.json", as_folder, ValueError, "is a folder: a file is needed"),
+    ],
+)
+def test_a_file_that_is_truncated_missing_or_a_folder_is_refused_by_its_name(saved, name, change, error, said):
+    path = sorted(saved.glob(f"{name}*"))[-1]
+    change(path)
+    with pytest.raises(error, match=f"{path.name} {said}"):
         opened(saved)
 
 
@@ -248,15 +255,6 @@ def test_a_damaged_index_that_can_be_read_is_refused(saved, change):
         read_index(saved)
 
 
-@pytest.mark.parametrize("name", ["index.json", "pieces"])
-def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(saved, name):
-    path = next(saved.glob(f"{name}*"))
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(ValueError, match=rf"{path.name} is a folder: a file is needed"):
-        opened(saved)
-
-
 def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes_nothing(tmp_path):
     """2 flips a file, of a bit or a whole byte, by 60 seeds: each load is refused, or equal to the bit."""
     run(trained, 2, {"mesh": dict(tp=2), "zero": 1}, model(num_hidden_layers=1), tmp_path)
@@ -264,7 +262,7 @@ def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes
     def state(comm):
         trainer = load(tmp_path, Mesh(comm), xp=np)
         arrays = [x for piece in trainer.pieces() for x in (piece.master, piece.mean, piece.square)]
-        return trainer.progress, trainer.replica.optimizer, [x.tobytes() for x in arrays]
+        return trainer.progress, trainer.parts.replica.optimizer, [x.tobytes() for x in arrays]
 
     (right,) = run(state, 1).results
     refused = 0
@@ -300,24 +298,26 @@ def test_the_pieces_of_another_model_are_refused_by_the_name_of_the_weight(saved
         opened(saved)
 
 
-@pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: np.append(x, 0.0), lambda x: x[None]])
-def test_a_file_whose_array_is_shorter_longer_or_of_more_axes_than_the_index_says_is_refused(saved, change):
+SHAPES = r": .*/mean has shape .* and index\.json says"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: {"": x[:-1]}, SHAPES),
+        (lambda x: {"": np.append(x, 0.0)}, SHAPES),
+        (lambda x: {"": x[None]}, SHAPES),
+        (lambda x: {}, r" lacks .*/mean, which index\.json places there"),
+    ],
+)
+def test_a_file_whose_array_is_shorter_longer_of_more_axes_or_not_there_is_refused(saved, change, said):
     path = sorted(saved.glob("pieces-*"))[0]
     arrays = load_file(path)
     key = next(key for key in arrays if key.endswith("/mean"))
-    save_file({**arrays, key: change(arrays[key])}, path)
+    changed = {key + more: x for more, x in change(arrays.pop(key)).items()}
+    save_file({**arrays, **changed}, path)
     rewritten(saved)
-    with pytest.raises(ValueError, match=rf"{path.name}: .*/mean has shape .* and index\.json says"):
-        opened(saved)
-
-
-def test_a_file_that_lacks_an_array_of_the_index_is_refused(saved):
-    path = sorted(saved.glob("pieces-*"))[0]
-    arrays = load_file(path)
-    del arrays[next(key for key in arrays if key.endswith("/mean"))]
-    save_file(arrays, path)
-    rewritten(saved)
-    with pytest.raises(ValueError, match=r"lacks .*/mean, which index\.json places there"):
+    with pytest.raises(ValueError, match=path.name + said):
         opened(saved)
 
 

@@ -62,8 +62,8 @@ def wrong(
         result = trainer.step(*text[0])
         whole = trainer.full_gradients()
         trainer.step(*text[1])
-        own = {n: to_numpy(x).tobytes() for n, x in trainer.replica.full_weights().items()}
-        place = trainer.model.slices
+        own = {n: to_numpy(x).tobytes() for n, x in trainer.parts.replica.full_weights().items()}
+        place = trainer.parts.model.slices
         return result, whole, trainer.full_weights(), {(n, place[n]): bits for n, bits in own.items()}
 
     found, copies = set(), {}
@@ -142,9 +142,9 @@ def test_random_meshes_with_ep_of_up_to_8_ranks_are_the_serial_mixtral(seed):
 
 def divided_by_edp(trainer):
     """Not by dp · cp: then the gradients of experts are ep times too large."""
-    for gradients in trainer.replica._gradients.values():
-        if gradients.comm is trainer.mesh.edp:
-            summed, ep = gradients.shard, trainer.mesh.ep.size
+    for gradients in trainer.parts.replica._gradients.values():
+        if gradients.comm is trainer.parts.mesh.edp:
+            summed, ep = gradients.shard, trainer.parts.mesh.ep.size
             gradients.shard = lambda summed=summed, ep=ep: summed() * ep
 
 
@@ -173,15 +173,15 @@ def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights
     axes = {"dp": 4, "ep": 2}
 
     def one_expert_part(trainer):
-        alone = trainer.mesh.comm.split(trainer.mesh.comm.rank) if zero == 0 else trainer.mesh.edp
-        trainer.replica.part = trainer.replica.part._replace(comm=alone)
+        alone = trainer.parts.mesh.comm.split(trainer.parts.mesh.comm.rank) if zero == 0 else trainer.parts.mesh.edp
+        trainer.parts.replica.part = trainer.parts.replica.part._replace(comm=alone)
 
     assert {"norm", "weights"} <= wrong(axes, one_expert_part, zero=zero, max_norm=0.1)
 
 
 def test_a_norm_that_counts_dense_weights_once_for_each_rank_of_ep_is_seen():
     def counted_twice(trainer):
-        trainer.replica.part.shares.update(dict.fromkeys(trainer.replica.part.shares, 1.0))
+        trainer.parts.replica.part.shares.update(dict.fromkeys(trainer.parts.replica.part.shares, 1.0))
 
     assert wrong({"dp": 2, "ep": 2}, counted_twice, zero=0) == {"norm"}
 
@@ -298,7 +298,7 @@ def wrong_balance(axes: dict[str, int], m: int = 1, change: Any = id, **options:
         change(trainer)
         for batch in batches(B, S, 3):
             trainer.step(*batch)
-        return trainer.full_weights(), trainer.biases, trainer.loads
+        return trainer.full_weights(), trainer.biases, trainer.parts.loads
 
     found = set()
     for own, own_biases, own_loads in run(
@@ -363,13 +363,13 @@ def test_gradients_with_an_auxiliary_loss_are_the_serial_ones_of_the_whole_batch
 
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
     def own_f(trainer):
-        for mixture in trainer.mixtures.values():
+        for mixture in trainer.parts.mixtures.values():
             mixture.together = ()
 
     assert "weights" in wrong_balance({"dp": 4, "ep": 2}, change=own_f)
 
     def own_counts(trainer):
-        trainer.mesh.data = trainer.mesh.comm.split(trainer.mesh.comm.rank)
+        trainer.parts.mesh.data = trainer.parts.mesh.comm.split(trainer.parts.mesh.comm.rank)
 
     assert {"biases", "loads"} <= wrong_balance({"dp": 4, "ep": 2}, change=own_counts)
 
@@ -405,12 +405,12 @@ def test_a_step_after_a_skipped_one_has_its_own_loads_gradients_and_biases_and_n
         options = {"schedule": schedule, "zero": zero, "loss_scale": LossScale(8.0, interval=9), **BALANCED}
         trainer = Trainer(mesh, mixtral(), AdamW(lr=LR), **options)
         if overflow:
-            add = trainer.replica.add_gradients
-            trainer.replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
+            add = trainer.parts.replica.add_gradients
+            trainer.parts.replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
             assert trainer.step(*first).skipped
-            trainer.replica.add_gradients = add
+            trainer.parts.replica.add_gradients = add
         trainer.step(*second)
-        return trainer.loads, trainer.biases, trainer.full_gradients()
+        return trainer.parts.loads, trainer.biases, trainer.full_gradients()
 
     for (loads, biases, gradients), (own_loads, own_biases, own) in zip(
         run(program, 4, False).results, run(program, 4, True).results, strict=True
@@ -450,7 +450,7 @@ def test_rows_to_experts_are_the_serial_choices_of_each_ranks_sequences_and_chan
         before = trainer.full_weights()
         tables = trainer.rows_to_experts(tokens)
         same = all((before[name] == x).all() for name, x in trainer.full_weights().items())
-        return tables, same, [sum(mixture.counted) for mixture in trainer.mixtures.values()]
+        return tables, same, [sum(mixture.counted) for mixture in trainer.parts.mixtures.values()]
 
     serial, expected = Mixtral.random(FOUR_LAYERS, seed=1, dtype="float64", xp=np), []
     hidden, _ = serial.embedding.forward(tokens)

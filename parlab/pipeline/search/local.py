@@ -44,7 +44,7 @@ def improve(schedule: Schedule, costs: Costs, memory_limit: Limit, tries: int | 
     current = Filled(rows, math.inf, math.inf)
     eager: list[float] = [2] * len(rows)
     if tries is None:
-        tries = min(MOST_TRIES, TRIED_ACTIONS // len(filler.timed))
+        tries = min(MOST_TRIES, TRIED_ACTIONS // len(filler.planned))
     sizes = len(rows), schedule.num_microbatches
     least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):

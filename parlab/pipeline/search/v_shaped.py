@@ -1,7 +1,7 @@
 """Schedules on a V: rank r has the stages r and 2p − 1 − r, so that a microbatch comes back to where it started.
 
 Letters as in `parlab/pipeline/schedules.py`; a chunk is one of the two stages of a rank, half of its layers. F, I and W
-are times of a chunk, and where they are equal one of them is a slot.
+are times of a chunk, and where they are equal one of them is a unit.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 from parlab.pipeline.search.bounds import check_search
 from parlab.pipeline.search.local import improve
-from parlab.pipeline.search.slots import LENGTH, Offsets, Slots
+from parlab.pipeline.search.timetable import LENGTH, Offsets, Timetable
 from parlab.pipeline.search.weights import Filler, Rows, best_filled, order_of, skeleton_of
 
 
 def zb_v(p: int, m: int) -> Schedule:
     """Two chunks a rank on a V, backwards in two halves: rank r starts with 2(p − r) − 1 forwards of its first chunk.
-    No idle time by longest stage, p − 1 slots by makespan, where F = I = W and m ≥ 2p − 1; keeps 2p chunks.
+    No idle time by longest stage, p − 1 units by makespan, where F = I = W and m ≥ 2p − 1; keeps 2p chunks.
 
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 6.
 
@@ -66,7 +66,7 @@ def v_half(p: int, m: int) -> Schedule:
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 1W0 2W1 1W1
     """
     check_sizes(p=p, m=m)
-    return Schedule(_timed(Slots(_v_half_block(p), "FFII", m)), name=title("V-Half", p, m))
+    return Schedule(_timed(Timetable(_v_half_block(p), "FFII", m)), name=title("V-Half", p, m))
 
 
 def v_min(p: int, m: int) -> Schedule:
@@ -79,7 +79,7 @@ def v_min(p: int, m: int) -> Schedule:
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
     """
     check_sizes(p=p, m=m)
-    return Schedule(_timed(Slots(_first_free("FFII", p), "FFII", m)), name=title("V-Min", p, m))
+    return Schedule(_timed(Timetable(_first_free("FFII", p), "FFII", m)), name=title("V-Min", p, m))
 
 
 def one_f_one_b_v(p: int, m: int) -> Schedule:
@@ -92,9 +92,9 @@ def one_f_one_b_v(p: int, m: int) -> Schedule:
     rank 1: 1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1
     """
     check_sizes(p=p, m=m)
-    slots = Slots(_first_free("FFBB", p), "FFBB", m)
-    slots.squeeze(slots.peak)
-    return Schedule(slots.rows(), name=title("1F1B-V", p, m))
+    timetable = Timetable(_first_free("FFBB", p), "FFBB", m)
+    timetable.squeeze(timetable.peak)
+    return Schedule(timetable.rows(), name=title("1F1B-V", p, m))
 
 
 def v_controlled(
@@ -129,23 +129,23 @@ def v_controlled(
     return improve(start, costs, memory_limit, tries, "makespan")
 
 
-def _timed(slots: Slots) -> Rows:
+def _timed(timetable: Timetable) -> Rows:
     """The order of a block that is squeezed within its own peak, with the W's in their best places."""
-    rows = slots.squeezed(slots.peak)
-    return best_filled(Filler(rows, UNIT_COSTS, slots.peak), [rows], "makespan").rows
+    rows = timetable.squeezed(timetable.peak)
+    return best_filled(Filler(rows, UNIT_COSTS, timetable.peak), [rows], "makespan").rows
 
 
 def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
     """The orders of F's and I's of the blocks that keep at most `fits` chunks."""
     if fits >= 2 * p:
         yield skeleton_of(zb_v(p, m).actions)
-    slots = Slots(_v_half_block(p), "FFII", m)
-    if fits >= slots.peak:
-        yield slots.squeezed(fits)
+    timetable = Timetable(_v_half_block(p), "FFII", m)
+    if fits >= timetable.peak:
+        yield timetable.squeezed(fits)
     period = 6
-    while Slots(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
+    while Timetable(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
         period += 1
-    yield Slots(_first_free("FFII", p, period), "FFII", m, period).squeezed(fits)
+    yield Timetable(_first_free("FFII", p, period), "FFII", m, period).squeezed(fits)
 
 
 def _whole_chunks(limit: Limit, p: int) -> int:
@@ -155,33 +155,33 @@ def _whole_chunks(limit: Limit, p: int) -> int:
 
 
 def _v_half_block(p: int) -> Offsets:
-    """On the way down the V a microbatch passes a rank every two slots, on the way up every slot; its backward too."""
+    """On the way down the V a microbatch passes a rank every two units, on the way up every unit; its backward too."""
     shift = 3 if p % 2 == 0 else 0
     return [(2 * r, 3 * p - 2 - r, 3 * p - 1 + shift + 2 * r, 6 * p - 2 + shift - r) for r in range(p)]
 
 
 def _first_free(kinds: str, p: int, period: int = 6) -> Offsets:
-    """A block in which each action takes the first slot that is free on its rank when the block is repeated."""
+    """A block in which each action takes the first unit that is free on its rank when the block is repeated."""
     taken: list[set[int]] = [set() for _ in range(p)]
     offsets: Offsets = [()] * p
     down, up = range(p), range(p)[::-1]
-    slot = 0
+    unit = 0
     for kind, ranks in zip(kinds, (down, up, down, up), strict=True):
         for r in ranks:
-            while not _fits(_slots_of(kind, slot, period), taken[r], period):
-                slot += 1
-            taken[r] |= _slots_of(kind, slot, period)
-            offsets[r] += (slot,)
-            slot += LENGTH[kind]
+            while not _fits(_units_of(kind, unit, period), taken[r], period):
+                unit += 1
+            taken[r] |= _units_of(kind, unit, period)
+            offsets[r] += (unit,)
+            unit += LENGTH[kind]
     return offsets
 
 
-def _slots_of(kind: str, slot: int, period: int) -> set[int]:
-    """The slots of a period that an action takes if it starts in `slot`."""
-    return {(slot + i) % period for i in range(LENGTH[kind])}
+def _units_of(kind: str, unit: int, period: int) -> set[int]:
+    """The units of a period that an action takes if it starts in `unit`."""
+    return {(unit + i) % period for i in range(LENGTH[kind])}
 
 
 def _fits(own: set[int], taken: set[int], period: int) -> bool:
-    """Whether an action can have these slots; a full backward leaves two for the other one that lie side by side."""
+    """Whether an action can have these units; a full backward leaves two for the other one that lie side by side."""
     left = sorted(set(range(period)) - taken - own)
     return not own & taken and (len(own) == 1 or not left or left[1] - left[0] in (1, period - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ class Filled(NamedTuple):
     makespan: float
 
 
-class TimedAction(NamedTuple):
+class Planned(NamedTuple):
     """An F or I: the time that it takes, the action that it needs, how long that one's result travels, and by how much
     it changes what the rank keeps."""
 
@@ -49,12 +50,12 @@ class Filler:
         self.freed = [-change for change in changes["W"]]
         takes, transfer = costs.by_kind(stages), costs.per_stage("transfer", stages)
         self.weight = takes["W"]
-        self.timed: dict[Action, TimedAction] = {}
+        self.planned: dict[Action, Planned] = {}
         for action, rank in home.items():
             kind, stage, _ = action
             needs = next(iter(input_from(action, stages - 1)), None)
             travels = transfer[needs.stage] if needs and home[needs] != rank else 0
-            self.timed[action] = TimedAction(takes[kind][stage], needs, travels, changes[kind][stage])
+            self.planned[action] = Planned(takes[kind][stage], needs, travels, changes[kind][stage])
 
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
@@ -66,64 +67,108 @@ class Filler:
         loop = EventLoop()  # the event `action`: it has ended
         waiting, wake = loop.waiting, loop.wake
         ended: dict[Action, float] = {}
-        out: Rows = [[] for _ in rows]
-        spans: dict[int, tuple[float, float]] = {}
-        most_idle: float = 0
+        lines = [_Line(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
+        most_idle: float = 0  # of any rank so far
 
         def run(rank: int) -> RankRun:
             nonlocal most_idle
-            limit, squeezed, done = self.limits[rank], eager[rank], out[rank]
-            put_off: deque[Action] = deque()  # the W's that may come next
-            time: float = 0
-            begin: float = 0
-            kept: float = 0
-            idle: float = 0
-
-            def weight() -> None:
-                nonlocal time, kept
-                action = put_off.popleft()
-                done.append(action)
-                time += self.weight[action.stage]
-                kept -= self.freed[action.stage]
-
+            line = lines[rank]
             for action in rows[rank]:
-                takes, needs, travels, change = self.timed[action]
+                takes, needs, travels, change = self.planned[action]
                 arrival: float = 0
                 if needs:
                     while needs not in ended:
                         yield needs
                     arrival = ended[needs] + travels
-                while kept + change > limit:
-                    if not put_off:
-                        return
-                    weight()
-                while put_off and time + self.weight[put_off[0].stage] <= arrival:
-                    weight()
-                wait = arrival - time
-                if put_off and wait > 0 and (squeezed > 0 or (not patient and idle + wait > most_idle)):
-                    squeezed -= 1
-                    weight()
-                if not done:
-                    begin = arrival
-                elif arrival > time:
-                    idle += arrival - time
-                    most_idle = max(most_idle, idle)
-                time = max(time, arrival) + takes
-                done.append(action)
-                ended[action] = time
+                if line.kept + change > line.limit and not line.makes_room(change):
+                    return
+                if line.put_off and line.time <= arrival:
+                    line.fills_wait(arrival, math.inf if patient else most_idle)
+                ended[action] = line.does(action, takes, change, arrival)
+                if line.idle > most_idle:
+                    most_idle = line.idle
                 if action in waiting:
                     wake(action)
-                kept += change
-                if action.kind == "I":
-                    put_off.append(Action("W", action.stage, action.microbatch))
-            while put_off:
-                weight()
-            spans[rank] = begin, time
+            line.ends()
 
         loop.run(run(rank) for rank in range(len(rows)))
-        if len(spans) < len(rows):
+        if not all(line.ended for line in lines):
             return None
-        return Filled(out, max(end - begin for begin, end in spans.values()), max(end for _, end in spans.values()))
+        longest = max(line.time - line.begin for line in lines)
+        return Filled([line.done for line in lines], longest, max(line.time for line in lines))
+
+
+class _Line:
+    """One rank while its row is filled.
+
+    Attributes:
+        done: its actions so far.
+        put_off: the W's that may come next.
+        eager: how many more W's may delay what follows.
+        begin, time: when its first action began, and when its last one ends.
+        kept: by its activations, in the unit of the limit.
+        idle: how long it has stood idle since it began.
+        ended: all its actions are done.
+    """
+
+    __slots__ = ("begin", "done", "eager", "ended", "freed", "idle", "kept", "limit", "put_off", "takes", "time")
+
+    def __init__(self, filler: Filler, limit: float, eager: float) -> None:
+        self.takes, self.freed, self.limit, self.eager = filler.weight, filler.freed, limit, eager
+        self.done: list[Action] = []
+        self.put_off: deque[Action] = deque()
+        self.begin: float = 0
+        self.time: float = 0
+        self.kept: float = 0
+        self.idle: float = 0
+        self.ended = False
+
+    def weight(self) -> None:
+        """The W that was put off first."""
+        action = self.put_off.popleft()
+        self.done.append(action)
+        self.time += self.takes[action.stage]
+        self.kept -= self.freed[action.stage]
+
+    def makes_room(self, change: float) -> bool:
+        """W's, until the memory has room for `change` more; False if it never has."""
+        while self.kept + change > self.limit:
+            if not self.put_off:
+                return False
+            self.weight()
+        return True
+
+    def fills_wait(self, arrival: float, most_idle: float) -> None:
+        """W's, as long as they fit before `arrival`; and one that does not fit if the rank is eager, or if waiting
+        would make it idle for longer than `most_idle`."""
+        while self.put_off and self.time + self.takes[self.put_off[0].stage] <= arrival:
+            self.weight()
+        wait = arrival - self.time
+        if self.put_off and wait > 0 and (self.eager > 0 or self.idle + wait > most_idle):
+            self.eager -= 1
+            self.weight()
+
+    def does(self, action: Action, takes: float, change: float, arrival: float) -> float:
+        """An F or I, whose input comes at `arrival`; returns when it ends."""
+        time = self.time
+        if arrival > time:
+            if self.done:
+                self.idle += arrival - time
+            else:
+                self.begin = arrival
+            time = arrival
+        self.time = time + takes
+        self.done.append(action)
+        self.kept += change
+        if action.kind == "I":
+            self.put_off.append(Action("W", action.stage, action.microbatch))
+        return self.time
+
+    def ends(self) -> None:
+        """All W's that are left."""
+        while self.put_off:
+            self.weight()
+        self.ended = True
 
 
 def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
