@@ -133,7 +133,7 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
 
 def zb_h1(p: int, m: int) -> Schedule:
     """1F1B with the backward in two halves: rank r delays its W's by r microbatches, and fills its end with them.
-    Idle time (p − 1)(F + I − W) for W ≤ F; keeps p activations, at most m.
+    Idle time (p − 1)(F + I − W) for W ≤ F and W ≤ I; keeps p activations, at most m.
 
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.1 (its B is our I).
 

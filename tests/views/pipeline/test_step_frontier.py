@@ -4,7 +4,19 @@ import pytest
 
 from parlab import views
 from parlab.labs import on_rank_0, three_arguments
-from parlab.pipeline import Costs, MemoryLimit, lower_bound, one_f_one_b, simulate, v_half, zb_auto, zb_h1, zb_h2, zb_v
+from parlab.pipeline import (
+    Costs,
+    MemoryLimit,
+    interleaved_one_f_one_b,
+    lower_bound,
+    one_f_one_b,
+    simulate,
+    v_half,
+    zb_auto,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
 from parlab.views.pipeline.placement import PLACEMENTS
 from tests.views.drawn import artists, check_refused, check_text, title
 
@@ -45,6 +57,16 @@ def test_published_1_5b_one_step_1310_and_1237_in_a_row_1227_and_1153_and_zb_v_1
     }
     assert title(figure) == "One step: ZB-V keeps 8 and takes 1189 ms, ZB-H2 keeps 15 and takes 1237 ms"
     assert title(drawn(published, "steps in a row")).endswith("room 24 keeps 24 and takes 1153 ms")
+
+
+def test_three_chunks_take_1238_ms_and_keep_10_and_a_third_and_zb_v_takes_1189_and_keeps_8():
+    made = {"2 chunks": interleaved_one_f_one_b(8, 24, 2), "3 chunks": interleaved_one_f_one_b(8, 24, 3)}
+    found = rows(drawn(made | {"ZB-V": zb_v(8, 24)}, "one step"))
+    # Megatron-LM's first rank begins with 2(p − 1) + (v − 1)p chunks and keeps one more: 23 halves, 31 thirds
+    assert found["2 chunks"][:2] == (11.5, 1282)
+    assert found["3 chunks"][:2] == (10.3, 1238)
+    assert found["ZB-V"][:2] == (8, 1189)
+    assert [round(three_arguments(8, 24, room, *TIMES)) for room in (10, 11)] == [1283, 1274]
 
 
 def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent(published):
