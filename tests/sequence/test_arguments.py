@@ -178,9 +178,9 @@ def test_each_rule_says_what_would_be_right(call, said):
 NEEDED = {"usp": {"ulysses": 2}, "window": {"window": 3}}
 TAKES = {  # beside causal and scale
     "ring": ["layout", "documents"],
-    "ulysses": ["documents", "ranks_per_node", "exchange"],
+    "ulysses": ["documents", "ranks_per_node"],
     "allgather": ["layout", "documents", "kv_heads", "ranks_per_node"],
-    "usp": ["ulysses", "layout", "ranks_per_node", "exchange"],
+    "usp": ["ulysses", "layout", "ranks_per_node"],
     "double_ring": ["ranks_per_node", "crossing", "layout"],
     "tree": ["replicated"],
     "window": ["window"],

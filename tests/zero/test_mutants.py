@@ -15,7 +15,7 @@ from parlab.world import Comm, WorldError
 from parlab.zero import LossScale, Zero
 from parlab.zero.gradients import ShardedGradients
 from parlab.zero.precision import StepGuard
-from parlab.zero.stages import Weights
+from parlab.zero.stages import BlockWeights
 from parlab.zero.state import OptimizerShard
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, STAGES, add_all, replica_of, toy
@@ -164,7 +164,7 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
         (ShardedGradients, "finish", overwriting_the_sum),
         {SERIAL},
     ),
-    "no gather after the step": (([1, 2], {}), (Weights, "update", telling_nobody), {RANKS, SERIAL}),
+    "no gather after the step": (([1, 2], {}), (BlockWeights, "update", telling_nobody), {RANKS, SERIAL}),
 }
 
 
