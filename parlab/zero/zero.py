@@ -42,8 +42,9 @@ from parlab.zero.state import Offload
 class Zero(Replica):
     """One replica, whose state the ranks share; see `Replica` for how to use it.
 
-    The paper's algorithm needs the first four arguments. `blocks` and `microbatches` fit it to a model; `dtype`,
-    `loss_scale` and `max_norm` say how it counts; the next four when weights are gathered; all others where it runs.
+    The paper's algorithm needs the first four arguments. `blocks`, `microbatches` and `accumulate` fit it to a model's
+    backward pass; `dtype`, `loss_scale` and `max_norm` say how it counts; `prefetch`, `keep_...` and `overlap_gather`
+    when weights are gathered; all others where ranks and memory are.
 
     Args:
         comm: the data-parallel group.
