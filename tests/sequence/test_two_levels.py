@@ -95,6 +95,11 @@ def test_on_the_two_nodes_of_lesson_03_ulysses_takes_at_most_124_microseconds_an
     assert round(span("ulysses")) == 197
 
 
+def test_usp_of_one_group_on_two_nodes_takes_at_most_124_microseconds_and_197_in_one_level():
+    assert span("usp", ulysses=8, ranks_per_node=4) <= 124
+    assert round(span("usp", ulysses=8)) == 197
+
+
 def crossing_bytes(timeline, rank, node):
     """The bytes that a rank sends to other nodes."""
     messages = [m for m in timeline.transfers if m.src == rank and m.dst // node != rank // node]
