@@ -5,7 +5,8 @@ of one formula: U of P ranks share the heads, U = 1 is the ring and U = P is Uly
 exchanges:
 
     flat          a rank sends to the next ranks in their order, over whatever link leads there
-    grid          straight too, but no step mixes links inside a node with links between nodes
+    grid          straight too, but no step mixes links inside a node with links between nodes, as in
+                  `Comm.all_to_all` with algorithm="grid"; `ulysses_attention` itself has the other two
     two levels    between the nodes once for all ranks of a node, and inside the nodes
     early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 

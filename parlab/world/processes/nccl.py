@@ -11,8 +11,13 @@ own. Therefore:
   its rank had already queued. So no message can block another.
 - A send ends only when the receiver has asked for the message.
 
-    sender      send: header by MPI ──▶                ◀── "go"    send kernel, event ──▶ done
-    receiver    expect: room    receive_header, into: "go" ──▶     receive kernel, event ──▶ done
+    sender                                                  receiver
+    send: an event behind the data's work, and              expect: room on the GPU, and an event behind
+          the header by MPI                         ────▶           the work that used this memory before
+                                                            receive_header, into
+    heard                                           ◀────   let_send: "go" by MPI
+    the send kernel, behind its event               ════▶   the receive kernel, behind its event
+    done: the event behind the kernel                       done: the event behind the kernel
 
 A message is done when the event behind its kernel is done; work that is launched afterwards finds the data. The arrays
 are referenced until then.
