@@ -36,13 +36,6 @@ def test_every_ring_of_1_to_8_ranks_matches_dense_to_1e_12(size, layout, causal)
     assert_parity(gathered(run_ring(size, inputs, layout, causal=causal), layout), dense(inputs, causal))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_peaked_logits_match_dense(layout):
-    dout, q, k, v = draw_inputs(1, 2, 1, 16, 4)
-    inputs = [dout, 1e3 * q, k, v]
-    assert_parity(gathered(run_ring(4, inputs, layout, causal=True), layout)[:2], dense(inputs, True)[:2], 1e-10)
-
-
 def test_shards_that_were_passed_in_are_not_changed():
     inputs = [x.copy() for x in draw_inputs(1, 2, 1, 8, 3)]
 
