@@ -38,10 +38,19 @@ bench: $(VENV)/lab.stamp         ## Measure speed; ONLY=world runs one benchmark
 
 book: $(VENV)/test.stamp         ## Build the reading edition, to be opened in a browser without a server.
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/book
-	@echo "Open build/book/docs/index.html; for excerpts in the search: python -m http.server --directory build/book"
+	@echo "Open build/book/index.html; for excerpts in the search: python -m http.server --directory build/book"
 
-lite: $(VENV)/test.stamp         ## Build the edition that runs in a browser; PYODIDE=folder serves Pyodide from the site.
-	$(BIN)/python -m tools.lite $(if $(PYODIDE),--pyodide $(PYODIDE))
+LITE = $(BIN)/python -m tools.lite $(if $(PYODIDE),--pyodide $(PYODIDE)) $(if $(filter no,$(SOLUTIONS)),--no-solutions)
+
+lite: $(VENV)/test.stamp         ## Build the edition that runs in a browser; PYODIDE=folder serves Pyodide, SOLUTIONS=no.
+	$(LITE)
+
+lite-serve:     ## Serve it on this machine, at http://localhost:8000.
+	$(PYTHON) -m http.server --bind 127.0.0.1 --directory build/lite
+
+site: $(VENV)/test.stamp         ## Build both as one site, in build/site: pages to read, each with a button that runs it.
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees-site -D run_here=run . build/site
+	$(LITE) --site build/site/run
 
 mutants: $(VENV)/mutants.stamp   ## Break a room at random places, and list what its tests do not see: ROOM=world SIZE=30.
 	$(BIN)/python tools/mutants.py $(ROOM) --size $(or $(SIZE),30)
@@ -77,4 +86,4 @@ $(BIN)/python:
 		python3-venv). To name one yourself: make PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $(VENV)
 
-.PHONY: help lab test test-all newest lint bench book mutants assignments notebooks constraints clean
+.PHONY: help lab test test-all newest lint bench book lite lite-serve site mutants assignments notebooks constraints clean

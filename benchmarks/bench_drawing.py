@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.timing import seconds
 from parlab import run, views
 from parlab.pipeline import one_f_one_b, simulate
-from parlab.views.drawing.picture import png
-from parlab.views.widgets.explorer import Explorer
+from parlab.views.engine.explore import Explorer
+from parlab.views.engine.picture import png
 from parlab.world import Comm
 
 TARGET = 0.1  # seconds
@@ -36,7 +36,7 @@ def main() -> None:
 def redraws() -> dict[str, Callable[[], object]]:
     """What is timed, by name: each slider's move, and figures of a size that widgets draw."""
     found: dict[str, Callable[[], object]] = {}
-    for name in ("all_reduce_seconds", "tensor", "links", "bubble_prices", "price_tag", "layout"):
+    for name in ("all_reduce_seconds", "tensor", "links", "bubble_prices", "price_tag"):
         explore = getattr(views, f"explore_{name}")
         for control in explore().controls:  # each from where all the others start
             found[f"explore_{name}: {control}"] = _mover(explore(), control)

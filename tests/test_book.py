@@ -11,6 +11,7 @@ import pytest
 from tools.book import lessons_table
 from tools.exercises import NOTEBOOKS
 from tools.lessons import sections, total
+from tools.lite import STARTS_PROCESSES
 
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
@@ -20,7 +21,7 @@ ASKED_FOR = re.compile(r"""(?:src=|<link[^>]*href=|@import|url\()["']?(https?:[^
 
 @pytest.mark.slow
 def test_the_book_builds_without_a_warning_and_its_pages_ask_nobody_for_anything(tmp_path):
-    options = ["-q", "-W", "--keep-going", "-c", "docs", "-d", tmp_path / "doctrees"]
+    options = ["-q", "-W", "--keep-going", "-c", "docs", "-d", tmp_path / "doctrees", "-D", "run_here=run"]
     command = [sys.executable, "-m", "sphinx", *options, ROOT, tmp_path / "book"]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     assert (built.returncode, built.stderr) == (0, "")
@@ -32,6 +33,8 @@ def test_the_book_builds_without_a_warning_and_its_pages_ask_nobody_for_anything
         folded = [section.further for section in sections(nbformat.read(path, as_version=4))][1:]
         assert pages[path.stem].count("<details class='further'>") == sum(folded)
         assert pages[path.stem].count("<p class='core'>") == len(folded) - sum(folded)
+        link = f'href="../run/lab/index.html?path={path.name}"'
+        assert pages[path.stem].count(link) == (path.name != STARTS_PROCESSES), "a button, where the page can run it"
     first = (tmp_path / "book/docs/index.html").read_text(encoding="utf-8")
     assert [f"{path.name.removesuffix('.ipynb')}.html" in first for path in LESSONS] == [True] * len(LESSONS)
 

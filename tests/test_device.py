@@ -21,7 +21,7 @@ import parlab.pipeline.execute
 import parlab.sequence.attend
 import parlab.tensor.vocabulary
 import parlab.train.step
-import parlab.views.bugs.gradients
+import parlab.views.train.wrong_gradients
 import parlab.world.values
 import parlab.zero.shards
 from parlab import per_rank, run
@@ -411,7 +411,7 @@ PLANTED: dict[str, tuple[Any, str, Program]] = {
     "tensor": (parlab.tensor.vocabulary, "_place", tensor_step),
     "zero": (parlab.zero.shards.FlatLayout, "pack", partial(zero, 1)),
     "train": (parlab.train.step, "microbatches", partial(mesh_step, zero=1, pp=2, tp=2)),
-    "views": (parlab.views.bugs.gradients, "to_numpy", pictures),
+    "views": (parlab.views.train.wrong_gradients, "to_numpy", pictures),
 }
 
 

@@ -93,6 +93,9 @@ def test_a_browser_without_stacks_is_refused_with_the_3_kinds_that_have_them(mon
     monkeypatch.setattr(strands, "IN_BROWSER", True)
     with pytest.raises(WorldError, match="Chrome and Edge can from 137, Firefox from 153, Safari from 27"):
         strands.here()
+    setup, guide = ((ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("setup", "instructors"))
+    assert "Chrome and Edge from 137, Firefox from 153, Safari from 27" in setup
+    assert "Chrome or Edge 137, Firefox 153, Safari 27" in guide
 
 
 @pytest.mark.parametrize(

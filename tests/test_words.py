@@ -13,9 +13,9 @@ PIPELINES = ("04_", "04b", "07_", "08_")  # lessons in which a rank may have sev
 WATCHED = {  # files that have times by a watch, or talk about those of others
     *("parlab/world/fit.py", "parlab/world/processes/wallclock.py", "parlab/world/processes/records.py"),
     *("parlab/world/processes/engine.py", "parlab/world/engines/base.py", "parlab/world/run.py"),
-    *("parlab/labs/processes.py", "parlab/cli/run.py", "parlab/views/widgets/guess.py"),
+    *("parlab/labs/processes.py", "parlab/cli/run.py", "parlab/views/engine/predict.py"),
 }
-PUBLISHED = ("parlab/plan/", "parlab/views/planning/", "parlab/experts/", "parlab/sequence/memory.py")
+PUBLISHED = ("parlab/plan/", "parlab/views/plan/", "parlab/experts/", "parlab/sequence/memory.py")
 
 
 def prose(path: Path) -> list[str]:

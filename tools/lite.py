@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,14 +18,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import nbformat
+
 from tools.exercises import NOTEBOOKS
 from tools.open_lab import SHIPPED, update
+from tools.visit import first_visit
 
 ROOT = NOTEBOOKS.parent
 FIRST = "00_ranks_and_messages.ipynb"
+STARTS_PROCESSES = "09_leaving_the_laptop.ipynb"  # which a page in a browser cannot
+NOTE = """> **In this page you read this lesson, and do not run it.** It starts processes, and a page in a
+> browser has none. Below its cells stands what they printed on a machine with two cores. To run it: `make lab`."""
 BROUGHT = ("array-api-compat", "cloudpickle", "filelock", "ipywidgets")  # pure Python, which Pyodide does not bring
 KNOWN = ("numpy", "matplotlib", "pillow", "safetensors", "threadpoolctl")  # those that it does
 KERNEL = "@jupyterlite/pyodide-kernel-extension"
+WIDGETS = "@jupyter-widgets/jupyterlab-manager"
+LABEXTENSIONS = Path(sys.prefix) / "share/jupyter/labextensions"
 FROM_WORKER = "../" * 4  # from the kernel's script, in extensions/@jupyterlite/pyodide-kernel-extension/static
 OPENING = f"""<!doctype html>
 <meta charset="utf-8">
@@ -49,12 +58,17 @@ def build(site: Path, *, pyodide: Path | None = None, solutions: bool = True) ->
         update(NOTEBOOKS, work / "lessons")
         if not solutions:
             shutil.rmtree(work / "lessons/solutions")
+        _to_be_read(work / "lessons" / STARTS_PROCESSES)
+        for place in (work / "lessons").rglob("*.ipynb"):
+            _for_a_page(place)
         _wheels(work / "wheels")
         wheels = sorted(path.name for path in (work / "wheels").iterdir())
         (work / "lite").mkdir()
         (work / "lite/jupyter-lite.json").write_text(json.dumps(settings(wheels, at_home=pyodide is not None)))
         shutil.copy(SHIPPED / "settings/overrides.json", work / "lite/overrides.json")
         told = ["--contents", work / "lessons", "--output-dir", site.resolve(), "--apps", "lab", "--no-sourcemaps"]
+        parts = [f"--LiteBuildConfig.federated_extensions={LABEXTENSIONS / name}" for name in (WIDGETS, KERNEL)]
+        told += ["--ignore-sys-prefix", *parts]  # else it takes all that is installed here, nbgrader's buttons too
         _run("-m", "jupyterlite_core", "build", *told, inside=work / "lite")  # where it keeps a file of what it did
         shutil.copytree(work / "wheels", site / "wheels")
     if pyodide is not None:
@@ -75,6 +89,22 @@ def settings(wheels: list[str], *, at_home: bool) -> dict[str, Any]:
     return {"jupyter-lite-schema-version": 0, "jupyter-config-data": data}
 
 
+def _to_be_read(place: Path) -> None:
+    """Write a lesson with its outputs, and with a note above it."""
+    notebook = nbformat.read(NOTEBOOKS / place.name, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(NOTE, id="read-it"))
+    nbformat.write(notebook, place)
+
+
+def _for_a_page(place: Path) -> None:
+    """Write a notebook as the page's JupyterLab wants it: texts in one piece, and films of cells that it trusts."""
+    notebook = nbformat.read(place, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.metadata["trusted"] = True
+    place.write_text(json.dumps(notebook), encoding="utf-8")
+
+
 def _wheels(folder: Path) -> None:
     shutil.rmtree(ROOT / "build/lib", ignore_errors=True)  # else files that are gone would come back from there
     _run("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
@@ -86,6 +116,16 @@ def _run(*arguments: object, inside: Path = ROOT) -> None:
     done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, cwd=inside)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, arguments))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def pyodide_version(site: Path) -> str:
+    """The release that a site asks for: its own, or one of Pyodide's host."""
+    own = site / "static/pyodide/pyodide-lock.json"
+    if own.exists():
+        return json.loads(own.read_text(encoding="utf-8"))["info"]["version"]
+    scripts = (site / "extensions" / KERNEL / "static").glob("*.js")
+    named = (re.search(r"/pyodide/v([\d.]+)/", path.read_text(encoding="utf-8")) for path in scripts)
+    return next(found[1] for found in named if found)
 
 
 def megabytes(folder: Path) -> float:
@@ -100,9 +140,14 @@ def main() -> None:
     parser.add_argument("--no-solutions", action="store_true", help="leave the notebooks of solutions out")
     options = parser.parse_args()
     build(options.site, pyodide=options.pyodide, solutions=not options.no_solutions)
-    made_of = ("jupyterlite-core", "jupyterlite-pyodide-kernel")
-    print(", ".join(f"{name} {version(name)}" for name in made_of) + f": {megabytes(options.site):.0f} MB")
-    print(f"python -m http.server --directory {options.site}  # then open http://localhost:8000")
+    made_of = ", ".join(f"{name} {version(name)}" for name in ("jupyterlite-core", "jupyterlite-pyodide-kernel"))
+    print(f"{options.site}: {megabytes(options.site):.0f} MB, {made_of}, Pyodide {pyodide_version(options.site)}")
+    try:
+        visit = first_visit(options.site, FIRST)
+        print(f"first visit: {visit.megabytes:.0f} MB, {visit.seconds:.0f} seconds to the result of the first cell")
+    except (FileNotFoundError, ConnectionError, TimeoutError) as error:
+        print(f"first visit: not measured, {error}")
+    print(f"python -m http.server --directory {options.site}  # or make lite-serve; then open http://localhost:8000")
 
 
 if __name__ == "__main__":

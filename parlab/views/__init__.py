@@ -1,52 +1,52 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
-from parlab.views.all_reduce.seconds import all_reduce_seconds, explore_all_reduce_seconds
-from parlab.views.all_reduce.sends import pieces_sent
-from parlab.views.attention.links import PUBLISHED_RATES, explore_links, link_bill, published_groups
-from parlab.views.attention.masks import packed_ring, ring_masks
-from parlab.views.attention.ring_bill import explore_ring_bill, ring_bill
-from parlab.views.attention.ring_lanes import compare_rings
-from parlab.views.bugs.checks import explore_who_sees, who_sees
-from parlab.views.bugs.differences import loss_differences
-from parlab.views.bugs.gradients import wrong_gradients
-from parlab.views.bugs.line_up import line_up
-from parlab.views.bugs.losses import loss_curves
-from parlab.views.drawing.rules import draw_by_own_rules as _draw_by_own_rules
-from parlab.views.experts.balance import balanced_rows, explore_balance
+from parlab.views.engine.in_browser import let_sliders_run_ranks as _let_sliders_run_ranks
+from parlab.views.engine.predict import predict
+from parlab.views.engine.rules import draw_by_own_rules as _draw_by_own_rules
+from parlab.views.experts.balanced_rows import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, dropped, explore_copies
-from parlab.views.experts.layer import work_and_messages
 from parlab.views.experts.rows_way import rows_way
 from parlab.views.experts.seeds import load_of_seeds
-from parlab.views.experts.way import token_way
-from parlab.views.films import film
-from parlab.views.mesh.place import groups_on_mesh
-from parlab.views.mesh.sums import film_of_sums
-from parlab.views.planning.forgotten import forgotten
-from parlab.views.planning.layout import explore_layout, layout
-from parlab.views.planning.measured import predicted_and_measured
-from parlab.views.planning.refuted import refuted
-from parlab.views.planning.two_runs import dial, explore_dial, two_runs
-from parlab.views.schedules.bubbles import won_back
-from parlab.views.schedules.by_costs import explore_step_costs, step_by_costs
-from parlab.views.schedules.frontier import frontier
-from parlab.views.schedules.price import bubble_prices, explore_bubble_prices
-from parlab.views.schedules.reorder import reorder
-from parlab.views.schedules.schedule import compare_schedules, schedule
-from parlab.views.schedules.steps import explore_steps, step_frontier
-from parlab.views.sharding.block import sharded_block
-from parlab.views.sharding.kept import kept_arrays
-from parlab.views.sharding.numbers import whole_or_partial
-from parlab.views.sharding.price import explore_tensor, tensor
-from parlab.views.timelines.panels import compare_timelines, lanes_of
-from parlab.views.timelines.rounds import rounds
-from parlab.views.timelines.stall import explore_stall, stall_waits
-from parlab.views.timelines.timeline import timeline
-from parlab.views.timelines.trace_back import trace_back
-from parlab.views.timelines.waits_for import deadlock
-from parlab.views.widgets.guess import predict
-from parlab.views.widgets.in_browser import let_sliders_run_ranks as _let_sliders_run_ranks
-from parlab.views.zero_redundancy.price_tag import explore_price_tag, price_tag
+from parlab.views.experts.token_way import token_way
+from parlab.views.experts.work_and_messages import work_and_messages
+from parlab.views.film import film
+from parlab.views.pipeline.bubble_prices import bubble_prices, explore_bubble_prices
+from parlab.views.pipeline.frontier import frontier
+from parlab.views.pipeline.reorder import reorder
+from parlab.views.pipeline.schedule import schedule
+from parlab.views.pipeline.step_by_costs import explore_step_costs, step_by_costs
+from parlab.views.pipeline.step_frontier import explore_steps, step_frontier
+from parlab.views.pipeline.won_back import won_back
+from parlab.views.plan.forgotten import forgotten
+from parlab.views.plan.layout import layout
+from parlab.views.plan.predicted_and_measured import predicted_and_measured
+from parlab.views.plan.refuted import refuted
+from parlab.views.plan.two_runs import dial, explore_dial, two_runs
+from parlab.views.sequence.compare_rings import compare_rings
+from parlab.views.sequence.link_bill import PUBLISHED_RATES, explore_links, link_bill, published_groups
+from parlab.views.sequence.ring_bill import explore_ring_bill, ring_bill
+from parlab.views.sequence.ring_masks import packed_ring, ring_masks
+from parlab.views.tensor.kept_arrays import kept_arrays
+from parlab.views.tensor.sharded_block import sharded_block
+from parlab.views.tensor.tensor import explore_tensor, tensor
+from parlab.views.tensor.whole_or_partial import whole_or_partial
+from parlab.views.train.film_of_sums import film_of_sums
+from parlab.views.train.groups_on_mesh import groups_on_mesh
+from parlab.views.train.line_up import line_up
+from parlab.views.train.loss_curves import loss_curves
+from parlab.views.train.loss_differences import loss_differences
+from parlab.views.train.who_sees import explore_who_sees, who_sees
+from parlab.views.train.wrong_gradients import wrong_gradients
+from parlab.views.world.all_reduce_seconds import all_reduce_seconds, explore_all_reduce_seconds
+from parlab.views.world.compare_timelines import compare_timelines, lanes_of
+from parlab.views.world.deadlock import deadlock
+from parlab.views.world.pieces_sent import pieces_sent
+from parlab.views.world.rounds import rounds
+from parlab.views.world.stall_waits import explore_stall, stall_waits
+from parlab.views.world.timeline import timeline
+from parlab.views.world.trace_back import trace_back
+from parlab.views.zero.price_tag import explore_price_tag, price_tag
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 
 _draw_by_own_rules(globals())

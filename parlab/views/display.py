@@ -7,10 +7,10 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from parlab.pipeline import Schedule, ScheduleTimeline
-from parlab.views.drawing.picture import Picture
-from parlab.views.drawing.rules import by_own_rules
-from parlab.views.schedules.schedule import schedule
-from parlab.views.timelines.timeline import timeline
+from parlab.views.engine.picture import Picture
+from parlab.views.engine.rules import by_own_rules
+from parlab.views.pipeline.schedule import schedule
+from parlab.views.world.timeline import timeline
 from parlab.world import Run, Timeline
 
 

@@ -1,12 +1,10 @@
 """The edition in a browser, as `make lite` builds it: lessons run to their end there and say what is stored."""
 
-import functools
+import csv
 import json
 import re
 import subprocess
 import sys
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import nbformat
@@ -14,7 +12,8 @@ import pytest
 
 from tests.browser import pyodide
 from tests.browser.reader import LOOK, OPEN, PATIENCE, READY
-from tools.lite import KERNEL, build
+from tools.lite import FIRST, KERNEL, STARTS_PROCESSES, build, pyodide_version
+from tools.visit import first_visit, served
 
 ROOT = Path(__file__).parents[2]
 WIDGETS = r"views\.(predict|explore_\w+|reorder)\(|\.opened\(\)"
@@ -28,20 +27,17 @@ RUN_CELL = """async ([number, source]) => {
     return notebook.activeCell.model.toJSON().outputs;
 }"""
 
-
-class Handler(SimpleHTTPRequestHandler):
-    def guess_type(self, path):
-        return {".mjs": "text/javascript", ".wasm": "application/wasm"}.get(Path(path).suffix) or super().guess_type(
-            path
-        )
-
-    def log_message(self, *_):
-        """Say nothing."""
+WRITE_CELL = """([number, source]) => {
+    const model = jupyterapp.shell.currentWidget.content.widgets[number].model.sharedModel;
+    const before = model.getSource();
+    model.setSource(source);
+    return before;
+}"""
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The address of the built site, with the stand-in for Pyodide inside."""
+def built(tmp_path_factory):
+    """The folder of the built site, with the stand-in for Pyodide inside."""
     folder = tmp_path_factory.mktemp("lite")
     try:
         release = pyodide.release(folder)
@@ -58,11 +54,13 @@ def site(tmp_path_factory):
     kernel = config["jupyter-config-data"]["litePluginSettings"][f"{KERNEL}:kernel"]
     kernel["loadPyodideOptions"]["packages"] += pyodide.KERNEL
     place.write_text(json.dumps(config))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=site))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    return site
+
+
+@pytest.fixture(scope="module")
+def site(built):
+    with served(built) as address:
+        yield address
 
 
 class Lesson:
@@ -85,9 +83,9 @@ class Lesson:
 
 @pytest.fixture
 def lesson(chromium, site):
-    page = chromium.new_page(viewport={"width": 1280, "height": 1000})
-    yield lambda name: Lesson(page, site, name)
-    page.close()
+    visitor = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    yield lambda name: Lesson(visitor.new_page(), site, name)
+    visitor.close()
 
 
 def joined(text):
@@ -118,6 +116,12 @@ def test_a_lesson_runs_to_its_last_cell_and_says_what_is_stored(lesson, name):
             wrong[number] = found, expected
     assert not wrong
     assert live == {number for number, cell in code.items() if re.search(WIDGETS, cell.source)}
+
+
+def cell_with(text, notebook):
+    """The number and the source of the first cell that has this text."""
+    cells = nbformat.read(ROOT / notebook, as_version=4).cells
+    return next((number, cell.source) for number, cell in enumerate(cells) if text in cell.source)
 
 
 ENDLESS = """
@@ -162,3 +166,41 @@ def test_a_slider_starts_ranks_a_guess_locks_and_answers_are_checked(lesson):
     endless = ENDLESS.replace("answer", answer) + check
     assert "still running after 2 000 000 lines" in opened.texts(exercise, endless)[0]
     assert "not written yet" in opened.texts(exercise, cells[exercise].source)[0]
+
+
+@pytest.mark.slow
+def test_a_first_visit_sees_the_first_picture_and_takes_less_than_50_megabytes(built):
+    visit = first_visit(built, FIRST)
+    assert visit.outputs == ["execute_result"]
+    assert 20 < visit.megabytes < 50
+    assert pyodide_version(built) == "0.27.7"
+
+
+@pytest.mark.slow
+def test_an_answer_is_there_at_the_next_visit_and_its_download_is_graded(lesson, tmp_path):
+    name, exercise = "01_collectives", "01.reduce_scatter"
+    number, _ = cell_with(f'labs.check("{exercise}"', f"notebooks/{name}.ipynb")
+    _, right = cell_with(f'labs.check("{exercise}"', f"notebooks/solutions/{name}.ipynb")
+    first = lesson(name)
+    assert first.page.evaluate(WRITE_CELL, [number, right]) != right
+    first.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    first.page.close()
+
+    again = lesson(name)
+    assert again.page.evaluate(WRITE_CELL, [number, right]) == right
+    with again.page.expect_download() as download:
+        again.page.evaluate("() => void jupyterapp.commands.execute('docmanager:download')")
+    (tmp_path / "in").mkdir()
+    download.value.save_as(tmp_path / f"in/{download.value.suggested_filename}")
+    told = ["grade", tmp_path / "in", "--out", tmp_path / "grades.csv", "--exercises", exercise, "--extra", "0"]
+    subprocess.run([sys.executable, "-m", "parlab", *map(str, told)], check=True, capture_output=True)
+    (row,) = csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
+    assert row["passed"] == row["of"] == "1"
+
+
+@pytest.mark.slow
+def test_the_lesson_of_processes_says_that_it_is_read_and_shows_its_first_film(lesson):
+    opened = lesson(STARTS_PROCESSES.removesuffix(".ipynb"))
+    opened.page.locator("strong", has_text="you read this lesson, and do not run it").wait_for()
+    opened.page.locator(".film svg").first.wait_for()
+    assert "a page starts no processes" in opened.page.evaluate(RUN_CELL, [2, ""])[0]["evalue"]

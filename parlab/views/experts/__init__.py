@@ -1,1 +1,1 @@
-"""Figures of experts on ranks: a token's way, rows between ranks, copies between nodes, pairs that a capacity drops."""
+"""Experts on ranks: a token's way, rows between ranks, copies, loads."""

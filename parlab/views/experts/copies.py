@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from parlab.arguments import checked, optional, positive, whole
 from parlab.experts import copies_to_experts, copies_to_limited_nodes, copies_to_ranks, dropped_share
 from parlab.nn.routing import capacity_of
-from parlab.views.arguments import mapping
-from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import BOUND, Picture, curve, line_legend, plot, scale
-from parlab.views.widgets.explorer import Explorer, steps
+from parlab.views.engine import marks, theme
+from parlab.views.engine.arguments import mapping
+from parlab.views.engine.explore import Explorer, steps
+from parlab.views.engine.picture import BOUND, Picture, curve, line_legend, plot, scale
 
 LINES = {
     "a copy an expert": ("#D55E00", "dashed"),

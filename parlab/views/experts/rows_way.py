@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from parlab.views.drawing import theme
-from parlab.views.drawing.film import WIDTH, Film, box, outline, word
+from parlab.views.engine import theme
+from parlab.views.engine.player import WIDTH, Film, box, outline, word
 
 LEFT, EDGE, TOP = 64, 4, 8
 TALL, LANE, PITCH, APART = 36, 40, 90, 6  # of a row, from lane to lane, from rank to rank, between two tokens

@@ -12,8 +12,8 @@ import numpy as np
 
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
-from parlab.views.drawing import marks, theme
-from parlab.views.drawing.picture import Picture, plot, scale
+from parlab.views.engine import marks, theme
+from parlab.views.engine.picture import Picture, plot, scale
 from parlab.world import Comm, run
 
 RANKS, EXPERTS, STEPS, LAST = 4, 8, 60, 10

@@ -11,9 +11,9 @@ from matplotlib.colors import to_rgb
 from parlab import labs, views
 from parlab.experts import dropped_share
 from parlab.nn.routing import capacity_of
-from parlab.views.drawing import theme
+from parlab.views.engine import theme
 from parlab.views.experts import seeds
-from parlab.views.experts.balance import RATES
+from parlab.views.experts.balanced_rows import RATES
 from tests.views.drawn import check_text
 from tests.views.filmed import check_film, marks
 

@@ -1,1 +1,0 @@
-"""All-reduce algorithms: which of them is the fastest at which size."""

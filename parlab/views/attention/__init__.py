@@ -1,1 +1,0 @@
-"""Attention over a cut sequence: masks, steps, methods, memory."""

@@ -1,1 +1,0 @@
-"""Silent mistakes: their effect, and the checks that see them."""

@@ -1,1 +1,0 @@
-"""All strategies in one training step: the messages of each, and the costs of a mesh."""

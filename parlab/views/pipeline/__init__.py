@@ -1,0 +1,1 @@
+"""Pipeline schedules: bars over memory, moves, bubbles, bounds."""

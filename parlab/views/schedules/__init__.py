@@ -1,1 +1,0 @@
-"""Pipeline schedules: bars over memory, critical paths, bubbles."""

@@ -1,0 +1,1 @@
+"""Attention over a cut sequence: masks, steps, methods, seconds."""

@@ -1,1 +1,0 @@
-"""Widgets: sliders above a figure, questions to guess at, and films."""

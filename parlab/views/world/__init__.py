@@ -1,0 +1,1 @@
+"""Runs: lanes on a clock, waits, and the messages of collectives."""

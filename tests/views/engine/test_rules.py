@@ -1,0 +1,97 @@
+"""A student's settings of matplotlib change no figure, and in a first cell nothing is written to standard error."""
+
+import hashlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.views.engine.explore import Explorer
+from parlab.views.engine.picture import pixels
+from parlab.views.engine.rules import by_own_rules
+from parlab.views.world.all_reduce_seconds import all_reduce_seconds
+
+DARK = {"axes.facecolor": "black", "text.color": "white", "font.size": 20, "lines.linewidth": 9, "hatch.linewidth": 5}
+CELL = """
+import hashlib, json, threading
+timer = threading.Timer  # matplotlib's, which speaks of the look for fonts after 5 s: here at once
+threading.Timer = lambda seconds, say: timer(0, say)
+from parlab import run, views
+from parlab.views.engine.picture import pixels
+done = run(lambda comm: comm.barrier(), 2)
+drawn = [views.timeline(done), views.bubble_prices(), views.all_reduce_seconds()]
+drawn.append(views.explore_all_reduce_seconds().figure)
+print(json.dumps([hashlib.sha256(pixels(picture).tobytes()).hexdigest() for picture in drawn]))
+"""
+
+
+def first_cell(folder, **environment):
+    """What a fresh process draws, and what it writes to standard error."""
+    given = {**os.environ, "PYTHONPATH": str(Path.cwd()), "MPLCONFIGDIR": str(folder), **environment}
+    done = subprocess.run([sys.executable, "-c", CELL], env=given, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """The pictures of a process without settings, which had to look for fonts first."""
+    return first_cell(tmp_path_factory.mktemp("fresh"))
+
+
+def test_the_first_look_for_fonts_is_silent(usual):
+    assert usual[1] == ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "text.usetex: True\nfont.family: A Font That Is Not There\n",
+        "no.such.setting: 1\nthis line has no colon\nlines.linewidth: thick\naxes.facecolor: black\nfont.size: 20\n",
+    ],
+)
+def test_a_matplotlibrc_changes_no_picture_and_is_not_spoken_of(usual, tmp_path, settings):
+    (tmp_path / "matplotlibrc").write_text(settings, encoding="utf-8")
+    assert first_cell(tmp_path) == usual
+
+
+def test_a_cache_folder_that_cannot_be_written_is_not_spoken_of(usual, tmp_path):
+    file = tmp_path / "a file"
+    file.write_text("", encoding="utf-8")
+    assert first_cell(file / "in a file", TMPDIR=str(tmp_path)) == usual
+
+
+def drawn(picture):
+    return hashlib.sha256(pixels(picture).tobytes()).hexdigest()
+
+
+def test_a_style_of_the_session_changes_no_picture_and_stays_as_it_was():
+    usual = drawn(views.all_reduce_seconds())
+    with matplotlib.rc_context(DARK):
+        made = views.all_reduce_seconds()
+        assert drawn(made) == usual
+        explorer = Explorer("seconds", {}, lambda: all_reduce_seconds())
+        assert drawn(explorer.figure) == usual
+        assert {name: matplotlib.rcParams[name] for name in DARK} == DARK
+    assert drawn(made) == usual
+
+
+def test_a_figure_that_ends_in_an_error_leaves_the_settings_as_they_were():
+    with matplotlib.rc_context(DARK):
+        with pytest.raises(ValueError, match="size=0"):
+            views.ring_masks(32, 0)
+        assert {name: matplotlib.rcParams[name] for name in DARK} == DARK
+
+
+def test_every_public_function_draws_by_own_rules():
+    functions = [f for name, f in vars(views).items() if inspect.isfunction(f) and not name.startswith("_")]
+    assert len(functions) >= 50
+    within = by_own_rules(np.sum).__code__
+    assert [f for f in functions if f.__code__ is not within] == []

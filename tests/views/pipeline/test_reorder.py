@@ -1,0 +1,199 @@
+"""The widget in which actions are moved: each move answers with the clock and the bytes, or with why it cannot run."""
+
+import re
+from itertools import accumulate, product
+
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.nn.config import LlamaConfig
+from parlab.nn.llama import Llama
+from parlab.pipeline import Action, KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
+from parlab.views.pipeline.board import BAR, DIGIT, LEVEL, NARROWEST, STRIP
+from tests.views.drawn import check_refused
+
+KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
+
+
+def cut(schedule):
+    """With each backward as its I and, directly behind it, its W."""
+    rows = [[b for a in row for b in ([a._replace(kind="I"), a._replace(kind="W")] if a.kind == "B" else [a])]
+            for row in schedule.actions]  # fmt: skip
+    return Schedule(rows, name="yours")
+
+
+def said(widget):
+    return repr(widget).splitlines()[0]
+
+
+def test_1f1b_p3_m3_cut_in_two_takes_13_and_becomes_zb_h1_with_11_in_9_moves():
+    widget = views.reorder(cut(one_f_one_b(3, 3)), zb_h1(3, 3), kept=KEPT)
+    assert said(widget) == "reorder: yours: 13 units, 34 B on its fullest rank"
+    moves = 0
+    for rank, (row, goal) in enumerate(zip(widget.rows, zb_h1(3, 3).actions, strict=True)):
+        widget.rank.value = rank
+        for place, action in enumerate(goal):
+            while widget.rows[rank].index(action) > place:
+                widget.action.index = widget.rows[rank].index(action)
+                widget.buttons[0].click()
+                moves += 1
+        assert row == list(goal)
+    assert moves == 9
+    assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank"
+    assert simulate(widget.schedule).makespan == 11
+
+
+def test_two_moves_win_a_unit_and_no_byte_more_on_the_fullest_rank():
+    widget = views.reorder(cut(one_f_one_b(3, 3)), zb_h1(3, 3), kept=KEPT)
+    start = max(total for rank in range(3) for _, total in simulate(widget.schedule).kept_bytes(rank, *KEPT[:2]))
+    widget.action.index = widget.rows[2].index(("W", 2, 1))
+    widget.later()
+    widget.later()
+    assert said(widget) == f"reorder: yours: 12 units, {start} B on its fullest rank"
+
+
+def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action_stays():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget.action.index = 1
+    widget.earlier()
+    assert "yours cannot run: " in said(widget)
+    widget.later()
+    assert said(widget) == "reorder: yours: 8 units, 2 activations on its fullest rank"
+    widget.action.index = 0
+    before = widget.picture.value
+    widget.earlier()
+    assert [str(a) for a in widget.rows[1]][:2] == ["1F0", "1I0"]
+    assert widget.picture.value != before  # it says that the first stays
+
+
+def test_start_again_brings_every_rank_back():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    for rank in (0, 1):
+        widget.rank.value = rank
+        widget.later()
+    assert widget.schedule != cut(one_f_one_b(2, 2))
+    widget.again()
+    assert widget.schedule == cut(one_f_one_b(2, 2))
+
+
+def test_the_chosen_action_and_the_rank_change_the_picture():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2), kept=KeptBytes([1, 1], [1, 1], 0))
+    pictures = {widget.picture.value}
+    for rank, index in product((0, 1), (0, 1)):
+        widget.rank.value = rank
+        widget.action.index = index
+        pictures.add(widget.picture.value)
+    assert len(pictures) == 5
+
+
+def test_other_things_than_schedules_of_as_many_ranks_are_refused():
+    check_refused(lambda: views.reorder("1F1B", zb_h1(2, 2)), "start='1F1B'", "must be a schedule")
+    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(3, 3)), "target has 3 ranks, start has 2", "the same")
+    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(1, 3)), "target has 1 rank, start has 2", "the same")
+    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
+
+
+def test_the_bytes_beside_the_strips_are_those_of_a_counted_microbatch():
+    config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2, num_attention_heads=1)
+    model, tokens = Llama.random(config, dtype="float64"), np.zeros((1, 3), dtype=int)
+    kept = kept_bytes(model, tokens, tokens, 2)
+    lines = repr(views.schedule(one_f_one_b(2, 2), kept=kept)).splitlines()
+    assert lines[1].split()[-2:] == ["in", "bytes"]
+    assert f"{2 * kept.activation[0] / 1024:.2f}".rstrip("0") in lines[2]
+
+
+def test_bytes_for_another_number_of_stages_are_refused():
+    check_refused(lambda: views.schedule(one_f_one_b(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
+
+
+def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
+    html = views.reorder(zb_h1(3, 3), [(11, 48)], kept=KEPT).figure._repr_html_()
+    boxes = re.findall(rf"<rect x='([\d.]+)%' width='([\d.]+)%' y='[\d.]+' height='{BAR}' fill='#", html)
+    starts = sorted(100 * step.start / 11 for rank in range(3) for step in simulate(zb_h1(3, 3)).steps(rank))
+    assert sorted(float(x) for x, _ in boxes) == pytest.approx(starts, abs=0.01)
+    assert {width for _, width in boxes} == {"9.09"}
+    assert html.count("class='chosen'") == 1
+    assert f"minmax({11 * NARROWEST}px,1fr)" in html  # narrower lanes move sideways under the names
+    assert html.count("position:sticky") == 2
+    assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 48)])._repr_mimebundle_()
+
+
+def test_the_board_asks_for_no_more_width_than_its_digits_need_so_that_a_goal_is_seen_on_a_narrow_page():
+    html = views.reorder(zb_h1(3, 3), [(11, 3)]).figure._repr_html_()
+    assert html.count("<svg") == html.count("width:0;min-width:100%") == 2  # an SVG of 100 % would ask for 300 pixels
+    assert f"minmax({11 * NARROWEST}px,1fr)" in html
+    two_digits = views.reorder(zb_h1(3, 11), [(35, 3)]).figure._repr_html_()
+    assert f"minmax({35 * (NARROWEST + DIGIT)}px,1fr)" in two_digits
+
+
+def test_the_board_of_a_schedule_that_cannot_run_names_what_each_rank_needs():
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget.action.index = 1
+    widget.earlier()
+    html = widget.figure._repr_html_()
+    assert "1I0 needs 1F0" in html
+    assert "0I0 needs 1I0" in html
+
+
+GOALS = [(12, 34), (11, 48)]
+
+
+def test_goals_are_asked_for_one_after_the_other_until_all_are_reached():
+    widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS, kept=KEPT)
+    lines = repr(widget).splitlines()
+    assert lines[:2] == ["reorder: yours: 13 units, 34 B on its fullest rank", "goal 1 of 2: 12 units, at most 34 B"]
+    assert not lines[2].startswith("goal")
+    widget.action.index = widget.rows[2].index(("W", 2, 1))
+    widget.later()
+    widget.later()
+    both = ["goal 1 of 2: 12 units, at most 34 B: reached ✓", "goal 2 of 2: 11 units, at most 48 B"]
+    assert repr(widget).splitlines()[1:3] == both
+    assert all(f"{goal}</p>" in widget.picture.value for goal in both)
+    widget.later()  # a goal once reached stays so
+    assert repr(widget).splitlines()[1:3] == both
+    widget.rows = [list(row) for row in zb_h1(3, 3).actions]
+    widget.rank.value = 0
+    assert repr(widget).splitlines()[1:3] == [both[0], f"{both[1]}: reached ✓"]
+    assert "ZB-H1" not in repr(widget)
+
+
+def test_a_goal_is_not_reached_with_a_byte_too_many_and_its_limit_is_drawn():
+    widget = views.reorder(zb_h1(3, 3), [(11, 47)], kept=KEPT)
+    assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank (too much)"
+    html = widget.figure._repr_html_()
+    assert "class='goal' x1='100.00%' x2='100.00%'" in html
+    limits = [float(y) for y in re.findall(r"class='limit' x1='0' x2='100%' y1='([\d.]+)'", html)]
+    assert limits == pytest.approx([STRIP * rank - LEVEL * 47 / 48 for rank in (1, 2, 3)], abs=0.1)
+
+
+def test_12_units_need_no_more_than_1f1bs_fullest_rank_and_11_need_all_that_zb_h1_keeps():
+    """All orders on 3 ranks in which the F's, the I's and the W's of a rank each stand in order."""
+
+    def orders(rank, f=0, i=0, w=0):
+        """Each order of a rank with f, i and w of its actions done."""
+        if f == i == w == 3:
+            yield ()
+        for kind, done, ready in (("F", f, 3), ("I", i, f), ("W", w, i)):
+            if done < ready:
+                for rest in orders(rank, f + (kind == "F"), i + (kind == "I"), w + (kind == "W")):
+                    yield (Action(kind, rank, done), *rest)
+
+    def most(row, rank):
+        change = {"F": KEPT.activation[rank], "I": KEPT.pending[rank] - KEPT.activation[rank], "W": -KEPT.pending[rank]}
+        return max(accumulate(change[action.kind] for action in row))
+
+    least: dict[int, int] = {}  # the last rank begins at 2 and works for 9: none ends before 11, so 48 is enough room
+    for rows in product(*([row for row in orders(rank) if most(row, rank) <= 48] for rank in range(3))):
+        try:
+            makespan = simulate(Schedule(rows)).makespan
+        except ValueError:
+            continue
+        fullest = max(most(row, rank) for rank, row in enumerate(rows))
+        least[makespan] = min(fullest, least.get(makespan, fullest))
+    assert sorted(least.items())[:2] == [(11, 48), (12, 34)]
+
+
+@pytest.mark.parametrize("goals", [[], 11, [(11,)], [(0, 1)], [(11, "much")], [(True, 3)]])
+def test_other_things_than_goals_are_refused(goals):
+    check_refused(lambda: views.reorder(zb_h1(2, 2), goals), "target=", "or goals: (makespan, most kept) each")

@@ -1,0 +1,137 @@
+"""The frontier of steps: a step more of many costs what is drawn, and no straight schedule is in the grey."""
+
+import pytest
+
+from parlab import views
+from parlab.labs import on_rank_0, three_arguments
+from parlab.pipeline import Costs, MemoryLimit, lower_bound, one_f_one_b, simulate, v_half, zb_auto, zb_h1, zb_h2, zb_v
+from parlab.views.pipeline.placement import PLACEMENTS
+from tests.views.drawn import artists, check_refused, check_text, title
+
+MS = Costs(18.522, 18.086, 9.337, 0.601)  # Zero Bubble (Qi et al., 2024), table 9: 1.5B, 8 stages, 24 microbatches
+TIMES = 18.522, 18.086, 9.337, 0.601
+PENDING = 32 * 2304 / (34 * 2304 + 5 * 24 * 1024)  # M_W / M_B of its section 2
+WORK = 24 * (18.522 + 18.086 + 9.337)
+
+
+@pytest.fixture(scope="module")
+def published():
+    made = {"1F1B": one_f_one_b, "ZB-H1": zb_h1, "ZB-H2": zb_h2, "V-Half": v_half, "ZB-V": zb_v}
+    found = {f"room {room}": zb_auto(8, 24, MS, room) for room in (16, 24)}
+    return {name: make(8, 24) for name, make in made.items()} | found
+
+
+def drawn(schedules, steps):
+    return views.step_frontier(schedules, MS, three_arguments, on_rank_0, steps)
+
+
+def rows(figure):
+    """Kept, one step and steps in a row, by name."""
+    lines = [line.rsplit(maxsplit=3) for line in repr(figure).split("\nno straight")[0].splitlines()[1:]]
+    return {name: tuple(map(float, numbers)) for name, *numbers in lines}
+
+
+def test_published_1_5b_one_step_1310_and_1237_in_a_row_1227_and_1153_and_zb_v_1189_within_8(published):
+    figure = drawn(published, "one step")
+    check_text(figure)
+    assert rows(figure) == {
+        "1F1B": (8, 1457, 1457),
+        "ZB-H1": (8, 1310, 1310),
+        "ZB-H2": (15, 1237, 1237),
+        "V-Half": (5, 1352, 1352),
+        "ZB-V": (8, 1189, 1189),
+        "room 16": (16, 1237, 1227),
+        "room 24": (24, 1237, 1153),
+    }
+    assert title(figure) == "One step: ZB-V keeps 8 and takes 1189 ms, ZB-H2 keeps 15 and takes 1237 ms"
+    assert title(drawn(published, "steps in a row")).endswith("room 24 keeps 24 and takes 1153 ms")
+
+
+def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent(published):
+    paper = {"ZB-1p": zb_h1(8, 24), "ZB-2p": zb_auto(8, 24, MS, MemoryLimit(16, pending=PENDING))}
+    found = rows(drawn(paper, "steps in a row"))
+    for name, idle in (("ZB-1p", 0.1585), ("ZB-2p", 0.0433)):
+        assert 1 - WORK / found[name][2] == pytest.approx(idle, abs=5e-4)
+    assert found["ZB-2p"][0] == 24  # counted whole, what the paper counts as 16
+
+
+def test_where_attention_keeps_no_matrix_32_of_34_stay_until_w_and_room_for_16_brings_1237_and_1227():
+    timeline = simulate(zb_auto(8, 24, MS, MemoryLimit(16, pending=32 / 34)), MS)
+    assert (round(timeline.makespan), round(timeline.longest_stage)) == (1237, 1227)
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "costs", "h2", "zb_v_takes"),
+    [
+        (8, 32, Costs(29.802, 29.428, 19.530, 0.577), (2733, 2670), (2643, 2614)),  # 6.2B, table 9
+        (16, 48, Costs(11.347, 11.248, 8.132, 0.377), (1651, 1581), (1587, 1556)),  # 14.6B
+    ],
+)
+def test_with_longer_ws_zb_h2_and_zb_v_gain_in_a_row_and_the_v_stays_ahead(p, m, costs, h2, zb_v_takes):
+    made = {"ZB-H2": zb_h2(p, m), "ZB-V": zb_v(p, m)}
+    found = rows(views.step_frontier(made, costs, three_arguments, on_rank_0))
+    assert (found["ZB-H2"][1:], found["ZB-V"][1:]) == (h2, zb_v_takes)
+
+
+def test_unit_costs_p4_m8_zb_h2_27_in_one_step_and_24_in_a_row():
+    figure = views.step_frontier({"ZB-H1": zb_h1(4, 8), "ZB-H2": zb_h2(4, 8)}, Costs(), three_arguments, on_rank_0)
+    check_text(figure)
+    assert rows(figure) == {"ZB-H1": (4, 27, 27), "ZB-H2": (7, 27, 24)}
+
+
+def test_a_step_in_a_row_takes_as_long_as_the_longest_stage(published):
+    for name, (_, _, row) in rows(drawn(published, "steps in a row")).items():
+        chunks = published[name].num_stages // 8
+        costs = Costs(MS.forward / chunks, MS.backward_input / chunks, MS.backward_weight / chunks, MS.transfer)
+        assert round(simulate(published[name], costs).longest_stage) == row
+
+
+@pytest.mark.parametrize("steps", ["one step", "steps in a row"])
+def test_no_straight_schedule_is_in_the_grey_and_both_vs_are(published, steps):
+    figure = drawn(published, steps)
+    check_text(figure)
+    (grey,) = artists(figure, "impossible")
+    path = grey.get_paths()[0]
+    points = artists(figure, "points")
+    assert len(points) == 7
+    for point in points:
+        ((kept, span),) = point.get_xydata().tolist()
+        inside = path.contains_point((kept + 0.25, span + 0.5))
+        assert inside == (point.get_color() == PLACEMENTS["V"]["color"])
+
+
+def test_in_a_row_the_search_meets_the_grey_with_room_for_16_and_24_and_zb_v_is_113_ms_below_it(published):
+    found = rows(drawn(published, "steps in a row"))
+    for name in ("room 16", "room 24"):
+        kept, _, row = found[name]
+        assert round(on_rank_0(8, 24, kept, *TIMES)) == row
+    assert round(on_rank_0(8, 24, 8, *TIMES) - found["ZB-V"][2]) == 113
+    assert on_rank_0(8, 24, 21, *TIMES) < found["ZB-V"][2] < on_rank_0(8, 24, 20, *TIMES)  # a straight one needs 21
+
+
+def test_three_arguments_are_never_above_the_librarys_bound():
+    for limit in (2, 4, 5, 8, 16, 24):
+        assert three_arguments(8, 24, limit, *TIMES) <= lower_bound(8, 24, MS, memory_limit=limit) + 1e-9
+        row = lower_bound(8, 24, MS, memory_limit=limit, metric="longest_stage")
+        assert on_rank_0(8, 24, limit, *TIMES) <= row + 1e-9
+
+
+def test_only_points_that_gain_in_a_row_leave_a_ring_where_they_were(published):
+    assert artists(drawn(published, "one step"), "one step") == []
+    rings = artists(drawn(published, "steps in a row"), "one step")
+    assert [ring.get_xydata().round().tolist() for ring in rings] == [[[16, 1237]], [[24, 1237]]]
+
+
+def test_the_buttons_draw_the_other_picture_and_at_first_one_step(published):
+    explorer = views.explore_steps(published, MS, three_arguments, on_rank_0)
+    assert title(explorer.figure).startswith("One step:")
+    before = explorer.picture.value
+    explorer.controls["steps"].value = "steps in a row"
+    assert explorer.picture.value != before
+    assert title(explorer.figure).startswith("Steps in a row:")
+
+
+def test_other_words_and_other_sizes_are_refused():
+    check_refused(lambda: drawn({"ZB-H1": zb_h1(8, 24)}, "two"), "steps='two'", "one step")
+    check_refused(lambda: drawn({"a": zb_h1(4, 8), "b": zb_h1(8, 8)}, "one step"), "schedules=['a', 'b']", "same ranks")
+    check_refused(lambda: drawn({}, "one step"), "schedules=[]", "one or more")

@@ -1,0 +1,193 @@
+"""The films of attention: what each message carries, when it is here, and who attends it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import parlab.sequence
+from parlab import per_rank, run, views
+from parlab.nn.attention import merge
+from parlab.nn.dense_attention import dense_attention
+from parlab.sequence import ring_attention, shard
+from parlab.views.sequence import attention_film as attention
+from parlab.views.sequence.attention_film import KV, OUT, QKV, Q, plan_of
+from parlab.world import CLASSROOM, Link
+from tests.labs.answers import usp
+from tests.views.filmed import check_film, marks
+
+NODES = replace(CLASSROOM, ranks_per_node=2, inter=Link(latency=5e-6, bandwidth=2.5e9))
+
+
+def composed(comm, q, k, v):
+    """USP of groups of 2, as a student writes it."""
+    return usp(comm, q, k, v, 2), None
+
+
+def crossing_first(comm, q, k, v):
+    """A double ring of two rings and a crossing, as lesson 03 writes it."""
+    node, pair = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
+    leaving, coming = pair.isend((k, v), 1 - pair.rank), pair.irecv(1 - pair.rank, (k, v))
+    ours = ring_attention(node, q, k, v)
+    theirs = ring_attention(node, q, *coming.wait())
+    leaving.wait()
+    return merge(*ours, *theirs)
+
+
+COMPOSED = {"composed": composed, "crossing first": crossing_first}
+METHODS = {
+    "composed": {},
+    "crossing first": {},
+    "usp, causal": {"ulysses": 2, "causal": True},
+    "ring": {},
+    "double_ring": {"ranks_per_node": 2},
+    "ulysses": {},
+    "ulysses, two levels": {"ranks_per_node": 2},
+    "usp": {"ulysses": 2},
+    "allgather": {"kv_heads": 4},
+    "allgather, two levels": {"kv_heads": 4, "ranks_per_node": 2},
+    "tree": {},
+}
+
+
+def ran(name, size=4, cluster=NODES, **more):
+    method = COMPOSED.get(name) or getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
+    x = [np.zeros((1, 4, 1024, 16), np.float32)] * 3
+    return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=cluster, **METHODS[name] | more)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_message_has_the_bytes_of_the_cells_that_it_carries(name):
+    shown = ran(name).timeline
+    cell = 256 * 16 * 4  # bytes of one of q, k, v, out for a shard of the tokens and a head
+    unit = {KV: 2 * cell, QKV: 3 * cell, Q: cell, OUT: cell + (256 * 4 if name != "composed" else 0)}
+    unit |= dict.fromkeys(attention.APART, cell)
+    for t, part in attention._carried(shown):
+        assert t.nbytes == len(part.cells) * unit[part.kind], (t, part)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rank_attends_all_tokens_of_its_heads_once_and_only_what_has_come(name):
+    shown = ran(name).timeline
+    plan, messages = plan_of(shown), attention._carried(shown)
+    for rank in range(4):
+        came = {(rank, head): 0 for head in range(4)}
+        for t, part in messages:
+            if t.dst == rank and part.kind in (KV, QKV, *attention.APART):
+                came |= dict.fromkeys(part.cells, t.end)
+        attended = [cell for cells in plan.attends[rank] for cell in cells]
+        heads = {head for _, head in plan.queries[rank]}
+        tokens = {rank} if name == "tree" else set(range(4))
+        if name in ("composed", "usp, causal") and rank < 2:
+            tokens = {0, 1}  # a causal mask hides the other group's
+        assert sorted(attended) == sorted((token, head) for token in tokens for head in heads)
+        for span, cells in zip(attention._attends(shown, rank), plan.attends[rank], strict=True):
+            assert all(came[cell] <= span.start for cell in cells)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rank_sends_only_what_it_has_and_all_output_of_its_tokens_comes_home(name):
+    shown = ran(name).timeline
+    plan, messages = plan_of(shown), attention._carried(shown)
+    own = [{(rank, head) for head in range(4)} for rank in range(4)]
+    has = {KV: [set(cells) for cells in own], Q: [set(cells) for cells in own], OUT: list(map(set, plan.queries))}
+    for t, part in sorted(messages, key=lambda message: message[0].start):
+        kind = KV if part.kind in (QKV, *attention.APART) else part.kind
+        came = {
+            cell for m, p in messages if m.dst == t.src and m.end <= t.start and p.kind == part.kind for cell in p.cells
+        }
+        assert part.cells <= has[kind][t.src] | came | (has[KV][t.src] if kind == KV else set()), (t, part)
+        has[kind][t.dst] |= part.cells
+    home = [
+        {cell for t, part in messages if t.dst == rank and part.kind == OUT for cell in part.cells} for rank in range(4)
+    ]
+    for rank in range(4):
+        assert own[rank] <= home[rank] | set(plan.queries[rank])
+
+
+def test_k_and_v_that_a_rank_still_has_to_send_are_seen_until_then():
+    done = ran("double_ring", cluster=replace(NODES, intra=Link(latency=1e-6, bandwidth=5e9)))
+    film = views.film(done, ranks_per_node=2)
+    (sent,) = [t.start for t in done.timeline.transfers if (t.src, t.dst) == (0, 2)]
+    ends = [numbers["b"] for numbers, words in marks(film, "see") if words == ["0"] and "a" not in numbers]
+    assert ends == [film.second(sent, leaves=True)]
+    assert sent > attention._attends(done.timeline, 0)[0].end
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_output_is_at_home_in_the_end(name):
+    film = views.film(ran(name), ranks_per_node=2)
+    check_film(film)
+    kept = [words for numbers, words in marks(film, "see") if "b" not in numbers and words and words[0].startswith("o")]
+    assert {word for words in kept for word in words} == {"o0", "o1", "o2", "o3"}
+
+
+def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
+    assert repr(views.film(ran("double_ring"), ranks_per_node=2)).splitlines() == [
+        "Double ring, 4 ranks: 105 µs",
+        "0 s: rank 0 (all alike) sends K/V 0 to rank 1, attends them",
+        "14.1 µs: rank 0 sends K/V 0 to rank 2, attends K/V 1",
+        "71.5 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
+    ]
+
+
+def test_a_double_ring_composed_of_two_rings_and_a_crossing_is_filmed_as_one():
+    """The crossing leaves first, so the hop inside waits at the port: 57.4 + 14.1 µs."""
+    assert repr(views.film(ran("crossing first"), ranks_per_node=2)).splitlines() == [
+        "Double ring, composed, 4 ranks: 122 µs",
+        "0 s: rank 0 (all alike) sends K/V 0 to rank 2, attends them",
+        "57.4 µs: rank 0 sends K/V 0 to rank 1",
+        "71.5 µs: rank 0 attends K/V 1",
+        "88.3 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
+    ]
+
+
+def test_the_composed_double_ring_equals_attention_on_one_rank():
+    q, k, v = np.random.default_rng(3).normal(size=(3, 1, 4, 32, 8))
+    mine = run(crossing_first, 4, *[per_rank(shard(x, 4)) for x in (q, k, v)]).results
+    whole, lse = dense_attention(q, k, v)
+    assert np.max(np.abs(np.concatenate([out for out, _ in mine], axis=2) - whole)) <= 1e-12 * np.max(np.abs(whole))
+    assert np.max(np.abs(np.concatenate([part for _, part in mine], axis=2) - lse)) <= 1e-12 * np.max(np.abs(lse))
+
+
+def test_a_ring_beside_other_messages_is_not_filmed_as_a_double_ring():
+    def greets(comm, q, k, v):
+        comm.sendrecv(q, comm.right, comm.left)
+        return ring_attention(comm, q, k, v)
+
+    x = [per_rank(shard(np.zeros((1, 4, 64, 16), np.float32), 4))] * 3
+    assert plan_of(run(greets, 4, *x, cluster=NODES).timeline) is None
+
+
+def test_below_a_ranks_work_a_line_shows_each_message_that_arrives():
+    """The hop inside, the crossing, the hop of the second turn: three a rank, beside four tiles."""
+    drawn = views.film(ran("double_ring"), ranks_per_node=2)._repr_html_()
+    assert drawn.count(f'height="4" fill="{attention.ARRIVES}"') == 4 * 3
+    assert drawn.count(f'fill="{attention.WORK}"') == 4 * 4
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_caption_has_at_most_60_letters(name):
+    lines = repr(views.film(ran(name), ranks_per_node=2)).splitlines()[1:]
+    assert all(len(line.partition(": ")[2]) <= 60 for line in lines)
+
+
+def test_usp_turns_in_the_node_and_rings_between_nodes():
+    story = repr(views.film(ran("usp"), ranks_per_node=2))
+    assert "10.8 µs: rank 0 sends K/V 0, 1 (heads 0, 1) to rank 2, attends them" in story
+    assert "rank 0 (all alike) sends q, k, v 0 (heads 2, 3) to rank 1" in story
+
+
+def test_two_ranks_and_other_runs():
+    check_film(views.film(ran("ring", 2)))
+    check_film(views.film(ran("ulysses", 2)))
+    assert plan_of(ran("ring", causal=True).timeline) is None
+    assert repr(views.film(ran("composed"), ranks_per_node=2)).splitlines()[:3] == [
+        "USP, composed, 4 ranks: 108 µs",
+        "0 s: rank 0 sends q 0 (heads 2, 3) to rank 1",
+        "4.28 µs: rank 0 sends k 0 (heads 2, 3) to rank 1",
+    ]
+    assert plan_of(ran("ring", 8).timeline) is None
+    assert plan_of(ran("allgather", kv_heads=2).timeline) is None  # two turns
+    with pytest.raises(ValueError, match="ranks_per_node=3: must divide the 4 ranks"):
+        views.film(ran("ring"), ranks_per_node=3)

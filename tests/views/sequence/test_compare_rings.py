@@ -1,0 +1,34 @@
+"""Rings on one clock: each work has the number of the K/V that it attends."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from parlab import run, views
+from parlab.views.engine import theme
+from parlab.views.sequence.compare_rings import _named
+from tests.views.drawn import artists, boxes
+from tests.views.sequence.test_ring_film import ran
+
+
+def test_each_work_of_8_ranks_has_the_number_and_the_colour_of_its_k_and_v_in_their_order():
+    done = ran(8, "contiguous", c=8)
+    figure = views.compare_rings({"contiguous": done})
+    (works,) = artists(figure, "computes")
+    drawn = sorted(zip(boxes(figure, "computes"), map(to_hex, works.get_facecolors()), strict=True))
+    for rank in range(8):
+        colors = [color.upper() for (_, _, low, high), color in drawn if low < rank < high]
+        assert colors == [theme.RANKS[source] for source in range(rank, -1, -1)]
+        names = [span.name for span in _named("contiguous", done.timeline).computes if span.rank == rank]
+        assert names == [f"K/V {source}" for source in range(rank, -1, -1)]
+    assert {span.name for span in done.timeline.computes} == {"attend"}  # the run's own keep their names
+
+
+def test_the_picture_is_that_of_the_timelines():
+    done = ran(4, "zigzag", c=8)
+    assert repr(views.compare_rings({"zigzag": done})) == repr(views.compare_timelines({"zigzag": done}))
+
+
+def test_a_run_that_is_no_ring_is_refused_by_its_name():
+    with pytest.raises(ValueError, match=r"runs\['sums'\]: must be ring attention on 2 to 16 ranks"):
+        views.compare_rings({"sums": run(lambda comm, x: comm.all_reduce(x), 4, np.zeros(4))})

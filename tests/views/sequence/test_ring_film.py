@@ -1,0 +1,222 @@
+"""The film of ring attention: its tiles are the mask's, its K/V are where they are attended, its messages the run's."""
+
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, per_rank, run, views
+from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
+from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, ring_of
+from tests.views.filmed import check_film, marks, tree_of
+
+LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
+
+
+def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK):
+    x = per_rank(shard(np.zeros((1, 4, c * size, 8), np.float32), size, layout))
+    lse = per_rank(shard(np.zeros((1, 4, c * size), np.float32), size, layout, axis=2))
+    how = {"causal": causal, "layout": layout, "cluster": cluster}
+    if backward:
+        return run(ring_attention_backward, size, x, x, x, x, x, lse, **how)
+    return run(ring_attention, size, x, x, x, **how)
+
+
+CASES = [(size, layout, True, backward) for size in (2, 3, 4) for layout in LAYOUTS for backward in (False, True)]
+CASES += [(3, "contiguous", False, False), (4, "contiguous", False, True)]
+
+
+@pytest.mark.parametrize(("size", "layout", "causal", "backward"), CASES)
+def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_came(size, layout, causal, backward):
+    shown = ran(size, layout, causal, backward).timeline
+    ring = ring_of(shown)
+    came = {(hop.t.dst, hop.source): hop.t.end for hop in ring.hops if not hop.gradients}
+    for rank, tiles in enumerate(ring.tiles):
+        rule = RingSchedule(rank, size)
+        wanted = {s: rule.tile(s, LENGTH, layout, causal=causal) for s in range(size)}
+        assert {source: tile for _, source, tile in tiles} == {s: tile for s, tile in wanted.items() if tile}
+        for span, source, _ in tiles:
+            assert source == rank or came[rank, source] <= span.start
+    check_film(views.film(shown))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gradient_leaves_a_rank_after_its_share_was_made_there_and_ends_at_home(layout):
+    ring = ring_of(ran(4, layout, backward=True).timeline)
+    worked = {(rank, source): span.end for rank, tiles in enumerate(ring.tiles) for span, source, _ in tiles}
+    gradients = [hop for hop in ring.hops if hop.gradients]
+    assert len(gradients) == 4 * 4
+    assert sum(hop.t.dst == hop.source for hop in gradients) == 4
+    for hop in gradients:
+        assert worked.get((hop.t.src, hop.source), 0) <= hop.t.start
+    byte = {(hop.gradients, hop.t.nbytes) for hop in ring_of(ran(4, layout, backward=True).timeline).hops}
+    assert {nbytes for _, nbytes in byte} == {64 * 2 * 4 * 8 * 4}  # both in float32
+
+
+def test_a_k_and_v_and_its_gradient_are_told_apart_by_their_bytes():
+    """K/V in float16 have half of the bytes of their gradients, which are float32."""
+    x = per_rank(shard(np.zeros((1, 4, 256, 8), np.float16), 4, "zigzag"))
+    lse = per_rank(shard(np.zeros((1, 4, 256), np.float32), 4, "zigzag", axis=2))
+    for ports in (1, None):
+        cluster = Cluster.uniform(0, 50e9, flops=1e12, ports=ports)
+        shown = run(
+            ring_attention_backward, 4, x, x, x, x, x, lse, causal=True, layout="zigzag", cluster=cluster
+        ).timeline
+        sizes = {(hop.gradients, hop.t.nbytes) for hop in ring_of(shown).hops}
+        assert sizes == {(False, 64 * 2 * 4 * 8 * 2), (True, 64 * 2 * 4 * 8 * 4)}
+
+
+def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
+    shown = ran(4, "contiguous").timeline
+    bars = {8: 0, 20: 0}  # by their height: a port's, and of the work
+    (lanes,) = tree_of(views.film(shown)).iter("svg")
+    for group in lanes.iter("g"):
+        if group.get("class") == "bare":
+            for rect in group.findall("rect"):
+                if float(rect.get("height")) in bars:
+                    bars[float(rect.get("height"))] += 1
+    assert bars == {8: 2 * 12, 20: 10}
+
+
+@pytest.mark.parametrize(("layout", "triangles"), [("contiguous", 4), ("zigzag", 4), ("striped", 16)])
+def test_grey_is_masked_in_a_tile_that_is_attended_and_nothing_else(layout, triangles):
+    tree = tree_of(views.film(ran(4, layout)))
+    grey = [group for group in tree.iter("g") if any(part.get("class") == "empty" for part in group.findall("rect"))]
+    hidden = [group for group in grey if group.get("class") == "see"]
+    assert len(hidden) == triangles
+    assert all(group.find("path") is not None for group in hidden)  # the coloured triangle over it
+    places = [part for part in tree.iter("rect") if part.get("stroke-opacity")]
+    assert len(places) == 16
+    assert all(part.get("fill") == "none" for part in places)
+
+
+def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
+    assert repr(views.film(ran(4, "contiguous"))).splitlines() == [
+        "Ring attention forward, 4 ranks: 1.90 µs",
+        "0 s: each rank attends its own K/V; all K/V go to the next rank",
+        "328 ns: rank 1 attends K/V 0, rank 2 K/V 1, rank 3 K/V 2; all K/V go to the next rank; "
+        "ranks 0, 1 may see nothing of what came",
+        "852 ns: rank 2 attends K/V 0, rank 3 K/V 1; all K/V go to the next rank; "
+        "ranks 0, 1, 2 may see nothing of what came",
+        "1.38 µs: rank 3 attends K/V 0",
+        "1.90 µs: all ranks are done, 55% of the time was work",
+    ]
+
+
+def test_a_caption_names_the_k_and_v_of_each_rank_and_no_rank_attends_those_of_all():
+    assert repr(views.film(ran(3, "contiguous", causal=False))).splitlines()[1:] == [
+        "0 s: each rank attends its own K/V; all K/V go to the next rank",
+        "524 ns: rank 0 attends K/V 2, rank 1 K/V 0, rank 2 K/V 1; all K/V go to the next rank",
+        "1.05 µs: rank 0 attends K/V 1, rank 1 K/V 2, rank 2 K/V 0",
+        "1.57 µs: all ranks are done, 100% of the time was work",
+    ]
+
+
+@pytest.mark.parametrize(("size", "layout", "causal", "backward"), CASES)
+def test_the_captions_name_each_work_of_the_run_once(size, layout, causal, backward):
+    shown = ran(size, layout, causal, backward).timeline
+    named = set()
+    for line in repr(views.film(shown)).splitlines()[1:]:
+        if "each rank attends its own K/V" in line:
+            named |= {(rank, rank) for rank in range(size)}
+        said = re.findall(r"rank (\d)(?: attends)? K/V (\d)", line)
+        assert named.isdisjoint((int(rank), int(source)) for rank, source in said)
+        named |= {(int(rank), int(source)) for rank, source in said}
+    assert named == {(rank, source) for rank, tiles in enumerate(ring_of(shown).tiles) for _, source, _ in tiles}
+
+
+def test_k_and_v_travel_to_the_next_rank_while_the_run_says_so():
+    shown = ran(3, "contiguous", causal=False).timeline
+    film = views.film(shown)
+    letters = marks(film, "go")
+    assert len(letters) == len(shown.transfers) == 6
+    assert {words[0] for _, words in letters} == {"0", "1", "2"}
+
+
+def test_a_program_of_a_learner_is_a_ring_by_its_label():
+    def mine(comm, x):
+        for hop in range(comm.size):
+            comm.compute("attend", seconds=1e-6)
+            if hop < comm.size - 1:
+                x = comm.sendrecv(x, comm.right, comm.left, label="ring")
+
+    assert "Ring attention forward, 4 ranks" in repr(views.film(run(mine, 4, np.zeros(4))))
+
+
+@pytest.mark.parametrize(("name", "drawn"), [("ring", True), ("ring, causal=True, layout=zigzag", True), ("x", False)])
+def test_where_no_message_has_a_label_the_name_of_the_work_is_it(name, drawn):
+    def mine(comm, x, label):
+        for hop in range(comm.size):
+            with comm.compute(name, flops=1000):
+                pass
+            if hop < comm.size - 1:
+                x = comm.sendrecv(x, comm.right, comm.left, label=label)
+
+    assert (ring_of(run(mine, 4, np.zeros(4), None, cluster=LINK).timeline) is not None) == drawn
+    assert ring_of(run(mine, 4, np.zeros(4), "another", cluster=LINK).timeline) is None
+    assert ring_of(run(lambda comm: None, 4).timeline) is None
+
+
+@pytest.mark.parametrize("label", ["a ring", "ring, causal=True, layout=zigzag, documents=(0, 8, 16)"])
+def test_a_run_with_another_label_or_another_number_of_works_is_no_ring(label):
+    def other(comm, x, label, works):
+        for hop in range(comm.size):
+            if hop < works:
+                comm.compute("attend", seconds=1e-6)
+            if hop < comm.size - 1:
+                x = comm.sendrecv(x, comm.right, comm.left, label=label)
+
+    assert ring_of(run(other, 4, np.zeros(4), label, 4).timeline) is None
+    assert ring_of(run(other, 4, np.zeros(4), "ring", 3).timeline) is None
+    assert ring_of(run(other, 5, np.zeros(4), "ring", 5).timeline) is None
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down_or_kv_attended_now(size):
+    tree, ways = tree_of(views.film(ran(size, backward=True))), {}
+    for part in tree.iter("g"):
+        if part.get("class") == "go":
+            numbers = dict(re.findall(r"--(\w+):([-\d.e]+)", part.get("style")))
+            dx, dy, aside = (float(numbers.get(name, 0)) for name in "xyv")
+            frame = part.find("rect")  # the first is the letter's
+            x, y = float(frame.get("x")), float(frame.get("y"))
+            ways.setdefault(numbers["a"], []).append((x, y, dx, dy, aside))
+    assert len(ways) == 2 * size - 1  # hops
+    for letters in ways.values():
+        (up,), downs = ([one for one in letters if (one[3] < 0) == way] for way in (True, False))
+        assert len(downs) == size - 1
+        for part, down in product(np.linspace(0, 1, 101), downs):
+            (left, top), (x, y) = (place(one, part) for one in (up, down))
+            assert max(abs(left - x), abs(top - y)) >= CHIP, (part, up, down)
+        if up[0] + 3 == HERE[0]:  # K/V: the rows above have K/V of their own, which they attend now
+            for part, row in product(np.linspace(0, 1, 101), range(1, size)):
+                left, top = place(up, part)
+                assert max(abs(left - up[0]), abs(top - (up[1] - ROW * row))) >= CHIP, (part, row)
+
+
+def place(way, part):
+    x, y, dx, dy, aside = way
+    return x + dx * part + 4 * part * (1 - part) * aside, y + dy * part
+
+
+def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
+    seen = [part for part in tree_of(views.film(ran(3, backward=True))).iter("g") if part.get("class") == "see"]
+    rests = [part for part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
+    home = [part for part in rests if len(part.findall("rect")) == 2]
+    assert len(rests) == 3 * 4  # where it is made, and after each of 3 hops
+    assert [part.find("text").text for part in sorted(home, key=lambda part: float(part.find("text").get("y")))] == [
+        "0",
+        "1",
+        "2",
+    ]
+    assert all("--b" not in part.get("style") for part in home)
+    assert all("--b" in part.get("style") for part in rests if part not in home)
+
+
+def test_the_story_of_a_backward_ends_when_all_gradients_come_home():
+    assert repr(views.film(ran(4, backward=True))).splitlines()[-4:-1] == [
+        "1.65 µs: all K/V go to the next rank while all ranks still work",
+        "1.98 µs: rank 0 attends K/V 1, rank 1 K/V 2, rank 2 K/V 3, rank 3 K/V 0; all dK/dV go to the next rank",
+        "2.63 µs: all dK/dV come home",
+    ]

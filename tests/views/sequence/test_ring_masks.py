@@ -1,0 +1,183 @@
+"""Every pixel of a mask is a pair of tokens, and every bar a count of pairs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex, to_rgb
+
+from parlab import views
+from parlab.sequence import LAYOUTS, unmasked_pairs
+from parlab.views.engine import theme
+from parlab.views.sequence.ring_masks import MASKED, SKIPPED
+from tests.views.drawn import artists, boxes, check_text, texts, title
+from tests.views.sequence.ring_runs import SIZES
+
+
+def causal_mask(S):
+    """Who sees whom among all tokens of the sequence, whichever rank has them: `[S, S]`."""
+    return np.tril(np.ones((S, S), dtype=bool))
+
+
+def dealt(S, size, layout):
+    """Token positions in each rank's shard, dealt out by hand: `[P, S/P]`."""
+    if layout == "striped":
+        return np.arange(S).reshape(-1, size).T
+    if layout == "contiguous":
+        return np.arange(S).reshape(size, -1)
+    chunks = np.arange(S).reshape(2 * size, -1)
+    return np.concatenate([chunks[:size], chunks[::-1][:size]], axis=1)
+
+
+def pixels(figure):
+    (image,) = figure.axes[0].get_images()
+    return np.asarray(image.get_array())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(size, layout, causal):
+    S = 4 * size
+    image, owned = pixels(views.ring_masks(S, size, layout, causal=causal)), dealt(S, size, layout)
+    mask = causal_mask(S) if causal else np.ones((S, S), dtype=bool)
+    for rank in range(size):
+        for step in range(size):
+            source = (rank - step) % size
+            block = image[4 * rank : 4 * rank + 4, 4 * step : 4 * step + 4]
+            seen = mask[np.ix_(owned[rank], owned[source])]
+            assert (block[seen] == to_rgb(theme.rank_color(source))).all()
+            hidden = {to_hex(color).upper() for color in block[~seen]}
+            assert hidden <= {MASKED, SKIPPED}
+            assert seen.any() or hidden == {SKIPPED}
+
+
+@settings(max_examples=20)
+@given(size=st.integers(1, 8), chunk=st.integers(1, 6), layout=st.sampled_from(LAYOUTS))
+def test_as_many_pixels_are_coloured_as_pairs_are_attended_and_bars_are_as_long(size, chunk, layout):
+    S = 2 * size * chunk
+    figure = views.ring_masks(S, size, layout)
+    blank = [to_rgb(MASKED), to_rgb(SKIPPED)]
+    coloured = (pixels(figure)[:, :, None, :] != np.array(blank)).any(axis=-1).all(axis=-1)
+    load = coloured.reshape(size, 2 * chunk, S).sum(axis=(1, 2)).tolist()
+    assert load == unmasked_pairs(S, size, layout)
+    assert [box[:2] for box in boxes(figure, "load")] == [(0, pairs) for pairs in load]
+    assert artists(figure, "mean")[0].get_xdata() == [sum(load) / size] * 2
+    shown = [text for text, _ in texts(figure)]
+    assert all(f"{pairs}" in shown for pairs in load)
+    assert all(f"rank {rank}: {pairs} pairs" in repr(figure) for rank, pairs in enumerate(load))
+
+
+@pytest.mark.parametrize(("layout", "ratio"), [("contiguous", "1.73"), ("zigzag", "1"), ("striped", "1.09")])
+def test_32_tokens_on_4_ranks_slowest_over_mean_57_of_33_and_1_and_12_of_11(layout, ratio):
+    figure = views.ring_masks(32, 4, layout)
+    said = "All ranks have the same work" if ratio == "1" else f"The slowest rank works {ratio} times the mean"
+    assert title(figure) == f"{said}: {layout}, causal, 4 ranks, 32 tokens"
+
+
+def test_each_of_the_16_tiles_has_an_edge_also_where_it_is_skipped():
+    grid = views.ring_masks(32, 4, "zigzag").axes[0]
+    (tiles,) = [drawn for drawn in grid.collections if drawn.get_gid() == "tiles"]
+    edges = [path.get_extents() for path in tiles.get_paths()]
+    assert [(int(box.x0), round(box.y0)) for box in edges] == [(step, rank) for rank in range(4) for step in range(4)]
+    assert all(box.width < 1 and box.height < 1 for box in edges), "no edge lies in the gap between two tiles"
+
+
+def test_no_colour_reaches_beyond_the_edge_of_a_tile():
+    grid = views.ring_masks(32, 4, "zigzag").axes[0]
+    gaps = [(line.get_xdata(), line.get_ydata()) for line in grid.lines if line.get_color() == theme.PAPER]
+    across = {float(y[0]) for x, y in gaps if list(x) == [0, 1]}
+    down = {float(x[0]) for x, y in gaps if list(y) == [0, 1]}
+    assert across == {-0.5, 0.5, 1.5, 2.5, 3.5}
+    assert down == {0, 1, 2, 3, 4}
+    points = 72 * grid.get_position().width * grid.figure.get_figwidth() / 4  # of a tile and its gap
+    (tiles,) = [drawn for drawn in grid.collections if drawn.get_gid() == "tiles"]
+    inset = tiles.get_paths()[0].get_extents().x0 * points
+    (wide,) = {line.get_linewidth() for line in grid.lines if line.get_color() == theme.PAPER}
+    assert wide == pytest.approx(2 * inset, rel=1e-6)
+
+
+def test_the_text_says_what_is_attended_in_each_step():
+    assert repr(views.ring_masks(12, 3, "zigzag")).splitlines()[1:] == [
+        "rank 0: 26 pairs; causal, full (late queries), full (late queries)",
+        "rank 1: 26 pairs; causal, full (early keys), full (late queries)",
+        "rank 2: 26 pairs; causal, full (early keys), full (early keys)",
+    ]
+    assert repr(views.ring_masks(6, 2)).splitlines()[1:] == [
+        "rank 0: 6 pairs; causal, none",
+        "rank 1: 15 pairs; causal, full",
+    ]
+    assert "rank 0: 9 pairs; causal, strict" in repr(views.ring_masks(6, 2, "striped"))
+    assert "rank 0: 18 pairs; full, full" in repr(views.ring_masks(6, 2, causal=False))
+
+
+def test_a_mask_that_is_off_by_one_would_be_noticed(monkeypatch):
+    monkeypatch.setitem(globals(), "causal_mask", lambda S: np.tril(np.ones((S, S), dtype=bool), -1))
+    with pytest.raises(AssertionError):
+        test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(4, "zigzag", True)
+
+
+def own_style(rank, source, length):
+    """The rule of zigzag as a student may write it."""
+    early = rank > source
+    return (
+        slice(0 if early or rank == source else -(length // 2), None),
+        slice(length // 2 if early else length),
+        np.bool_(rank == source),
+    )
+
+
+@pytest.mark.parametrize(("S", "size"), [(4, 1), (32, 4), (48, 3), (96, 8)])
+def test_a_learners_right_rule_draws_the_same_pixels_pairs_and_words_as_the_library(S, size):
+    mine, ours = views.ring_masks(S, size, "zigzag", rule=own_style), views.ring_masks(S, size, "zigzag")
+    assert (pixels(mine) == pixels(ours)).all()
+    assert repr(mine) == repr(ours)
+    assert boxes(mine, "load") == boxes(ours, "load")
+
+
+def test_a_learners_wrong_rule_is_drawn_as_it_is():
+    """All queries see all early keys of every other rank, and the own tile has no mask."""
+
+    def wrong(rank, source, length):
+        return slice(0, length), slice(0, length if rank == source else length // 2), False
+
+    figure = views.ring_masks(16, 2, "zigzag", rule=wrong)
+    assert repr(figure).splitlines() == [
+        "All ranks have the same work: zigzag, causal, 2 ranks, 16 tokens",
+        "rank 0: 96 pairs; full, full (early keys)",
+        "rank 1: 96 pairs; full, full (early keys)",
+    ]
+    tile = pixels(figure)[:8, 8:]  # of rank 0, the keys of rank 1
+    assert (tile[:, :4] == to_rgb(theme.rank_color(1))).all()
+    assert (tile[:, 4:] == to_rgb(SKIPPED)).all()
+
+
+def test_a_rule_that_gives_rank_1_no_work_has_a_slowest_rank_of_twice_the_mean():
+    lazy = views.ring_masks(8, 2, "zigzag", rule=lambda rank, source, c: (slice(c - c * rank), slice(c), False))
+    assert title(lazy) == "The slowest rank works 2 times the mean: zigzag, causal, 2 ranks, 8 tokens"
+    assert repr(lazy).endswith("rank 1: 0 pairs; none, none")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"rule": 3}, "rule=3: must be a function"),
+        ({"rule": own_style, "layout": "striped"}, "is for layout='zigzag' and causal=True, not 'striped' and True"),
+        ({"rule": own_style, "causal": False}, "not 'zigzag' and False"),
+        ({"rule": lambda *three: (slice(2), slice(2))}, r"rule returned \(slice\(None, 2, None\)"),
+        ({"rule": lambda *three: (slice(2), 2, True)}, "expected .slice of queries, slice of keys, whether causal"),
+        ({"rule": lambda *three: (slice(None, None, 2), slice(2), True)}, "slices with a step cannot be drawn"),
+        ({"rule": lambda *three: (slice(0), slice(2), False)}, "selects no pair"),
+    ],
+)
+def test_what_is_no_rule_of_zigzag_is_refused(given, text):
+    with pytest.raises(ValueError, match=text):
+        views.ring_masks(**{"S": 16, "size": 2, "layout": "zigzag"} | given)
+
+
+def test_the_halves_of_zigzag_shards_are_named_where_there_is_room_and_those_of_others_are_not():
+    for size, layout, count in ((4, "zigzag", 8), (6, "zigzag", 12), (16, "zigzag", 0), (4, "contiguous", 0)):
+        figure = views.ring_masks(2 * size, size, layout)
+        check_text(figure)
+        said = [text for text, _ in texts(figure)]
+        assert (said.count("early"), said.count("late")) == (count, count)

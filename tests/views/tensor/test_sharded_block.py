@@ -1,0 +1,395 @@
+"""The block's drawing shows who owns what; the widget's numbers are the closed forms; wrong gradients are red."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.nn.llama import LlamaConfig
+from parlab.plan import GPT_22B, LLAMA_405B
+from parlab.tensor import block_time, llama_kept_by_place, weight_slices
+from parlab.views.engine import theme
+from parlab.world import DGX_H100
+from parlab.world.collectives.rings import rings_all_reduce_cost
+from tests.views.drawn import artists, boxes, check_refused, check_text, texts, title
+
+CONFIG = LlamaConfig(
+    vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=8,
+    num_key_value_heads=2,
+)  # fmt: skip
+
+
+def colors(figure, name):
+    (collection,) = artists(figure, name)
+    return [tuple(round(255 * channel) for channel in color[:3]) for color in collection.get_facecolors()]
+
+
+def rgb(rank):
+    code = theme.rank_color(rank)
+    return tuple(int(code[start : start + 2], 16) for start in (1, 3, 5))
+
+
+MATRICES = {"q": "self_attn", "k": "self_attn", "o": "self_attn", "gate": "mlp", "down": "mlp"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_each_slice_is_drawn_in_proportion_in_its_owners_colour_and_in_their_order(size):
+    figure, areas = views.sharded_block(CONFIG, size), set()
+    for name, part in MATRICES.items():
+        full = f"model.layers.0.{part}.{name}_proj.weight"
+        drawn = dict(zip(colors(figure, f"matrix {name}"), boxes(figure, f"matrix {name}"), strict=True))
+        assert set(drawn) == {rgb(rank) for rank in range(size)}
+        for rank in range(size):
+            left, right, low, high = drawn[rgb(rank)]
+            axis, start, stop, _ = weight_slices(CONFIG, rank, size)[full]
+            rows, columns = (stop - start if cut == axis else n for cut, n in enumerate(CONFIG.weight_shapes[full]))
+            areas |= {round((right - left) / columns, 9), round((high - low) / rows, 9)}
+            if rank:
+                before = drawn[rgb(rank - 1)]
+                assert before[0] < left if axis == 1 else before[2] > low
+    assert len(areas) == 1
+
+
+@pytest.mark.parametrize(("size", "overlapping"), [(2, False), (4, True), (8, True)])
+def test_only_slices_that_several_ranks_own_lie_on_each_other(size, overlapping):
+    """2 key/value heads: from 4 ranks on each is a stack of t/2 cards; query heads are cut among all."""
+    for name, expected in (("q", False), ("k", overlapping)):
+        first, second = sorted(boxes(views.sharded_block(CONFIG, size), f"matrix {name}"))[:2]
+        assert (first[1] > second[0]) == expected
+
+
+def test_tokens_are_copied_on_every_rank_without_sequence_parallelism_and_cut_with_it():
+    for sequence_parallel, whole in ((False, True), (True, False)):
+        drawn = sorted(boxes(views.sharded_block(CONFIG, 4, sequence_parallel=sequence_parallel), "mlp x"))
+        assert len(drawn) == 4
+        assert (drawn[0][3] > drawn[1][2] and drawn[0][2] < drawn[1][3]) == whole
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_norm_is_a_copy_on_every_rank_and_the_residual_passes_each_part_from_x_to_the_addition(sequence_parallel):
+    figure = views.sharded_block(CONFIG, 4, sequence_parallel=sequence_parallel)
+    for part in ("attention", "mlp"):
+        (x, *_), (y, *_) = (sorted(boxes(figure, f"{part} {end}")) for end in ("x", "y"))
+        norm, first = boxes(figure, f"{part} norm"), boxes(figure, f"matrix {'q' if part == 'attention' else 'gate'}")
+        assert set(colors(figure, f"{part} norm")) == {rgb(rank) for rank in range(4)}
+        assert x[1] < min(card[0] for card in norm) < max(card[1] for card in norm) < min(box[0] for box in first)
+        (line,), (plus,) = artists(figure, f"{part} residual"), artists(figure, f"{part} addition")
+        across, up = line.get_data()
+        assert x[0] < across[0] < x[1]
+        assert across[-1] == plus.get_position()[0] < y[0]
+        assert up[-1] > max(box[3] for box in first)
+
+
+def test_each_shape_below_a_matrix_is_said_to_be_one_ranks():
+    """q has 64 columns, k and v 16; gate and up 96; o reads 64 rows and down 96."""
+    said = [text for text, _ in texts(views.sharded_block(CONFIG, 2))]
+    assert said.count("each") == 5
+    shapes = ["32 columns", "8 each", "8 each", "32 rows", "48 columns", "48 columns", "48 rows"]
+    assert [text for text in said if text in shapes] == shapes
+    assert "each" not in [text for text, _ in texts(views.sharded_block(CONFIG, 1))]
+
+
+def test_the_text_gives_local_shapes_and_counts_2_and_2_all_reduces():
+    text = repr(views.sharded_block(CONFIG, 2))
+    assert "q_proj        64 × 64        64 × 32  along its columns" in text
+    assert "o_proj        64 × 64        32 × 64  along its rows" in text
+    assert "forward: all_reduce (attention: y), all_reduce (mlp: y)" in text
+    assert "backward: all_reduce (mlp: dx), all_reduce (attention: dx)" in text
+    assert "each slice on 4 ranks" in repr(views.sharded_block(CONFIG, 8))
+
+
+OPERATORS = ("reduce", "gather", "scatter", "message", "nothing", "all-reduce", "all_reduce", "all_gather")
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_where_places_are_asked_about_nothing_says_which_of_the_eight_the_messages_have(sequence_parallel):
+    figure = views.sharded_block(CONFIG, 4, asked=True, sequence_parallel=sequence_parallel)
+    said = [text for text, _ in texts(figure)]
+    assert [text for text in said if text.isdigit()] == [str(number) for number in range(1, 9)]
+    assert "copy" not in said
+    assert [word for word in OPERATORS if any(word in text for text in (*said, repr(figure)))] == []
+    for number, (before, behind) in enumerate(2 * [("x", "norm"), ("norm", "in"), ("in", "out"), ("out", "y")], 1):
+        part, first, last = ("attention", "q", "o") if number < 5 else ("mlp", "gate", "down")
+        names = {"in": f"matrix {first}", "out": f"matrix {last}"}
+        left, right = (boxes(figure, names.get(name, f"{part} {name}")) for name in (before, behind))
+        ((low, high, _, _),) = boxes(figure, f"place {number}")
+        assert max(box[1] for box in left) < low < high < min(box[0] for box in right)
+
+
+@pytest.mark.parametrize(("cut", "names"), [(False, ("copy", "reduce")), (True, ("gather", "scatter"))])
+def test_the_operators_have_the_numbers_of_the_places_between_the_same_arrays(cut, names):
+    figure, asked = (views.sharded_block(CONFIG, 4, sequence_parallel=cut, asked=asked) for asked in (False, True))
+    said = dict(texts(figure))
+    assert [text for text in said if text in "1357"] == list("1357")  # nothing is sent there: a number alone
+    for number, name in zip((2, 4, 6, 8), 2 * names, strict=True):
+        at = said[f"{number}: {name}"]
+        for drawn, middle in (
+            (figure, (at.x0 + at.x1) / 2 / figure.dpi),
+            (asked, boxes(asked, f"place {number}")[0][0]),
+        ):
+            part, first, last = ("attention", "q", "o") if number < 5 else ("mlp", "gate", "down")
+            before, behind = (
+                (f"{part} norm", f"matrix {first}") if number in (2, 6) else (f"matrix {last}", f"{part} y")
+            )
+            assert max(box[1] for box in boxes(drawn, before)) < middle < min(box[0] for box in boxes(drawn, behind))
+
+
+def test_all_places_that_are_asked_about_look_alike():
+    figure = views.sharded_block(CONFIG, 4, asked=True)
+    places = [boxes(figure, f"place {number}")[0] for number in range(1, 9)]
+    assert len({(round(right - left, 9), round(high - low, 9)) for left, right, low, high in places}) == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize(
+    ("config", "size"), [(CONFIG, 8), (replace(CONFIG, hidden_size=1024, intermediate_size=4096), 1)], ids=["", "4E"]
+)
+def test_the_words_of_the_block_are_on_the_canvas_and_free_of_each_other(config, size, sequence_parallel, asked):
+    check_text(views.sharded_block(config, size, sequence_parallel=sequence_parallel, asked=asked))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_shapes_of_a_large_model_are_free_of_each_other(size, asked):
+    check_text(views.sharded_block(LLAMA_405B, size, asked=asked))
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="num_attention_heads 8 do not divide among 3"):
+        views.sharded_block(CONFIG, 3)
+
+
+def test_another_models_sizes_are_refused():
+    check_refused(lambda: views.sharded_block(GPT_22B, 2), "config=GPTConfig", "a LlamaConfig")
+
+
+# wrong_gradients
+
+RIGHT = {"a": np.ones(3), "b": np.full(3, 2.0)}
+
+
+def test_a_gradient_twice_too_large_is_wrong_by_100_percent_and_red():
+    figure = views.wrong_gradients({"a": np.ones(3) * (1 + 1e-15), "b": np.full(3, 4.0)}, RIGHT)
+    assert repr(figure) == "1 of 2 gradients are wrong\na  right, ≤ 1e-12\nb  WRONG by 100% of its largest entry"
+    alarm = tuple(int(theme.ALARM[start : start + 2], 16) for start in (1, 3, 5))
+    assert [color == alarm for color in colors(figure, "row 0")] == [True, False]  # the backward comes to b first
+    assert [said for said, _ in texts(figure)][:5] == ["→", "b", "100%", "a", "right"]
+
+
+def test_gradients_stand_in_the_order_of_the_backward_a_row_for_each_layer_and_nine_in_a_row():
+    names = ["embed", *(f"layers.{layer}.mlp.a_{n}.weight" for layer in (0, 1) for n in range(10)), "head"]
+    right = {name: np.ones(1) for name in names}
+    figure = views.wrong_gradients(right | {"layers.1.mlp.a_0.weight": np.full(1, np.nan)}, right)
+    said = [text for text, _ in texts(figure)]
+    assert [said.count(f"layer {layer} →") for layer in (0, 1)] == [2, 2]
+    assert [len(colors(figure, f"row {row}")) for row in range(6)] == [1, 9, 1, 9, 1, 1]
+    drawn = [text for text in said if text.startswith(("a_", "head", "embed"))]
+    assert drawn == ["head", *2 * [f"a_{n}" for n in range(9, -1, -1)], "embed"]
+    assert said.count("right") == 21
+    assert said.count("wrong") == 1
+
+
+def test_a_long_name_is_written_in_lines_that_fit_into_its_box():
+    right = {"model.layers.0.post_attention_layernorm.weight": np.ones(1)}
+    figure = views.wrong_gradients(right, right)
+    check_text(figure)
+    written, ((left, box_right, _, _),) = dict(texts(figure)), boxes(figure, "row 0")
+    name = written["post_\nattention_\nlayernorm"]
+    assert left * figure.dpi < name.x0 < name.x1 < box_right * figure.dpi
+
+
+def test_all_right_and_not_a_number_are_said():
+    assert repr(views.wrong_gradients(RIGHT, RIGHT)).startswith("all 2 gradients are right")
+    assert "WRONG" in repr(views.wrong_gradients(RIGHT | {"a": np.full(3, np.nan)}, RIGHT))
+
+
+def test_a_gradient_that_should_be_0_is_right_if_it_is_and_else_wrong_without_a_ratio():
+    zeros = RIGHT | {"b": np.zeros(3)}
+    assert repr(views.wrong_gradients(zeros, zeros)).startswith("all 2 gradients are right")
+    assert repr(views.wrong_gradients(RIGHT, zeros)).endswith("\nb  WRONG: it should be 0")
+
+
+@pytest.mark.parametrize("expected", [{}, {"a": np.ones((0, 3))}])
+def test_no_gradients_are_refused(expected):
+    check_refused(lambda: views.wrong_gradients(expected | {"more": np.ones(1)}, expected), "expected", "must have one")
+
+
+@pytest.mark.parametrize(
+    ("found", "message"), [({"a": np.ones(3)}, "found lacks b"), (RIGHT | {"b": np.ones(2)}, r"has shape \(2,\)")]
+)
+def test_gradients_that_cannot_be_compared_are_refused(found, message):
+    with pytest.raises(ValueError, match=message):
+        views.wrong_gradients(found, RIGHT)
+
+
+# kept_arrays
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(2, 8), (4, 64), (8, 64)])
+def test_the_area_of_each_array_is_its_bytes_and_with_sequence_parallelism_the_whole_ones_are_a_t_th_as_high(
+    size, tokens
+):
+    figure, per_byte = views.kept_arrays(CONFIG, size, tokens), set()
+    for way, cut in (("before", False), ("after", True)):
+        kept = llama_kept_by_place(CONFIG, 1, tokens, size, 2, sequence_parallel=cut)
+        for part, names in (("attention", "qx"), ("mlp", ("gate", "up", "hidden", "x"))):
+            for name in names:
+                ((left, right, low, high),) = boxes(figure, f"{way} {part}.{name}")
+                per_byte.add(round((right - left) * (high - low) / kept[f"{part}.{name}"], 9))
+    assert len(per_byte) == 1
+    for place in ("attention_norm.x", "attention.x", "mlp_norm.x", "mlp.x"):
+        ((*_, low, high),), ((*_, top, bottom),) = (boxes(figure, f"{way} {place}") for way in ("before", "after"))
+        assert (bottom - top) * size == pytest.approx(high - low)
+        assert colors(figure, f"before {place}") == [(187, 187, 187)]
+        assert colors(figure, f"after {place}") == [rgb(0)]
+
+
+def test_of_405b_the_four_whole_arrays_are_1_of_1_37_gib_and_half_a_gib_is_left_with_sequence_parallelism():
+    """Four of 8192 · 16384 numbers of 2 bytes; Llama 3 405B: E = 16384, M = 53248, 128 and 8 heads of 128."""
+    figure = views.kept_arrays(LLAMA_405B, 8, 8192)
+    eighth = 8192 * (2 * (2 * 16384 + 2 * 1024 + 3 * 53248) + 4 * 128) // 8
+    whole = 8192 * 2 * (4 * 16384 + 4)
+    assert title(figure) == (
+        f"One of 8 ranks keeps {(eighth + whole) / 2**30:.2f} GiB of a block, "
+        f"with sequence parallelism {(eighth + whole // 8) / 2**30:.2f} GiB"
+    )
+    said = [text for text, _ in texts(figure)]
+    assert f"tensor parallelism: 1.37 GiB, of these {whole / 2**30:.2f} GiB whole" in said
+    assert "          attention.x      256 MiB     32.0 MiB" in repr(figure)
+    check_text(figure)
+
+
+def test_between_the_arrays_stand_the_operators_of_the_block_with_and_without_sequence_parallelism():
+    said = [text for text, _ in texts(views.kept_arrays(CONFIG, 2, 8))]
+    assert [said.count(name) for name in ("copy", "reduce", "gather", "scatter")] == [2] * 4
+    assert said.count("← all-gather again") == 2  # of the columns' input, for their gradient
+    for cut in (False, True):
+        drawn = [text for text, _ in texts(views.sharded_block(CONFIG, 2, sequence_parallel=cut))]
+        assert [text for text in drawn if text.startswith(("→ ", "← ")) and text not in said] == []
+
+
+@pytest.mark.parametrize(("size", "tokens", "wrong"), [(3, 9, "do not divide among 3"), (4, 6, "sequence length")])
+def test_what_does_not_divide_is_refused(size, tokens, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        views.kept_arrays(CONFIG, size, tokens)
+
+
+# the step time
+
+
+def rows(figure):
+    """The columns of the text, by t: computing, sending, its latency, both and the efficiency, times in ms."""
+    units = {"s": 1e3, "ms": 1, "µs": 1e-3}
+    found = {}
+    for line in repr(figure).splitlines()[3:]:
+        t, *times, share = line.split()
+        found[int(t)] = [float(n) * units[unit] for n, unit in zip(times[::2], times[1::2], strict=True)], share
+    return found
+
+
+def test_405b_on_nodes_of_8_takes_least_time_with_32_and_sends_by_all_cards_of_a_node():
+    """65 % of 989 TFLOP/s. 4 all-reduces of 256 MiB send 2 (t - 1)/t of it at 450 GB/s, or at 8 cards' 400."""
+    found, n = rows(views.tensor()), 8192 * 16384 * 2
+    for t, bandwidth, latency in ((8, 450e9, 3.4e-6), (16, 400e9, 9.6e-6), (32, 400e9, 9.6e-6)):
+        sending = 4 * (2 * n * (t - 1) / t / bandwidth + 2 * (t - 1) * latency)
+        assert found[t][0][1] == pytest.approx(1e3 * sending, rel=0.03)  # and gradients of shared key/value heads
+        assert found[t][0][0] == pytest.approx(found[1][0][0] / t, rel=0.08)  # k and v of a shared head are made twice
+    assert min(found, key=lambda t: found[t][0][3]) == 32
+    assert [found[t][1] for t in (8, 16, 32)] == ["88%", "71%", "50%"]
+    assert repr(views.tensor()).splitlines()[:2] == [
+        "Llama 3 405B: t = 32 takes the least time, and is 50% efficient",
+        "8192 tokens, H100s in nodes of 8",
+    ]
+
+
+@pytest.mark.parametrize("products", [0.4, 0.5, 0.65, 0.79, 1.0])
+@pytest.mark.parametrize("S", [2048, 4096, 8192])
+def test_405b_on_nodes_of_8_is_fastest_with_32_at_any_pace_but_with_16_for_2048_tokens_at_the_peak(products, S):
+    machine = DGX_H100.reaching(products)
+
+    def takes(t):
+        passes = (
+            block_time(LLAMA_405B, 1, S, t, 2, machine, backward=back, algorithm="rings") for back in (False, True)
+        )
+        return sum(map(sum, passes))
+
+    assert min((1, 2, 4, 8, 16, 32), key=takes) == (16 if (S, products) == (2048, 1.0) else 32)
+
+
+def test_computing_takes_1_over_0_65_as_long_as_at_the_peak():
+    peak = sum(block_time(LLAMA_405B, 1, 8192, 1, 2, DGX_H100, backward=back).compute for back in (False, True))
+    assert rows(views.tensor())[1][0][0] == pytest.approx(peak / 1e9 / 0.65, rel=0.005)
+
+
+def test_where_nvlink_joins_64_gpus_405b_is_76_58_and_37_percent_efficient_on_16_32_and_64():
+    found = rows(views.tensor(ranks_per_node=64))
+    assert [found[t][1] for t in (8, 16, 32, 64)] == ["88%", "76%", "58%", "37%"]
+
+
+def test_8b_on_1024_tokens_is_fastest_at_8_where_nvlink_joins_64_and_31_hops_twice_make_32_slower_than_1():
+    """Four rings of 2 (t - 1) hops of 3.4 µs, NVLink's latency in NCCL's model, and of 1024 · 4096 numbers of 16 bits;
+    and two more of the ranks that share one of 8 key/value heads, of 4096 · 128 numbers."""
+
+    def ring(t, numbers):
+        return 2 * (t - 1) * (3.4e-3 + 2 * numbers / t / 450e6)  # ms
+
+    found = rows(views.tensor("Llama 3 8B", 1024, 64))
+    assert list(found) == [1, 2, 4, 8, 16, 32]  # 32 heads
+    for t, (times, _) in found.items():
+        sending = 4 * ring(t, 1024 * 4096) + 2 * ring(max(1, t // 8), 4096 * 128)
+        assert times[1] == pytest.approx(sending, rel=0.005)
+    assert min(found, key=lambda t: found[t][0][3]) == 8
+
+
+def test_eight_rings_make_16_ranks_of_two_nodes_faster_than_8_and_less_efficient():
+    """Forward and backward are four all-reduces of 8192 · 16384 numbers in 16 bits; here the rings take turns."""
+    machine = DGX_H100.reaching(0.65)
+    eight, sixteen = (
+        [block_time(LLAMA_405B, 1, 8192, t, 2, machine, backward=back) for back in (False, True)] for t in (8, 16)
+    )
+    rings = rings_all_reduce_cost(16, 8192 * 16384, 2, 8, machine.intra, machine.inter)
+    of_8 = sum(map(sum, eight)) / 1e12
+    of_16 = sum(time.compute for time in sixteen) / 1e12 + 4 * rings.picoseconds / 1e12
+    assert of_8 / 2 < of_16 < of_8
+    assert of_8 / 2 < rows(views.tensor())[16][0][3] / 1e3 < of_16
+
+
+@pytest.mark.parametrize("node", [8, 16, 32, 64])
+def test_each_t_has_a_bar_and_all_add_computing_and_sending(node):
+    figure = views.tensor(ranks_per_node=node)
+    stacked = computing, sent, latency = [boxes(figure, name) for name in ("computing", "bytes", "latency")]
+    assert {len(boxes_of) for boxes_of in stacked} == {7 if node == 64 else 6}
+    for below, above in ((computing, sent), (sent, latency)):
+        assert [low[3] for low in below] == [high[2] for high in above]
+        assert [low[:2] for low in below] == [high[:2] for high in above]
+    assert len(artists(figure, "edge")) == (node < 32)
+    check_text(figure)
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
+        views.tensor("GPT")
+
+
+def test_the_widget_starts_with_the_model_and_the_64_gpus_that_it_is_told():
+    """Lesson 05 asks about 405B on nodes of 8 above it; what it shows first must not say it."""
+    explorer = views.explore_tensor("Llama 3 8B", 64)
+    assert len(explorer.controls) == 3
+    assert repr(explorer) == f"explore_tensor: {views.tensor('Llama 3 8B', ranks_per_node=64)!r}"
+    with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
+        views.explore_tensor("GPT")
+    with pytest.raises(ValueError, match="ranks_per_node=24: use one of 8, 16, 32, 64"):
+        views.explore_tensor(ranks_per_node=24)
+
+
+def test_all_corners_of_the_sliders_draw():
+    controls = views.explore_tensor().controls
+    ends = [(control.options[0][1], control.options[-1][1]) for control in controls.values()]
+    for values in product(*ends):
+        chosen = dict(zip(controls, values, strict=True))
+        headline, setting, *_ = repr(views.tensor(**chosen)).splitlines()
+        assert headline.startswith(f"{chosen['model']}: t = ")
+        assert setting == f"{chosen['S']} tokens, H100s in nodes of {chosen['ranks_per_node']}"

@@ -1,0 +1,184 @@
+"""The film of sums is drawn from what the reader's function adds on eight ranks."""
+
+import re
+
+import numpy as np
+import pytest
+
+from parlab import views
+from parlab.views.train.film_of_sums import OF_THE_LIBRARY, right_sums, sums_of
+from tests.labs import right_answers_07
+from tests.labs.answers import sum_gradient
+from tests.views.filmed import check_film, marks, tree_of
+
+OF_TP = ([0, 1, 4, 5], [2, 3, 6, 7])
+NEEDED = {"cut": ([0, 4], [3, 7]), "norm": OF_TP, "K/V": OF_TP, "tied": ([0, 2, 4, 6], [1, 3, 5, 7])}
+
+
+def without_norms(mesh, ends, kind, gradient):
+    if kind == "K/V":
+        gradient = mesh.tp.all_reduce(gradient)
+    if kind == "tied":
+        gradient = ends.all_reduce(gradient)
+    return mesh.data.all_reduce(gradient) / mesh.data.size
+
+
+def tp_for_all(mesh, ends, kind, gradient):
+    gradient = mesh.tp.all_reduce(gradient)
+    return sum_gradient(mesh, ends, "tied" if kind == "tied" else "cut", gradient)
+
+
+def without_the_mean(mesh, ends, kind, gradient):
+    return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size
+
+
+def thrown_away(mesh, ends, kind, gradient):
+    if kind == "norm":
+        mesh.tp.all_reduce(gradient)
+    return without_norms(mesh, ends, kind, gradient)
+
+
+def not_written(mesh, ends, kind, gradient):
+    raise NotImplementedError
+
+
+def last_of(program):
+    return {done.kind: done.found for done in sums_of(program)}
+
+
+def told(film):
+    """The chips that travel, and the places that are marked as wrong at the end."""
+    travels = [words for numbers, words in marks(film, "go")]
+    looks = [part.get("class") for part in tree_of(film).iter("rect")]
+    return sum(map(len, travels)), looks.count("letter open")
+
+
+@pytest.mark.parametrize("program", [right_sums, sum_gradient])
+def test_a_cut_weight_has_2_gradients_at_the_end_a_norm_and_a_head_4_of_one_stage_and_a_table_4_of_one_slice(program):
+    last = last_of(program)
+    for kind, of_ends in NEEDED.items():
+        for rank, needed in zip((0, 7), of_ends, strict=True):
+            assert np.flatnonzero(last[kind][rank]).tolist() == needed
+        assert set(last[kind].ravel()) == {0.0, 0.5}  # the mean over two replicas
+
+
+def test_the_sums_are_shown_one_by_one_so_that_16_chips_travel_at_most():
+    film = views.film_of_sums()
+    assert [(done.kind, done.group) for done in sums_of(right_sums)] == [
+        ("cut", "data"),
+        ("norm", "tp"),
+        ("norm", "data"),
+        ("K/V", "tp"),
+        ("K/V", "data"),
+        ("tied", "ends"),
+        ("tied", "data"),
+    ]
+    at = {}
+    for numbers, words in marks(film, "go"):
+        at[numbers["a"]] = at.get(numbers["a"], 0) + len(words)
+    assert list(at.values()) == [8, 8, 16, 8, 16, 8, 16]
+    assert film.headline.endswith("a cut weight needs the gradients of 2 of 8 ranks, each other of 4")
+    assert told(film) == (80, 0)
+    assert len(film.html.encode()) < 35_000
+    check_film(film)
+    clock = ["cut", "norm tp", "norm data", "K/V tp", "K/V data", "tied ends", "tied data", "done"]
+    words = ["".join(part.itertext()) for part in tree_of(film).iter() if part.tag.endswith("text")]
+    assert words[-len(clock) :] == clock  # each where its sum begins
+
+
+def test_without_the_sum_over_tp_each_rank_lacks_two_gradients_of_a_norm_and_copies_differ():
+    film = views.film_of_sums(without_norms)
+    assert film.headline == "norm: rank 0 has the gradients of 0, 4, and needs those of 0, 1, 4, 5"
+    assert told(film) == (8 + 8 + 24 + 8 + 16, 8 * 2)
+    assert "Norm: the function adds over data." in film.html  # no reason for what is wrong
+    assert "Cut: the ranks of data saw other tokens. They add." in film.html
+    assert "norm: copies are not equal" in film.html
+    check_film(film)
+
+
+def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
+    film = views.film_of_sums(tp_for_all)
+    needs = "cut: rank 0 has the gradients of 0, 1, 4, 5, and needs those of 0, 4"
+    assert film.headline == f"cut and tied are wrong. {needs}"
+    assert "cut, tied: equal copies, but one is too many" in film.html
+    assert film.html.count('width="11" height="20" class="frame"') == 8 * 2 + 8 * 4  # of cut weights and of the table
+    check_film(film)
+
+
+def test_a_mean_that_is_forgotten_moves_every_chip_and_is_said():
+    film = views.film_of_sums(without_the_mean)
+    assert film.headline == "cut, norm, K/V and tied are wrong. cut: a gradient counts 1, not 0.5"
+    assert "cut, norm, K/V, tied: equal copies, but a gradient counts 1, not 0.5" in film.html
+    assert told(film) == (80, 0)
+    assert "×" not in film.html
+
+
+def test_beside_each_row_of_chips_stands_by_how_much_one_counts():
+    film = views.film_of_sums()
+    signs = [(numbers["a"], words) for numbers, words in marks(film, "see") if "×½" in words]
+    assert [words.count("×½") for _, words in signs] == [8, 8, 8, 8]  # of each kind
+    goes = [numbers["b"] for numbers, _ in marks(film, "go")]
+    assert all(any(at == pytest.approx(end, abs=0.02) for end in goes) for at, _ in signs)  # with the sum over data
+
+    def own_counts_more(mesh, ends, kind, gradient):
+        return (mesh.data.all_reduce(gradient) + gradient) / 3
+
+    assert "≠" in views.film_of_sums(own_counts_more).html
+    assert "×0.333" in views.film_of_sums(lambda mesh, ends, kind, gradient: gradient / 3).html
+
+
+def test_equal_copies_may_all_lack_the_same_gradient():
+    def without_the_last(mesh, ends, kind, gradient):
+        return sum_gradient(mesh, ends, kind, gradient * (mesh.dp.rank == 0))
+
+    assert "cut, norm, K/V, tied: equal copies, but a gradient is missing" in views.film_of_sums(without_the_last).html
+
+
+def test_a_sum_that_is_thrown_away_goes_again():
+    film = views.film_of_sums(thrown_away)
+    assert "norm: rank 0 has the gradients of 0, 4" in film.headline
+    assert told(film)[1] == 8 * 2
+
+
+def test_the_result_is_shown_where_no_group_tells_how_it_was_made():
+    def by_hand(mesh, ends, kind, gradient):
+        return mesh.comm.all_gather(gradient[None])[0]
+
+    film = views.film_of_sums(by_hand)
+    assert "Cut: the function returns this." in repr(film)
+    assert film.headline.endswith("are wrong. cut: rank 0 has the gradients of 0, and needs those of 0, 4")
+
+
+def test_one_over_all_ranks_still_fits_into_a_film():
+    film = views.film_of_sums(lambda mesh, ends, kind, gradient: mesh.comm.all_reduce(gradient) / 8)
+    assert re.search("the function adds over comm", repr(film))
+    assert marks(film, "go") == []  # 56 chips at once are too many to follow
+    check_film(film)
+
+
+def test_every_right_answer_of_the_exercise_is_right_in_the_film():
+    answers = right_answers_07.RIGHT["07.who_sums"]
+    assert len(answers) > 6
+    for answer in answers:
+        assert views.film_of_sums(answer).headline.startswith("Who sums what"), answer.__name__
+
+
+def test_the_librarys_sums_stand_in_while_nothing_is_written():
+    film = views.film_of_sums(not_written)
+    assert film.headline.startswith("Not written yet, so the library's: who sums what")
+    (note,) = [
+        part
+        for part in tree_of(film).iter()
+        if "".join(part.itertext()) == OF_THE_LIBRARY and part.tag.endswith("text")
+    ]
+    assert not note.get("style")  # it neither comes nor goes
+    assert OF_THE_LIBRARY == "sums of the library: yours are not written yet"
+    assert told(film) == told(views.film_of_sums())
+    assert "of the library" not in views.film_of_sums(sum_gradient).html
+
+
+def test_what_is_no_function_and_a_result_that_is_no_gradient_are_refused():
+    with pytest.raises(ValueError, match="program='norm': must be a function"):
+        views.film_of_sums("norm")
+    with pytest.raises(ValueError, match="returned None for kind 'cut': must be an array of shape"):
+        views.film_of_sums(lambda mesh, ends, kind, gradient: None)

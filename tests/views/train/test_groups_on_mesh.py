@@ -1,0 +1,60 @@
+"""A mesh in its places: a rank's groups are those that the mesh makes."""
+
+import pytest
+
+from parlab import views
+from parlab.views.train.groups_on_mesh import COLORS, groups_of
+from tests.views.drawn import artists, boxes, check_text, title
+
+SIXTEEN = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
+
+
+def filled(figure, rank):
+    (box,) = artists(figure, f"rank {rank}")
+    return tuple(round(255 * part) for part in box.get_facecolor()[0][:3])
+
+
+def rgb(color):
+    return tuple(int(color[start : start + 2], 16) for start in (1, 3, 5))
+
+
+def test_rank_37_of_2_by_4_by_2_by_4_has_the_groups_of_the_formula():
+    """37 = ((1 · 4 + 0) · 2 + 1) · 4 + 1, with tp innermost, as Llama 3 (2024), section 3.3.2, orders the axes."""
+    groups = groups_of(37, {"dp": 2, "pp": 4, "cp": 2, "tp": 4})
+    assert groups["tp"] == [36, 37, 38, 39]
+    assert groups["cp"] == [33, 37]
+    assert groups["pp"] == [37, 45, 53, 61]
+    assert groups["dp"] == [5, 37]
+    assert groups["data"] == [1, 5, 33, 37]
+
+
+def test_the_ranks_of_a_group_have_its_colour_and_those_of_dp_times_cp_a_frame():
+    figure = views.groups_on_mesh(5, SIXTEEN)
+    assert title(figure).startswith("Rank 5 is at d 0, p 1, c 0, t 1.")
+    for axis, rank in {"tp": 4, "cp": 7, "pp": 1, "dp": 13}.items():
+        assert filled(figure, rank) == rgb(COLORS[axis])
+    assert len({filled(figure, rank) for rank in (0, 2, 3, 6, 8, 9, 10, 11, 12, 14, 15)}) == 1
+    assert len(boxes(figure, "frame")) == 4 + 1  # and rank 5 itself
+    assert "dp × cp: ranks 5, 7, 13, 15" in figure.text_shown
+    check_text(figure)
+
+
+def test_every_rank_has_a_place_of_its_own():
+    figure = views.groups_on_mesh(0, SIXTEEN)
+    assert len({tuple(box) for rank in range(16) for box in boxes(figure, f"rank {rank}")}) == 16
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 8}, {"dp": 2, "pp": 2, "tp": 8}, {"dp": 16}, {"pp": 4, "cp": 2}, {}])
+def test_the_words_of_other_meshes_are_free_of_each_other(sizes):
+    check_text(views.groups_on_mesh(0, sizes))
+
+
+def test_other_axes_too_many_ranks_and_a_rank_that_is_not_there_are_refused():
+    with pytest.raises(ValueError, match="must be the sizes of dp, pp, cp and tp"):
+        views.groups_on_mesh(0, {"ep": 2})
+    with pytest.raises(ValueError, match="these are 64 ranks, and 32 are the most"):
+        views.groups_on_mesh(0, {"dp": 64})
+    with pytest.raises(ValueError, match="rank=16: the ranks of this group are 0 to 15"):
+        views.groups_on_mesh(16, SIXTEEN)
+    with pytest.raises(ValueError, match="tp=0"):
+        views.groups_on_mesh(0, {"tp": 0})

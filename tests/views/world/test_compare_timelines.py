@@ -1,0 +1,86 @@
+"""Timelines below each other have one clock."""
+
+import numpy as np
+
+from parlab import Cluster, labs, run, views
+from parlab.views.engine import marks
+from tests.views.drawn import artists, boxes, check_refused, texts
+from tests.views.sequence.ring_runs import rings
+
+
+def test_each_panel_shows_its_runs_computes_and_waits_and_all_have_one_clock():
+    done = rings()
+    figure = views.compare_timelines(done)
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, done["full"].timeline.makespan)}
+    panels = zip(artists(figure, "computes"), done.values(), strict=True)
+    for drawn, one in panels:
+        corners = [path.vertices for path in drawn.get_paths()]
+        bars = sorted((round(float(v[:, 1].mean())), v[:, 0].min(), v[:, 0].max()) for v in corners)
+        assert bars == sorted((s.rank, s.start, s.end) for s in one.timeline.computes if s.end > s.start)
+    (waits,) = artists(figure, "waits")  # of the contiguous run alone: the others never wait
+    assert waits.axes is figure.axes[1]
+    shown = {(round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, "waits")}
+    waited = done["causal"].timeline.waits
+    assert shown == {(w.rank, w.start, w.came) for w in waited if w.came > w.start}
+
+
+def test_around_rank_7_its_lane_is_in_the_middle_and_its_work_of_14_ms_bears_its_time():
+    figure = views.compare_timelines({"in turn": labs.patient(number=18)}, around=7)
+    assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == [
+        f"rank {n}" for n in (3, 4, 5, 6, 7, 0, 1, 2)
+    ]
+    ms = 10**9
+    bars = [bar for bar in boxes(figure, "computes") if bar[1] - bar[0] > 13 * ms]
+    assert [(round((low + high) / 2), left / ms, right / ms) for left, right, low, high in bars] == [(4, 10, 24)]
+    written = [
+        (len(path.vertices), round(time / ms), round(lane))
+        for words in artists(figure, "words")
+        for path, (time, lane) in zip(words.get_paths(), words.get_offsets(), strict=True)
+    ]
+    (work,) = {outline for outline, time, lane in written if (time, lane) == (4, 0)}
+    assert len({outline for outline, _, lane in written if lane == 4 and outline != work}) >= 1
+    assert [outline == work for outline, time, lane in written if (time, lane) == (17, 4)] == [False]  # 14.0 ms
+    check_refused(lambda: views.compare_timelines({"": labs.patient()}, around=8), "around=8", "7")
+
+
+def test_contiguous_8_ranks_of_8_tokens_compute_for_65_121_of_the_time_and_zigzag_for_all_of_it():
+    words = [text for text, _ in texts(views.compare_timelines(rings()))]
+    (causal,) = (text for text in words if text.startswith("causal: 62.0 ns, "))
+    assert "54 % computing, " in causal  # (8·8 + 1)/(15·8 + 1) = 65/121
+    assert "zigzag: 33.3 ns, 100 % computing" in words
+
+
+def test_of_three_sends_to_one_port_the_second_waits_1_transfer_and_the_third_2():
+    """9 µs each. Rank 0 receives all the time; the others: 0 + 1 + 2 transfers in the queue, and 3 under way."""
+    links = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
+    done = run(lambda comm, x: comm.gather(x[None]), 4, np.ones(1024), cluster=links)
+    figure = views.compare_timelines({"gather": done}, queues=True)
+    shown = {(round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, "ports")}
+    assert shown == {(2, 0, 9_000_000), (3, 0, 18_000_000)}
+    assert (
+        repr(figure).splitlines()[0]
+        == "gather: 27.0 µs, 25 % waiting for a port, 50 % waiting for a transfer, 25 % done"
+    )
+    together = views.compare_timelines({"gather": done})
+    assert repr(together).splitlines()[0] == "gather: 27.0 µs, 75 % waiting for a transfer, 25 % done"
+    assert not artists(together, "ports")
+
+
+def test_a_wait_for_an_own_collective_that_is_narrow_names_the_collective():
+    def program(comm, x):
+        for _ in range(3):
+            for start in (comm.iall_gather, comm.ireduce_scatter):
+                request = start(x)
+                request.wait()
+                with comm.compute("work", seconds=1e-7):
+                    pass
+
+    figure = views.lanes_of(run(program, 2, np.ones(1000), cluster=Cluster.uniform(0, 1e10)))
+    beside = [
+        path.vertices
+        for words in artists(figure, "words")
+        for path, (_, lane) in zip(words.get_paths(), words.get_offsets(), strict=True)
+        if abs(lane) < 0.5
+    ]
+    for text, count in (("all-gather", 3), ("reduce", 3), ("its own", 0)):
+        assert sum(np.array_equal(vertices, marks._outline(text).vertices) for vertices in beside) == count

@@ -1,0 +1,120 @@
+"""One rank's lanes: every message and computation is in one, and what is hidden is counted as by hand."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run, views
+from parlab.views.world import timeline
+from parlab.views.world.compare_timelines import joined
+from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.zero.zero_runs import step
+
+TICKS = Cluster.uniform(0, 1e9)  # a byte a nanosecond
+
+
+def half_hidden(comm):
+    """1000 ns of messages, of which 400 pass while the rank computes."""
+    requests = [comm.isend(np.zeros(125), comm.right), comm.irecv(comm.left, like=np.zeros(125))]
+    comm.compute("work", seconds=400e-9)
+    for request in requests:
+        request.wait()
+
+
+def test_400_of_1000_ns_behind_computing_are_40_percent():
+    figure = views.lanes_of(run(half_hidden, 2, cluster=TICKS))
+    assert title(figure) == "Rank 0: computing hides 40 % of its communication"
+    assert "1.00 µs, communicates for 1.00 µs, 400 ns of them behind computing" in repr(figure)
+    assert [box[:2] for box in boxes(figure, "computes")] == [(0, 400_000)]
+    assert [box[:2] for box in boxes(figure, "sends")] == [box[:2] for box in boxes(figure, "receives")] == [(0, 10**6)]
+
+
+def test_two_collectives_of_three_messages_each_are_two_boxes():
+    def twice(comm):
+        for _ in range(2):
+            comm.all_gather(np.zeros(125))
+
+    sent = [t for t in run(twice, 4, cluster=TICKS).timeline.transfers if t.src == 1]
+    assert len(sent) == 6
+    assert [(box.start, box.end) for box in joined(sent)] == [(0, 3 * 10**6), (3 * 10**6, 6 * 10**6)]
+
+
+def test_an_empty_piece_of_one_collective_does_not_shift_the_boxes_of_the_next():
+    def twice(comm):
+        comm.all_gather(np.zeros(125 if comm.rank < 3 else 0), counts=[125, 125, 125, 0])
+        comm.all_gather(np.zeros(125))
+
+    received = [t for t in run(twice, 4, cluster=TICKS).timeline.transfers if t.dst == 0]
+    assert [t.nbytes for t in received] == [0, 1000, 1000, 1000, 1000, 1000]  # pieces 3, 2, 1, twice
+    first, second = received[:3], received[3:]
+    assert first[-1].end == second[0].start
+    assert [(box.start, box.end) for box in joined(received)] == [
+        (first[1].start, first[-1].end),
+        (second[0].start, second[-1].end),
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
+    runs = {"on": step(3), "off": step(3, prefetch=0)}
+    figure = views.lanes_of(runs, rank)
+    assert title(figure) == f"Rank {rank}: computing hides 22 % (on), 0 % (off) of its communication"
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, runs["off"].timeline.makespan)}
+    for artist, done in zip(artists(figure, "computes"), runs.values(), strict=True):
+        spans = {(s.start, s.end) for s in done.timeline.computes if s.rank == rank and s.end > s.start}
+        assert {(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in artist.get_paths()} == spans
+    check_text(figure)
+
+
+def test_a_rank_that_sends_nothing_hides_nothing():
+    assert "hides nothing of" in title(views.lanes_of(run(lambda comm: comm.compute("work", seconds=1), 1)))
+
+
+def behind_each_other(comm):
+    """A message of 1000 ns, then work of 400 ns, on rank 1 of 800 ns."""
+    comm.sendrecv(np.zeros(125), comm.right, comm.left)
+    comm.compute("work", seconds=400e-9 * (1 + comm.rank))
+
+
+def test_what_is_no_run_or_rank_is_refused():
+    done = run(half_hidden, 2)
+    check_refused(lambda: views.lanes_of({}), "runs={}", "what run() or simulate() returned")
+    check_refused(lambda: views.lanes_of({"on": 3}), "runs['on']=3", "what run() or simulate() returned")
+    check_refused(lambda: views.lanes_of(done, 2), "rank=2", "0 to 1")
+
+
+def test_a_box_without_room_for_its_name_says_the_gradient_that_it_makes(monkeypatch):
+    """Lesson 05 shows a sum of dx that hides beside dW, and its reader looks for dW."""
+    texts = []
+    monkeypatch.setattr(timeline.marks, "boxes", lambda *drawn: texts.extend(drawn[6] if len(drawn) > 6 else []))
+
+    def backward(comm):
+        for name in ("mlp", "mlp, backward for the input", "mlp, backward for the weights"):
+            comm.compute(name, seconds=1)
+
+    views.lanes_of(run(backward, 1))
+    assert texts == [["mlp"], ["mlp, backward for the input", "dx"], ["mlp, backward for the weights", "dW"]]
+
+
+def test_named_exchanges_have_a_lane_each_from_its_first_message_to_its_last(monkeypatch):
+    written, draw = [], timeline.marks.boxes
+
+    def boxes_and_words(axes, name, spans, lanes, where, colors, words=()):
+        written.extend([name, *choices] for choices in words)
+        draw(axes, name, spans, lanes, where, colors, words)
+
+    monkeypatch.setattr(timeline.marks, "boxes", boxes_and_words)
+
+    def twice(comm):
+        for label in ("out", "home", "out"):
+            for _ in range(2):
+                comm.sendrecv(np.zeros(125), comm.right, comm.left, like=np.zeros(125), label=label)
+
+    done = run(twice, 2, cluster=TICKS)
+    figure = views.lanes_of(done, exchanges={"out": "D", "home": "C"})
+    assert [words[1:] for words in written if words[0] == "exchanges"] == [["D"], ["C"], ["D"]]
+    ends = [box[:2] for box in boxes(figure, "exchanges")]
+    assert ends == [(n * 2 * 10**6, (n + 1) * 2 * 10**6) for n in range(3)]
+    lanes = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert lanes == ["computes", "travels", "sends", "receives"]
+    assert not boxes(views.lanes_of(done), "exchanges")
+    check_text(figure)

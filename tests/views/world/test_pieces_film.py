@@ -1,0 +1,277 @@
+"""The film of a ring collective: pieces travel to the right neighbour, and gather all ranks' numbers."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from parlab import Cluster, run, views
+from parlab.views.world.pieces_film import moves_of
+from parlab.world import Link
+from tests.views.drawn import check_refused
+from tests.views.filmed import check_film, marks, tree_of
+
+CLUSTER = Cluster.uniform(latency=1e-6, bandwidth=1.024e9)
+
+
+def collective(name, size, length=1024, algorithm=None):
+    return run(lambda comm, x: getattr(comm, name)(x, algorithm=algorithm), size, np.ones(length), cluster=CLUSTER)
+
+
+def test_all_reduce_of_4_ranks_says_whose_numbers_rank_0_sends():
+    film = views.film(collective("all_reduce", 4))
+    check_film(film)
+    assert repr(film).splitlines() == [
+        "Ring all-reduce, 4 ranks: 18.0 µs",
+        "0 s: rank 0 sends piece 3 (0) to rank 1, which adds its own: 0+1",
+        "3.00 µs: rank 0 sends piece 2 (0+3) to rank 1, which adds its own: 0+1+3",
+        "6.00 µs: rank 0 sends piece 1 (0+2+3) to rank 1, which adds its own: 0+1+2+3",
+        "9.00 µs: rank 0 sends piece 0 (0+1+2+3) to rank 1, which keeps it",
+        "12.0 µs: rank 0 sends piece 3 (0+1+2+3) to rank 1, which keeps it",
+        "15.0 µs: rank 0 sends piece 2 (0+1+2+3) to rank 1, which keeps it",
+    ]
+
+
+def test_24_messages_travel_and_each_carries_the_numbers_that_its_sender_has():
+    messages = marks(views.film(collective("all_reduce", 4)), "go")
+    assert len(messages) == 2 * 3 * 4
+    by_start = sorted(messages, key=lambda mark: mark[0]["a"])
+    assert [sorted(len(words) for _, words in by_start[step * 4 : step * 4 + 4]) for step in range(6)] == [
+        [1] * 4, [2] * 4, [3] * 4, [4] * 4, [4] * 4, [4] * 4,
+    ]  # fmt: skip
+
+
+def test_down_a_column_a_message_goes_through_the_middle_where_no_names_are():
+    film = views.film(collective("all_reduce", 4))
+    inward = [mark[0] for mark in marks(film, "go") if mark[0]["x"] == 0]
+    assert len(inward) == 12  # from rank 1 to 2, and from 3 to 0
+    assert {(numbers["y"] > 0, numbers["v"]) for numbers in inward} == {(True, -128), (False, 128)}
+    names = [float(part.get("x")) for part in tree_of(film).iter("text") if (part.text or "")[:5] in ("piece", "rank ")]
+    assert sorted(names) == [34] * 10 + [606] * 10, "beside the columns, which lie from 70 to 570"
+
+
+def veils(film):
+    """For each row that turns pale: its corner, and the film's seconds from when to when (9999: to the end)."""
+    found = []
+    for part in tree_of(film).iter("g"):
+        if part.find("g[@fill-opacity]") is not None:
+            span = dict(item.split(":") for item in part.get("style").split(";"))
+            corner = part.find("g/rect")
+            found.append(
+                (float(corner.get("x")), float(corner.get("y")), float(span["--a"]), float(span.get("--b", 9999)))
+            )
+    return found
+
+
+def test_a_row_is_pale_while_its_numbers_are_added_elsewhere():
+    """A ring of 4 sends 3 rows a rank away, one in each of the steps 1 to 3; they come back in the steps 4 to 6."""
+    film = views.film(collective("all_reduce", 4))
+    second = {at: film.second(3_000_000 * at, leaves=True) for at in range(6)}
+    back = {at: film.second(3_000_000 * at) for at in range(1, 7)}
+    rank_0 = sorted(veil[1:] for veil in veils(film) if veil[0] < 320 and veil[1] < 160)
+    row = [38 + 30 * piece for piece in range(4)]
+    assert rank_0 == [(row[1], second[2], back[6]), (row[2], second[1], back[5]), (row[3], second[0], back[4])]
+    assert len(veils(film)) == 4 * 3
+    for algorithm in ("rabenseifner", "circulant"):
+        assert len(veils(views.film(collective("all_reduce", 4, 1024, algorithm)))) == 4 * 3
+    assert not veils(views.film(collective("all_reduce", 4, 1024, "recursive_doubling"))), "both add, and both keep"
+    assert not veils(views.film(collective("all_gather", 4))), "who sends a finished piece keeps it"
+
+
+def test_of_a_reduce_scatter_a_rank_has_its_own_row_left():
+    for size, algorithm in ((4, "ring"), (5, "circulant")):
+        film = views.film(collective("reduce_scatter", size, 60, algorithm))
+        assert len(veils(film)) == size * (size - 1)
+        assert {end for *_, end in veils(film)} == {9999}
+
+
+def test_doubling_sends_all_pieces_twice_and_halving_fewer_in_4_steps():
+    doubling = views.film(collective("all_reduce", 4, algorithm="recursive_doubling"))
+    assert repr(doubling).splitlines() == [
+        "Recursive doubling all-reduce, 4 ranks: 18.0 µs",
+        "0 s: rank 0 sends pieces 0, 1, 2, 3 (0) to rank 1, which adds its own: 0+1",
+        "9.00 µs: rank 0 sends pieces 0, 1, 2, 3 (0+1) to rank 2, which adds its own: 0+1+2+3",
+    ]
+    halving = views.film(collective("all_reduce", 4, algorithm="rabenseifner"))
+    assert repr(halving).splitlines() == [
+        "Halving and doubling all-reduce, 4 ranks: 16.0 µs",
+        "0 s: rank 0 sends pieces 2, 3 (0) to rank 2, which adds its own: 0+2",
+        "5.00 µs: rank 0 sends piece 1 (0+2) to rank 1, which adds its own: 0+1+2+3",
+        "8.00 µs: rank 0 sends piece 0 (0+1+2+3) to rank 1, which keeps it",
+        "11.0 µs: rank 0 sends pieces 0, 1 (0+1+2+3) to rank 2, which keeps them",
+    ]
+    for film, messages in ((doubling, 8), (halving, 16)):
+        check_film(film)
+        assert len(marks(film, "go")) == messages
+
+
+def test_at_the_end_every_place_is_filled_by_each_algorithm():
+    for algorithm in ("ring", "recursive_doubling", "rabenseifner", "circulant"):
+        film = views.film(collective("all_reduce", 4, algorithm=algorithm))
+        filled = sum(len([word for word in words if len(word) == 1]) for _, words in marks(film, "see"))
+        assert filled == 4 * 4 * 4 - 4 * 4  # what came; each rank's own 4 were there
+        assert film.html.count('class="frame"') == 4 * 4
+
+
+def test_circulant_films_5_ranks_with_windows_that_go_around_the_end():
+    film = views.film(collective("all_reduce", 5, 1000, algorithm="circulant"))
+    check_film(film)
+    assert film.headline == "Circulant all-reduce, 5 ranks: 18.5 µs"
+    assert film.lines[1] == "4.12 µs: rank 0 sends piece 2 (0) to rank 2, which adds its own: 0+2+4"
+    assert len(film.lines) == 6
+
+
+def test_in_a_line_every_message_stays_in_its_rows_so_that_no_name_is_covered():
+    for algorithm, size in (("circulant", 5), ("recursive_doubling", 4), ("rabenseifner", 4)):
+        ways = [numbers for numbers, _ in marks(views.film(collective("all_reduce", size, 960, algorithm)), "go")]
+        assert {numbers["y"] for numbers in ways} == {0}
+        assert all("v" not in numbers and "w" not in numbers for numbers in ways)
+
+
+NODES = Cluster("nodes of two", CLUSTER.device, 2, Link(1e-6, 12.288e9), Link(1e-6, 1.024e9), ports="a level")
+
+
+def in_two_levels(name):
+    return run(
+        lambda comm, x: getattr(comm, name)(x, algorithm="hierarchical", ranks_per_node=2),
+        4,
+        np.ones(1024),
+        cluster=NODES,
+    )
+
+
+def test_two_levels_of_4_ranks_halve_inside_and_send_a_quarter_to_the_other_node():
+    """Labels count pieces in the group that sends: inside, a half of the array is pieces 0, 1 or 2, 3 of four."""
+    film = views.film(in_two_levels("all_reduce"))
+    check_film(film)
+    assert repr(film).splitlines() == [
+        "Two-level all-reduce, 4 ranks in nodes of 2: 8.67 µs",
+        "0 s: rank 0 sends pieces 2, 3 (0) to rank 1, which adds its own: 0+1",
+        "1.33 µs: rank 0 sends piece 1 (0+1) to rank 2, which adds its own: 0+1+2+3",
+        "4.33 µs: rank 0 sends piece 0 (0+1+2+3) to rank 2, which keeps it",
+        "7.33 µs: rank 0 sends pieces 0, 1 (0+1+2+3) to rank 1, which keeps them",
+    ]
+    assert film.html.count('class="frame"') == 4 * 4
+    assert [part.text for part in tree_of(film).iter("text") if (part.text or "").startswith("node ")] == [
+        "node 0",
+        "node 1",
+    ]
+    assert {numbers["y"] for numbers, _ in marks(film, "go")} == {0}
+
+
+def test_the_halves_of_two_levels_end_and_begin_with_a_ranks_own_piece():
+    last = [move for move in moves_of(in_two_levels("reduce_scatter").timeline) if move.src // 2 != move.dst // 2]
+    assert {(move.dst, move.pieces) for move in last} == {(rank, (rank,)) for rank in range(4)}
+    first = [move for move in moves_of(in_two_levels("all_gather").timeline) if move.src // 2 != move.dst // 2]
+    assert {(move.src, move.pieces) for move in first} == {(rank, (rank,)) for rank in range(4)}
+    for name in ("reduce_scatter", "all_gather"):
+        check_film(views.film(in_two_levels(name)))
+
+
+def test_a_ring_across_nodes_is_a_ring():
+    film = views.film(run(lambda comm, x: comm.all_reduce(x), 4, np.ones(1024), cluster=NODES))
+    assert film.headline.startswith("Ring all-reduce, 4 ranks: ")
+
+
+def three(length):
+    algorithms = {"ring": "ring", "doubling": "recursive_doubling", "halving": "rabenseifner"}
+    return {name: collective("all_reduce", 4, length, algorithm) for name, algorithm in algorithms.items()}
+
+
+def test_three_algorithms_race_on_one_clock_and_the_size_decides():
+    small, large = views.film(three(128)), views.film(three(8192))  # 1 and 64 KiB; 1 µs a message and 1 µs a KiB
+    for film in (small, large):
+        check_film(film)
+        assert len(marks(film, "go")) + len(marks(film, "go flow")) == 24 + 8 + 16
+        assert film.html.count('class="frame"') == 3 * 4 * 4
+    assert small.headline == "ring 7.50 µs; doubling 4.00 µs; halving 5.50 µs"
+    assert large.headline == "ring 102 µs; doubling 130 µs; halving 100 µs"
+    assert large.lines == [
+        "0 s: steps: ring 6, doubling 2, halving 4",
+        "65.0 µs: doubling has 1 more step to go",
+        "100 µs: halving is done",
+        "102 µs: ring is done; doubling at 130 µs",
+    ]
+
+
+def test_beside_each_in_a_race_stands_one_number_of_steps_at_a_time_and_at_its_end_its_time():
+    for length in (128, 8192):
+        film = views.film(three(length))
+        spans = {}
+        for part in tree_of(film).iter("g"):
+            text = part.find("text")
+            if part.get("class") == "see" and text is not None and text.get("x") == "46":
+                span = dict(item.split(":") for item in (part.get("style") or "").split(";") if item)
+                seen = float(span.get("--a", -1)), float(span.get("--b", 9999))
+                spans.setdefault(float(text.get("y")), []).append((*seen, text.text))
+        assert [len(counts) for counts in spans.values()] == [7, 3, 5], "of each panel: a number a step, and the time"
+        for counts in spans.values():
+            *numbers, (start, end, _) = sorted(counts)
+            steps = len(numbers)
+            assert [words for *_, words in numbers] == [f"{made} of {steps} steps" for made in range(steps)]
+            borders = [*numbers, (start, end, "")]
+            for (_, until, _), (since, _, _) in pairwise(borders):
+                assert abs(until - since) < 0.02, "one goes as the next one comes"
+            assert end == 9999
+
+
+def test_in_a_race_what_goes_right_passes_above_what_goes_left():
+    """No box is covered: what goes right ends 3 above its row's bar of 8, what goes left begins 3 below it."""
+    for film in (views.film(three(128)), views.film(three(8192))):
+        flying = [part for part in tree_of(film).iter("g") if part.get("class") in ("go", "go flow")]
+        for part in flying:
+            right = "--x:-" not in part.get("style")
+            boxes = [box for box in part.iter("rect") if box.get("class") is None]
+            assert {(float(box.get("y")) - 24) % 138 % 26 for box in boxes} == {0 if right else 8 + 8 + 3}
+            assert {float(box.get("height")) for box in boxes} == {5}
+            lines = {box.get("style") for box in part.iter("rect") if box.get("class") == "letter"}
+            assert lines == {"stroke-width:1;stroke-dasharray:0"}, "many small frames beside each other: thin lines"
+
+
+def test_in_a_line_a_message_covers_no_box_and_no_message_that_goes_the_other_way():
+    """From one bar to the next are 54: what goes right passes in the 17 above a bar with its frame, left below."""
+    for size, algorithm in (
+        (2, "recursive_doubling"),
+        (4, "recursive_doubling"),
+        (5, "circulant"),
+        (4, "rabenseifner"),
+    ):
+        film = views.film(collective("all_reduce", size, 960, algorithm))
+        empty = [box for box in tree_of(film).iter("rect") if box.get("class") == "empty"]
+        tops = [float(box.get("y")) for box in empty if box.get("height") == "24"]
+        first, bars = min(tops), {(top - min(tops)) % 54 for top in tops}
+        assert bars == {0}, "a bar with its frame is the first 24"
+        lanes = {True: set(), False: set()}  # for both ways: (top, bottom) of what travels, in its row
+        for part in tree_of(film).iter("g"):
+            if part.get("class") != "go":
+                continue
+            numbers = dict(one.split(":") for one in part.get("style").split(";"))
+            assert float(numbers["--y"]) == 0
+            for box in part.iter("rect"):
+                top = (float(box.get("y")) - first) % 54
+                lanes[float(numbers["--x"]) > 0].add((top, top + float(box.get("height"))))
+        assert min(top for top, _ in lanes[False]) >= 24
+        assert max(bottom for _, bottom in lanes[False]) <= min(top for top, _ in lanes[True])
+        assert max(bottom for _, bottom in lanes[True]) <= 54
+
+
+def test_a_race_of_several_numbers_of_ranks_or_of_other_programs_is_refused():
+    uneven = {"two": collective("all_reduce", 2), "four": collective("all_reduce", 4)}
+    check_refused(lambda: views.film(uneven), "[2, 4] ranks", "one number of ranks")
+    check_refused(lambda: views.film({}), "source={}", "no film")
+    check_refused(lambda: views.film({"this": 7}), "source={'this': 7}", "no film")
+
+
+def test_its_halves_are_filmed_too_and_small_rings_of_2_to_5():
+    for name, first in (("reduce_scatter", "which adds its own"), ("all_gather", "which keeps it")):
+        film = views.film(collective(name, 4))
+        check_film(film)
+        assert len(film.lines) == 3
+        assert first in film.lines[0]
+    for size in (2, 3, 5):
+        check_film(views.film(collective("all_reduce", size, 60)))
+
+
+def test_other_programs_have_no_pieces():
+    assert not moves_of(run(lambda comm, x: comm.sendrecv(x, comm.right, comm.left), 4, np.ones(8)).timeline)
+    assert not moves_of(collective("all_reduce", 8).timeline)
+    assert not moves_of(run(lambda comm, x: x, 4, np.ones(8)).timeline)

@@ -1,0 +1,54 @@
+"""The rounds of a loop: the picture shows that all ranks lose time, and not yet through whom."""
+
+import pytest
+from matplotlib.colors import to_hex
+
+from parlab import labs, run, views
+from parlab.labs.patient import posted_ahead
+from parlab.views.world.rounds import LONG
+from tests.views.drawn import artists, check_refused, check_text, title
+
+MS = 10**9  # picoseconds
+
+
+def longer(figure):
+    """(rank, start, end) of each orange box, times in ms."""
+    (boxes,) = artists(figure, "rounds")
+    found = []
+    for path, color in zip(boxes.get_paths(), boxes.get_facecolors(), strict=True):
+        if to_hex(color).upper() == LONG:
+            corners = path.vertices
+            found.append((round(corners[:-1, 1].mean()), corners[:, 0].min() / MS, corners[:, 0].max() / MS))
+    return sorted(found)
+
+
+def test_each_rank_of_the_patient_has_one_round_of_16_ms_and_three_of_them_are_first_at_once():
+    figure = views.rounds(labs.patient())
+    assert title(figure) == "8 of 64 rounds take longer than the others"
+    found = longer(figure)
+    starts = [30, 40, 30, 20, 10, 10, 10, 20]  # ms
+    assert found == [(rank, start, start + 16) for rank, start in enumerate(starts)]
+    check_text(figure)
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_no_patient_betrays_its_culprit_by_the_lengths_of_its_rounds(number):
+    """On each rank one round of 16 ms, others of 10 and a last one of 8: the lengths are the same on all ranks."""
+    lines = [
+        line.partition(": ")[2].split(", ") for line in repr(views.rounds(labs.patient(number=number))).split("\n")
+    ]
+    assert [sorted(line) for line in lines[1:]] == [["10.0 ms"] * 6 + ["16.0 ms", "8.00 ms"]] * 8
+
+
+def test_messages_that_are_hidden_leave_only_the_round_of_the_stall_itself():
+    assert longer(views.rounds(labs.patient(posted_ahead))) == [(5, 8, 22)]
+
+
+def one_works(comm):
+    if comm.rank:
+        comm.compute("work", seconds=1)
+
+
+def test_a_rank_without_work_has_no_rounds():
+    check_refused(lambda: views.rounds(run(one_works, 2)), "run=Run: 2 ranks", "rank 0 does not compute")
+    check_refused(lambda: views.rounds("a run"), "a run", "must be what run() or simulate() returned")

@@ -1,0 +1,219 @@
+"""The bars of a timeline are the spans of the run, in the lane of their rank."""
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, run, views
+from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h1
+from parlab.views.engine import marks, theme
+from parlab.views.engine.picture import percents
+from parlab.views.world import timeline as module
+from parlab.views.world.timeline import time_spent
+from tests.views.drawn import artists, boxes, nothing, ring, title
+
+SIZES = (1, 2, 4, 8, 17)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {size: run(ring, size, np.ones(256)) for size in SIZES}
+
+
+def lane(box):
+    return round((box[2] + box[3]) / 2)
+
+
+def drawn(figure, name):
+    return sorted((lane(box), box[0], box[1]) for box in boxes(figure, name))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_span_is_a_bar_in_the_lane_of_its_rank_and_every_bar_a_span(runs, size):
+    check_bars(runs[size])
+
+
+def check_bars(done):
+    shown, figure = done.timeline, views.timeline(done)
+    for kind in ("compute", "send", "receive"):
+        spans = sorted((s.rank, s.start, s.end) for s in shown.spans if s.kind == kind and s.end > s.start)
+        assert drawn(figure, f"{kind}s") == spans
+    check_waits(figure, shown, {rank: rank for rank in range(shown.size)})
+
+
+def check_waits(figure, shown, lane_of):
+    """Until the peer came in one pattern, until the message had passed in another."""
+    waits = [wait for wait in shown.waits if wait.rank in lane_of]
+    absent = sorted((lane_of[w.rank], w.start, w.came) for w in waits if w.came > w.start)
+    under_way = sorted((lane_of[w.rank], w.came, w.end) for w in waits if w.end > w.came)
+    assert (drawn(figure, "waits"), drawn(figure, "transfers")) == (absent, under_way)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_rank_0_is_on_top_and_every_rank_has_a_lane(runs, size):
+    axes = views.timeline(runs[size]).axes[0]
+    bottom, top = axes.get_ylim()
+    assert (bottom, top) == (size - 0.5, -0.5)
+    labels = [(at, label.get_text()) for at, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)]
+    assert labels[0] == (0, "rank 0")
+    assert all(text == f"rank {round(at)}" for at, text in labels)
+    assert len(labels) == (size if size <= 24 else 22)
+
+
+def test_the_time_axis_ends_at_the_makespan_or_where_it_is_told(runs):
+    shown = runs[4].timeline
+    assert views.timeline(shown).axes[0].get_xlim() == (0, shown.makespan)
+    assert views.timeline(shown, end=10**8).axes[0].get_xlim() == (0, 10**8)
+
+
+@pytest.mark.parametrize(("unit", "size"), [("ps", 1), ("ns", 10**3), ("µs", 10**6), ("ms", 10**9), ("s", 10**12)])
+def test_ticks_are_labelled_in_a_unit_that_suits_the_time(runs, unit, size):
+    axes = views.timeline(runs[4], end=8 * size).axes[0]
+    assert axes.get_xlabel() == f"time ({unit})"
+    axes.figure.canvas.draw()
+    assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["0", "1", "2"]
+
+
+def test_a_schedule_shorter_than_one_unit_has_ticks():
+    axes = views.timeline(simulate(one_f_one_b(2, 2), Costs(0.01, 0.01, 0.01))).axes[0]
+    axes.figure.canvas.draw()
+    assert len([label for label in axes.get_xticklabels() if label.get_text()]) > 3
+
+
+def test_chosen_ranks_keep_their_names_and_colours(runs):
+    figure = views.timeline(runs[8], ranks=[5, 2])
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 5", "rank 2"]
+    check_waits(figure, runs[8].timeline, {5: 0, 2: 1})
+
+
+def test_no_arrow_crosses_the_lanes_because_each_strip_names_its_peer(runs):
+    assert not artists(views.timeline(runs[4]), "arrows")
+
+
+def test_a_rank_writes_that_it_waits_for_another_and_then_for_the_transfer():
+    def late(comm, x):
+        with comm.compute("work", seconds=5e-6 * comm.rank):
+            comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
+
+    figure = views.timeline(run(late, 2, np.ones(10**4)))
+    (written,) = (words for words in artists(figure, "words") if _says(words, "waits for rank 1"))
+    assert not _says(written, "waits for rank 0")  # which was there first
+    (written,) = (words for words in artists(figure, "words") if _says(words, "transfer from rank 1"))
+    assert _says(written, "transfer from rank 0")
+
+
+def test_the_title_says_what_the_time_goes_into():
+    def late(comm, x):
+        comm.compute("work", seconds=5e-6 * comm.rank)
+        comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
+
+    figure = views.timeline(run(late, 2, np.ones(5000), cluster=Cluster.uniform(1e-6, 10e9)))
+    assert (
+        title(figure)
+        == "2 ranks on uniform: 10.0 µs, 25 % computing, 25 % waiting for a rank, 50 % waiting for a transfer"
+    )
+
+
+def test_four_messages_in_a_row_are_31_percent_for_a_rank_50_for_a_transfer_and_19_of_ranks_that_are_done():
+    """Of 4 · 4 µs: 5 for a rank, 8 for a transfer, 3 done. 31.25 + 50 + 18.75; all 100 % have a name."""
+
+    def one_receives_first(comm, x):
+        if comm.rank == 0:
+            found = comm.recv(comm.left, like=x)
+            comm.send(x, comm.right)
+            return found
+        comm.send(x, comm.right)
+        return comm.recv(comm.left, like=x)
+
+    done = run(one_receives_first, 4, np.ones(125, np.float32), cluster=Cluster.uniform(0.5e-6, 1e9))
+    said = "4.00 µs, 31 % waiting for a rank, 50 % waiting for a transfer, 19 % done"
+    assert time_spent(done.timeline) == said
+
+
+@pytest.mark.parametrize("parts", [(1, 1, 1), (1, 2, 4, 8, 16), (1, 999), (1, 1, 1, 1, 1, 1), (5,), (33.5, 33.5, 33)])
+def test_percents_are_whole_and_add_up_to_100(parts):
+    shown = percents({str(number): part for number, part in enumerate(parts)})
+    assert sum(int(text.removesuffix(" %")) for text in shown.values()) == 100
+    for text, part in zip(shown.values(), parts, strict=True):
+        assert abs(int(text.removesuffix(" %")) - 100 * part / sum(parts)) < 1
+
+
+def test_a_rank_that_waits_for_what_it_started_waits_for_its_own_collective():
+    def gathers(comm, x):
+        request = comm.iall_gather(x)
+        with comm.compute("work", seconds=1e-6):
+            pass
+        request.wait()
+
+    figure = views.timeline(run(gathers, 2, np.ones(10**4)))
+    (written,) = (words for words in artists(figure, "words") if _says(words, "waits for its own collective"))
+    assert not _says(written, "waits for rank 0")
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])  # in larger ones a word stands over several waits
+def test_no_word_is_wider_than_the_box_around_it(runs, size):
+    figure = views.timeline(runs[size])
+    to_pixels = figure.axes[0].transData.transform
+    found = [box for name in ("computes", "waits", "transfers", "sends", "receives") for box in boxes(figure, name)]
+    for words in artists(figure, "words"):
+        scale = words.get_transform().get_matrix()[0, 0]  # pixels
+        for path, (x, y) in zip(words.get_paths(), words.get_offsets(), strict=True):
+            around = [box for box in found if box[0] <= x <= box[1] and box[2] <= y <= box[3]]
+            left, right = min(box[0] for box in around), max(box[1] for box in around)
+            room = to_pixels((right, y))[0] - to_pixels((left, y))[0]
+            assert scale * np.ptp(path.vertices[:, 0]) <= room
+
+
+@pytest.mark.parametrize("text", ["i", "lllll", "1", "waits for rank 3", "to 1", "....", "a long name: lil"])
+def test_no_text_is_narrower_than_a_quarter_of_its_size_a_letter(text):
+    assert marks.text_width(text, 10) >= marks.NARROWEST * 10 * len(text)
+
+
+def _says(words, text):
+    outline = marks._outline(text).vertices
+    return any(np.array_equal(path.vertices, outline) for path in words.get_paths())
+
+
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [(nothing, 1), (nothing, 64)],
+)
+def test_a_run_that_takes_no_time_is_drawn_and_says_so(program, size):
+    figure = views.timeline(run(program, size))
+    assert any(text.get_text() == "nothing took any time" for text in figure.texts)
+    assert not boxes(figure, "computes")
+
+
+def test_a_message_without_cost_needs_no_bar():
+    figure = views.timeline(run(ring, 4, np.ones(4)).on(Cluster.uniform(0, np.inf)))
+    assert not boxes(figure, "sends")
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(8, 32), zb_h1(4, 8)])
+def test_a_schedules_actions_are_drawn_by_their_letter(schedule):
+    shown = simulate(schedule, Costs(forward=2, backward_input=2, backward_weight=1))
+    figure = views.timeline(shown)
+    assert drawn(figure, "computes") == sorted((s.rank, s.start, s.end) for s in shown.computes)
+    (bars,) = artists(figure, "computes")
+    letters = [module.ACTION.fullmatch(span.name)[1] for span in shown.computes]
+    wanted = [theme.KINDS[module.ACTION_KINDS[letter]].color for letter in letters]
+    assert [f"#{''.join(f'{round(255 * c):02X}' for c in color[:3])}" for color in bars.get_facecolors()] == wanted
+
+
+def test_the_text_is_the_timelines_table(runs):
+    assert repr(views.timeline(runs[4])) == repr(runs[4].timeline)
+
+
+MUTANTS = {
+    "a bar one picosecond late": ("_extents", lambda real: lambda *a: ([x + 1 for x in real(*a)[0]], *real(*a)[1:])),
+    "a lane too low": ("_extents", lambda real: lambda spans, lanes, where: real(spans, [y + 1 for y in lanes], where)),
+    "the last bar forgotten": ("_corners", lambda real: lambda *columns: real(*columns)[:-1]),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_comparison_with_the_spans_notices(runs, monkeypatch, mutant):
+    name, change = MUTANTS[mutant]
+    monkeypatch.setattr(marks, name, change(getattr(marks, name)))
+    with pytest.raises(AssertionError):
+        check_bars(runs[4])

@@ -1,0 +1,64 @@
+"""The way back from a wait ends at the rank that made all the others wait."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from parlab import Cluster, labs, run, views
+from parlab.views.engine import theme
+from tests.views.drawn import artists, check_refused, check_text, title
+
+MS = 10**9  # picoseconds
+
+
+def test_the_way_back_of_the_patient_goes_from_rank_1_over_0_7_and_6_to_5():
+    figure = views.trace_back(labs.patient())
+    assert title(figure) == "Rank 1 waits for 0, 0 for 7, 7 for 6, 6 for 5, which computes for 14.0 ms"
+    (frames,) = artists(figure, "way back")
+    corners = [path.vertices for path in frames.get_paths()]
+    drawn = [(round(float(v[:-1, 1].mean())), v[:, 0].min() / MS, v[:, 0].max() / MS) for v in corners]
+    assert drawn == [(1, 48, 54), (0, 38, 44), (7, 28, 34), (6, 18, 24), (5, 10, 24)]
+    (arrows,) = artists(figure, "arrows")
+    assert len(arrows.get_segments()) == 4
+    check_text(figure)
+
+
+def test_another_ranks_last_wait_goes_the_other_way_round_to_the_same_rank():
+    assert title(views.trace_back(labs.patient(), 2)).startswith("Rank 2 waits for 3, 3 for 4, 4 for 5, which")
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_the_end_of_the_way_is_the_rank_that_waits_least(number):
+    done = labs.patient(number=number)
+    waited = [done.timeline.waited(rank) for rank in range(8)]
+    culprit = waited.index(min(waited))
+    assert f"rank {culprit} waited for nobody before: work, 14.0 ms" in repr(views.trace_back(done))
+
+
+def test_two_stalls_lead_to_the_one_that_the_wait_is_for():
+    """Rank 0 is late for 1, and rank 3 later for 2: each pair has its own."""
+
+    def program(comm):
+        comm.compute("work", seconds=[5e-3, 0, 0, 9e-3][comm.rank])
+        comm.sendrecv(np.zeros(1), comm.rank ^ 1, comm.rank ^ 1)
+
+    done = run(program, 4, cluster=Cluster.uniform(0, 1e9))
+    assert title(views.trace_back(done)) == "Rank 2 waits for 3, which computes for 9.00 ms"
+    assert title(views.trace_back(done, 1)) == "Rank 1 waits for 0, which computes for 5.00 ms"
+    assert title(views.trace_back(done, 0)) == "No rank waits for another"
+
+
+def test_of_ranks_that_never_wait_nothing_is_framed():
+    figure = views.trace_back(run(lambda comm: comm.compute("work", seconds=1), 2))
+    assert title(figure) == "No rank waits for another"
+    assert not artists(figure, "way back")
+
+
+def test_what_is_no_run_or_rank_is_refused():
+    check_refused(lambda: views.trace_back(3), "run=3", "what run() or simulate() returned")
+    check_refused(lambda: views.trace_back(labs.patient(), 8), "rank=8", "0 to 7")
+
+
+def test_the_way_is_red():
+    (frames,) = artists(views.trace_back(labs.patient()), "way back")
+    assert {to_hex(color).upper() for color in frames.get_edgecolor()} == {theme.ALARM}

@@ -1,0 +1,221 @@
+"""The film of the waits: an arrow from each rank that waits to the rank that has not come, as long as it waits."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from parlab import Cluster, labs, per_rank, run, views
+from parlab.labs.patient import in_turn, posted_ahead
+from parlab.views.engine import theme
+from parlab.views.world.waiting import pattern_of
+from parlab.views.world.waits_film import RED
+from tests.views.drawn import check_refused
+from tests.views.filmed import check_film, marks, tree_of
+
+MS = 10**9  # picoseconds
+
+
+def waits_of(done):
+    """The waits for a rank that had not come, in the order of their arrows."""
+    return sorted((w for w in done.timeline.waits if w.came > w.start), key=lambda w: (w.start, w.rank))
+
+
+def arrows(film):
+    """When each red arrow is seen, in seconds of the film."""
+    seen = [part for part in tree_of(film).iter("g") if [one.get("stroke") for one in part] == [RED]]
+    found = []
+    for part in seen:
+        numbers = dict(one.split(":") for one in part.get("style").split(";"))
+        found.append((float(numbers["--a"]), float(numbers["--b"])))
+    return found
+
+
+def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_meets_at_rank_1():
+    film = views.film(labs.patient(), waits=True)
+    check_film(film)
+    assert film.lines == [
+        "0 s: no rank waits for another",
+        "18.0 ms: rank 6 waits for rank 5; from 20.0 ms, 4 for 5",
+        "24.0 ms: no rank waits for another",
+        "28.0 ms: rank 7 waits for rank 6; from 30.0 ms, 3 for 4",
+        "34.0 ms: no rank waits for another",
+        "38.0 ms: rank 0 waits for rank 7; from 40.0 ms, 2 for 3",
+        "44.0 ms: no rank waits for another",
+        "48.0 ms: rank 1 waits for rank 0",
+        "54.0 ms: no rank waits for another; rank 5 never did",
+    ]
+
+
+def test_two_stalls_that_meet_leave_two_ranks_that_never_waited():
+    film = views.film(labs.patient(also={1: 5}), waits=True)
+    assert film.lines[-1] == "44.0 ms: no rank waits for another; ranks 1 and 5 never did"
+
+
+def test_the_clock_has_a_time_each_20_ms_and_the_last_and_the_stall_has_its_own():
+    words = ["".join(part.itertext()) for part in tree_of(views.film(labs.patient(), waits=True)).iter("text")]
+    assert [one for one in words if one.endswith(" ms") or one == "0 s"] == [
+        "14 ms", "0 s", "20.0 ms", "40.0 ms", "60.0 ms", "84.0 ms",
+    ]  # fmt: skip
+
+
+def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
+    films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
+    stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
+    assert stalls.count("14 ms") == 1
+    assert "8 ms" not in well
+
+
+def test_a_message_is_seen_between_its_discs_at_its_whole_width():
+    """Neighbours of eight are 2 · 104 · sin(22.5°) = 79.6 apart, so 79.6 − 2 · 18 = 43.6 are free; it is 20 wide."""
+    circles = list(tree_of(views.film(labs.patient(), waits=True)).iter("circle"))
+    places = {complex(float(one.get("cx")), float(one.get("cy"))) for one in circles}
+    near = min(abs(one - other) for one in places for other in places if one != other)
+    radius = max(float(one.get("r")) + float(one.get("stroke-width")) / 2 for one in circles)
+    assert near - 2 * radius >= 2 * 20
+
+
+def test_an_arrow_is_seen_from_the_start_of_a_wait_until_the_other_rank_has_come():
+    done = labs.patient()
+    film = views.film(done, waits=True)
+    waits = [(w.start, w.came) for w in waits_of(done)]
+    assert len(waits) == 7
+    assert arrows(film) == [(film.second(start), film.second(came, leaves=True)) for start, came in waits]
+
+
+@pytest.mark.parametrize("stall", [6e-3, 18e-3])
+@pytest.mark.parametrize("program", [in_turn, posted_ahead])
+def test_a_caption_that_names_a_wait_is_not_seen_before_the_first_arrow_that_it_names(program, stall):
+    film = views.film(labs.patient(program, stall=stall), waits=True)
+    first = {}  # of each wait: when its arrow is first seen
+    for wait, (start, _) in zip(waits_of(labs.patient(program, stall=stall)), arrows(film), strict=True):
+        first.setdefault(wait.rank, start)
+    captions = {}
+    for part in tree_of(film).iter("p"):
+        line = " ".join(part.itertext())
+        if re.match(r"ranks? \d.* waits? for rank \d", line):
+            captions[line] = float(re.search(r"--a:([\d.]+)", part.get("style"))[1])
+    assert len(captions) == len([line for line in film.lines if "no rank" not in line])
+    for line, start in captions.items():
+        named = [int(rank) for rank in re.findall(r"\d", line.partition(" wait")[0])]
+        assert start == min(first[rank] for rank in named)
+
+
+@pytest.mark.parametrize("program", [in_turn, posted_ahead])
+@pytest.mark.parametrize("number", range(8))
+def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, number):
+    film = views.film(labs.patient(program, number, stall=40e-3), waits=True)
+    check_film(film)
+    assert " and still " in film.lines[-2]
+
+
+def discs(film, kind):
+    """When the discs of a kind are seen, and how many: (from, until, how many)."""
+    found = []
+    for part in tree_of(film).iter("g"):
+        circles = [one for one in part if one.get("fill") == theme.KINDS[kind].color and one.tag == "circle"]
+        if circles:
+            numbers = dict(one.split(":") for one in part.get("style").split(";"))
+            found.append((float(numbers.get("--a", 0)), float(numbers["--b"]), len(circles)))
+    return found
+
+
+def test_a_rank_that_waits_for_a_rank_is_hatched_from_when_its_arrow_comes_until_it_goes():
+    film = views.film(labs.patient(), waits=True)
+    assert [(start, end) for start, end, _ in discs(film, "wait")] == arrows(film)
+
+
+def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank_is_done_and_then_empty():
+    """The ranks far away are done at 64 ms, then the neighbours of the neighbours, the neighbours, and rank 5."""
+    film = views.film(labs.patient(posted_ahead, stall=18e-3), waits=True)
+    ends = [film.second(ms * MS, leaves=True) for ms in (64, 70, 76, 82)]
+    assert discs(film, "transfer") == [(0, end, many) for end, many in zip(ends, (3, 2, 2, 1), strict=True)]
+    words = [part for part in tree_of(film).iter("g") if [one.get("class") for one in part][:1] == ["strong"]]
+    assert ["".join(part.itertext()) for part in words] == ["012", "37", "46", "5"]
+    assert [
+        float(re.search(r"--a:([\d.]+)", part.get("style"))[1]) for part in words
+    ] == ends  # ink of the page, from then on
+
+
+def test_the_two_kinds_of_waiting_have_patterns_of_their_own_in_the_discs_as_in_the_lanes():
+    """Lines from the lower left to the upper right, and rows of dots, all within the disc."""
+    for kind, steep in (("wait", -1), ("transfer", 0)):
+        path = pattern_of(kind, 100 + 50j, 18)
+        numbers = [float(one) for one in re.findall(r"[-\d.]+", re.search('d="([^"]*)"', path)[1])]
+        width = 4 if kind == "wait" else 3
+        lines = [numbers[at : at + width] for at in range(0, len(numbers), width)]
+        assert len(lines) == 5
+        for x, y, dx, *dy in lines:
+            assert (dy or [0])[0] == pytest.approx(steep * dx, abs=0.1)
+            for end in (complex(x, y), complex(x + dx, y + (dy or [0])[0])):
+                assert abs(end - (100 + 50j)) <= 18 + 1
+
+
+def test_as_many_messages_travel_as_were_sent():
+    film = views.film(labs.patient(), waits=True)
+    assert len(marks(film, "go") + marks(film, "go flow")) == 8 * 7
+
+
+def test_a_stall_that_is_swallowed_stops_at_its_neighbours():
+    film = views.film(labs.patient(posted_ahead, stall=9e-3), waits=True)
+    check_film(film)
+    assert film.lines == [
+        "0 s: no rank waits for another",
+        "24.0 ms: ranks 4 and 6 wait for rank 5",
+        "25.0 ms: no rank waits for another",
+    ]
+    assert len(arrows(film)) == 2
+
+
+def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_kinds_of_waiting():
+    """Rank 0 receives first, the others send first: 2 waits for 3, 1 for 2, and, when it has received, 0 for 1."""
+
+    def one_receives_first(comm, x):
+        calls = [lambda: comm.send(x, comm.right), lambda: comm.recv(comm.left, like=x)]
+        for call in calls if comm.rank else calls[::-1]:
+            call()
+
+    done = run(one_receives_first, 4, np.ones(4), cluster=Cluster.uniform(1e-6, math.inf))
+    film = views.film(done, waits=True)
+    check_film(film)
+    assert film.lines == [
+        "0 s: rank 1 waits for rank 2, 2 for 3",
+        "1.00 µs: rank 0 waits for rank 1, and still 1 for 2",
+        "3.00 µs: no rank waits for another; rank 3 never did",
+    ]
+    assert len(arrows(film)) == 3
+    bars = [part for part in tree_of(film).iter("rect") if part.get("fill") == theme.KINDS["transfer"].color]
+    sign, *bars = bars  # in the legend
+    assert sign.get("width") == "22"
+    assert len(bars) == 2 * 4  # each message makes both its ranks wait for the transfer
+    (width,) = {float(bar.get("width")) for bar in bars}
+    assert width == pytest.approx((606 - 318) / 4 - 1)
+
+
+def late(comm, seconds):
+    comm.compute("work", seconds=seconds)
+    if comm.rank in (0, 2):
+        comm.sendrecv(np.zeros(4), 2 - comm.rank, 2 - comm.rank)
+
+
+def test_ranks_that_face_each_other_and_a_wait_from_the_start_on():
+    film = views.film(run(late, 4, per_rank([0, 0, 3e-3, 0]), cluster=Cluster.uniform(1e-3, 1e9)), waits=True)
+    check_film(film)
+    assert film.lines[0] == "0 s: rank 0 waits for rank 2"
+    (path,) = [part.get("d") for part in tree_of(film).iter("path") if part.get("stroke-width") == "4"]
+    assert "nan" not in path
+
+
+def test_without_a_wait_the_film_says_so():
+    film = views.film(run(lambda comm: comm.compute("work", seconds=1), 2), waits=True)
+    check_film(film)
+    assert film.lines == ["0 s: no rank waits for another"]
+
+
+@pytest.mark.parametrize("size", [9, 12])
+def test_too_many_ranks_are_refused(size):
+    check_refused(
+        lambda: views.film(run(lambda comm: comm.compute("work", seconds=1), size), waits=True), f"{size} ranks", "8"
+    )
+    check_refused(lambda: views.film(run(lambda comm: None, 2), waits=True), "source=", "nothing takes any time")

@@ -1,0 +1,192 @@
+"""The price tag's bars are the closed forms, and its headline names the stages that fit and wait least."""
+
+import pytest
+
+from parlab import views
+from parlab.views.zero.price_tag import ADAM
+from parlab.world import DGX_A100, DGX_H100
+from parlab.zero import MIXED, StateBytes, model_state_bytes, step_waiting, tokens_to_hide_a_gather
+from tests.views.drawn import boxes, check_text, title
+
+SLIDERS = views.explore_price_tag().controls
+FLOAT32 = StateBytes(gradient=4)
+
+
+def test_70_billion_on_64_a100s_fit_in_stage_3_alone_and_4_times_1024_tokens_wait_for_2_61_seconds():
+    figure = views.price_tag()
+    said = "only stage 3 fits, and waits 2.61 s"
+    assert title(figure) == f"70 billion parameters, 64 A100s, 4 × 1024 tokens each: {said}"
+    check_text(figure)
+
+
+@pytest.mark.parametrize(
+    ("P", "bandwidth", "bound"), [(64, 8 * DGX_A100.inter.bandwidth, 1497), (8, DGX_A100.intra.bandwidth, 887)]
+)
+def test_stage_3_waits_below_1497_tokens_and_887_in_one_node_where_products_reach_65_percent(P, bandwidth, bound):
+    """The backward hides 2 bytes of a weight and 4 of a gradient beside twice the work: 1.5 times the forward."""
+    assert round(1.5 * tokens_to_hide_a_gather(0.65 * 312e12, bandwidth, P)) == bound
+    for tokens, waits in ((bound - 1, True), (bound + 1, False)):
+        assert bool(boxes(views.price_tag(P=P, tokens=tokens), "waiting 3")) == waits
+
+
+def test_at_the_peak_and_with_gradients_in_16_bits_the_64_wait_below_1536_tokens():
+    """Eight rings, one through each card: 63/64 of a block over the eight cards of a node together."""
+    for tokens, waits in ((1535, True), (1536, False)):
+        figure = views.price_tag(tokens=tokens, state=MIXED, products=1.0)
+        assert bool(boxes(figure, "waiting 3")) == waits
+
+
+@pytest.mark.parametrize("state", [MIXED, FLOAT32], ids=str)
+def test_with_512_tokens_and_1_microbatch_7_5_billion_wait_least_in_stages_1_and_2(state):
+    figure = views.price_tag(7.5e9, 64, tokens=512, state=state, microbatches=1)
+    assert title(figure).endswith("of the stages that fit, 1 and 2 wait least")
+    check_text(figure)
+
+
+def test_the_picture_grows_by_a_stage_on_the_scales_of_all_four():
+    whole = views.price_tag()
+    for stages in (1, 2, 3):
+        figure = views.price_tag(stages=stages)
+        assert title(figure).endswith("none fits yet")
+        assert [axes.get_xlim() for axes in figure.axes] == [axes.get_xlim() for axes in whole.axes]
+        for stage in range(4):
+            assert boxes(figure, f"sent {stage}") == (boxes(whole, f"sent {stage}") if stage < stages else [])
+        assert len(repr(figure).splitlines()) == 2 + stages + 2
+        check_text(figure)
+
+
+def test_the_optimizer_stands_between_the_halves_of_the_all_reduce_in_stage_1_and_behind_the_last_gradient():
+    figure = views.price_tag()
+    mark = ADAM * boxes(figure, "sent 3")[-1][1]
+    for stage, passes_before in enumerate((2, 1, 4, 12)):
+        sent, ((left, right, *_),) = boxes(figure, f"sent {stage}"), boxes(figure, f"optimizer {stage}")
+        assert left == pytest.approx(sent[passes_before - 1][1])
+        assert right == pytest.approx(left + mark)
+        for start, *_ in sent[passes_before:]:
+            assert start == pytest.approx(right)
+
+
+def test_a_fifth_of_the_80_gb_is_left_to_activations():
+    """18Ψ bytes of stage 3 on one rank: 64 GB is 3.555 billion parameters."""
+    assert title(views.price_tag(3.55e9, 1)).endswith("no stage that fits waits")
+    assert title(views.price_tag(3.56e9, 1)).endswith("no stage fits")
+
+
+def test_the_three_controls_open_at_4_times_1024_tokens_and_reach_what_the_lesson_asks_about():
+    explorer = views.explore_price_tag()
+    assert list(explorer.controls) == ["params", "tokens", "cluster"]
+    assert "4 × 1024 tokens each: only stage 3 fits" in repr(explorer.figure)
+    explorer.controls["params"].value, explorer.controls["tokens"].value = 7.5e9, 512
+    assert "4 × 512 tokens each: of the stages that fit, 1 waits least" in repr(explorer.figure)
+
+
+@pytest.mark.parametrize(("cluster", "first"), [(DGX_A100, 1536), (DGX_H100, 2560)])
+@pytest.mark.parametrize("params", [1e9, 70e9, 1e12])
+def test_stage_3_waits_for_nothing_from_the_same_stop_on_for_models_of_every_size(params, cluster, first):
+    """1 497 tokens on A100s, 2 373 on H100s."""
+    stops = [tokens for _, tokens in SLIDERS["tokens"].options]
+    figures = {tokens: views.price_tag(params, tokens=tokens, cluster=cluster) for tokens in stops}
+    assert next(tokens for tokens, figure in figures.items() if not boxes(figure, "waiting 3")) == first
+
+
+@pytest.mark.parametrize(
+    ("params", "layers", "cluster", "ranks", "bound"),
+    [
+        (70e9, 80, DGX_A100, 64, 1527),
+        (70e9, 80, DGX_H100, 64, 2468),
+        (7.5e9, 32, DGX_H100, 64, 2726),
+        (70e9, 80, DGX_H100, 1024, 3975),
+    ],
+)
+def test_with_the_published_latency_64_h100s_need_2468_tokens_and_1024_of_them_3975(
+    params, layers, cluster, ranks, bound
+):
+    """One ring through all nodes for a gather and one for a reduction, P − 1 hops each, beside a layer's backward."""
+    flops, nodes = 0.65 * cluster.device.flops, ranks // 8
+    ring = (ranks - nodes) * cluster.intra.latency + (nodes - 1) * cluster.inter.latency
+    tokens = 1.5 * tokens_to_hide_a_gather(flops, 8 * cluster.inter.bandwidth, ranks)
+    assert tokens + 2 * ring * flops / (4 * params / layers) == pytest.approx(bound, abs=0.5)
+
+
+def test_bars_are_cut_at_20_devices_and_1_26_tb_are_drawn_to_their_end():
+    assert boxes(views.price_tag(), "held 0")[-1][1] == pytest.approx(1.26e12)
+    assert boxes(views.price_tag(1e12), "held 0")[-1][1] == pytest.approx(1.6e12)
+
+
+def test_times_of_a_stage_that_does_not_fit_are_said_under_a_condition():
+    words = [text.get_text() for text in views.price_tag().findobj() if hasattr(text, "get_text")]
+    assert [text for text in words if "waits" in text and "s," in text and "tokens" not in text] == [
+        "if it fitted: 9.83 s, waits 1.34 s",
+        "if it fitted: 8.48 s, waits 0 s",
+        "if it fitted: 8.48 s, waits 0 s",
+        "11.1 s, waits 2.61 s",
+    ]
+
+
+def test_bars_are_bytes_of_the_parts_of_the_passes_and_the_waiting():
+    """8 ranks in a node, at the peak: a pass of 2 bytes a weight takes as long as a forward of 910 tokens."""
+    bound = tokens_to_hide_a_gather(312e12, 300e9, 8)
+    forward, gather = 2e9 * 512 / 312e12, 2e9 * bound / 312e12
+    figure = views.price_tag(1e9, 8, tokens=512, products=1.0, microbatches=1)
+    for stage, passes in enumerate(([4, 4], [4, 2], [4, 2], [2, 2, 4])):
+        assert boxes(figure, f"held {stage}")[-1][1] == pytest.approx(model_state_bytes(1e9, 8, stage, state=FLOAT32))
+        drawn = [right - left for left, right, *_ in boxes(figure, f"sent {stage}")]
+        assert drawn == pytest.approx([nbytes * 1e9 * 7 / 8 for nbytes in passes])
+        ((left, right, *_),) = boxes(figure, f"waiting {stage}")
+        assert right - left == pytest.approx(step_waiting(stage, forward, 2 * forward, gather, 2 * gather))
+        assert left == pytest.approx(3 * forward)
+
+
+def test_4_microbatches_send_2_2_5_and_12_passes_and_leave_stage_1_alone_in_front():
+    """512 tokens, half of what hides a gather: stages 1 and 2 wait equally only while there is one microbatch."""
+    figure = views.price_tag(7.5e9, 64, tokens=512)
+    for stage, passes in enumerate(("GG", "GW", "GGGGW", "WWG" * 4)):
+        drawn = [right - left for left, right, *_ in boxes(figure, f"sent {stage}")]
+        assert drawn == pytest.approx([{"G": 4, "W": 2}[name] * 7.5e9 * 63 / 64 for name in passes])
+    ((left, _, *_),) = boxes(figure, "waiting 1")
+    assert left == pytest.approx(4 * 6 * 7.5e9 * 512 / (0.65 * 312e12))
+    check_text(figure)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"params": 1e12, "P": 8}, "no stage fits"),
+        ({"params": 1e9, "tokens": 32768}, "no stage that fits waits"),
+        ({"params": 1e9, "P": 1}, "no stage that fits waits"),
+        ({"params": 7.5e9, "tokens": 256, "cluster": DGX_H100, "microbatches": 1}, "1 and 2 wait least"),
+    ],
+)
+def test_the_headline_names_the_stages_that_are_left(given, said):
+    assert title(views.price_tag(**given)).endswith(said)
+
+
+@pytest.mark.parametrize("ends", [0, -1])
+def test_sliders_at_their_ends_draw_words_that_do_not_touch(ends):
+    given = {name: list(control.options)[ends][1] for name, control in SLIDERS.items()}
+    check_text(views.price_tag(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"params": 0}, "params=0"),
+        ({"tokens": 0}, "tokens=0"),
+        ({"P": 12}, "12"),
+        ({"microbatches": 0}, "microbatches=0"),
+        ({"stages": 0}, "stages=0"),
+        ({"stages": 5}, "stages=5"),
+        ({"products": 1.5}, "products=1.5"),
+        ({"state": 16}, "state=16"),
+        ({"cluster": 8}, "cluster=8"),
+    ],
+)
+def test_bad_input_is_refused_by_name(given, said):
+    with pytest.raises(ValueError, match=said):
+        views.price_tag(**given)
+
+
+def test_one_rank_has_nothing_to_send():
+    words = [text.get_text() for text in views.price_tag(7.5e9, 1).findobj() if hasattr(text, "get_text")]
+    assert words.count("nothing to send") == 4
+    assert not any("passes" in word for word in words)

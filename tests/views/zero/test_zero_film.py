@@ -1,0 +1,74 @@
+"""The film of a step of ZeRO-3: blocks that are gathered, and gradients that are reduced."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from parlab import views
+from parlab.views.zero.zero_film import UPDATE, step_of
+from tests.views.filmed import check_film, marks, tree_of
+from tests.views.zero.zero_runs import step
+
+
+def test_3_ranks_and_6_blocks_make_12_gathers_of_6_shards_and_6_reductions_of_6_pieces():
+    film = views.film(step(3, size=3))
+    check_film(film)
+    assert len(marks(film, "go")) + len(marks(film, "go flow")) == 12 * 6 + 6 * 6
+
+
+def test_each_block_is_gathered_before_its_forward_and_before_its_backward_and_reduced_after_it():
+    found = step_of(step(3, size=3).timeline)
+    order = [0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0]
+    assert [use.block for use in found.uses] == [trip.block for trip in found.gathers] == order
+    assert all(trip.end <= use.start for use, trip in zip(found.uses, found.gathers, strict=True))
+    made = {use.block: use.end for use in found.uses if use.backward}
+    assert [trip.block for trip in found.reductions] == [5, 4, 3, 2, 1, 0]
+    assert all(made[trip.block] <= trip.start for trip in found.reductions)
+
+
+def test_the_story_ends_with_the_optimizer_and_names_every_block():
+    film = views.film(step(3, size=3))
+    assert film.lines[-1].endswith(UPDATE)
+    assert all(name in film.story for name in ("embedding", "layer 0", "layer 1", "layer 2", "layer 3", "head"))
+
+
+def test_beside_the_backward_of_a_layer_the_one_before_is_gathered_again_and_the_one_after_reduced():
+    said = [line.partition(": ")[2] for line in views.film(step(3, size=3)).lines]
+    assert said[1] == "forward of layer 0; gather of layer 1"
+    assert said[8:10] == [
+        "backward of layer 2; second gather of layer 1; reduction of layer 3",
+        "backward of layer 1; second gather of layer 0; reduction of layer 2",
+    ]
+
+
+def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
+    """A reader who stops the film between two blocks must see one in use."""
+    film = views.film(step(3, size=3))
+    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
+    spans = [[float(n) for n in re.findall(r"--[ab]:([-\d.e]+)", part.get("style"))] for part in framed]
+    uses = [use for use in step_of(step(3, size=3).timeline).uses if use.end > use.start]
+    assert len(spans) == len(uses) + 1  # and the shards that the optimizer updates
+    assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
+
+
+def test_4_ranks_with_6_blocks_would_be_64_kb_and_are_refused():
+    with pytest.raises(ValueError, match="film fewer ranks"):
+        views.film(step(3))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_step_of_another_stage_is_filmed_as_a_timeline(stage):
+    assert step_of(step(stage, size=3).timeline) is None
+
+
+def test_a_last_block_that_is_kept_is_gathered_11_times_in_all_and_filmed_as_a_timeline():
+    assert step_of(step(3, size=3, keep_last_block=True).timeline) is None
+
+
+def test_the_frame_of_a_block_comes_with_its_caption():
+    film = views.film(step(3, size=3))
+    told = {numbers.get("a") for numbers, words in marks(film, "see") if any(" of 13: " in word for word in words)}
+    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
+    begins = [float(re.search(r"--a:([-\d.e]+)", part.get("style"))[1]) for part in framed]
+    assert set(begins[:-1]) <= told  # the last one is around the shards that the optimizer updates
