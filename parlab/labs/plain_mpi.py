@@ -20,14 +20,18 @@ PROCESS_GUESSES = {  # the usual wrong guesses of lesson 09, and the reasoning t
 def posted_by_mpi(comm: Comm, arrays: Sequence[Any]) -> list[Any]:
     """Post a message for each array, from rank 0 to rank 1, and return this rank's ends: MPI's requests.
 
-    Rank 1 posts first. Rank 0 waits until it has, and 20 ms longer, so that rank 1 is out of MPI again.
+    Rank 1 posts first. Rank 0 waits until it has, and 20 ms longer, so that rank 1 is out of MPI again. Rank 1 sleeps
+    200 ms meanwhile, so that rank 0 has posted on a crowded machine, too.
     """
     from mpi4py import MPI
 
     if comm.rank == 1:
         ends = [MPI.COMM_WORLD.Irecv(x, 0) for x in arrays]
         MPI.COMM_WORLD.Send(np.empty(0), 0)  # ready
+        time.sleep(0.2)
         return ends
-    MPI.COMM_WORLD.Recv(np.empty(0), 1)
+    ready = MPI.COMM_WORLD.Irecv(np.empty(0), 1)
+    while not ready.Test():
+        time.sleep(0.001)  # a wait that spins uses up this rank's share of a crowded machine: it would post late
     time.sleep(0.02)
     return [MPI.COMM_WORLD.Isend(x, 1) for x in arrays]

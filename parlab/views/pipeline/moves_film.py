@@ -83,11 +83,13 @@ def moves_film(
     for places, marks in together.items():
         film.slide(marks, places)
     for number, (one, two) in enumerate(pairwise(source)):
-        room = f"with room for {rooms[number + 1]:g} " if more else ""
-        said = f"{room}{_move(one, two)}"
+        units = f"{spans[number]:g} → {spans[number + 1]:g} units"
         if names:
-            said = f"to {names[number + 1]}: {rooms[number]:g} → {rooms[number + 1]:g} microbatches kept"
-        film.tell(number, f"{said}: {spans[number]:g} → {spans[number + 1]:g} units")
+            kept = f"{rooms[number]:g} → {rooms[number + 1]:g} microbatches kept"
+            film.tell(number, f"to {names[number + 1]}: {kept}, {units}")
+        else:
+            room = f"with room for {rooms[number + 1]:g} " if more else ""
+            film.tell(number, f"{room}{_move(one, two)}: {units}")
     return film
 
 

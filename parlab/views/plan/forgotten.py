@@ -24,16 +24,16 @@ LINE: dict[str, Any] = {"color": theme.FAINT, "linewidth": 1.6, "linestyle": "do
 @checked({"best": optional(partial(instance, kind=Estimate))})
 def forgotten(
     chosen: Mapping[str, Estimate],
-    headline: str = "",
     *,
     best: Estimate | None = None,
     errors: Mapping[str, float] | None = None,
 ) -> Picture:
     """Draw what planners promised that forget a kind of seconds, and, in a frame at the end, what they had forgotten.
 
+    The promise that misses the most stands above the figure.
+
     Args:
         chosen: by the forgotten kind, the estimate of the planner's choice, with everything counted.
-        headline: above the figure. Empty: the promise that misses the most.
         best: the choice of a planner that forgets nothing, a dotted line.
         errors: by the forgotten kind, the mean error on published rows of a planner that forgets it, as a fraction;
             they stand at the right.
@@ -50,9 +50,7 @@ def forgotten(
     totals = {kind: e.total_seconds for kind, e in chosen.items()}
     promised = {kind: e.total_seconds - e.seconds[kind] for kind, e in chosen.items()}
     worst = max(totals, key=lambda kind: totals[kind] - promised[kind])
-    said = (
-        headline or f"Without {worst} a planner promises {promised[worst]:.1f} s; its layout takes {totals[worst]:.1f}"
-    )
+    said = f"Without {worst} a planner promises {promised[worst]:.1f} s, and its layout takes {totals[worst]:.1f} s"
     lines = [
         f"without {kind}: promised {promised[kind]:.2f} s, takes {totals[kind]:.2f} s"
         + (f", unseen rows {errors[kind]:.1%} off" if errors else "")

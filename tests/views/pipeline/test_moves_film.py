@@ -114,8 +114,8 @@ def test_named_stops_say_what_the_fullest_rank_keeps_and_later_chunks_are_paler(
     film = views.film(orders, names=names)
     assert film.story.splitlines() == [
         "N = 4: 57 units, N = 6: 62 units, N = 8: 57 units",
-        "N = 4: to N = 6: 5.5 → 6.5 microbatches kept: 57 → 62 units",
-        "N = 6: to N = 8: 6.5 → 7.5 microbatches kept: 62 → 57 units",
+        "N = 4: to N = 6: 5.5 → 6.5 microbatches kept, 57 → 62 units",
+        "N = 6: to N = 8: 6.5 → 7.5 microbatches kept, 62 → 57 units",
     ]
     kept = re.findall(r"([\d.]+) microbatches on the fullest rank", film.html)
     assert [float(one) for one in kept] == [max(simulate(one).peak_activations) / 2 for one in orders]

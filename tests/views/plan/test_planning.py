@@ -47,7 +47,7 @@ def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_
         assert chosen[kind].total_seconds - chosen[kind].seconds[kind] == pytest.approx(blind.total_seconds)
         assert chosen[kind].total_seconds > plans.best.total_seconds
     figure = views.forgotten(chosen)
-    assert title(figure) == "Without dp a planner promises 6.5 s; its layout takes 10.2"
+    assert title(figure) == "Without dp a planner promises 6.5 s, and its layout takes 10.2 s"
     promised, missing = boxes(figure, "promised"), boxes(figure, "forgotten")
     for (kind, e), (_, end, *_), (start, total, *_) in zip(chosen.items(), promised, missing, strict=True):
         assert end == start == pytest.approx(e.total_seconds - e.seconds[kind])
