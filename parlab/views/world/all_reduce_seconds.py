@@ -78,7 +78,7 @@ def all_reduce_seconds(ranks: int = 64, latency: float = LATENCY) -> Picture:
     headline = f"{ranks} ranks: few steps win up to {_bytes(crossing)}, then few bytes"
     if not SMALLEST < crossing < LARGEST:
         headline = f"{ranks} ranks: {'few steps win at every size' if crossing > SMALLEST else 'few bytes win'}"
-    figure, axes = plot([headline, *_table(shown, latency)], 5.2, headline, left=1.0, right=0.9, top=1.05)
+    figure, axes = plot([headline, *_table(shown, latency)], 5.2, headline, left=1.0, right=0.4, top=1.05)
     bytes_: Any = {"ends": (SMALLEST, LARGEST), "ticks": [10.0**power for power in range(4, 9)], "says": _bytes}
     scale(axes.xaxis, "bytes of the array, on every rank", log=10, grid=True, **bytes_)
     times = [10.0**power for power in range(7, 12)]
@@ -100,9 +100,6 @@ def all_reduce_seconds(ranks: int = 64, latency: float = LATENCY) -> Picture:
     below = min(_picoseconds(way, LARGEST / 5, latency) for way in shown.values())
     marks.word(axes, 1.2 * SMALLEST, max(1.25 * above, FASTEST), "flat: steps · α", ha="left", va="bottom")
     marks.word(axes, LARGEST / 5, below / 1.3, "slope: bytes sent · β", ha="left", va="top")
-    sends = list(dict.fromkeys(f"{s:.3g} n" for s in sorted((way.sends for way in shown.values()), reverse=True)))
-    ends = _picoseconds(shown["rabenseifner"], LARGEST, latency)
-    marks.word(axes, LARGEST * 1.4, ends, "\n".join(sends), ha="left")
     line_legend(figure, [(way.look.name, looks[name]) for name, way in shown.items()])
     return figure
 

@@ -105,14 +105,17 @@ def _done_together(shown: Timeline) -> dict[Any, list[int]]:
 
 
 def _works(film: Film, shown: Timeline, places: list[complex]) -> None:
-    """The discs of the ranks that work, those with the same times as one mark."""
+    """The discs of the ranks that work, those with the same times as one mark.
+
+    Work that begins at 0 is seen before the clock starts, too.
+    """
     ranks: dict[tuple[Any, Any], list[int]] = {}
     for span in shown.computes:
         if span.end > span.start:
             ranks.setdefault((span.start, span.end), []).append(span.rank)
     color = theme.KINDS["compute"].color
     for (start, end), working in sorted(ranks.items()):
-        film.draw("".join(_disc(places[rank], color, theme.rank_color(rank)) for rank in working), start, end)
+        film.draw("".join(_disc(places[rank], color, theme.rank_color(rank)) for rank in working), start or None, end)
 
 
 def _messages(film: Film, shown: Timeline, places: list[complex]) -> None:

@@ -46,12 +46,6 @@ def test_two_ranks_send_1_n_in_a_double_tree_and_100_mb_take_4_02_ms():
     assert rows["NCCL's double tree, about"][-6:] == ["1", "n", "19.6", "µs", "4.02", "ms"]
 
 
-@pytest.mark.parametrize(("ranks", "sends"), [(2, "1 n"), (8, "3 n\n2 n\n1.75 n"), (1024, "10 n\n2 n")])
-def test_at_the_curves_ends_stand_the_bytes_that_they_send(ranks, sends):
-    (axes,) = views.all_reduce_seconds(ranks).axes
-    assert sends in [text.get_text() for text in axes.texts]
-
-
 def test_the_crossing_of_64_ranks_is_357_kb_with_9_6_us_and_100_kb_with_2_7():
     """6α + 6nβ = 12α + 126/64 nβ."""
     assert crosses_at(64, 9.6e-6) == pytest.approx(6 / (6 - 126 / 64) * 9.6e-6 * 25e9)

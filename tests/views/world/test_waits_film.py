@@ -126,6 +126,14 @@ def test_a_rank_that_waits_for_a_rank_is_hatched_from_when_its_arrow_comes_until
     assert [(start, end) for start, end, _ in discs(film, "wait")] == arrows(film)
 
 
+def test_8_discs_are_blue_before_the_clock_starts_since_all_ranks_work_from_0_on():
+    """The film stands still at first. Without this its ranks would seem to wait for a transfer."""
+    works = theme.KINDS["compute"].color
+    film = tree_of(views.film(labs.patient(), waits=True))
+    early = [part for part in film.iter("g") if "--b" in part.get("style", "") and "--a" not in part.get("style", "")]
+    assert [one.get("fill") for part in early for one in part].count(works) == 8
+
+
 def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank_is_done_and_then_empty():
     """The ranks far away are done at 64 ms, then the neighbours of the neighbours, the neighbours, and rank 5."""
     film = views.film(labs.patient(posted_ahead, stall=18e-3), waits=True)
