@@ -10,12 +10,16 @@ from typing import Any
 from parlab.arguments import Rule, amount, checked, optional, positive, whole
 from parlab.labs import (
     balance,
+    block,
     both_ways,
     collectives,
-    experts,
+    diagnosis,
+    expert_gradient,
     frontier,
     long_sequences,
+    loss,
     mesh,
+    mixture,
     pipeline,
     planning,
     processes,
@@ -24,8 +28,6 @@ from parlab.labs import (
     ring,
     ring_hops,
     session,
-    silent_bugs,
-    tensor,
     tensor_mlp,
     zero,
     zero_prefetch,
@@ -44,7 +46,7 @@ from parlab.labs.checked_models import (
     seven_trainers,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
+from parlab.labs.expert_gradient import ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
 from parlab.labs.job import (
     busiest_port,
@@ -58,7 +60,8 @@ from parlab.labs.job import (
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.mesh import added_for_a_norm
-from parlab.labs.patient import in_turn, patient, posted_ahead
+from parlab.labs.mixture import EXPERT_GUESSES
+from parlab.labs.patient import patient, posted_ahead
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
@@ -90,14 +93,16 @@ ROOMS = (
     pipeline,
     frontier,
     tensor_mlp,
-    tensor,
+    block,
+    loss,
     zero,
     zero_prefetch,
-    silent_bugs,
+    diagnosis,
     mesh,
     planning,
     processes,
-    experts,
+    mixture,
+    expert_gradient,
     balance,
 )
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
@@ -269,7 +274,6 @@ __all__ = [
     "gradient_job",
     "h100s",
     "hint",
-    "in_turn",
     "kept_of_405b",
     "load",
     "many_models",

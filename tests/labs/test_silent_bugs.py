@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 
 from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
-from parlab.labs.silent_bugs import ALIKE, BUGS, HEADS, MOST, NONE, OVERLAP, PRICES, SEES, _tells
+from parlab.labs.diagnosis import ALIKE, MOST, OVERLAP, _tells
+from parlab.labs.silent_bugs import BUGS, HEADS, NONE, PRICES, SEES
 
 EXERCISE = EXERCISES["07.find_bug"]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parlab.labs.tensor import BLOCK, LossCase
+from parlab.labs.block import BLOCK
+from parlab.labs.loss import LossCase
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
 from tests.labs.answers import EXERCISES, STUBS, block_step, mlp_step, parallel_loss, refused, reviewed
 
