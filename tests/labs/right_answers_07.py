@@ -1,4 +1,4 @@
-"""Right answers to the exercises of notebook 07, in six styles each."""
+"""Right answers to the exercises of notebook 07, in several styles each."""
 
 import numpy as np
 
@@ -6,19 +6,6 @@ from tests.labs.right_answers import of
 from tests.labs.right_answers_04b import RIGHT
 
 __all__ = ["RIGHT"]
-
-
-@of("07.find_bug")
-def copies_then_norm_then_loss(ask):
-    for name in ask("copies"):
-        for part, bug in {"norm": "norms not summed", "proj": "K/V heads not summed"}.items():
-            if part in name:
-                return bug
-        return "ends not summed"
-    ratio = ask("norm")
-    if ratio in (1, 0.5):
-        return "none" if ratio == 1 else "extra mean"
-    return "copies counted" if ask("loss") == 1.0 else "mean of means"
 
 
 @of("07.find_bug")
@@ -53,14 +40,6 @@ def norm_first(ask):
 
 
 @of("07.find_bug")
-def loss_in_the_middle(ask):
-    apart = set(ask("copies"))
-    known = {"k_proj": "K/V heads not summed", "layernorm": "norms not summed", "embed": "ends not summed"}
-    found = [bug for part, bug in known.items() if any(part in name for name in apart)]
-    return found[0] if found else alike(ask)
-
-
-@of("07.find_bug")
 def with_a_match(ask):
     match sorted({name.split(".")[-2] for name in ask("copies")}):
         case ["embed_tokens"]:
@@ -72,20 +51,6 @@ def with_a_match(ask):
     return "norms not summed"
 
 
-@of("07.find_bug")
-def from_a_table(ask):
-    apart = ask("copies")
-    if apart:
-        words = apart[0].split(".")
-        return {"model": "ends not summed"}.get(words[-3], "") or (
-            "K/V heads not summed" if words[-3] == "self_attn" else "norms not summed"
-        )
-    answers = {(True, 0): "none", (True, -1): "extra mean", (True, 1): "copies counted"}
-    loss, norm = ask("loss"), ask("norm")
-    sign = 0 if norm == 1 else (1 if norm > 1 else -1)
-    return answers.get((loss == 1, sign), "mean of means")
-
-
 @of("07.who_sums")
 def axis_after_axis(mesh, ends, kind, gradient):
     for group in (mesh.dp, mesh.cp):
@@ -93,15 +58,6 @@ def axis_after_axis(mesh, ends, kind, gradient):
     if kind in ("norm", "K/V"):
         return mesh.tp.all_reduce(gradient)
     return ends.all_reduce(gradient) if kind == "tied" else gradient
-
-
-@of("07.who_sums")
-def divided_first(mesh, ends, kind, gradient):
-    x = mesh.data.all_reduce(gradient / (mesh.sizes["dp"] * mesh.sizes["cp"]))
-    others = {"cut": [], "norm": [mesh.tp], "K/V": [mesh.tp], "tied": [ends]}[kind]
-    for group in others:
-        x = group.all_reduce(x)
-    return x
 
 
 @of("07.who_sums")
@@ -122,21 +78,6 @@ def in_place(mesh, ends, kind, gradient):
     gradient[:] = mesh.data.all_reduce(gradient)
     gradient /= mesh.data.size
     return gradient
-
-
-@of("07.who_sums")
-def around_a_ring(mesh, ends, kind, gradient):
-    def total(group, x):
-        block, result = x, x.copy()
-        for _ in range(group.size - 1):
-            block = group.sendrecv(block, group.right, group.left)
-            result += block
-        return result
-
-    groups = [mesh.dp, mesh.cp, *([mesh.tp] if kind in ("norm", "K/V") else []), *([ends] if kind == "tied" else [])]
-    for group in groups:
-        gradient = total(group, gradient)
-    return gradient / (mesh.dp.size * mesh.cp.size)
 
 
 @of("07.who_sums")
