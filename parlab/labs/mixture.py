@@ -93,7 +93,8 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
     for rank, found in enumerate(done.results):
         given = x[rank], chosen[rank], gates[rank], weights
         if said := difference(found, _mixed(*given), rtol=TOLERANCE, atol=TOLERANCE):
-            same = ((cause, not difference(found, y, 1e-9, 1e-9)) for cause, y in _mistakes(case, *given).items())
+            wrong = _mistakes(case, *given)
+            same = ((cause, not difference(found, y, TOLERANCE, TOLERANCE)) for cause, y in wrong.items())
             raise Wrong(f"rank {rank} {said}", *possible(same))
     need_messages(done)
     leaving = [int((ranks[rank] != rank).sum()) for rank in range(P)]

@@ -105,7 +105,7 @@ def _try_ring(trial: Trial, case: HopCase) -> list[str]:
             stack.enter_context(explains(said, cause))
         done = trial.ran(program, P, per_rank(list(q)), per_rank(kvs), cluster=LINK)
     check_rightwards(done, "wrong direction: send to comm.right, receive from comm.left")
-    _check_calls(seen)
+    _check_calls(seen, max(messages(done).numbers))
     whole = [np.concatenate(parts) for parts in zip(*kvs, strict=True)]
     parts = [[_attended(one, kv) for kv in kvs] for one in q]
     expected = [_attended(one, whole) for one in q]
@@ -122,13 +122,14 @@ REQUESTS = {  # by what an error says: what is behind it
     "without waiting for isend": "keep what isend returns, and wait() for it after attend_to",
     "without waiting for irecv": "in the last round nothing is left to come: post no hop there; in the others wait() "
     "for both",
+    "(Request)": "isend and irecv return a request; the K/V are what wait() of irecv's returns",
     "kv is Request": "isend and irecv return a request; the K/V are what wait() of irecv's returns",
     "merge_two() missing": "a part is a pair (out, lse), and merge takes four arrays: merge(*found, *part)",
 }
 CALLS = "P − 1 hops bring a rank the K/V of P − 1 others, and it has its own: P calls"
 Owners = list[Any]  # of the calls of one rank: whose K/V came
 WRONG_OWNERS: dict[str, Callable[[Owners, list[int]], bool]] = {  # by what came, and what should
-    f"no hop was made, or its K/V were never taken: {CALLS}": lambda had, right: set(had) == {right[0]},
+    "what came is never taken: kv = ...wait() of irecv's request": lambda had, right: set(had) == {right[0]},
     "each hop sends the rank's own K/V again: pass on those that came": (
         lambda had, right: had == [right[0], *right[1:2] * (len(right) - 1)]
     ),
@@ -136,7 +137,7 @@ WRONG_OWNERS: dict[str, Callable[[Owners, list[int]], bool]] = {  # by what came
         lambda had, right: had == [*right[1:], right[0]]
     ),
     f"the rank's own K/V are not attended: {CALLS}": lambda had, right: had == right[1:],
-    f"too few hops, or the last K/V that came are not attended: {CALLS}": lambda had, right: had == right[: len(had)],
+    f"the last K/V that came are not attended: {CALLS}": lambda had, right: had == right[:-1],
     "one call too many: after P − 1 hops a rank has seen all, and then its own come home": (
         lambda had, right: had == [*right, right[0]]
     ),
@@ -154,8 +155,11 @@ WRONG_SOURCES: dict[str, Callable[[int, int, int], Any]] = {  # what is said, by
 }
 
 
-def _check_calls(seen: list[Seen]) -> None:
-    """Raise `Wrong` unless attend_to was told, on each rank, whose K/V it got, and got those of each rank once."""
+def _check_calls(seen: list[Seen], hops: int) -> None:
+    """Raise `Wrong` unless attend_to was told, on each rank, whose K/V it got, and got those of each rank once.
+
+    `hops` are the most messages that a rank sent.
+    """
     P = len(seen)
     owners = [[owner for _, owner in calls] for calls in seen]
     if any(None in of_rank for of_rank in owners):
@@ -163,6 +167,7 @@ def _check_calls(seen: list[Seen]) -> None:
     right = [[(rank - hop) % P for hop in range(P)] for rank in range(P)]
     said = [(source, rank, hop) for rank, calls in enumerate(seen) for hop, (source, _) in enumerate(calls)]
     causes = [
+        (f"too few hops, {hops}: {CALLS}", hops < P - 1),
         *((cause, P > 1 and owners != right and all(map(same, owners, right))) for cause, same in WRONG_OWNERS.items()),
         *(
             (cause, owners == right and all(source in known(rank, hop, P) for source, rank, hop in said))
