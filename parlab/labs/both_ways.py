@@ -60,17 +60,9 @@ def _turn(
     return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
-# Usual mistakes: the groups of the all-to-all, the rings, and what else is other than in USP. By quotient and remainder
-# of U, the ranks of a group and one of each group; by those of P/U, groups of another size
-USP_MISTAKES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {  # of rank, U and P/U
+USP_MISTAKES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {  # of rank, U and P/U: what `_turn` is given
     "the groups are exchanged: neighbours share the heads, and the ring goes from group to group": (
         lambda rank, U, R: {"group": rank % R, "ring": rank // R}
-    ),
-    "the two splits are swapped: the all-to-all is among neighbours, and the ring has one rank of each group": (
-        lambda rank, U, R: {"group": rank % U, "ring": rank // U}
-    ),
-    "these are groups of P/U ranks: a group has U neighbours, and the ring P/U ranks, one of each group": (
-        lambda rank, U, R: {"group": rank // R, "ring": rank % R}
     ),
     "the mask is missing: the ring needs causal=True": (
         lambda rank, U, R: {"group": rank // U, "ring": rank % U, "causal": False}
