@@ -7,7 +7,7 @@ import pytest
 
 from parlab.labs import zigzag_rule
 from parlab.sequence import RingSchedule
-from tests.labs.answers import bring_home, merge, refused, reviewed, zigzag_tile
+from tests.labs.answers import merge, refused, reviewed, zigzag_tile
 
 
 def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_equal():
@@ -26,30 +26,9 @@ def test_the_rule_that_stands_in_is_right_and_knows_no_number_of_ranks(P):
         assert zigzag_rule(rank, source, 6) == (tile.queries, tile.keys, tile.mask == "causal")
 
 
-def contiguous_rule(rank, source, length):
-    whole = slice(0, length)
-    return whole, whole if source <= rank else slice(0, 0), source == rank
-
-
-def earlier_and_later_swapped(rank, source, length):
-    return zigzag_tile(rank, 2 * rank - source, length)
-
-
-def own_tile_without_a_mask(rank, source, length):
-    return *zigzag_tile(rank, source, length)[:2], False
-
-
-def causal_everywhere(rank, source, length):
-    return *zigzag_tile(rank, source, length)[:2], True
-
-
 def wrong_half_of_the_keys(rank, source, length):
     queries, keys, causal = zigzag_tile(rank, source, length)
     return queries, slice(length // 2, length) if source < rank else keys, causal
-
-
-def right_for_two_ranks_only(rank, source, length):
-    return (zigzag_tile if max(rank, source) < 2 else contiguous_rule)(rank, source, length)
 
 
 def without_the_causal_flag(rank, source, length):
@@ -131,23 +110,6 @@ def one_hop_short(comm, x):
     return total
 
 
-def shifted_by_one(comm, x):
-    return bring_home(comm, np.roll(x, 1, axis=0))
-
-
-def without_the_own_share(comm, x):
-    return bring_home(comm, x) - x[comm.rank]
-
-
-def only_rank_0_right(comm, x):
-    home = bring_home(comm, x)
-    return home if comm.rank == 0 else home + 1
-
-
-def all_shares_travel(comm, x):
-    return sum(comm.sendrecv(x, comm.right, comm.left) for _ in range(comm.size)) if comm.size > 1 else x[0]
-
-
 def a_reduce_scatter_that_starts_at_the_neighbour(comm, x):
     total = x[(comm.rank - 1) % comm.size]
     for hop in range(2, comm.size + 1):
@@ -155,18 +117,8 @@ def a_reduce_scatter_that_starts_at_the_neighbour(comm, x):
     return total
 
 
-def sends_first(comm, x):
-    comm.send(x[0], comm.right)
-    return comm.recv(comm.left, like=x[0])
-
-
 WRONG = [
-    ("02.zigzag_tile", contiguous_rule, "token 3 should see token 1, but does not"),
-    ("02.zigzag_tile", earlier_and_later_swapped, "pairs are wrong"),
-    ("02.zigzag_tile", own_tile_without_a_mask, "rank 0, K/V of rank 0"),
-    ("02.zigzag_tile", causal_everywhere, "but does not"),
     ("02.zigzag_tile", wrong_half_of_the_keys, "rank 1, K/V of rank 0"),
-    ("02.zigzag_tile", right_for_two_ranks_only, "It fails with 3 ranks"),
     ("02.zigzag_tile", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
     ("02.merge", mean, "a plain mean"),
     ("02.merge", without_rescaling, "without their weights"),
@@ -183,12 +135,7 @@ WRONG = [
     ("02.merge", ratio_of_both, "that is −∞ where this has no keys"),
     ("02.merge", only_out, "expected (out, lse)"),
     ("02.bring_home", one_hop_short, "this is what rank"),
-    ("02.bring_home", shifted_by_one, "expected"),
-    ("02.bring_home", without_the_own_share, "contribution is missing"),
-    ("02.bring_home", only_rank_0_right, "right on ranks: 0"),
-    ("02.bring_home", all_shares_travel, "expected"),
     ("02.bring_home", a_reduce_scatter_that_starts_at_the_neighbour, "one rank short of home"),
-    ("02.bring_home", sends_first, "no rank can move"),
 ]
 
 
@@ -212,20 +159,14 @@ BOUNDS = [
     (bound(4.0), "c²/2 pairs, not (c/2)²"),
     (bound(last=lambda c: c**0.5), "take no root"),
     (bound(last=lambda c: 1 / c), "upside down"),
-    (bound(0.5, last=lambda c: 1 / c), "upside down"),
-    (bound(1.0, last=lambda c: 1 / c), "upside down"),
     (bound(F=-1, W=1), "a tile takes operations / F seconds"),
     (bound(W=1), "a tile takes operations / F seconds"),
     (bound(flops=1, nbytes=-1), "`flops` are of a pair"),
     (bound(flops=1), "more operations a pair hide the messages sooner"),
-    (bound(0.5, flops=1), "more operations a pair hide the messages sooner"),
     (bound(nbytes=-1), "more bytes a token hide the messages later"),
-    (bound(1.0, nbytes=-1), "more bytes a token hide the messages later"),
     (bound(last=lambda c: int(c)), "rounded down"),
     (bound(last=lambda c: c * (1 + 1e-6)), "returned 160.0002, expected 160 tokens"),
-    (bound(last=lambda c: -c), "returned -160, expected 160 tokens"),
     (bound(last=lambda c: float("nan")), "returned nan, expected 160 tokens"),
-    (bound(last=lambda c: [c]), "expected a number of tokens"),
     (bound(last=str), "expected a number of tokens"),
     (bound(last=lambda c: c > 0), "expected a number of tokens"),
 ]
@@ -265,10 +206,6 @@ def test_the_stub_of_the_zigzag_rule_which_has_a_ranks_own_tile_is_not_written_y
         raise NotImplementedError
 
     assert reviewed("02.zigzag_tile", zigzag_tile).status == "not written yet"
-
-
-def test_the_rule_of_these_tests_is_right_unless_it_is_changed():
-    assert "02.zigzag_tile: passed" in reviewed("02.zigzag_tile", _tile()).text
 
 
 @pytest.mark.parametrize(
