@@ -8,7 +8,7 @@ import pytest
 from parlab.labs.block import BLOCK
 from parlab.labs.loss import LossCase
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward
-from tests.labs.answers import EXERCISES, STUBS, block_step, mlp_step, parallel_loss, refused, reviewed
+from tests.labs.answers import EXERCISES, block_step, mlp_step, parallel_loss, refused, reviewed
 
 
 def by_gathering(comm, logits, targets, first):
@@ -51,12 +51,6 @@ class Alone:
 
 def bare(comm, block, x, dy):
     return block_step(Alone(), block, x, dy)
-
-
-@pytest.mark.parametrize("name", ["05.mlp_step", "05.block_step", "05.parallel_loss"])
-@pytest.mark.parametrize("answer", STUBS)
-def test_stubs_are_not_written_yet(name, answer):
-    assert reviewed(name, answer).text == f"{name}: not written yet"
 
 
 def summed_before_relu(comm, x, A, C, dy):
@@ -151,32 +145,31 @@ def test_a_forgotten_copy_and_a_sum_behind_the_norm_give_one_number_and_have_cau
     assert all(f"sum {which} before the norm reads it" in text for text in (forgot, behind))
 
 
-def test_the_step_of_one_rank_pasted_unchanged_has_a_partial_y():
-    assert "y is wrong" in (said := reviewed("05.block_step", bare).text)
-    assert "behind the rows each rank has a partial sum of every entry" in said
+def with_sums_of_slices(comm, block, x, dy):
+    y, dx, gradients = block_step(comm, block, x, dy)
+    return y, dx, {name: comm.all_reduce(gradient) for name, gradient in gradients.items()}
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("answer", "says"),
     [
-        ({"without": "attention forward"}, "y is wrong"),
-        ({"without": "mlp forward"}, "y is wrong"),
-        ({"without": "mlp backward"}, "the gradient of post_attention_layernorm.weight is wrong"),
-        ({"without": "attention backward"}, "the gradient of input_layernorm.weight is wrong"),
-        ({"twice": "mlp forward"}, "y is wrong"),
-        ({"twice": "mlp backward"}, "2 times too much: ranks summed something that was the sum already"),
+        (bare, "y is wrong|behind the rows each rank has a partial sum of every entry"),
+        (lambda *given: block_step(*given, twice="mlp backward"), "2 times too much: ranks summed something that was"),
+        (lambda comm, *given: block_step(Mean(comm), *given), "the sums are divided by 2: partial sums add up to the"),
+        (
+            with_sums_of_slices,
+            "the gradient of mlp.down_proj.weight is wrong|it is summed over the ranks: a rank has all",
+        ),
     ],
-    ids=str,
 )
-def test_each_omission_and_each_message_too_many_is_refused_and_named(options, says):
-    review = reviewed("05.block_step", lambda *args: block_step(*args, **options))
-    assert review.status == "not yet"
-    assert says in review.text
+def test_a_wrong_step_of_a_block_is_refused_and_named(answer, says):
+    text = refused("05.block_step", answer)
+    assert [part for part in says.split("|") if part not in text] == []
 
 
 @pytest.mark.parametrize(
     ("where", "says"),
-    [("a", "S(x + a) = 2·x + S(a); sum a alone\n"), ("m", "S(h + m) = 2·h + S(m)"), ("am", "sum a alone, and m")],
+    [("a", "S(x + a) = 2·x + S(a); sum a alone\n"), ("m", "S(h + m) = 2·h + S(m)")],
 )
 def test_a_residual_that_is_summed_with_the_partial_sum_counts_t_times_and_is_named(where, says):
     def answer(comm, block, x, dy):
@@ -227,23 +220,6 @@ class Mean(Alone):
         return self.comm.all_reduce(x) / self.comm.size
 
 
-def test_a_mean_of_partial_sums_is_named():
-    def answer(comm, block, x, dy):
-        return block_step(Mean(comm), block, x, dy)
-
-    assert "the sums are divided by 2: partial sums add up to the whole" in refused("05.block_step", answer)
-
-
-def test_gradients_of_slices_that_are_summed_over_ranks_are_named():
-    def answer(comm, block, x, dy):
-        y, dx, gradients = block_step(comm, block, x, dy)
-        return y, dx, {name: comm.all_reduce(gradient) for name, gradient in gradients.items()}
-
-    said = refused("05.block_step", answer)
-    assert "the gradient of mlp.down_proj.weight is wrong" in said
-    assert "it is summed over the ranks: a rank has all of the gradient of its own slices" in said
-
-
 def test_a_sum_behind_the_norms_backward_and_one_of_the_norms_gradient_are_named_as_two_for_one():
     """All results are right: the norm's backward is linear in dm. But its own gradient takes a message more."""
 
@@ -264,7 +240,7 @@ def test_of_drawn_blocks_t_and_g_divide_h_and_one_the_other_and_g_is_less_than_t
     assert {np.sign(c.G - c.size) for c in cases} == {-1, 0, 1}
 
 
-@pytest.mark.parametrize(("size", "seed", "rank", "largest"), [(3, 93, 2, 0), (4, 30, 1, 0), (5, 83, 1, 1e-310)])
+@pytest.mark.parametrize(("size", "seed", "rank", "largest"), [(3, 93, 2, 0), (5, 83, 1, 1e-310)])
 def test_a_right_loss_passes_where_a_ranks_whole_gradient_is_0_or_1e_310(size, seed, rank, largest):
     case = LossCase(size, 2 * size, 2000.0, seed)
     draw = np.random.default_rng([seed, size, case.V])
@@ -280,14 +256,11 @@ def test_a_right_loss_passes_where_a_ranks_whole_gradient_is_0_or_1e_310(size, s
     [
         (without_a_maximum, "the largest logit is this rank's alone: all ranks must subtract the same"),
         (largest_forgotten, "the largest logit is subtracted, and not added again"),
-        (lambda *args: parallel_loss(*args, forget=("target",)), "the loss is wrong"),
-        (lambda *args: parallel_loss(*args, forget=("sum",)), "the loss is wrong"),
+        (lambda *args: parallel_loss(*args, forget=("target",)), "the target's logit is this rank's alone: sum it"),
+        (lambda *args: parallel_loss(*args, forget=("sum",)), "the sum of exp is this rank's alone: sum it over"),
         (lambda *args: parallel_loss(*args)[0], "expected (loss, dlogits)"),
-        (lambda comm, logits, targets, first: parallel_loss(comm, logits, targets, 0), "is wrong"),
+        (lambda comm, logits, targets, first: parallel_loss(comm, logits, targets, 0), "`first` is not used"),
         (by_gathering, "the results are right, but not what was counted"),
-        (lambda *args: list(parallel_loss(*args))[:1], "rank 0 returned list, expected (loss, dlogits)"),
-        (lambda comm, logits, targets, first: (0.0, logits[0]), "the loss is wrong"),
-        (lambda comm, logits, targets, first: 1 / 0, "rank 0 raised ZeroDivisionError: division by zero, at line"),
     ],
 )
 def test_wrong_losses_are_refused(answer, says):

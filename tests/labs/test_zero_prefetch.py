@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parlab.labs import gathered_ahead as prefetch
-from tests.labs.answers import STUBS, refused, reviewed
+from tests.labs.answers import refused, reviewed
 
 
 def one_by_one(comm, uses, gather, work, x):
@@ -38,17 +38,6 @@ def each_block_once_and_kept(comm, uses, gather, work, x):
     return x
 
 
-def two_ahead(comm, uses, gather, work, x):
-    requests = [gather(block) for block in uses[:2]]
-    for number, block in enumerate(uses):
-        weights = requests[number].wait()
-        requests[number] = None
-        if number + 2 < len(uses):
-            requests.append(gather(uses[number + 2]))
-        x = work(block, weights, x)
-    return x
-
-
 def never_turns(comm, uses, gather, work, x):
     """Prefetches as if the way went forward only."""
     blocks = max(uses) + 1
@@ -77,10 +66,6 @@ def stale(comm, uses, gather, work, x):
     return x
 
 
-def backwards_first(comm, uses, gather, work, x):
-    return prefetch(comm, uses[::-1][1:] + uses[:1], gather, work, x)
-
-
 def request_instead_of_weights(comm, uses, gather, work, x):
     for block in uses:
         request = gather(block)
@@ -101,11 +86,6 @@ def one_gather_too_many(comm, uses, gather, work, x):
     return x
 
 
-def test_the_solution_passes():
-    review = reviewed("06.prefetch", prefetch)
-    assert review.status == "passed", review.text
-
-
 def test_prefetch_shows_315_microseconds_as_computed_by_hand():
     work = [30, 30, 12, 40, 25, 25, 40, 12, 30, 30]
     gathers = [24, 18, 30, 12, 36, 36, 12, 30, 18, 24]  # six hops, each 1 µs and an element a µs
@@ -117,26 +97,17 @@ def test_prefetch_shows_315_microseconds_as_computed_by_hand():
     )
 
 
-@pytest.mark.parametrize("stub", STUBS)
-def test_stubs_are_not_written_yet(stub):
-    assert reviewed("06.prefetch", stub).text == "06.prefetch: not written yet"
-
-
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (one_by_one, "makespan: "),
         (one_by_one, "before use 1, block 1, rank 0 waits"),
         (waits_at_once, "must start before the work"),
         (forward_only, "before use 2, block 1, rank 0 waits"),
-        (everything_at_start, "bytes of gathered weights held: "),
         (everything_at_start, "likely cause: gather one block ahead, not more"),
-        (two_ahead, "likely cause: gather one block ahead, not more"),
         (each_block_once_and_kept, "makespan: "),
         (never_turns, "use 2 (from 0): work on block 1 was given the weights of block 0"),
         (never_turns, "the next block is that of uses[2], on the way back, too"),
         (stale, "use 1 (from 0): work on block 1 was given the weights of block 0"),
-        (backwards_first, "rank 0 worked on blocks [1, 1, 0, 0], should be [0, 1, 1, 0]"),
         (request_instead_of_weights, "was given a CollectiveRequest: wait() returns the weights"),
         (lambda *arguments: np.ones(2) * prefetch(*arguments), "rank 0 returned array([576., 576.])"),
         (forgotten_wait, "rank 0 returned without waiting for iall_gather: call wait() on every request"),
