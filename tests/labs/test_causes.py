@@ -44,10 +44,6 @@ def overlap_by_gathering(comm, x, work):
     return sum(work(comm, block) for block in comm.all_gather(x[None]))
 
 
-def the_asked_rank(waits, rank):
-    return rank
-
-
 def counted_twice(flops, nbytes, F, W):
     """K and V, which `nbytes` holds already."""
     return 2 * answers.hidden_from(flops, nbytes, F, W)
@@ -67,7 +63,7 @@ def with_numbers_from_1(scores, bias, k, gamma):
 @pytest.mark.parametrize(
     ("name", "answer", "says", "says_not"),
     [
-        ("00.to_blame", the_asked_rank, "rank 0 had waited itself, for rank 1 until 14", "not on it"),
+        ("00.to_blame", lambda waits, rank: rank, "rank 0 had waited itself, for rank 1 until 14", "not on it"),
         ("02.hidden_from", counted_twice, "half of a tile is c²/2 pairs, not (c/2)²\n  or: `nbytes` holds K and V", ""),
         ("10.balanced", with_few_loads, "nobody chose the last expert", "nothing moved"),
         ("10.balanced", with_numbers_from_1, "token 0 goes to expert 1, expected expert 0", "argsort"),

@@ -15,10 +15,6 @@ def test_the_passing_text_shows_count_beside_closed_form():
     )
 
 
-def with_one_step_too_many(comm, x):
-    return reduce_scatter(comm, x, steps=comm.size)
-
-
 def without_adding(comm, x):
     return reduce_scatter(comm, x, add=lambda own, partial: partial)
 
@@ -124,18 +120,6 @@ def flattened(comm, x):
     return reduce_scatter(comm, x).reshape(-1)
 
 
-def the_ring(comm, x):
-    return reduce_scatter(comm, x)
-
-
-def with_pieces_numbered_from_0(comm, x):
-    return circulant(comm, x, roll=0)
-
-
-def rolled_the_other_way(comm, x):
-    return circulant(comm, x, roll=-1)
-
-
 def added_to_the_last_pieces(comm, x):
     window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
     while len(window) > 1:
@@ -144,10 +128,6 @@ def added_to_the_last_pieces(comm, x):
         window = window[:half].copy()
         window[-len(came) :] += came
     return window[0]
-
-
-def sent_behind(comm, x):
-    return circulant(comm, x, ahead=-1)
 
 
 def with_the_smaller_half_kept(comm, x):
@@ -183,7 +163,7 @@ def by_the_library(comm, x):
 @pytest.mark.parametrize(
     ("name", "answer", "reason"),
     [
-        ("01.reduce_scatter", with_one_step_too_many, "or makes one step too many"),
+        ("01.reduce_scatter", lambda comm, x: reduce_scatter(comm, x, steps=comm.size), "or makes one step too many"),
         ("01.reduce_scatter", without_adding, "what came has replaced the rank's own numbers: add the two"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "a rank sends more than one piece in a step"),
         ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be P − 1 = 1"),
@@ -218,11 +198,11 @@ def by_the_library(comm, x):
             lambda comm, x: circulant(comm, x, add=lambda own, came: came),
             "rank 0's contribution is missing",
         ),
-        ("01.circulant", the_ring, "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
-        ("01.circulant", with_pieces_numbered_from_0, "pieces are numbered from 0 on every rank"),
-        ("01.circulant", rolled_the_other_way, "roll by minus the rank"),
+        ("01.circulant", lambda comm, x: reduce_scatter(comm, x), "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
+        ("01.circulant", lambda comm, x: circulant(comm, x, roll=0), "pieces are numbered from 0 on every rank"),
+        ("01.circulant", lambda comm, x: circulant(comm, x, roll=-1), "roll by minus the rank"),
         ("01.circulant", added_to_the_last_pieces, "what comes is added to the last pieces"),
-        ("01.circulant", sent_behind, "they are sent back: the rank h *ahead*"),
+        ("01.circulant", lambda comm, x: circulant(comm, x, ahead=-1), "they are sent back: the rank h *ahead*"),
         ("01.circulant", with_the_smaller_half_kept, "of 3 pieces a rank keeps 2"),
         ("01.circulant", with_a_message_for_each_piece, "sends all others in one message"),
         ("01.circulant", with_all_pieces_in_each_message, "a rank sends pieces that it keeps"),

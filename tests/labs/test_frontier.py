@@ -113,10 +113,6 @@ def with_messages_down_alone(p, m, limit, f, i, w, c):
     return max(none_is_below(p, m, limit, f, i, w, 0), -(-m // limit) * (p * (f + i) + (p - 1) * c + w))
 
 
-def infinity(p, m, limit, f, i, w, c):
-    return float("inf")
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -132,7 +128,7 @@ def infinity(p, m, limit, f, i, w, c):
         (the_first_two, "the last I proves more: how many W's of its rank may be open when it ends"),
         (with_all_ws_open, "the last I proves more"),
         (with_no_w_open, "but this one takes"),
-        (infinity, "expected a number of units"),
+        (lambda p, m, limit, f, i, w, c: float("inf"), "expected a number of units"),
     ],
 )
 def test_a_bound_that_is_not_true_or_too_low_is_refused_with_a_schedule_or_the_reason(answer, reason):
@@ -150,10 +146,6 @@ def test_the_bound_that_is_asked_for_is_never_above_the_librarys():
 
 def behind_each_i(row, arrivals, limit):
     return [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])]
-
-
-def none(row, arrivals, limit):
-    return row
 
 
 def as_in_lesson_04(row, arrivals, limit):
@@ -185,22 +177,6 @@ def without_the_memory(row, arrivals, limit):
     return by_rules(row, arrivals, limit, memory=False)
 
 
-def without_the_waits(row, arrivals, limit):
-    return by_rules(row, arrivals, limit, waits=False)
-
-
-def with_one_too_many(row, arrivals, limit):
-    return by_rules(row, arrivals, limit, more=1)
-
-
-def with_waits_of_two_alone(row, arrivals, limit):
-    return by_rules(row, arrivals, limit, spare=1)
-
-
-def one_missing(row, arrivals, limit):
-    return place_weights_in_time(row, arrivals, limit)[:-1]
-
-
 def one_twice(row, arrivals, limit):
     placed = place_weights_in_time(row, arrivals, limit)
     return [*placed, placed[-1]]
@@ -212,10 +188,6 @@ def before_their_i(row, arrivals, limit):
 
 def with_the_forwards_first(row, arrivals, limit):
     return place_weights_in_time(sorted(row, key=lambda a: a.kind), arrivals, limit)
-
-
-def as_text(row, arrivals, limit):
-    return [str(a) for a in row]
 
 
 # Cut the layers
@@ -235,25 +207,9 @@ def filled_to_the_mean(layers, p):
     return numbers
 
 
-def with_an_empty_stage(layers, p):
-    return [len(layers) - p + 2, *[1] * (p - 2), 0]
-
-
-def a_layer_lost(layers, p):
-    return [1] * p
-
-
 def starts_of_the_stages(layers, p):
     numbers = cut(layers, p)
     return [sum(numbers[:stage]) for stage in range(p)]
-
-
-def the_slowest(layers, p):
-    return max(layers)
-
-
-def turned_around(layers, p):
-    return cut(layers, p)[::-1]
 
 
 # Beat the heuristic
@@ -263,17 +219,17 @@ def turned_around(layers, p):
     ("answer", "reason"),
     [
         (behind_each_i, "could start at 10\n  likely cause: a W stands before it"),
-        (none, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
+        (lambda row, arrivals, limit: row, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
         (as_in_lesson_04, "0I3 starts at 11, could start at 10"),
         (without_the_memory, "likely cause: an activation is kept until its W, and no W comes before this F"),
-        (without_the_waits, "likely cause: "),
-        (with_one_too_many, "it keeps 3 activations, and has room for 2"),
-        (with_waits_of_two_alone, "the rank waits, and could do a W in that time"),
-        (one_missing, "0I3 has no W"),
+        (lambda row, arrivals, limit: by_rules(row, arrivals, limit, waits=False), "likely cause: "),
+        (lambda *given: by_rules(*given, more=1), "it keeps 3 activations, and has room for 2"),
+        (lambda *given: by_rules(*given, spare=1), "the rank waits, and could do a W in that time"),
+        (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit)[:-1], "0I3 has no W"),
         (one_twice, "0W3 is done twice"),
         (before_their_i, "0W0 stands before 0I0, or that was never to be done"),
         (with_the_forwards_first, "the F's and I's are not those that were given"),
-        (as_text, "returned list"),
+        (lambda row, arrivals, limit: [str(a) for a in row], "returned list"),
     ],
 )
 def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
@@ -285,11 +241,11 @@ def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
     [
         (evenly, "its stages take [3, 5]: the slowest 5, and 4 is possible"),
         (filled_to_the_mean, "it makes 2 stages, should make 3"),
-        (with_an_empty_stage, "no stage is without layers"),
-        (a_layer_lost, "its stages have 2 layers together, should have 6"),
+        (lambda layers, p: [len(layers) - p + 2, *[1] * (p - 2), 0], "no stage is without layers"),
+        (lambda layers, p: [1] * p, "its stages have 2 layers together, should have 6"),
         (starts_of_the_stages, "expected whole numbers from 1 on"),
-        (the_slowest, "returned int 3, expected a list"),
-        (turned_around, "where time goes: each of m microbatches waits for stage"),
+        (lambda layers, p: max(layers), "returned int 3, expected a list"),
+        (lambda layers, p: cut(layers, p)[::-1], "where time goes: each of m microbatches waits for stage"),
     ],
 )
 def test_a_wrong_cut_is_refused_with_its_reason(answer, reason):

@@ -56,10 +56,6 @@ def with_a_kv_head_for_each_query_head(comm, q, k, v, ulysses):
     return usp(comm, q, np.repeat(k, more, axis=1), np.repeat(v, more, axis=1), ulysses)
 
 
-def every_kv_head(rank, size, H, G):
-    return heads(rank, size, H, G)[0], range(G)
-
-
 def kv_heads_dealt_like_query_heads(rank, size, H, G):
     return heads(rank, size, H, G)[0], range(rank * G // size, (rank + 1) * G // size)
 
@@ -79,10 +75,6 @@ def striped_kv_heads(rank, size, H, G):
     return query, sorted({head % G for head in query})
 
 
-def only_query_heads(rank, size, H, G):
-    return heads(rank, size, H, G)[0]
-
-
 def once_for_each_query_head(rank, size, H, G):
     query, _ = heads(rank, size, H, G)
     return query, [head // (H // G) for head in query]
@@ -97,10 +89,6 @@ def by_the_first_token(rank, size, documents):
     return (min(edge for edge in documents if edge > rank * c) - 1) // c - rank
 
 
-def as_float(rank, size, documents):
-    return float(hops(rank, size, documents))
-
-
 WRONG = [
     ("03.usp", with_exchanged_groups, "the groups are exchanged: neighbours share the heads"),
     ("03.usp", by(place, node), "among other ranks than the U neighbours of a group"),  # K/V heads do not divide
@@ -112,7 +100,7 @@ WRONG = [
     ("03.usp", by(node, place, cut=2), "cut the heads, axis 1, and join the tokens, axis 2"),
     ("03.usp", with_lse, "returned tuple, expected float64[1, 2, 2, 2]"),
     ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
-    ("03.heads", every_kv_head, "they need not travel"),
+    ("03.heads", lambda rank, size, H, G: (heads(rank, size, H, G)[0], range(G)), "they need not travel"),
     ("03.heads", kv_heads_dealt_like_query_heads, "K/V heads are not dealt to the ranks"),
     ("03.heads", kv_head_of_the_first_only, "the K/V head of the first query head alone"),
     (
@@ -121,7 +109,7 @@ WRONG = [
         "the last rank has all heads that are left over; the first H mod P ranks have one",
     ),
     ("03.heads", striped_kv_heads, "K/V head h // (H/G), and not h % G"),
-    ("03.heads", only_query_heads, "expected (its query heads, the K/V heads they read)"),
+    ("03.heads", lambda *given: heads(*given)[0], "expected (its query heads, the K/V heads they read)"),
     ("03.heads", once_for_each_query_head, "each one once"),
     (
         "03.hops",
@@ -129,7 +117,7 @@ WRONG = [
         "too many: token 1, the last one of rank 0, ends its document; no later rank sees it",
     ),
     ("03.hops", by_the_first_token, "too few: token 2, on rank 1, sees token 1, the last one of rank 0"),
-    ("03.hops", as_float, "expected a whole number"),
+    ("03.hops", lambda rank, size, documents: float(hops(rank, size, documents)), "expected a whole number"),
 ]
 
 

@@ -40,10 +40,6 @@ def without_cp(mesh, ends, kind, gradient):
     )
 
 
-def without_dp(mesh, ends, kind, gradient):
-    return mesh.cp.all_reduce(gradient) / mesh.cp.size
-
-
 def summed_in_place(mesh, ends, kind, gradient):
     """As PyTorch's all_reduce would."""
     mesh.data.all_reduce(gradient)
@@ -88,10 +84,6 @@ def on_the_first_alone(mesh, ends, kind, gradient):
     return None if found is None else found / mesh.data.size
 
 
-def in_single_precision(mesh, ends, kind, gradient):
-    return sum_gradient(mesh, ends, kind, gradient).astype("float32")
-
-
 SHARED = {}
 
 
@@ -112,7 +104,7 @@ WRONG = [
     (times(lambda mesh, ends, kind: 1 / mesh.tp.size if kind == "K/V" else 1), "the sum over tp became a mean"),
     (times(lambda mesh, ends, kind: 1 / ends.size if kind == "tied" else 1), "the sum over the ends became a mean"),
     (without_cp, "the ranks of cp are not in it"),
-    (without_dp, "the ranks of dp are not in it"),
+    (lambda mesh, ends, kind, gradient: mesh.cp.all_reduce(gradient) / mesh.cp.size, "the ranks of dp are not in it"),
     (summed_in_place, "the sum over dp and cp was made and not used: all_reduce returns it"),
     (divided_alone, "nothing is summed over dp and cp; the division alone is no mean"),
     (taken_for({"K/V": "cut"}), "each rank of tp has the gradient of its own query heads: sum over tp"),
@@ -125,7 +117,7 @@ WRONG = [
     (nothing_returned, "no `return` is reached for this kind: the sum was made, and not handed back"),
     (on_the_first_alone, "returned None, expected float64[5]|or `reduce` made it, which gives None to all ranks but"),
     (largest, "rank 0 (dp 0, pp 0, cp 0, tp 0), kind 'cut': returned ["),
-    (in_single_precision, "returned float32[5], expected float64[5]"),
+    (lambda *given: sum_gradient(*given).astype("float32"), "returned float32[5], expected float64[5]"),
     (through_a_global, "no message was sent"),
 ]
 

@@ -21,10 +21,6 @@ def plain_line(size, nbytes, seconds):
     return height, 1 / slope
 
 
-def swapped(size, nbytes, seconds):
-    return fit(size, nbytes, seconds)[::-1]
-
-
 def the_slope(size, nbytes, seconds):
     latency, bandwidth = fit(size, nbytes, seconds)
     return latency, 1 / bandwidth
@@ -45,10 +41,6 @@ def divided_by_the_ranks(size, nbytes, seconds):
     return height, 1 / slope
 
 
-def half_a_ring(size, nbytes, seconds):
-    return fit(size, nbytes, 2 * seconds)
-
-
 def whole_arrays(size, nbytes, seconds):
     latency, bandwidth = fit(size, nbytes, seconds)
     return latency, bandwidth * size
@@ -63,18 +55,10 @@ def a_dict(size, nbytes, seconds):
     return dict(zip(("latency", "bandwidth"), fit(size, nbytes, seconds), strict=True))
 
 
-def not_a_number(size, nbytes, seconds):
-    return np.nan, 1.0
-
-
 def means_of_the_ends(size, nbytes, seconds):
     each = seconds / (2 * (size - 1))
     small, large = each[nbytes == nbytes.min()].mean(), each[nbytes == nbytes.max()].mean()
     return small, nbytes.max() / size / (large - small)
-
-
-def two_steps_a_rank(size, nbytes, seconds):
-    return fit(size, nbytes, seconds * (size - 1) / size)
 
 
 def relies_on_buffering(comm, x):
@@ -168,17 +152,17 @@ def a_line_of_logarithms(size, nbytes, seconds):
 
 WRONG = [
     ("09.fit", plain_line, "drown the small ones"),
-    ("09.fit", swapped, "the two are swapped"),
+    ("09.fit", lambda size, nbytes, seconds: fit(size, nbytes, seconds)[::-1], "the two are swapped"),
     ("09.fit", the_slope, "seconds a byte"),
     ("09.fit", of_all_messages, "divide by 2(P − 1)"),
     ("09.fit", not_divided, "divide by 2(P − 1)"),
-    ("09.fit", half_a_ring, "this counts one half"),
+    ("09.fit", lambda size, nbytes, seconds: fit(size, nbytes, 2 * seconds), "this counts one half"),
     ("09.fit", whole_arrays, "carries n/P bytes"),
-    ("09.fit", two_steps_a_rank, "this counts 2P"),
+    ("09.fit", lambda size, nbytes, seconds: fit(size, nbytes, seconds * (size - 1) / size), "this counts 2P"),
     ("09.fit", means_of_the_ends, "the smallest and the largest size alone"),
     ("09.fit", largest_only, "2(P − 1)/P of n"),
     ("09.fit", a_dict, "expected (latency, bandwidth)"),
-    ("09.fit", not_a_number, "expected (latency, bandwidth)"),
+    ("09.fit", lambda size, nbytes, seconds: (np.nan, 1.0), "expected (latency, bandwidth)"),
     ("09.fit", a_line_of_logarithms, "a straight line through logarithms is a power of n"),
     ("09.buffering", relies_on_buffering, "rank 0 waits"),
     ("09.buffering", one_after_the_other, "but a chain"),

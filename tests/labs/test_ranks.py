@@ -21,10 +21,6 @@ def exchange_with_two_sends_first(comm, x):
     return comm.recv(comm.left, x), comm.recv(comm.right, x)
 
 
-def exchange_swapped(comm, x):
-    return exchange(comm, x)[::-1]
-
-
 def exchange_one_way(comm, x):
     from_left = comm.sendrecv(x, comm.right, comm.left)
     return from_left, from_left
@@ -184,7 +180,7 @@ def overlap_without_work(comm, x, work):
     ("name", "answer", "reason"),
     [
         ("00.exchange", exchange_with_two_sends_first, "likely cause: every rank sends first"),
-        ("00.exchange", exchange_swapped, "likely cause: the two are swapped"),
+        ("00.exchange", lambda comm, x: exchange(comm, x)[::-1], "likely cause: the two are swapped"),
         ("00.exchange", exchange_one_way, "(item 1 of the tuple)"),
         ("00.exchange", exchange_in_a_chain, "steps: 3, should be 2"),
         ("00.exchange", exchange_by_gathering, "comm.all_gather did the work"),
