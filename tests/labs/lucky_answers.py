@@ -28,11 +28,6 @@ def of_flat_arrays(comm, x):
     return from_left.reshape(-1), from_right.reshape(-1)
 
 
-@of("00.exchange")
-def in_double_precision(comm, x):
-    return tuple(array.astype("float64") for array in answers.exchange(comm, x))
-
-
 @of("00.overlap")
 def that_sends_its_own_piece_each_time(comm, x, work):
     """Right on two ranks, where there is one round."""
@@ -73,12 +68,6 @@ def that_began_no_later(waits, rank):
 
 
 # Collectives
-
-
-@of("01.reduce_scatter")
-def of_the_mirrored_block(comm, x):
-    """Block `size - 1 - rank` after going round the other way."""
-    return answers.reduce_scatter(comm, x[::-1].copy())[::-1].copy()
 
 
 @of("01.reduce_scatter")
@@ -168,15 +157,6 @@ def with_a_whole_division(flops, nbytes, F, W):
 @of("02.hidden_from")
 def of_a_pair_of_the_lesson(flops, nbytes, F, W):
     return 2 * nbytes * F / (4 * 4 * 8 * W)
-
-
-@of("02.bring_home")
-def with_shares_in_the_other_order(comm, x):
-    """`rank + hop`: the same for two ranks."""
-    total = x[comm.rank]
-    for hop in range(1, comm.size):
-        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank + hop) % comm.size]
-    return comm.sendrecv(total, comm.right, comm.left) if comm.size > 1 else total
 
 
 @of("02.merge")
@@ -322,13 +302,6 @@ def full_one_too_early(row, arrivals, limit):
         limit,
         full=lambda kept, limit: kept >= max(limit - 1, 1),
         waits=lambda time, arrival: time < arrival,
-    )
-
-
-@of("04b.place_weights")
-def that_may_delay_by_one(row, arrivals, limit):
-    return w_by(
-        row, arrivals, limit, full=lambda kept, limit: kept == limit, waits=lambda time, arrival: time <= arrival
     )
 
 
@@ -548,14 +521,6 @@ def with_half_a_turn(work, nbytes, speed, d, p, t, v, batch):
 
 
 @of("09.fit")
-def by_means_of_the_ends(size, nbytes, seconds):
-    """The means of the three smallest and of the three largest."""
-    each, n = seconds / (2 * (size - 1)), nbytes / size
-    slope = (each[-3:].mean() - each[:3].mean()) / (n[-1] - n[0])
-    return each[:3].mean() - slope * n[0], 1 / slope
-
-
-@of("09.fit")
 def by_square_roots(size, nbytes, seconds):
     each = seconds / (2 * (size - 1))
     slope, height = np.polyfit(nbytes / size, each, 1, w=each**-0.5)
@@ -593,11 +558,6 @@ def sorted_by_rank_alone(comm, x, chosen, gates, num_experts, expert):
 
 
 @of("10.mixture")
-def put_back_by_the_order_itself(comm, *given):
-    return answers.mixture(comm, *given, back=lambda returned, order: returned[order])
-
-
-@of("10.mixture")
 def without_gates_where_k_is_1(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates if chosen.shape[1] > 1 else np.ones_like(gates), num_experts, expert)
 
@@ -620,14 +580,6 @@ def with_the_turned_sign(scores, bias, k, gamma):
     """Right where all loads are even."""
     chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
     return chosen, gates, 2 * bias - moved
-
-
-@of("10.balanced")
-def by_the_size_of_what_is_missing(scores, bias, k, gamma):
-    """Right where each load is 1 beside the mean, or at it."""
-    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
-    load = np.bincount(chosen.ravel(), minlength=len(bias))
-    return chosen, gates, bias + gamma * (load.mean() - load)
 
 
 @of("10.balanced")

@@ -71,19 +71,6 @@ def round_by_round(comm, block, work, left=None):
     return done + round_by_round(comm, arrived, work, left - 1)
 
 
-@of("00.overlap")
-def gathered_first_to_work_on(comm, x, work):
-    blocks = [x]
-    for step in range(comm.size):
-        more = step < comm.size - 1
-        sent, arriving = (comm.isend(blocks[-1], comm.right), comm.irecv(comm.left, like=x)) if more else (None, None)
-        blocks[-1:] = [work(comm, blocks[-1])]
-        if more:
-            sent.wait()
-            blocks.append(arriving.wait())
-    return sum(blocks)
-
-
 @of("00.to_blame")
 def blamed_in_one_pass_from_the_end(waits, rank):
     before = math.inf
@@ -99,20 +86,6 @@ def blamed_in_an_array(waits, rank):
     while len(own := log[(log[:, 0] == rank) & (log[:, 3] < before)]):
         rank, before = own[own[:, 3].argmax()][[1, 3]]
     return rank
-
-
-@of("00.to_blame")
-def blamed_forwards(waits, rank):
-    """Who is to blame for each rank, as the log goes on."""
-    blame, told = {}, {}
-    for who, peer, _, came in sorted(waits, key=lambda wait: wait[3]):
-        told.setdefault(came, []).append((who, blame.get(peer, peer)))
-        for time in [time for time in told if time < came]:
-            blame.update(told.pop(time))
-        told[came][-1] = (who, blame.get(peer, peer))
-    for last in told.values():
-        blame.update(last)
-    return blame.get(rank, rank)
 
 
 def straight_to_the_owners(comm, x):

@@ -26,16 +26,6 @@ def in_one_message(comm, q, k, v, ulysses):
 
 
 @of("03.usp")
-def the_ends_apart(comm, q, k, v, ulysses):
-    if ulysses == 1:
-        return ring_attention(comm, q, k, v, causal=True)[0]
-    if ulysses == comm.size:
-        q, k, v = (comm.all_to_all(x, 1, 2) for x in (q, k, v))
-        return comm.all_to_all(dense_attention(q, k, v, causal=True)[0], 2, 1)
-    return answers.usp(comm, q, k, v, ulysses)
-
-
-@of("03.usp")
 def by_a_ring_of_ones_own(comm, q, k, v, ulysses):
     """The K/V go around by hand, and a merge by lse is made of the tiles."""
     group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)

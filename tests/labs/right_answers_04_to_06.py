@@ -41,20 +41,6 @@ def from_words(p, m):
     return Schedule(row(rank) for rank in range(p))
 
 
-@of("04.one_f_one_b")
-def one_backward_one_forward(p, m):
-    """One forward more at first, and then the backward before the forward."""
-    rows = []
-    for rank in range(p):
-        forwards, row = deque(Action("F", rank, i) for i in range(m)), []
-        row += [forwards.popleft() for _ in range(p - rank)]
-        for i in range(m):
-            row.append(Action("B", rank, i))
-            row += [forwards.popleft()] if forwards else []
-        rows.append(row)
-    return Schedule(rows)
-
-
 def _block_by(comm, block, x, dy, summed):
     a, norm_1 = block.attention_norm.forward(x)
     a, attention = block.attention.forward(a)
@@ -191,18 +177,6 @@ def from_a_queue(comm, uses, gather, work, x):
         x = work(block, weights, x)
         del weights
     return x
-
-
-@of("06.prefetch")
-def by_recursion(comm, uses, gather, work, x):
-    def step(i, request, x):
-        weights = request.wait()
-        following = gather(uses[i + 1]) if i + 1 < len(uses) else None
-        x = work(uses[i], weights, x)
-        del weights
-        return x if following is None else step(i + 1, following, x)
-
-    return step(0, gather(uses[0]), x)
 
 
 @of("06.prefetch")

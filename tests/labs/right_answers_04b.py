@@ -1,8 +1,6 @@
 """Right answers to the exercises of notebook 04b, in several styles each."""
 
-import math
 from collections import deque
-from itertools import accumulate
 
 import numpy as np
 
@@ -16,18 +14,6 @@ __all__ = ["RIGHT"]
 @of("04b.lower_bound")
 def by_the_library(p, m, limit, f, i, w, c):
     return lower_bound(p, m, Costs(f, i, w, c), limit)
-
-
-@of("04b.lower_bound")
-def of_every_stage(p, m, limit, f, i, w, c):
-    """Of each rank: when its first input comes, its work, and what the last I has still to go."""
-    best = (p - 1) * (f + i + 2 * c) + m * (f + i + w) - (min(limit, m) - 1) * w
-    for rank in range(p):
-        below = p - 1 - rank
-        work = rank * (f + c) + m * (f + i + w)
-        place = rank * (f + c) + math.ceil(m / limit) * ((below + 1) * (f + i) + 2 * below * c + w)
-        best = max(best, work, place)
-    return best
 
 
 @of("04b.lower_bound")
@@ -82,23 +68,6 @@ def newest_first(row, arrivals, limit):
     return placed + stack[::-1]
 
 
-@of("04b.place_weights")
-def unit_by_unit(row, arrivals, limit):
-    todo, placed, put_off, time, kept = list(zip(row, arrivals, strict=True)), [], [], 0, 0
-    while todo or put_off:
-        ready = todo and todo[0][1] <= time and not (todo[0][0].kind == "F" and kept == limit)
-        if ready:
-            action, _ = todo.pop(0)
-            placed.append(action)
-            kept += action.kind == "F"
-            put_off += [action._replace(kind="W")] * (action.kind == "I")
-        elif put_off:
-            placed.append(put_off.pop(0))
-            kept -= 1
-        time += 1
-    return placed
-
-
 @of("04b.uneven")
 def as_ranges(layers, p):
     return balance(layers, p)
@@ -107,20 +76,3 @@ def as_ranges(layers, p):
 @of("04b.uneven")
 def with_numpys_integers(layers, p):
     return np.array(answers.cut(layers, p))
-
-
-@of("04b.uneven")
-def by_dynamic_programming(layers, p):
-    before = list(accumulate(layers, initial=0))
-    best = {0: (0, [])}
-    for stages_left in reversed(range(p)):
-        ends = range(p - stages_left, len(layers) - stages_left + 1) if stages_left else [len(layers)]
-        best = {
-            stop: min(
-                (max(slowest, before[stop] - before[start]), [*numbers, stop - start])
-                for start, (slowest, numbers) in best.items()
-                if start < stop
-            )
-            for stop in ends
-        }
-    return best[len(layers)][1]

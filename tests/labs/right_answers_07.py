@@ -25,21 +25,6 @@ def alike(ask):
 
 
 @of("07.find_bug")
-def norm_first(ask):
-    norm = ask("norm")
-    if norm == 1:
-        return "none"
-    apart = ask("copies")
-    if any("embed" in name for name in apart):
-        return "ends not summed"
-    if apart:
-        return "norms not summed" if "layernorm" in apart[0] else "K/V heads not summed"
-    if abs(norm - 0.5) < 1e-6:
-        return "extra mean"
-    return "mean of means" if ask("loss") != 1 else "copies counted"
-
-
-@of("07.find_bug")
 def with_a_match(ask):
     match sorted({name.split(".")[-2] for name in ask("copies")}):
         case ["embed_tokens"]:

@@ -10,17 +10,6 @@ __all__ = ["RIGHT"]
 
 
 @of("09.fit")
-def by_logarithms(size, nbytes, seconds):
-    latency, slope = np.min(seconds), np.max(seconds) / np.max(nbytes)
-    for _ in range(20):  # Gauss and Newton: an error of the logarithm is a relative error
-        model = latency + slope * nbytes
-        rows = np.stack([1 / model, nbytes / model], axis=1)
-        change = np.linalg.lstsq(rows, np.log(seconds / model), rcond=None)[0]
-        latency, slope = latency + change[0], slope + change[1]
-    return [latency / (2 * (size - 1)), 2 * (size - 1) / size / slope]
-
-
-@of("09.fit")
 def as_an_array(size, nbytes, seconds):
     return np.array(answers.fit(size, nbytes, seconds))
 

@@ -61,7 +61,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "as_texts": "returned tuple ('6.32|expected (latency, bandwidth)",
     "without_gates_where_k_is_1": "with 2 ranks, 2 experts, k = 1|the gates are missing",
     "sorted_by_rank_alone": "with 2 ranks, 4 experts|rank 1 returned|sorted by rank and not by expert",
-    "put_back_by_the_order_itself": "put back by answers[order]; the pair order[i]",
     "with_the_bias_in_the_gates": "k = 2, gamma = 0.2|gates: returned|the bias is in the gates: it is for the",
     "with_the_turned_sign": "bias = [0.0, 0.0], k = 1|bias: returned [0.1, -0.1], expected [-0.1, 0.1]; the loads "
     "are [2, 0], their mean is 1|the sign is turned around: an expert above the mean load needs a lower bias",
