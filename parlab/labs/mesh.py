@@ -163,12 +163,9 @@ LIKELY = {  # for which kinds; the coordinate left out; those summed, where + ar
     (EVERY, "", "+dc", ""): (
         "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed"
     ),
-    (
-        EVERY,
-        "c",
-        "+",
-        "d",
-    ): "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp",
+    (EVERY, "c", "+", "d"): (
+        "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp"
+    ),
     (EVERY, "d", "+", "c"): "the ranks of dp are not in it: they have the same weights and other rows",
 }
 
