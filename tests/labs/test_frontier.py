@@ -1,5 +1,7 @@
 """The checkers of notebook 04b accept the solutions and refuse what learners write on the way there."""
 
+from operator import truediv
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,42 +77,24 @@ def the_last_rank_alone(p, m, limit, f, i, w, c):
     return (p - 1) * (f + c) + m * (f + i + w)
 
 
-def with_all_ws_on_the_way(p, m, limit, f, i, w, c):
-    return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i + w) + 2 * (p - 1) * c))
-
-
-def with_turns_not_rounded(p, m, limit, f, i, w, c):
-    return max(the_last_rank_alone(p, m, limit, f, i, w, c), m / limit * (p * (f + i) + 2 * (p - 1) * c + w))
-
-
-def without_the_w(p, m, limit, f, i, w, c):
-    return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i) + 2 * (p - 1) * c))
-
-
-def with_a_transfer_too_many(p, m, limit, f, i, w, c):
-    return max(the_last_rank_alone(p, m, limit, f, i, w, c), -(-m // limit) * (p * (f + i) + 2 * p * c + w))
-
-
 def the_places_alone(p, m, limit, f, i, w, c):
     return -(-m // limit) * (p * (f + i) + 2 * (p - 1) * c + w)
 
 
-def the_first_two(p, m, limit, f, i, w, c):
-    return max(the_last_rank_alone(p, m, limit, f, i, w, c), the_places_alone(p, m, limit, f, i, w, c))
+def bound(stay=None, turns=lambda m, limit: -(-m // limit), open_ws=None):
+    """The larger of what the last rank needs and of the turns on rank 0, in which a microbatch stays so long; if it is
+    said how many W's are open when the last I ends, that I's bound, too."""
+
+    def none_is_below(p, m, limit, f, i, w, c):
+        place = stay(p, f, i, w, c) if stay else p * (f + i) + 2 * (p - 1) * c + w
+        last_i = (p - 1) * (f + i + 2 * c) + m * (f + i + w) + w
+        more = [last_i - open_ws(m, limit) * w] if open_ws else []
+        return max(the_last_rank_alone(p, m, limit, f, i, w, c), turns(m, limit) * place, *more)
+
+    return none_is_below
 
 
-def with_no_w_open(p, m, limit, f, i, w, c):
-    last_i = (p - 1) * (f + i + 2 * c) + m * (f + i + w) + w
-    return max(the_first_two(p, m, limit, f, i, w, c), last_i)
-
-
-def with_all_ws_open(p, m, limit, f, i, w, c):
-    last_i = (p - 1) * (f + i + 2 * c) + m * (f + i) + w
-    return max(the_first_two(p, m, limit, f, i, w, c), last_i)
-
-
-def with_messages_down_alone(p, m, limit, f, i, w, c):
-    return max(none_is_below(p, m, limit, f, i, w, 0), -(-m // limit) * (p * (f + i) + (p - 1) * c + w))
+A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +103,24 @@ def with_messages_down_alone(p, m, limit, f, i, w, c):
         (as_1f1b_takes, "it says that no schedule takes less than 9, but this one takes 7:\n  rank 0: 0F0 "),
         (the_last_rank_alone, "10 is true, but no schedule takes less than 15\n  rank 0 alone needs longer"),
         (the_places_alone, "5 is true, but no schedule takes less than 7\n  the last rank alone needs longer"),
-        (with_all_ws_on_the_way, "it says that no schedule takes less than 18, but this one takes 15:"),
-        (with_turns_not_rounded, "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
-        (without_the_w, "likely cause: rank 0 keeps a microbatch from its F to the end of its W; here"),
-        (with_a_transfer_too_many, "it says that no schedule takes less than 58, but this one takes 34:"),
-        (with_a_transfer_too_many, "likely cause: 2 stages have 1 border"),
-        (with_messages_down_alone, "likely cause: the gradient sends messages, too, on its way up"),
-        (the_first_two, "the last I proves more: how many W's of its rank may be open when it ends"),
-        (with_all_ws_open, "the last I proves more"),
-        (with_no_w_open, "but this one takes"),
+        (
+            bound(lambda p, f, i, w, c: p * (f + i + w) + 2 * (p - 1) * c),
+            "no schedule takes less than 18, but this",
+        ),
+        (bound(turns=truediv), "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
+        (
+            bound(lambda p, f, i, w, c: p * (f + i) + 2 * (p - 1) * c),
+            "from its F to the end of its W; here its",
+        ),
+        (A_HOP_TOO_MANY, "it says that no schedule takes less than 58, but this one takes 34:"),
+        (A_HOP_TOO_MANY, "likely cause: 2 stages have 1 border"),
+        (
+            bound(lambda p, f, i, w, c: p * (f + i) + (p - 1) * c + w),
+            "the gradient sends messages, too, on its way up",
+        ),
+        (bound(), "the last I proves more: how many W's of its rank may be open when it ends"),
+        (bound(open_ws=lambda m, limit: m), "the last I proves more"),
+        (bound(open_ws=lambda m, limit: 0), "but this one takes"),
         (lambda p, m, limit, f, i, w, c: float("inf"), "expected a number of units"),
     ],
 )

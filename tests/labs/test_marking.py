@@ -8,7 +8,6 @@ import random
 import re
 import sys
 import time
-import tomllib
 from pathlib import Path
 from types import FunctionType
 
@@ -402,8 +401,3 @@ def test_answers_are_looked_for_in_all_lessons_where_nothing_is_checked():
     namespace = {"np": max}
     namespace["borders"] = FunctionType((lambda: None).__code__, namespace)
     assert list(unchecked(namespace, [], EXERCISES)) == ["09.buffering"]
-
-
-def test_the_command_is_called_parlab():
-    scripts = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    assert scripts == {"parlab": "parlab.cli:main"}

@@ -92,52 +92,23 @@ def overlap_that_waits_for_its_send_first(comm, x, work):
     return total + work(comm, block)
 
 
-def overlap_that_comes_home(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size):
-        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        _, block = [request.wait() for request in requests]
-    return total
+def rounds(more=0, way=lambda comm: (comm.right, comm.left), then=lambda piece, request, came: came, first=0, last=1):
+    """The overlap with more rounds, another way, another piece for the next round, or other works around the loop."""
+
+    def overlap(comm, x, work):
+        (to, source), piece = way(comm), x
+        total = work(comm, x) if first else 0
+        for _ in range(comm.size - 1 + more):
+            sent, arriving = comm.isend(piece, to), comm.irecv(source, like=piece)
+            total = total + work(comm, piece)
+            sent.wait()
+            piece = then(piece, arriving, arriving.wait())
+        return total + work(comm, piece) if last else total
+
+    return overlap
 
 
-def overlap_with_a_work_before_the_loop(comm, x, work):
-    """Written over the lesson's `in_turn`: in the loop the own piece is worked on again."""
-    total, block = work(comm, x), x
-    for _ in range(comm.size - 1):
-        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        sent.wait()
-        block = arriving.wait()
-    return total
-
-
-def overlap_that_ignores_what_came(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        for request in requests:
-            request.wait()
-    return total + work(comm, block)
-
-
-def overlap_without_the_last_work(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        _, block = [request.wait() for request in requests]
-    return total
-
-
-def overlap_to_the_left(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        requests = comm.isend(block, comm.left), comm.irecv(comm.right, like=block)
-        total = total + work(comm, block)
-        _, block = [request.wait() for request in requests]
-    return total + work(comm, block)
+overlap_that_comes_home = rounds(more=1, last=0)
 
 
 def overlap_with_everything_posted_at_the_start(comm, x, work):
@@ -148,17 +119,6 @@ def overlap_with_everything_posted_at_the_start(comm, x, work):
     for request in sent:
         request.wait()
     return sum(pieces)
-
-
-def overlap_that_works_on_a_request(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        sent.wait()
-        arriving.wait()
-        block = arriving
-    return total + work(comm, block)
 
 
 def overlap_that_sends_first(comm, x, work):
@@ -199,12 +159,24 @@ def overlap_without_work(comm, x, work):
             "from 0 s to 1.03 µs rank 0 does not work: it stands still",
         ),
         ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2, should be P − 1 = 1"),
-        ("00.overlap", overlap_with_a_work_before_the_loop, "own piece twice, and never on the piece that comes last"),
-        ("00.overlap", overlap_that_ignores_what_came, "comes last: the one that wait() of irecv's returns"),
-        ("00.overlap", overlap_without_the_last_work, "and it has its own: one of them is never worked on"),
-        ("00.overlap", overlap_to_the_left, "rank 0 sends to rank 2, should be to its right, rank 1"),
+        ("00.overlap", rounds(first=1, last=0), "own piece twice, and never on the piece that comes last"),
+        (
+            "00.overlap",
+            rounds(then=lambda piece, request, came: piece),
+            "comes last: the one that wait() of irecv",
+        ),
+        ("00.overlap", rounds(last=0), "and it has its own: one of them is never worked on"),
+        (
+            "00.overlap",
+            rounds(way=lambda comm: (comm.left, comm.right)),
+            "rank 0 sends to rank 2, should be to its right, rank 1",
+        ),
         ("00.overlap", overlap_with_everything_posted_at_the_start, "pass on to comm.right what comes from comm.left"),
-        ("00.overlap", overlap_that_works_on_a_request, "the piece is what wait() of irecv's returns"),
+        (
+            "00.overlap",
+            rounds(then=lambda piece, request, came: request),
+            "the piece is what wait() of irecv's returns",
+        ),
         (
             "00.overlap",
             overlap_that_sends_first,
