@@ -192,11 +192,6 @@ def with_numbers_of_numpy(rank, source, length):
     return slice(half if kind > 0 else 0, length), slice(0, half if kind < 0 else length), kind == 0
 
 
-@of("02.zigzag_tile")
-def counted_from_the_end(rank, source, length):
-    return slice(-length // 2 if source > rank else 0, None), slice(0, length // (1 + (source < rank))), rank == source
-
-
 @of("02.hidden_from")
 def in_whole_tokens(flops, nbytes, F, W):
     return math.ceil(2 * nbytes * F / (flops * W))
@@ -205,11 +200,6 @@ def in_whole_tokens(flops, nbytes, F, W):
 @of("02.hidden_from")
 def as_a_number_of_numpy(flops, nbytes, F, W):
     return np.float64(nbytes) / W / (flops / (2 * F))
-
-
-@of("02.hidden_from")
-def by_numpys_whole_numbers(flops, nbytes, F, W):
-    return np.int64(np.ceil(2 * nbytes * F / W / flops))
 
 
 @of("02.hidden_from")
@@ -271,15 +261,6 @@ def merged_at_the_end(comm, kv, attend_to, merge):
     for sent in sends:
         sent.wait()
     return list(reduce(lambda one, two: merge(*one, *two), parts))
-
-
-@of("02.bring_home")
-def home_by_a_roll(comm, x):
-    """The shares in the order in which their gradients come."""
-    own, *others = np.roll(x[::-1], comm.rank + 1, axis=0)
-    for share in others:
-        own = comm.sendrecv(own, comm.right, comm.left) + share
-    return comm.sendrecv(own, comm.right, comm.left)
 
 
 @of("02.bring_home")

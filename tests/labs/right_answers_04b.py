@@ -17,18 +17,6 @@ def by_the_library(p, m, limit, f, i, w, c):
 
 
 @of("04b.lower_bound")
-def microbatch_by_microbatch(p, m, limit, f, i, w, c):
-    """Rank 0 starts a microbatch in the place that was free first."""
-    free, trip = [0.0] * limit, sum(f + i for _ in range(p)) + sum(2 * c for _ in range(p - 1)) + w
-    for _ in range(m):
-        place = free.index(min(free))
-        free[place] += trip
-    start = sum(f + c for _ in range(p - 1))
-    done = start + m * f + m * i + sum(w for one in range(m) if one >= limit)
-    return max(*free, start + m * f + m * i + m * w, done + sum(i + c for _ in range(p - 1)) + w)
-
-
-@of("04b.lower_bound")
 def as_numpys_number(p, m, limit, f, i, w, c):
     return np.float64(answers.none_is_below(p, m, limit, f, i, w, c))
 

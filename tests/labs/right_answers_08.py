@@ -1,7 +1,5 @@
 """Right answers to the exercises of notebook 08, in several styles each."""
 
-from fractions import Fraction
-
 import numpy as np
 
 from tests.labs import answers
@@ -9,13 +7,6 @@ from tests.labs.right_answers import of
 from tests.labs.right_answers_07 import RIGHT
 
 __all__ = ["RIGHT"]
-
-
-@of("08.memory")
-def in_whole_numbers(params, kept, d, p, t, m, zero, bytes_each):
-    divided = [size * params for size in reversed(bytes_each)]
-    state = sum(size if stage >= zero else Fraction(size, d) for stage, size in enumerate(divided))
-    return float((state + min(m, p) * kept) / p / t)
 
 
 @of("08.memory")
@@ -35,12 +26,6 @@ def as_work_over_what_is_not_bubble(work, nbytes, speed, d, p, t, v, batch):
     m = batch // d
     busy = m * (work + (t - 1) * nbytes / speed) / (p * t)
     return busy * (1 + (p - 1) / (v * m))
-
-
-@of("08.step_time")
-def by_chunks(work, nbytes, speed, d, p, t, v, batch):
-    chunk = (work + (t - 1) * nbytes / speed) / t / (p * v)
-    return (batch / d * v + p - 1) * chunk
 
 
 @of("08.step_time")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parlab.experts import exchange_rows, mixed_rows
+from parlab.experts import mixed_rows
 from tests.labs.right_answers import of
 from tests.labs.right_answers_09 import RIGHT
 
@@ -43,35 +43,12 @@ def with_lists_and_loops(comm, x, chosen, gates, num_experts, expert):
     return y
 
 
-@of("10.mixture")
-def by_expert_after_the_arrival(comm, x, chosen, gates, num_experts, expert):
-    """Arrivals are sorted by expert once more, and the answers put back by the inverse of that order."""
-    own, k = num_experts // comm.size, chosen.shape[1]
-    order = np.lexsort((np.arange(chosen.size), chosen.ravel()))
-    counts = np.bincount(chosen.ravel(), minlength=num_experts)
-    table = comm.all_gather(counts).reshape(comm.size, num_experts)[:, comm.rank * own : (comm.rank + 1) * own]
-    sent, received = counts.reshape(comm.size, own).sum(axis=1), table.sum(axis=1)
-    rows = exchange_rows(comm, x[order // k], sent, received)
-    numbers = np.concatenate([np.repeat(np.arange(own), n) for n in table])
-    again = np.argsort(numbers, kind="stable")
-    parts = np.split(rows[again], np.cumsum(table.sum(axis=0))[:-1])
-    answers = np.concatenate([expert(comm.rank * own + e, part) for e, part in enumerate(parts)])
-    back = exchange_rows(comm, answers[np.argsort(again)], received, sent)[np.argsort(order)]
-    return np.einsum("tke,tk->te", back.reshape(len(x), k, -1), gates)
-
-
 @of("10.mean_gradient")
 def edp_then_ep(mesh, of_expert, gradient):
     total = mesh.edp.all_reduce(gradient)
     if not of_expert:
         total = mesh.ep.all_reduce(total)
     return total / (mesh.edp.size * mesh.ep.size)
-
-
-@of("10.mean_gradient")
-def gathered_and_added(mesh, of_expert, gradient):
-    group = mesh.edp if of_expert else mesh.data
-    return group.all_gather(gradient[None]).sum(axis=0) / mesh.data.size
 
 
 @of("10.mean_gradient")
@@ -98,16 +75,3 @@ def partitioned_with_the_largest_taken_off(scores, bias, k, gamma):
     gates = np.exp(own - own.max(axis=1, keepdims=True))
     _, load = np.unique(np.concatenate([chosen.ravel(), np.arange(len(bias))]), return_counts=True)
     return [chosen, gates / gates.sum(axis=1, keepdims=True), bias - gamma * np.sign(load - load.mean())]
-
-
-@of("10.balanced")
-def with_a_mask(scores, bias, k, gamma):
-    """All others have the score −∞, and the gate 0."""
-    chosen = np.argsort(-(scores + bias), axis=1)[:, :k]
-    wanted = np.zeros(scores.shape, dtype=bool)
-    np.put_along_axis(wanted, chosen, True, axis=1)
-    of_all = np.exp(np.where(wanted, scores, -np.inf))
-    of_all /= of_all.sum(axis=1, keepdims=True)
-    load, mean = wanted.sum(axis=0), wanted.sum() / wanted.shape[1]
-    up = np.where(load < mean, 1.0, 0.0) - np.where(load > mean, 1.0, 0.0)
-    return chosen.astype(np.int32), np.take_along_axis(of_all, chosen, axis=1), bias + gamma * up

@@ -112,6 +112,7 @@ def taken(of, chosen):
             "chosen: returned float64 of shape (2, 1), expected",
         ),
         (lambda scores, bias, k, gamma: (scores, 0, 0), "expected whole numbers of shape (2, 1)"),
+        (lambda *given: (answers.balanced(*given)[0] + 2, 0, 0), "chosen: returned experts 2 to 2, there are 0 to 1"),
     ],
 )
 def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):

@@ -86,20 +86,6 @@ def in_two_halves(comm, x):
     return blocks[comm.rank]
 
 
-def where_rank_0_receives_first(comm, x):
-    blocks = np.split(x, comm.size)
-    for step in range(comm.size - 1):
-        outgoing, incoming = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        partial = comm.recv(comm.left, like=blocks[incoming])
-        comm.send(blocks[outgoing], comm.right)
-        blocks[incoming] = blocks[incoming] + partial
-    return blocks[comm.rank]
-
-
-def where_rank_1_leaves_early(comm, x):
-    return reduce_scatter(comm, x, steps=0 if comm.rank == 1 else None)
-
-
 def by_calling_reduce_scatter(comm, x):
     return comm.reduce_scatter(x)
 
@@ -167,8 +153,6 @@ def by_the_library(comm, x):
         ("01.reduce_scatter", without_adding, "what came has replaced the rank's own numbers: add the two"),
         ("01.reduce_scatter", with_the_whole_array_travelling, "a rank sends more than one piece in a step"),
         ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be P − 1 = 1"),
-        ("01.reduce_scatter", where_rank_0_receives_first, "every rank receives first"),
-        ("01.reduce_scatter", where_rank_1_leaves_early, "rank 1 has already returned from the program"),
         ("01.reduce_scatter", straight_to_the_owners, "goes straight to its owner; in the ring"),
         ("01.reduce_scatter", halved_if_a_power_of_two, "a rank talks to its two neighbours only"),
         (

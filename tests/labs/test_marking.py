@@ -223,13 +223,6 @@ def test_in_the_folder_of_all_students_a_program_beside_notebooks_has_its_row(sm
     assert small_class[1][-1] == "d,1,3,missing,passed,missing,,"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two names are of one file")
-def test_names_that_differ_in_the_case_of_the_ending_alone_keep_it(tmp_path):
-    for name in ("lab.py", "lab.PY"):
-        (tmp_path / name).write_text("", encoding="utf-8")
-    assert [mark.name for mark in grade(tmp_path, tmp_path / "grades.csv")] == ["lab.PY", "lab.py"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_is_marked_as_it_deserves(name, marked):

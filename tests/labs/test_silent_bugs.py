@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
-from parlab.labs.diagnosis import ALIKE, MOST, OVERLAP, _tells
+from parlab.labs.diagnosis import MOST, _tells
 from parlab.labs.silent_bugs import BUGS, HEADS, NONE, PRICES, SEES
 
 EXERCISE = EXERCISES["07.find_bug"]
@@ -94,13 +94,6 @@ def test_a_guess_a_right_trainer_accused_and_an_unknown_bug_are_told():
     assert "all of its checks come out right; such a trainer has no bug: 'none'" in accused
 
 
-def by_the_size_of_the_norm(ask):
-    norm = ask("norm")
-    return (
-        "none" if norm == 1 else "extra mean" if norm == 0.5 else "ends not summed" if norm < 0.9 else "mean of means"
-    )
-
-
 def half_not_known(ask):
     def other_than_half(check):
         found = ask(check)
@@ -116,10 +109,6 @@ def norms_for_the_table(ask):
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (
-            by_the_size_of_the_norm,
-            "so far 'mean of means' fits as well (the size of a wrong norm depends on the model",
-        ),
         (half_not_known, "'norm' tells the two apart: here it is 0.5, with 'copies counted' 1.318"),
         (
             norms_for_the_table,
@@ -194,12 +183,6 @@ def test_a_contest_of_nobody_and_of_no_function_is_refused(diagnoses, said):
         compete(diagnoses)
 
 
-def test_on_a_batch_of_long_prompts_a_mean_of_means_moves_the_norm_as_counted_copies_do():
-    means = Suspect("mean of means", ALIKE, long_prompts=True).ask("norm")
-    copies = [Suspect("copies counted", seed).ask("norm") for seed in range(3)]
-    assert min(copies) < means < max(copies)
-
-
 def test_a_threshold_of_1_2_on_the_norm_instead_of_the_loss_is_refused():
     def by_the_size(ask):
         norms = []
@@ -216,12 +199,6 @@ def test_a_threshold_of_1_2_on_the_norm_instead_of_the_loss_is_refused():
     text = said(by_the_size)
     assert "a trainer whose bug is 'mean of means', on long prompts" in text
     assert "so far 'copies counted' fits as well (the size of a wrong norm depends on the model): ask" in text
-
-
-def test_on_two_batches_of_long_prompts_the_norm_tells_shared_heads_and_ends_the_wrong_way_round():
-    heads, ends = (Suspect(bug, seed, long_prompts=True).ask("norm") for bug, seed in OVERLAP.items())
-    usual = [Suspect(bug).ask("norm") for bug in OVERLAP]
-    assert heads < usual[1] < usual[0] < ends
 
 
 def test_loss_and_thresholds_on_the_norm_are_refused_on_every_draw():
