@@ -47,6 +47,10 @@ def place(rank, U, R):
     return rank % U
 
 
+def twice_on_9_ranks(comm, *given):
+    return usp(comm, *given) * (1 + (comm.size == 9))
+
+
 def with_lse(comm, q, k, v, ulysses):
     return usp(comm, q, k, v, ulysses), q[..., 0]
 
@@ -98,6 +102,7 @@ WRONG = [
     ("03.usp", by(node, place, back=False), "the outputs must turn back"),
     ("03.usp", by(node, lambda r, U, R: 0), "the ring has all ranks"),
     ("03.usp", by(node, place, cut=2), "cut the heads, axis 1, and join the tokens, axis 2"),
+    ("03.usp", twice_on_9_ranks, "rank 0 returned"),  # where a token a rank cannot be cut into 3
     ("03.usp", with_lse, "returned tuple, expected float64[1, 2, 2, 2]"),
     ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
     ("03.heads", lambda rank, size, H, G: (heads(rank, size, H, G)[0], range(G)), "they need not travel"),

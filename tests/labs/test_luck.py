@@ -46,7 +46,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "that_sends_its_own_each_time": "with 3 ranks|call 3 of attend_to: source is 1, but these are the K/V of "
     "rank 2|each hop sends the rank's own K/V again",
     "around_to_the_left": "with 3 ranks|rank 0 sends to rank 2, should be to its right, rank 1|a gradient travels",
-    "up_to_8_ranks": "with 9 ranks, ulysses=3|returned",
+    "up_to_8_ranks": "with 9 ranks, ulysses=3",
     "dealt_like_cards": "query heads [0, 2], expected [0, 1]|dealt like cards, by h % P",
     "rounded_up": "heads(1, 3, 4, 2): query heads [2, 3], expected [2]|every rank takes ⌈H/P⌉ heads",
     "of_first_and_last": "K/V heads [0, 2], expected [0, 1, 2]|between the first and the last are missing",
