@@ -12,25 +12,31 @@ from parlab.labs import (
     balance,
     block,
     both_ways,
+    bring_home,
     collectives,
     diagnosis,
     expert_gradient,
-    frontier,
-    long_sequences,
+    heads,
+    hidden_from,
+    hops,
     loss,
+    lower_bound,
+    merge,
     mesh,
     mixture,
     pipeline,
+    place_weights,
     planning,
     processes,
     ranks,
     recording,
-    ring,
     ring_hops,
     session,
     tensor_mlp,
+    uneven,
     zero,
     zero_prefetch,
+    zigzag_tile,
 )
 from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
@@ -47,7 +53,7 @@ from parlab.labs.checked_models import (
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.expert_gradient import ep_times_too_large, mean_gradient, thirty_steps
-from parlab.labs.frontier import by_a_pattern, closer, on_rank_0, three_arguments, units_kept
+from parlab.labs.frontier import by_a_pattern, closer, units_kept
 from parlab.labs.job import (
     busiest_port,
     collective_table,
@@ -59,13 +65,13 @@ from parlab.labs.job import (
     rings_at_once,
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
+from parlab.labs.lower_bound import on_rank_0, three_arguments
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.mixture import EXPERT_GUESSES
 from parlab.labs.patient import patient, posted_ahead
 from parlab.labs.pipeline import kept_of_405b, sixteen_stages
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
-from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_clock import (
     RING_GUESSES,
     attends,
@@ -82,16 +88,23 @@ from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, su
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import one_update, passes, three_blocks, zero_step
+from parlab.labs.zigzag_tile import zigzag_rule
 
 ROOMS = (
     ranks,
     collectives,
-    ring,
+    zigzag_tile,
+    merge,
+    hidden_from,
+    bring_home,
     ring_hops,
     both_ways,
-    long_sequences,
+    heads,
+    hops,
     pipeline,
-    frontier,
+    lower_bound,
+    place_weights,
+    uneven,
     tensor_mlp,
     block,
     loss,

@@ -93,8 +93,8 @@ def _try_mixture(trial: Trial, case: MixtureCase) -> list[str]:
     for rank, found in enumerate(done.results):
         given = x[rank], chosen[rank], gates[rank], weights
         if said := difference(found, _mixed(*given), rtol=TOLERANCE, atol=TOLERANCE):
-            wrong = _mistakes(case, *given)
-            same = ((cause, not difference(found, y, TOLERANCE, TOLERANCE)) for cause, y in wrong.items())
+            mistakes = _mistakes(case, *given)
+            same = ((cause, not difference(found, y, TOLERANCE, TOLERANCE)) for cause, y in mistakes.items())
             raise Wrong(f"rank {rank} {said}", *possible(same))
     need_messages(done)
     leaving = [int((ranks[rank] != rank).sum()) for rank in range(P)]

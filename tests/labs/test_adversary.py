@@ -125,9 +125,9 @@ def test_wrong_answers_that_passed_are_refused(name, answer, cause):
 
 
 def test_a_rule_whose_gradients_differ_is_refused(monkeypatch):
-    from parlab.labs import ring
+    from parlab.labs import zigzag_tile
 
-    monkeypatch.setattr(ring, "_gradient_error", lambda *given: 1e-3)
+    monkeypatch.setattr(zigzag_tile, "_gradient_error", lambda *given: 1e-3)
     assert "dq, dk and dv are off by 1.0e-03" in refused("02.zigzag_tile", answers.zigzag_tile)
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.labs import frontier
+from parlab.labs import lower_bound as bounds
+from parlab.labs import place_weights
 from parlab.labs.wrong import Wrong
 from parlab.pipeline import (
     Costs,
@@ -46,11 +47,11 @@ def every_row(case, placed=(), put_off=(), number=0):
 @given(st.integers(2, 3), st.data())
 def test_no_other_row_starts_any_f_or_i_sooner_or_ends_sooner(p, data):
     delays = data.draw(st.lists(st.integers(0, 2), max_size=6))
-    case = frontier.row_case(p, data.draw(st.integers(0, p - 1)), 3, data.draw(st.integers(1, 2 * p)), delays)
-    at, _, soonest, _ = frontier._timed(frontier._as_early_as_possible(case), case, True)
+    case = place_weights.row_case(p, data.draw(st.integers(0, p - 1)), 3, data.draw(st.integers(1, 2 * p)), delays)
+    at, _, soonest, _ = place_weights._timed(place_weights._as_early_as_possible(case), case, True)
     for row in every_row(case):
         try:
-            starts, _, end, _ = frontier._timed(row, case, True)
+            starts, _, end, _ = place_weights._timed(row, case, True)
         except Wrong:
             continue
         assert end >= soonest
@@ -120,7 +121,7 @@ def test_a_bound_that_is_not_true_or_too_low_is_refused_with_a_schedule_or_the_r
 
 
 def test_the_bound_that_is_asked_for_is_never_above_the_librarys():
-    for case in frontier.BOUNDS:
+    for case in bounds.BOUNDS:
         proved = lower_bound(case.size, case.microbatches, Costs(*case.costs), case.limit)
         assert none_is_below(case.size, case.microbatches, case.limit, *case.costs) <= proved + 1e-9
 
