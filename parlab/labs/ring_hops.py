@@ -142,7 +142,7 @@ WRONG_OWNERS: dict[str, Callable[[Owners, list[int]], bool]] = {  # by what came
         lambda had, right: had == [*right, right[0]]
     ),
 }
-WRONG_SOURCES: dict[str, Callable[[int, int, int], Any]] = {  # what is said, by the rank, the hop and P
+WRONG_SOURCES: dict[str, Callable[[int, int, int], Any]] = {  # the sources, by the rank, the hop and P
     "off by one: the first K/V, before any hop, are the rank's own": (
         lambda rank, hop, P: {(rank - hop - 1) % P, (rank - hop + 1) % P}
     ),

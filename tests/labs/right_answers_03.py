@@ -56,7 +56,7 @@ def in_a_list_of_two(rank, size, H, G):
 def one_after_the_other(rank, size, H, G):
     owners = [r for r in range(size) for _ in range(H // size + (r < H % size))]
     mine = [head for head, owner in enumerate(owners) if owner == rank]
-    return mine, sorted({head * G // H for head in mine})
+    return mine, sorted({head * G // H for head in mine}, reverse=True)
 
 
 @of("03.hops")
