@@ -52,6 +52,26 @@ def own_rows_through_the_network(comm, x, chosen, gates, num_experts, expert):
     return answers.mixture(comm, x, chosen, gates, num_experts, expert)
 
 
+class Wide:
+    """The ranks, of which rank 1 of 2 sends its counts four times as wide as it needs to."""
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def __getattr__(self, name):
+        return getattr(self.comm, name)
+
+    def all_gather(self, x):
+        wide = np.tile(x, 4)
+        mine, like = (wide, x) if self.comm.rank else (x, wide)
+        came = self.comm.sendrecv(mine, self.comm.right, self.comm.left, like=like)[: len(x)]
+        return np.concatenate([came, x] if self.comm.rank else [x, came])
+
+
+def wide_on_rank_1(comm, *given):
+    return answers.mixture(Wide(comm) if comm.size == 2 else comm, *given)
+
+
 def every_pair_to_every_rank(comm, x, chosen, gates, num_experts, expert):
     """Right, and nothing is dispatched."""
     all_x, all_chosen = comm.all_gather(x), comm.all_gather(chosen)
@@ -124,6 +144,7 @@ AXIS = "are [rank, which of its experts]: sum(axis=1) adds up over experts"
         (every_pair_to_every_rank, "bytes that rank 0 sends: 112, should be 8E(S + R) + 8N(P − 1) = 88"),
         (numbers_of_experts_travel, "counts, rows and answers travel once each"),
         (layer(wide=4), "bytes that rank 0 sends|only rows of others' experts"),  # as many messages, one longer
+        (wide_on_rank_1, "bytes that rank 1 sends"),
     ],
 )
 def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, said):

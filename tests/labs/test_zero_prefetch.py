@@ -75,6 +75,11 @@ def forgotten_wait(comm, uses, gather, work, x):
     return x
 
 
+def with_other_weights_on_rank_1(comm, uses, gather, work, x):
+    """The result does not show it: `work` only looks at what it is given."""
+    return prefetch(comm, uses, gather, lambda block, given, x: work(block, given * (comm.rank != 1), x), x)
+
+
 def one_gather_too_many(comm, uses, gather, work, x):
     x = prefetch(comm, uses, gather, work, x)
     gather(0).wait()
@@ -108,6 +113,7 @@ def test_prefetch_shows_315_microseconds_as_computed_by_hand():
         (forgotten_wait, "rank 0 returned without waiting for iall_gather: call wait() on every request"),
         (one_gather_too_many, "elements that all ranks send: 20, should be 2Ψ(P − 1) = 16"),
         (lambda comm, *rest: prefetch(comm, *rest) + (comm.rank > 0), "rank 1 returned"),
+        (with_other_weights_on_rank_1, "rank 1, use 0 (from 0): work on block 0 was given weights of no block"),
         (lambda comm, uses, *rest: None if comm.rank else prefetch(comm, uses, *rest), "rank"),
     ],
 )
