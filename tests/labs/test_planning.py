@@ -45,6 +45,7 @@ WRONG = [
     ("08.memory", "gpipe", partial(held, flight=lambda p, m: m), "GPipe keeps all m"),
     ("08.memory", "one_in_flight", partial(held, flight=lambda p, m: 1), "before the first backward reaches"),
     ("08.memory", "p_in_flight", partial(held, flight=lambda p, m: p), "not more than m"),
+    ("08.memory", "no_activations", partial(held, flight=lambda p, m: 0), "activations are missing"),
     ("08.memory", "no_master_weights", partial(held, optimizer=8), "float32 copy"),
     (
         "08.memory",
