@@ -97,11 +97,6 @@ def _query_cause(found: Sequence[list[int]], right: Sequence[range], rank: int, 
         "every rank takes ⌈H/P⌉ heads; only the first H mod P ranks have one query head more": (
             lambda r: range(min(H, r * most), min(H, (r + 1) * most))
         ),
-        "the last head is missing; the stop of a range does not belong to it": lambda r: right[r][:-1],
-        "there is one head too many; the stop of a range does not belong to it": (
-            lambda r: range(right[r].start, right[r].stop + 1)
-        ),
-        "the query heads are numbered from 0 on every rank; number them over all ranks": lambda r: range(len(right[r])),
     }
     if cause := _first_rule(found, rules):
         return cause
@@ -123,9 +118,6 @@ def _key_cause(
         ),
         "this is the K/V head of the first query head alone": lambda r: right[r][:1],
         "the K/V heads between the first and the last are missing": lambda r: {right[r][0], right[r][-1]},
-        "n query heads may read one K/V head more than ⌈n / (H/G)⌉: they begin inside a group": (
-            lambda r: range(right[r].start, right[r].start + -(-len(queries[r]) // group))
-        ),
     }
     if cause := _first_rule(found, rules):
         return cause

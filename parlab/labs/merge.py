@@ -79,7 +79,6 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
         larger = np.where((lses[0] >= lses[1])[:, None], *outs)
         exponents = np.where(np.isneginf(lse), lses, lses - lse)[..., None]  # [side, rows, 1]
         of_other = np.exp(lses - np.where(np.isneginf(lses), 0.0, lses)[::-1])[..., None]  # [side, rows, 1]
-        of_sum = np.exp(lses - lses.sum(axis=0))[..., None]  # [side, rows, 1]
         return {
             "the two are added without their weights exp(lse − merged lse)": outs[0] + outs[1],
             "the exponent has the wrong sign: a side has the weight exp(its lse − merged lse), at most 1": (
@@ -89,15 +88,10 @@ def _mistakes(outs: Any, lses: Any) -> dict[str, Any]:
             "the weights do not add up to 1: divide by their sum": (unscaled * outs).sum(axis=0),
             "exp is missing: lse − merged lse is the logarithm of a weight": (exponents * outs).sum(axis=0),
             "exp(lse_a − lse_b) is not yet the weight of a: subtract the merged lse": of_other[0] * outs[0] + outs[1],
-            "each has the weight exp(its lse − merged lse), not its lse − the other's": (of_other * outs).sum(axis=0),
-            "subtract the merged lse, not the other side's: that is −∞ where this has no keys": (
-                (of_other[0] * outs[0] + outs[1]) / (1 + of_other[0])
-            ),
             "a plain mean: the side with more weight must count more": (outs[0] + outs[1]) / 2,
             ONE_MAXIMUM: np.where((lse > lses.max() - 700)[:, None], (weights * outs).sum(axis=0), 0.0),
             "the side with the larger lse alone: both count, by their weights": larger,
             "log-sum-exps are not added: exp(lse) is": lses[0] + lses[1],
-            "the merged lse is not lse_a + lse_b: exp(lse) are added": (of_sum * outs).sum(axis=0),
             "the larger lse alone: add exp(lse) of both": lses.max(axis=0),
             "a row without keys has the lse −∞, the log of an empty sum": np.where(np.isneginf(lse), 0.0, lse),
             "exp(lse) is 0 or ∞ at such an lse: subtract the larger of both first": np.log(np.exp(lses).sum(axis=0)),

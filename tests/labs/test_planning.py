@@ -59,12 +59,6 @@ WRONG = [
         partial(held, cuts=eq),
         "a ZeRO stage cuts what the stages before it cut, too",
     ),
-    (
-        "08.memory",
-        "zero_2_and_3_swapped",  # weights first, then gradients
-        partial(held, cuts=lambda zero, stage: zero >= (1, 3, 2)[stage - 1]),
-        "ZeRO-1 cuts the optimizer's state",
-    ),
     ("08.memory", "always_2_2_12", lambda *args: held(*args[:-1], (2, 2, 12)), "not always 2, 2 and 12"),
     ("08.memory", "no_zero", partial(held, among=lambda d, p, t: 1), "ZeRO-1 cuts the optimizer's state"),
     ("08.memory", "zero_over_all", partial(held, among=lambda d, p, t: d * p * t), "the dp replicas"),
