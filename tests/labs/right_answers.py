@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from functools import reduce
 
 import numpy as np
 
@@ -145,19 +144,6 @@ def where_one_rank_receives_first(comm, x):
 
 
 @of("01.circulant")
-def in_place_around_the_end(comm, x):
-    P, r, width = comm.size, comm.rank, comm.size
-    total = x.reshape(P, len(x) // P, *x.shape[1:]).copy()
-    while width > 1:
-        half = math.ceil(width / 2)
-        given = [(r + i) % P for i in range(half, width)]
-        kept = [(r + i) % P for i in range(width - half)]
-        total[kept] += comm.sendrecv(total[given], (r + half) % P, (r - half) % P)
-        width = half
-    return total[r]
-
-
-@of("01.circulant")
 def that_counts_the_pieces_backwards(comm, x):
     """The own piece, then those of the ranks behind: all goes the other way round."""
     P, pieces = comm.size, np.split(x, comm.size)
@@ -247,20 +233,6 @@ def from_no_keys_on(comm, kv, attend_to, merge):
         for request in requests:
             kv = request.wait()
     return out, lse
-
-
-@of("02.ring")
-def merged_at_the_end(comm, kv, attend_to, merge):
-    parts, sends = [], []
-    for hop in range(comm.size):
-        if hop < comm.size - 1:
-            sends.append(comm.isend(kv, comm.right))
-            coming = comm.irecv(comm.left, kv)
-        parts.append(attend_to(comm.rank - hop + comm.size * (hop > comm.rank), kv))
-        kv = coming.wait() if hop < comm.size - 1 else kv
-    for sent in sends:
-        sent.wait()
-    return list(reduce(lambda one, two: merge(*one, *two), parts))
 
 
 @of("02.bring_home")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from parlab.labs import EXERCISES
-from parlab.pipeline import gpipe, naive
 from tests.labs import answers, lucky_answers
 from tests.labs.answers import refused
 
@@ -61,21 +60,12 @@ def with_numbers_from_1(scores, bias, k, gamma):
         ("05.parallel_loss", lucky_answers.without_the_largest, "exp overflows", "each need all ranks"),
         ("00.exchange", exchange_in_two_halves, "post both sends and both receives", "waits for the one before"),
         ("00.overlap", overlap_by_gathering, "build it from comm.isend, comm.irecv", "comm.send,"),
-        ("04.one_f_one_b", naive, "could do one more forward meanwhile", "could be done"),
-        ("04.one_f_one_b", gpipe, "1F1 at 2, when 1B0 could be done", "where time goes"),
     ],
 )
 def test_causes_are_those_of_the_mistake(name, answer, says, says_not):
     text = refused(name, answer)
     assert says in text
     assert not says_not or says_not not in text
-
-
-def test_numbers_that_print_alike_are_shown_with_all_digits():
-    def nearly(comm, x):
-        return tuple(array * (1 + 1e-9) for array in answers.exchange(comm, x.astype("float64")))
-
-    assert ".000000" in refused("00.exchange", nearly)
 
 
 def test_a_case_of_one_is_named_in_the_singular():

@@ -120,17 +120,6 @@ def with_the_smaller_half_kept(comm, x):
     return circulant(comm, x, half_of=lambda width: width // 2)
 
 
-def with_a_message_for_each_piece(comm, x):
-    window = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0)
-    while len(window) > 1:
-        half = -(-len(window) // 2)
-        to, source = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
-        came = [comm.sendrecv(piece, to, source) for piece in window[half:]]
-        window = window[:half].copy()
-        window[: len(came)] += came
-    return window[0]
-
-
 def with_all_pieces_in_each_message(comm, x):
     window, width = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0), comm.size
     while width > 1:
@@ -188,7 +177,6 @@ def by_the_library(comm, x):
         ("01.circulant", added_to_the_last_pieces, "what comes is added to the last pieces"),
         ("01.circulant", lambda comm, x: circulant(comm, x, ahead=-1), "they are sent back: the rank h *ahead*"),
         ("01.circulant", with_the_smaller_half_kept, "of 3 pieces a rank keeps 2"),
-        ("01.circulant", with_a_message_for_each_piece, "sends all others in one message"),
         ("01.circulant", with_all_pieces_in_each_message, "a rank sends pieces that it keeps"),
         ("01.circulant", by_the_library, "comm.reduce_scatter did the work: build it from"),
         ("01.circulant", with_a_list_of_parts_of_x, "write `a = a + b`, not `a += b`"),

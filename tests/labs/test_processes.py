@@ -159,11 +159,6 @@ def one_neighbour_after_the_other(comm, x):
     return np.concatenate([rows[comm.rank - 1], x, rows[comm.rank + 1]])
 
 
-def only_above(comm, x):
-    found = borders(comm, x)
-    return found if comm.rank == comm.size - 1 else found[:-1]
-
-
 def from_everybody(comm, x):
     rows = comm.all_gather(x)
     height = len(x)
@@ -179,7 +174,6 @@ WRONG = [
     (far_rows, "a rank sends the far row"),
     (above_is_below, "in each other's place"),
     (one_neighbour_after_the_other, "or a rank serves its neighbours one after the other"),
-    (only_above, "right on ranks: 1; wrong on: 0"),
     (from_everybody, "comm.all_gather did the work"),
 ]
 
