@@ -10,25 +10,32 @@ from typing import Any
 from parlab.arguments import Rule, amount, checked, optional, positive, whole
 from parlab.labs import (
     balance,
+    block,
     both_ways,
+    bring_home,
     collectives,
-    experts,
-    frontier,
-    long_sequences,
+    diagnosis,
+    expert_gradient,
+    heads,
+    hops,
+    loss,
+    lower_bound,
+    merge,
     mesh,
+    mixture,
     pipeline,
+    place_weights,
     planning,
     processes,
     ranks,
     recording,
-    ring,
     ring_hops,
     session,
-    silent_bugs,
-    tensor,
     tensor_mlp,
+    uneven,
     zero,
     zero_prefetch,
+    zigzag_tile,
 )
 from parlab.labs.asleep import stage_costs, step_on_processes, watched
 from parlab.labs.balance import balance_by, balanced
@@ -44,8 +51,8 @@ from parlab.labs.checked_models import (
     seven_trainers,
 )
 from parlab.labs.exercise import PASSED, Exercise, Review
-from parlab.labs.experts import EXPERT_GUESSES, ep_times_too_large, mean_gradient, thirty_steps
-from parlab.labs.frontier import FRONTIER_GUESSES, by_a_pattern, closer, on_rank_0, three_arguments, units_kept
+from parlab.labs.expert_gradient import ep_times_too_large, mean_gradient, thirty_steps
+from parlab.labs.frontier import FRONTIER_GUESSES, by_a_pattern, closer, units_kept
 from parlab.labs.job import (
     SUM_GUESSES,
     busiest_port,
@@ -58,15 +65,16 @@ from parlab.labs.job import (
     rings_at_once,
 )
 from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
+from parlab.labs.lower_bound import on_rank_0, three_arguments
 from parlab.labs.mesh import added_for_a_norm
+from parlab.labs.mixture import EXPERT_GUESSES
 from parlab.labs.one_slot import forty_losses, four_layers, token_before, wrong_arrays
-from parlab.labs.patient import RANK_GUESSES, in_turn, patient, posted_ahead, wait_log
+from parlab.labs.patient import RANK_GUESSES, patient, posted_ahead, wait_log
 from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
 from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
-from parlab.labs.ring import zigzag_rule
 from parlab.labs.ring_clock import (
     RING_GUESSES,
     dealt,
@@ -84,25 +92,33 @@ from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, su
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import ZERO_GUESSES, one_update, passes, three_blocks, zero_step
+from parlab.labs.zigzag_tile import zigzag_rule
 
 ROOMS = (
     ranks,
     collectives,
-    ring,
+    zigzag_tile,
+    merge,
+    bring_home,
     ring_hops,
     both_ways,
-    long_sequences,
+    heads,
+    hops,
     pipeline,
-    frontier,
+    lower_bound,
+    place_weights,
+    uneven,
     tensor_mlp,
-    tensor,
+    block,
+    loss,
     zero,
     zero_prefetch,
-    silent_bugs,
+    diagnosis,
     mesh,
     planning,
     processes,
-    experts,
+    mixture,
+    expert_gradient,
     balance,
 )
 EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
@@ -290,7 +306,6 @@ __all__ = [
     "gradient_job",
     "h100s",
     "hint",
-    "in_turn",
     "kept_of_405b",
     "load",
     "many_models",

@@ -167,16 +167,13 @@ def _check_form(found: Any, case: BalanceCase) -> None:
     if not isinstance(found, tuple | list) or len(found) != 3:
         what = f"{len(found)} values" if isinstance(found, tuple | list) and found else _form(found)
         raise Wrong(f"returned {what}, expected three arrays: chosen [T, k], gates [T, k], the new bias [N]")
-    chosen, gates, moved = found
-    if not isinstance(chosen, np.ndarray) or chosen.dtype.kind not in "iu" or chosen.shape != (T, k):
-        raise Wrong(f"chosen: returned {_form(chosen)}, expected whole numbers of shape ({T}, {k})")
-    if chosen.min() < 0 or chosen.max() >= N:
-        raise Wrong(f"chosen: returned experts {chosen.min()} to {chosen.max()}, there are 0 to {N - 1}")
-    for name, array, shape in (("gates", gates, (T, k)), ("bias", moved, (N,))):
-        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float64:
-            few = name == "bias" and isinstance(array, np.ndarray) and array.shape == (chosen.max() + 1,)
-            expected = f"expected float64 of shape {shape}"
-            raise Wrong(f"{name}: returned {_form(array)}, {expected}", *likely([(FEW, few)]))
+    for name, array, shape in zip(("chosen", "gates", "bias"), found, ((T, k), (T, k), (N,)), strict=True):
+        form, types = ("whole numbers", "bhilqBHILQ") if name == "chosen" else ("float64", "d")
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype.char not in types:
+            few = name == "bias" and isinstance(array, np.ndarray) and array.shape == (found[0].max() + 1,)
+            raise Wrong(f"{name}: returned {_form(array)}, expected {form} of shape {shape}", *likely([(FEW, few)]))
+        if name == "chosen" and not 0 <= array.min() <= array.max() < N:
+            raise Wrong(f"chosen: returned experts {array.min()} to {array.max()}, there are 0 to {N - 1}")
 
 
 def _first_wrong(found: Any, right: Step, case: BalanceCase) -> tuple[int, str]:
@@ -185,7 +182,8 @@ def _first_wrong(found: Any, right: Step, case: BalanceCase) -> tuple[int, str]:
     differs = (one[0] != other[0]).any(axis=1)
     if differs.any():
         token = int(np.argmax(differs))
-        return 0, f"token {token} goes to {_experts(one[0][token])}, expected {_experts(other[0][token])}"
+        goes, should = (f"expert{'s' * (case.k > 1)} {' and '.join(map(str, by[0][token]))}" for by in (one, other))
+        return 0, f"token {token} goes to {goes}, expected {should}"
     if said := difference(one[1], other[1], rtol=TOLERANCE, atol=TOLERANCE):
         return 1, f"gates: {said}{', the experts of a token in ascending order' if case.k > 1 else ''}"
     if said := difference(found[2], right[2], rtol=TOLERANCE, atol=TOLERANCE):
@@ -197,10 +195,6 @@ def _first_wrong(found: Any, right: Step, case: BalanceCase) -> tuple[int, str]:
 
 def _form(array: Any) -> str:
     return f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else brief(array)
-
-
-def _experts(numbers: Any) -> str:
-    return f"expert{'s' if len(numbers) > 1 else ''} {' and '.join(map(str, numbers))}"
 
 
 def _by_expert(step: Any) -> Step:
@@ -225,69 +219,49 @@ def _likely(part: int, found: Any, given: tuple[Any, ...], trial: Trial) -> list
 def _explaining(part: int, found: Any, given: tuple[Any, ...]) -> list[str]:
     """The causes of a wrong choice, of wrong gates or of a wrong bias, each an expression of the right rest."""
     scores, bias, k, g = given
-    chosen, gates, moved = balanced(*given)
+    chosen, _, _ = balanced(*given)
     if part == 0:
         ranked = {
             "the bias is not in the choice: the best k of scores + bias are chosen": scores,
             "the bias is subtracted in the choice; it is added": scores - bias,
             "these are the worst k: argsort ascends": -scores - bias,
-            "the new bias chooses; it is for the next step, and this step's choice has the old one": scores + moved,
         }
-        experts = np.sort(found[0], axis=1)
-        best = {cause: np.argsort(-by, axis=1, kind="stable")[:, :k] for cause, by in ranked.items()}
-        return [cause for cause, made in best.items() if np.array_equal(experts, np.sort(made, axis=1))]
+        best = {cause: np.sort(np.argsort(-by, axis=1, kind="stable")[:, :k]) for cause, by in ranked.items()}
+        return _equal(np.sort(found[0]), best)
     if part == 1:
-        own, powers = np.take_along_axis(scores, chosen, axis=1), np.exp(np.take_along_axis(scores, chosen, axis=1))
+        powers = np.exp(np.take_along_axis(scores, chosen, axis=1))
         biased, every = powers * np.exp(bias[chosen]), np.exp(scores).sum(axis=1, keepdims=True)
-        values = {
-            "the bias is in the gates: it is for the choice alone, and the gates are those of the scores": biased
-            / biased.sum(axis=1, keepdims=True),
+        weighed = {
+            "the bias is in the gates: it is for the choice alone, and the gates are those of the scores": (
+                biased / biased.sum(axis=1, keepdims=True)
+            ),
             "the softmax is over all N experts; it is over the k chosen": powers / every,
             "a token's gates add up to 1: divide by their sum over its k experts": powers,
-            "divided by the sum over all tokens; over the k of each token, axis=1": powers / powers.sum(),
-            "these are the scores; the gates are their softmax over the k": own,
+            "these are the scores; the gates are their softmax over the k": np.log(powers),
         }
-        return _equal(_by_expert(found)[1], {cause: _by_expert((chosen, v, bias))[1] for cause, v in values.items()})
-    N, load = len(bias), np.bincount(chosen.ravel(), minlength=len(bias)).astype(float)
-    up, missing = np.sign(load.mean() - load), load.mean() - load
-    plain = np.bincount(np.argsort(-scores, axis=1)[:, :k].ravel(), minlength=N)
-    first = np.bincount(chosen[:, 0], minlength=N)
-    of_gates = np.bincount(chosen.ravel(), gates.ravel(), N)
-    few = np.bincount(chosen.ravel()) if chosen.max() in (0, N - 1) else load * np.nan  # others have another shape
-    values = {
-        "the sign is turned around: an expert above the mean load needs a lower bias": bias - g * up,
+        return _equal(_by_expert(found)[1], {why: _by_expert((chosen, x, bias))[1] for why, x in weighed.items()})
+    load = np.bincount(chosen.ravel(), minlength=len(bias))
+    few = np.bincount(chosen.ravel()) if chosen.max() in (0, len(bias) - 1) else load * np.nan  # else of another shape
+    missing = load.mean() - load
+    moved = {
+        "the sign is turned around: an expert above the mean load needs a lower bias": bias - g * np.sign(missing),
         "nothing moved: the bias of the next step is asked for": bias,
-        "this is the change alone: add it to the bias": g * up,
+        "this is the change alone: add it to the bias": g * np.sign(missing),
         "the bias moves by the size of what is missing; by its sign alone, times gamma": bias + g * missing,
-        "gamma is missing: the bias moves by gamma, up or down": bias + up,
-        MEAN: bias + g * np.where(missing > 0, 1, -1),
-        f"{MEAN} ": bias + g * np.where(missing >= 0, 1, -1),
-        "the loads are those of the choice without the bias; count the experts that were chosen with it": bias
-        + g * np.sign(load.mean() - plain),
-        "a token's first expert alone is counted; all k are its load": bias + g * np.sign(first.mean() - first),
-        "the gates are added up; the load is how many tokens chose the expert": bias
-        + g * np.sign(of_gates.mean() - of_gates),
-        "the median of the loads is not their mean": bias + g * np.sign(np.median(load) - load),
+        "gamma is missing: the bias moves by gamma, up or down": bias + np.sign(missing),
+        "an expert with the mean load moves too; its bias stays, as sign(0) = 0": bias + np.where(missing > 0, g, -g),
         "the mean load is T · k/N, not T/N: each token counts for k experts": bias
-        + g * np.sign(len(chosen) / N - load),
+        + g * np.sign(load.mean() / k - load),
         FEW: bias + g * np.sign(few.mean() - few),
-        "only experts below the mean move; those above go down": bias + g * np.maximum(up, 0),
-        "only experts above the mean move; those below go up": bias + g * np.minimum(up, 0),
     }
-    return _equal(found[2], values)
-
-
-MEAN = "an expert with the mean load moves too; its bias stays, as sign(0) = 0"
+    return _equal(found[2], moved)
 
 
 def _equal(found: Any, values: dict[str, Any]) -> list[str]:
-    same = (cause.strip() for cause, value in values.items() if np.allclose(found, value, rtol=1e-9, atol=1e-12))
-    return list(dict.fromkeys(same))
+    return [cause for cause, value in values.items() if np.allclose(found, value, rtol=1e-9, atol=1e-12)]
 
 
 LARGER = (BalanceCase(9, 5, 3, 0.3), BalanceCase(12, 8, 2, 0.7, seed=16))
-
-
 TWO = ([[0.9, 0.1], [0.4, 0.2]], [0.0, 0.0])
 EVEN = ([[0.9, 0.1], [0.4, 0.2]], [-0.3, 0.3])
 THREE = ([[2.0, 1.0, 0.7], [1.5, 0.2, 1.0], [0.9, 1.2, 0.1]], [-0.5, 0.0, 0.5])

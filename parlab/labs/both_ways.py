@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,20 +12,20 @@ from parlab.labs.counts import bytes_sent, ranks_in_words, right_and_wrong
 from parlab.labs.difference import difference, likely
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import NotWritten, Wrong, need_messages
+from parlab.labs.wrong import Wrong, explains, need_messages
 from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention, shard
 from parlab.world import Comm, Run, WorldError, per_rank, run
 from parlab.world.units import several
 
 ROUNDING = 1e-9  # of the largest entry: merges in another order
+
 GROUP_GUESSES = {  # the usual wrong guesses of lesson 03, and the reasoning that leads there
     "shards": (6, "every query must see every key, so all keys must come"),
     "PCIe": (1, "on PCIe the ring wins, so heads are better not shared"),
     "32 nodes": (8, "a node has 8 GPUs"),
     "one port": (122, "the same messages leave by the same port"),
 }
-TUPLE = "ring_attention returns two arrays, out and its log-sum-exp: take the first"
 
 
 @dataclass(frozen=True)
@@ -69,63 +67,26 @@ def _turn(
     return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
-PROBE = UspCase(6, 2, 6, 6)  # heads for groups of 2 and of 3 ranks
-Color = Callable[[int, int, int], int]
-UspProgram = Callable[[Comm, Sequence[Any], int], Any]
-USP_MISTAKES: dict[str, UspProgram] = {
+USP_MISTAKES: dict[str, Callable[[int, int, int], dict[str, Any]]] = {  # of rank, U and P/U: what `_turn` is given
     "the groups are exchanged: neighbours share the heads, and the ring goes from group to group": (
-        lambda comm, x, U: _turn(comm, x, comm.rank % (comm.size // U), comm.rank // (comm.size // U))
-    ),
-    "the two splits are swapped: the all-to-all is among neighbours, and the ring has one rank of each group": (
-        lambda comm, x, U: _turn(comm, x, comm.rank % U, comm.rank // U)
-    ),
-    "these are groups of P/U ranks: a group has U neighbours, and the ring P/U ranks, one of each group": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // (comm.size // U), comm.rank % (comm.size // U))
+        lambda rank, U, R: {"group": rank % R, "ring": rank // R}
     ),
     "the mask is missing: the ring needs causal=True": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, causal=False)
+        lambda rank, U, R: {"group": rank // U, "ring": rank % U, "causal": False}
     ),
     "each rank attends the tokens of its group alone: the K/V of the other groups come around the ring": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank)
+        lambda rank, U, R: {"group": rank // U, "ring": rank}
     ),
     "the ring has all ranks: one of each group is enough, for they have the same heads": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, 0)
+        lambda rank, U, R: {"group": rank // U, "ring": 0}
     ),
     "these are some heads of all tokens of the group: the outputs must turn back, to all heads of the rank's own": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, back=False)
+        lambda rank, U, R: {"group": rank // U, "ring": rank % U, "back": False}
     ),
     "the axes are exchanged: cut the heads, axis 1, and join the tokens, axis 2": (
-        lambda comm, x, U: _turn(comm, x, comm.rank // U, comm.rank % U, cut=2)
-    ),
-    "this is a rank's own shard alone: nothing came from other ranks": (
-        lambda comm, x, U: dense_attention(*x, causal=True)[0]
+        lambda rank, U, R: {"group": rank // U, "ring": rank % U, "cut": 2}
     ),
 }
-
-
-COLORS: tuple[Color, ...] = (  # by which a rank of P may be split; first group, second ring
-    lambda rank, U, P: rank // U,
-    lambda rank, U, P: rank % U,
-    lambda rank, U, P: rank // (P // U),
-    lambda rank, U, P: rank % (P // U),
-)
-
-
-def _mistakes() -> Iterator[tuple[str, UspProgram]]:
-    """The mistakes that have a name, then the other pairs of splits, each with its cause."""
-    yield from USP_MISTAKES.items()
-    for (g, group), (r, ring) in product(enumerate(COLORS), repeat=2):
-        said = (
-            ("the all-to-all is among other ranks than the U neighbours of a group", g != 0),
-            ("the ring is of other ranks than one of each group, those with the same heads", r != 1),
-        )
-        wrong = [cause for cause, is_so in said if is_so]
-        if wrong:
-            yield ", and ".join(wrong), partial(_split, group, ring)
-
-
-def _split(group: Color, ring: Color, comm: Comm, given: Sequence[Any], U: int) -> Any:
-    return _turn(comm, given, group(comm.rank, U, comm.size), ring(comm.rank, U, comm.size))
 
 
 def _try_usp(trial: Trial, case: UspCase) -> list[str]:
@@ -133,15 +94,13 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     expected = shard(dense_attention(*whole, causal=True)[0], case.size)
     own = [per_rank(shard(x, case.size)) for x in whole]
 
-    try:
-        done = _ran(trial, case, own)
-    except Wrong as error:
-        told = "\n".join(error.args)
-        if "x is a tuple" in told:
-            error.args = (*error.args, f"likely cause: {TUPLE}")
-        elif not isinstance(error, NotWritten) and "likely cause: " not in told:
-            error.args = (*error.args, *_cause_of_an_error(trial, case, own))
-        raise
+    def program(comm: Comm, q: Any, k: Any, v: Any) -> Any:
+        return trial.answer(comm, q, k, v, case.ulysses)
+
+    among = "the all-to-all is among other ranks than the U neighbours of a group"
+    both = "ring_attention returns two arrays, out and its log-sum-exp: take the first"
+    with explains("split_axis=1:", among), explains("x is a tuple", both):
+        done = trial.ran(program, case.size, *own)
     largest = max(float(np.abs(x).max()) for x in expected)
 
     def differs(found: Any, wanted: Any) -> str:
@@ -150,7 +109,7 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     said = [differs(found, wanted) for found, wanted in zip(done.results, expected, strict=True)]
     if wrong := [rank for rank, text in enumerate(said) if text]:
         rank = wrong[0]
-        runs = ((cause, _mistaken(mistake, case, own)) for cause, mistake in _mistakes())
+        runs = ((cause, _mistaken(mistake, case, own)) for cause, mistake in USP_MISTAKES.items())
         causes = ((cause, not any(map(differs, done.results, made.results))) for cause, made in runs if made)
         right = [rank for rank, text in enumerate(said) if not text]
         raise Wrong(f"rank {rank} {said[rank]}", *right_and_wrong(right, wrong), *likely(causes))
@@ -162,37 +121,16 @@ def _try_usp(trial: Trial, case: UspCase) -> list[str]:
     return [bytes_sent(done).check(formula, case.nbytes, cause, exact=True)]
 
 
-def _ran(trial: Trial, case: UspCase, own: Sequence[Any]) -> Run:
-    def program(comm: Comm, q: Any, k: Any, v: Any) -> Any:
-        return trial.answer(comm, q, k, v, case.ulysses)
-
-    return trial.ran(program, case.size, *own)
-
-
-def _mistaken(mistake: UspProgram, case: UspCase, own: Sequence[Any]) -> Run | None:
+def _mistaken(mistake: Callable[[int, int, int], dict[str, Any]], case: UspCase, own: Sequence[Any]) -> Run | None:
     """The run of a program with a mistake; none where it cannot run."""
+
+    def program(comm: Comm, *given: Any) -> Any:
+        return _turn(comm, given, **mistake(comm.rank, case.ulysses, case.size // case.ulysses))
+
     try:
-        return run(lambda comm, *x: mistake(comm, x, case.ulysses), case.size, *own)
+        return run(program, case.size, *own)
     except (ValueError, WorldError):
         return None
-
-
-def _cause_of_an_error(trial: Trial, case: UspCase, own: Sequence[Any]) -> list[str]:
-    """The mistake that cannot run on this case either, and on one where all can run sends and returns the same."""
-    probe = [per_rank(shard(x, PROBE.size)) for x in PROBE.inputs()]
-    suspects = [(cause, mistake) for cause, mistake in _mistakes() if not _mistaken(mistake, case, own)]
-    try:
-        done = _ran(trial, PROBE, probe) if suspects else None
-    except Wrong:
-        return []
-    runs = ((cause, _mistaken(mistake, PROBE, probe)) for cause, mistake in suspects)
-    return likely((cause, _alike(done, made)) for cause, made in runs if done and made)
-
-
-def _alike(done: Run, made: Run) -> bool:
-    """Whether two runs sent as many bytes and returned the same."""
-    differ = any(difference(*both, rtol=0.0, atol=ROUNDING) for both in zip(done.results, made.results, strict=True))
-    return bytes_sent(done).numbers == bytes_sent(made).numbers and not differ
 
 
 def _draw_usp(random: np.random.Generator, size: int) -> UspCase:

@@ -26,7 +26,7 @@ def difference(result: Any, expected: Any, rtol: float | None = None, atol: floa
     if expected is None:
         return ""
     if isinstance(expected, tuple):
-        return _difference_of_tuples(result, expected)
+        return _difference_of_tuples(result, expected, rtol, atol)
     if not isinstance(result, np.ndarray | np.generic):
         return f"returned {kind(result)}, expected {_form(expected)}"
     result = np.asarray(result)
@@ -60,11 +60,11 @@ def _digits(found: Any, expected: Any) -> int:
     return next((n for n in range(6, 17) if f"{found:.{n}g}" != f"{expected:.{n}g}"), 17)
 
 
-def _difference_of_tuples(result: Any, expected: tuple[Any, ...]) -> str:
+def _difference_of_tuples(result: Any, expected: tuple[Any, ...], rtol: float | None, atol: float) -> str:
     if not isinstance(result, tuple | list) or len(result) != len(expected):
         return f"returned {kind(result)}, expected a tuple of {len(expected)} arrays"
     for number, (one, other) in enumerate(zip(result, expected, strict=True)):
-        if found := difference(one, other):
+        if found := difference(one, other, rtol, atol):
             return f"{found} (item {number} of the tuple)"
     return ""
 

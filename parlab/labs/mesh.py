@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parlab.labs.counts import ranks_in_words
-from parlab.labs.difference import difference, possible
+from parlab.labs.difference import difference
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, need_messages
@@ -113,21 +113,18 @@ def _try_who_sums(trial: Trial, case: MeshCase) -> list[str]:
                 continue
             found = runs[kind].results[rank]
             if said := difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE):
-                if _reduced(runs[kind]) and (found is None or _reached(runs[kind], right, case.places, place, over)):
-                    causes = [REDUCED]
-                elif found is None:
-                    causes = [NO_RETURN if all(other is None for other in runs[kind].results) else NO_RETURN_HERE]
-                else:
-                    causes = _likely_sum(kind, drawn[kind], place, found, _met(runs[kind], case, rank))
+                met = _met(runs[kind], case, rank)
+                causes = [NO_RETURN] if found is None else _likely_sum(kind, drawn[kind], place, found, met)
                 raise Wrong(f"rank {rank} {_at(place)}, kind {kind!r}: {said}", *causes)
     if not any(done.timeline.transfers for done in runs.values()):
         need_messages(runs[CUT])
     return ["cut: dp and cp sum; norm and K/V: tp, too; tied: the two ends of the pipeline, too"]
 
 
-NO_RETURN = "likely cause: no `return` is reached for this kind: the sum was made, and not handed back"
-NO_RETURN_HERE = "likely cause: no `return` is reached on this rank"
-REDUCED = "likely cause: `reduce` gives its sum to one rank, and None to all others; `all_reduce` gives it to all"
+NO_RETURN = (
+    "likely cause: no `return` is reached for this kind: the sum was made, and not handed back; or `reduce` made it, "
+    "which gives None to all ranks but one"
+)
 ALL_OF_PP = "likely cause: only the two ends have the tied table and call the function: sum over `ends`, not over pp"
 
 
@@ -139,22 +136,7 @@ def _ran_kind(trial: Trial, program: Any, case: MeshCase, kind: str) -> Run:
         said, cause, _ = str(wrong).partition("likely cause: ")
         if kind == TIED and cause and re.search(r"of group (pp|model|comm)\b", said):
             wrong.args = (f"kind {kind!r}: {said.rstrip()}", ALL_OF_PP)
-        if "None" in said and wrong.run is not None and _reduced(wrong.run):
-            wrong.args = (*wrong.args, REDUCED)
         raise
-
-
-def _reduced(done: Run) -> bool:
-    return any(transfer.name.rpartition(": ")[2] == "reduce" for transfer in done.timeline.transfers)
-
-
-def _reached(done: Run, right: dict[Axes, Any], places: list[Axes], place: Axes, over: str) -> bool:
-    """Whether another rank of the same sum has it right."""
-    of_sum = [
-        all(a == b or axis in over + "dc" for axis, a, b in zip("dpct", place, other, strict=True)) for other in places
-    ]
-    results = [found for found, member in zip(done.results, of_sum, strict=True) if member and found is not None]
-    return any(not difference(found, right[place], rtol=TOLERANCE, atol=TOLERANCE) for found in results)
 
 
 def _met(done: Run, case: MeshCase, rank: int) -> str:
@@ -164,66 +146,51 @@ def _met(done: Run, case: MeshCase, rank: int) -> str:
 
 
 THROWN_AWAY = "the sum over {} was made and not used: all_reduce returns it, and leaves the gradient as it is"
+NAMES = {"d": "dp", "c": "cp", "t": "tp", "p": "the two ends"}
+EVERY = tuple(SUMMED)
+LIKELY = {  # for which kinds; the coordinate left out; those summed, where + are the right ones; those of the mean
+    ((NORM,), "t", "", "dc"): (
+        "under sequence parallelism the gradient of a norm is only of this rank's tokens: sum over tp"
+    ),
+    ((HEAD,), "t", "", "dc"): "each rank of tp has the gradient of its own query heads: sum over tp",
+    ((TIED,), "p", "", "dc"): "the two ends use the same table: their gradients add up",
+    ((NORM, HEAD), "", "", "dct"): "the sum over tp became a mean: what its ranks have adds up",
+    ((TIED,), "", "", "dcp"): "the sum over the ends became a mean: both uses add to the gradient",
+    ((CUT, TIED), "", "+t", "dc"): "tp is in it, whose ranks have other parts of the weight",
+    ((CUT, TIED), "", "+", "dct"): "tp is in it, whose ranks have other parts of the weight",
+    ((CUT, NORM, HEAD), "", "+p", "dc"): "all of pp is in it, whose ranks have other layers",
+    ((CUT, NORM, HEAD), "", "+", "dcp"): "all of pp is in it, whose ranks have other layers",
+    (EVERY, "", "+dc", ""): (
+        "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed"
+    ),
+    (EVERY, "c", "+", "d"): (
+        "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp"
+    ),
+    (EVERY, "d", "+", "c"): "the ranks of dp are not in it: they have the same weights and other rows",
+}
 
 
 def _likely_sum(kind: str, drawn: dict[Axes, Any], place: Axes, found: Any, met: str) -> list[str]:
-    over, every = SUMMED[kind], tuple(SUMMED)
+    """The cause of a wrong sum; of a sum that is left out, `met` says whether it was made."""
+    over = SUMMED[kind]
     right = _sums(drawn, over)[place]
-    if not isinstance(found, np.ndarray) or found.shape != right.shape or _close(found, right):
+    if not isinstance(found, np.ndarray) or (found.shape, found.dtype) != (right.shape, right.dtype):
         return []
-    alike = len({other["dpct".index(over)] for other in drawn}) if over else 1  # ranks whose gradients add up
-    twice = f"the sum over {'tp' if over == 't' else 'the two ends'} is made twice"
-    for text, kinds, *sums in (
-        (THROWN_AWAY.format("tp"), (NORM, HEAD) if "t" in met else (), ("", "dc")),
-        (THROWN_AWAY.format("the two ends"), (TIED,) if "p" in met else (), ("", "dc")),
-        (THROWN_AWAY.format("cp"), every if "c" in met else (), (over, "d")),
-        (THROWN_AWAY.format("dp"), every if "d" in met else (), (over, "c")),
-        (
-            "under sequence parallelism the gradient of a norm is only of this rank's tokens: sum over tp",
-            NORM,
-            ("", "dc"),
-        ),
-        ("each rank of tp has the gradient of its own query heads: sum over tp", (HEAD,), ("", "dc")),
-        ("the two ends use the same table: their gradients add up", TIED, ("", "dc")),
-        ("the sum over tp became a mean: each rank's tokens add to the gradient", NORM, ("", "dct")),
-        ("the sum over tp became a mean: each rank's query heads add to the gradient", (HEAD,), ("", "dct")),
-        ("the sum over the ends became a mean: both uses add to the gradient", TIED, ("", "dcp")),
-        ("tp is in it, whose ranks have other parts of the weight", (CUT, TIED), (over + "t", "dc"), (over, "dct")),
-        ("all of pp is in it, whose ranks have other layers", (CUT, NORM, HEAD), (over + "p", "dc"), (over, "dcp")),
-        (
-            "it is a sum over dp and cp; each rank's loss is a mean over its own tokens, so a mean is needed",
-            every,
-            (over + "dc", ""),
-        ),
-        (
-            "the ranks of cp are not in it: they have the same weights and other tokens, as those of dp",
-            every,
-            (over, "d"),
-        ),
-        ("the ranks of dp are not in it: they have the same weights and other rows", every, (over, "c")),
-    ):
-        if kind in kinds and any(_close(found, _sums(drawn, *how)[place]) for how in sums):
-            return possible([(text, True), (twice, _close(found, right * alike))])
-    if over and _close(found, right * alike):
-        return [f"likely cause: {twice}"]
-    data = len({(d, c) for d, _, c, _ in drawn})
-    if _close(found, _sums(drawn, over, "")[place] / data):
+    for (kinds, lost, sums, mean), cause in LIKELY.items():
+        if kind in kinds and _close(found, _sums(drawn, sums.replace("+", over), mean)[place]):
+            return [f"likely cause: {THROWN_AWAY.format(NAMES[lost]) if lost and lost in met else cause}"]
+    if _close(found, _sums(drawn, over, "")[place] / len({(d, c) for d, _, c, _ in drawn})):
         made = THROWN_AWAY.format("dp and cp") if {*met} & {*"dc"} else "nothing is summed over dp and cp"
         return [f"likely cause: {made}; the division alone is no mean"]
-    for other, x in drawn.items():
-        if _close(found, x):
-            return [f"likely cause: it is the gradient of {_at(other)} alone"]
     first = int(np.argmax(abs(right)))
-    if right[first] and _close(found, right * (times := found[first] / right[first])):
+    if _close(found, right * (times := np.ravel(found)[first] / right[first])):
         told = f"it is {times:.4g} times what it should be"
         return [f"likely cause: {told}: divide once, by the number of ranks in mesh.data"]
     return []
 
 
 def _close(found: Any, right: Any) -> bool:
-    if not isinstance(found, np.ndarray | np.generic | int | float) or np.asarray(found).dtype.kind not in "fiu":
-        return False
-    return np.shape(found) == np.shape(right) and bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
+    return bool(np.allclose(found, right, rtol=TOLERANCE, atol=TOLERANCE))
 
 
 def _at(place: Axes) -> str:

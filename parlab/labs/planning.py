@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import permutations
 from operator import eq, floordiv, ge, gt, truediv
 from typing import Any
 
@@ -94,7 +93,6 @@ class MemoryCase(NamedCase):
         d, p, t = self.dp, self.pp, self.tp
         stages = "ZeRO-1 cuts the optimizer's state, 2 the gradients too, 3 the weights too"
         replicas = "ZeRO cuts what several ranks hold alike, and these are the dp replicas"
-        _, *wrong_orders = permutations((1, 2, 3))  # the first is the right one
         return [
             ("GPipe keeps all m; 1F1B goes back as soon as the first microbatch comes back", self.nbytes(self.m)),
             ("pp forwards go by before the first backward reaches the first stage", self.nbytes(1)),
@@ -103,11 +101,8 @@ class MemoryCase(NamedCase):
             ("a parameter's bytes // dp drop a remainder: divide by /", self.nbytes(by=floordiv)),
             ("compared by ==: a ZeRO stage cuts what the stages before it cut, too", self.nbytes(cuts=eq)),
             *((stages, self.nbytes(cuts=wrong)) for wrong in (gt, lambda zero, stage: zero + 1 >= stage)),
-            (stages, self.nbytes(cuts=lambda zero, stage: zero > 0)),
             ("at stage 2 the weights are whole: stage 3 cuts them", self.nbytes(cuts=_weights_too_early)),
-            *((stages, self.nbytes(cuts=_in_order(order))) for order in wrong_orders),
             (replicas, self.nbytes(among=d * p * t)),
-            (replicas, self.nbytes(among=d * t)),
             ("the optimizer keeps a float32 copy of the weights beside its two moments", self.nbytes(optimizer=8)),
             ("the sizes are those of `state`, not always 2, 2 and 12", replace(self, state=MIXED_BYTES).nbytes()),
             ("tensor parallelism cuts activations too here", self.nbytes(activations=p)),
@@ -117,11 +112,6 @@ class MemoryCase(NamedCase):
             ("a stage has the parameters of its own layers only", self.nbytes(params=t)),
             *(("return bytes, not GB or GiB", self.nbytes() / unit) for unit in (1e9, 2**30)),
         ]
-
-
-def _in_order(order: tuple[int, ...]) -> Callable[[int, int], bool]:
-    """ZeRO whose stages come in another order: what stage 1, 2 or 3 cuts first is cut from `order`'s stage on."""
-    return lambda zero, stage: zero >= order[stage - 1]
 
 
 def _weights_too_early(zero: int, stage: int) -> bool:
@@ -197,9 +187,7 @@ class StepTimeCase(NamedCase):
             ("each of dp replicas has batch / dp of the microbatches", self.seconds(m=self.batch)),
             ("tensor-parallel traffic is missing", self.seconds(traffic=0)),
             (ring, self.seconds(traffic=turn)),
-            (ring, self.seconds(traffic=(t - 1) * turn)),
             (ring, self.seconds(traffic=turn / 2)),
-            (ring, self.seconds(traffic=turn / t)),
             ("tp ranks share the work", self.seconds(work=self.work)),
             ("a stage has 1/pp of the layers", self.seconds(p=1)),
             (

@@ -84,6 +84,7 @@ def check_results(
     terms: Sequence[Sequence[Any]] = (),
     tools: tuple[str, ...] = ("send", "recv", "sendrecv"),
     mistakes: Mapping[str, Sequence[Any]] = NO_MORE,
+    tolerance: float | None = None,
 ) -> None:
     """Compare the result of every rank, and see that it came by messages that the answer itself sent.
 
@@ -94,16 +95,21 @@ def check_results(
         terms: for each rank the terms of its result, if it is a sum over ranks: a missing term is then explained.
         tools: the calls that a refusal names.
         mistakes: mistakes of this exercise, by cause: the result that each rank then has.
+        tolerance: relative and absolute; None: the order of a sum is free, see `difference`.
 
     Raises:
         Wrong: a result is not the expected one (the lowest such rank is named), or no message brought it.
     """
-    differences = [difference(result, wanted) for result, wanted in zip(done.results, expected, strict=True)]
+
+    def differs(result: Any, wanted: Any) -> str:
+        return difference(result, wanted, tolerance, tolerance or 0.0)
+
+    differences = list(map(differs, done.results, expected))
     if wrong := [rank for rank, said in enumerate(differences) if said]:
         rank, result = wrong[0], done.results[wrong[0]]
         right = [r for r, wanted in enumerate(expected) if r not in wrong and wanted is not None]
         causes = (
-            (cause, (array is None) == (result is None) and not difference(result, array))
+            (cause, (array is None) == (result is None) and not differs(result, array))
             for cause, array in (
                 *((cause, arrays[rank]) for cause, arrays in mistakes.items()),
                 *_mistakes(rank, inputs, expected, terms),
@@ -122,7 +128,6 @@ def check_rightwards(done: Run, cause: str) -> None:
     for src, dst in sorted({(transfer.src, transfer.dst) for transfer in done.timeline.transfers}):
         if dst != (src + 1) % P:
             raise Wrong(
-                "the results are right, but not the way of the pieces:",
                 f"rank {src} sends to rank {dst}, should be to its right, rank {(src + 1) % P}",
                 f"likely cause: {cause}",
             )

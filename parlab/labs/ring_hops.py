@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from parlab.labs.counts import bytes_sent, makespan, messages, ranks_in_words, right_and_wrong
-from parlab.labs.difference import brief, difference, likely
+from parlab.labs.counts import bytes_sent, makespan, messages, ranks_in_words
+from parlab.labs.difference import brief, likely
 from parlab.labs.exercise import Exercise
+from parlab.labs.rank_programs import check_results, check_rightwards
 from parlab.labs.trial import Trial
-from parlab.labs.wrong import NotWritten, Wrong, need_messages
+from parlab.labs.wrong import Wrong, explains
 from parlab.nn.attention import attend_tile, merge
 from parlab.world import Cluster, Comm, Run, per_rank
 
@@ -98,16 +100,16 @@ def _try_ring(trial: Trial, case: HopCase) -> list[str]:
 
         return trial.answer(comm, own, attend_to, merge_two)
 
-    try:
+    with ExitStack() as stack:
+        for said, cause in REQUESTS.items():
+            stack.enter_context(explains(said, cause))
         done = trial.ran(program, P, per_rank(list(q)), per_rank(kvs), cluster=LINK)
-    except NotWritten:
-        raise
-    except Wrong as wrong:
-        raise _about_requests(wrong) from None
-    _check_ways(done)
+    check_rightwards(done, "wrong direction: send to comm.right, receive from comm.left")
     _check_calls(seen, max(messages(done).numbers))
     whole = [np.concatenate(parts) for parts in zip(*kvs, strict=True)]
-    _check_results(done, [_attended(one, whole) for one in q], [[_attended(one, kv) for kv in kvs] for one in q])
+    parts = [[_attended(one, kv) for kv in kvs] for one in q]
+    expected = [_attended(one, whole) for one in q]
+    check_results(done, q, expected, (), ("isend", "irecv"), _mistakes(parts), TOLERANCE)
     nbytes = sum(x.nbytes for x in kvs[0])
     lines = [messages(done).check("P − 1", P - 1, _too_many(done, nbytes), exact=True)]
     bytes_sent(done).check(
@@ -116,33 +118,41 @@ def _try_ring(trial: Trial, case: HopCase) -> list[str]:
     return [*lines, makespan(done).check("P works", P * round(WORK * 10**12), _nothing_overlaps(done))]
 
 
-def _about_requests(wrong: Wrong) -> Wrong:
-    said = "\n".join(wrong.args)
-    if "without waiting for isend" in said:
-        cause = "keep what isend returns, and wait() for it after attend_to"
-    elif "without waiting for irecv" in said:
-        cause = "in the last round nothing is left to come: post no hop there; in the others wait() for both"
-    elif "Request" in said:
-        cause = "isend and irecv return a request; the K/V are what wait() of irecv's returns"
-    elif "merge_two() missing" in said:
-        cause = "a part is a pair (out, lse), and merge takes four arrays: merge(*found, *part)"
-    else:
-        return wrong
-    return Wrong(said, f"likely cause: {cause}")
-
-
-def _check_ways(done: Run) -> None:
-    """Raise `Wrong` unless every message goes to the rank on the right."""
-    P = done.timeline.size
-    for src, dst in sorted({(transfer.src, transfer.dst) for transfer in done.timeline.transfers}):
-        if dst != (src + 1) % P:
-            cause = "send to comm.right, receive from comm.left"
-            if dst == (src - 1) % P:
-                cause = f"wrong direction: {cause}"
-            raise Wrong(
-                f"rank {src} sends to rank {dst}, should be to its right, rank {(src + 1) % P}",
-                f"likely cause: {cause}",
-            )
+REQUESTS = {  # by what an error says: what is behind it
+    "without waiting for isend": "keep what isend returns, and wait() for it after attend_to",
+    "without waiting for irecv": "in the last round nothing is left to come: post no hop there; in the others wait() "
+    "for both",
+    "(Request)": "isend and irecv return a request; the K/V are what wait() of irecv's returns",
+    "kv is Request": "isend and irecv return a request; the K/V are what wait() of irecv's returns",
+    "merge_two() missing": "a part is a pair (out, lse), and merge takes four arrays: merge(*found, *part)",
+}
+CALLS = "P − 1 hops bring a rank the K/V of P − 1 others, and it has its own: P calls"
+Owners = list[Any]  # of the calls of one rank: whose K/V came
+WRONG_OWNERS: dict[str, Callable[[Owners, list[int]], bool]] = {  # by what came, and what should
+    "what came is never taken: kv = ...wait() of irecv's request": lambda had, right: set(had) == {right[0]},
+    "each hop sends the rank's own K/V again: pass on those that came": (
+        lambda had, right: had == [right[0], *right[1:2] * (len(right) - 1)]
+    ),
+    "off by one at the start: the first hop is over before the first call, which is for the rank's own K/V": (
+        lambda had, right: had == [*right[1:], right[0]]
+    ),
+    f"the rank's own K/V are not attended: {CALLS}": lambda had, right: had == right[1:],
+    f"the last K/V that came are not attended: {CALLS}": lambda had, right: had == right[:-1],
+    "one call too many: after P − 1 hops a rank has seen all, and then its own come home": (
+        lambda had, right: had == [*right, right[0]]
+    ),
+}
+WRONG_SOURCES: dict[str, Callable[[int, int, int], Any]] = {  # the sources, by the rank, the hop and P
+    "off by one: the first K/V, before any hop, are the rank's own": (
+        lambda rank, hop, P: {(rank - hop - 1) % P, (rank - hop + 1) % P}
+    ),
+    "ranks are numbered around the ring: after 0 comes P − 1, so `% comm.size`": lambda rank, hop, P: {rank - hop},
+    "wrong direction: K/V that came h hops to the right started h ranks to the left": (
+        lambda rank, hop, P: {(rank + hop) % P, rank + hop}
+    ),
+    "source is the rank that K/V started from, not the rank that works": lambda rank, hop, P: {rank},
+    "comm.left hands them all over; source is the rank that they started from": lambda rank, hop, P: {(rank - 1) % P},
+}
 
 
 def _check_calls(seen: list[Seen], hops: int) -> None:
@@ -152,18 +162,17 @@ def _check_calls(seen: list[Seen], hops: int) -> None:
     """
     P = len(seen)
     owners = [[owner for _, owner in calls] for calls in seen]
-    told = [[source for source, _ in calls] for calls in seen]
     if any(None in of_rank for of_rank in owners):
         return  # changed on their way, or by the answer: the results say it
     right = [[(rank - hop) % P for hop in range(P)] for rank in range(P)]
-    short = P > 1 and hops < P - 1 and all(had == one[: hops + 1] for had, one in zip(owners, right, strict=True))
+    said = [(source, rank, hop) for rank, calls in enumerate(seen) for hop, (source, _) in enumerate(calls)]
     causes = [
-        (f"no hop was made, so a rank attends its own K/V alone: {CALLS}", short and hops == 0 and P > 2),
-        (f"no hop was made: one too few, or none is posted at all: {CALLS}", short and hops == 0 and P == 2),
-        (f"one hop too few: {CALLS}", short and hops == P - 2),
-        (f"too few hops, {hops}: {CALLS}", short),
-        *((cause, P > 1 and owners != right and all(map(same, owners, right))) for cause, same in WRONG_OWNERS),
-        *((cause, told == _by(wrong, owners)) for cause, wrong in WRONG_SOURCES if owners == right),
+        (f"too few hops, {hops}: {CALLS}", hops < P - 1),
+        *((cause, P > 1 and owners != right and all(map(same, owners, right))) for cause, same in WRONG_OWNERS.items()),
+        *(
+            (cause, owners == right and all(source in known(rank, hop, P) for source, rank, hop in said))
+            for cause, known in WRONG_SOURCES.items()
+        ),
     ]
     for rank, calls in enumerate(seen):
         for number, (source, owner) in enumerate(calls):
@@ -180,50 +189,6 @@ def _check_calls(seen: list[Seen], hops: int) -> None:
             )
 
 
-def _by(source: Callable[[int, int, int], int], owners: list[list[Any]]) -> list[list[int]]:
-    """The sources of each rank's calls, by a rule of the rank, the hop and P."""
-    P = len(owners)
-    return [[source(rank, hop, P) for hop in range(len(calls))] for rank, calls in enumerate(owners)]
-
-
-CALLS = "P − 1 hops bring a rank the K/V of P − 1 others, and it has its own: P calls"
-WRONG_OWNERS: list[tuple[str, Callable[[list[Any], list[int]], bool]]] = [  # of one rank: whose K/V came, and should
-    ("what came is never taken: kv = ...wait() of irecv's request", lambda had, right: had == right[:1] * len(right)),
-    (
-        "each hop sends the rank's own K/V again: pass on those that came",
-        lambda had, right: had == [right[0], *right[1:2] * (len(right) - 1)],
-    ),
-    (
-        "off by one at the start: the first hop is over before the first call, which is for the rank's own K/V",
-        lambda had, right: had == [*right[1:], right[0]],
-    ),
-    (f"the last K/V that came are not attended: {CALLS}", lambda had, right: had == right[:-1]),
-    (f"the rank's own K/V are not attended: {CALLS}", lambda had, right: had == right[1:]),
-    (
-        "one call too many: after P − 1 hops a rank has seen all, and then its own come home",
-        lambda had, right: had == [*right, right[0]],
-    ),
-]
-OFF, LEFT = (
-    "off by one: the first K/V, before any hop, are the rank's own",
-    "comm.left hands them all over; source is the rank that they started from",
-)
-WRONG_SOURCES: list[tuple[str, Callable[[int, int, int], int]]] = [  # of the rank, the hop and P
-    (OFF, lambda rank, hop, P: (rank - hop - 1) % P),
-    (OFF, lambda rank, hop, P: (rank - hop + 1) % P),
-    ("ranks are numbered around the ring: after 0 comes P − 1, so `% comm.size`", lambda rank, hop, P: rank - hop),
-    (
-        "wrong direction: K/V that came h hops to the right started h ranks to the left",
-        lambda rank, hop, P: (rank + hop) % P,
-    ),
-    ("wrong direction, and without `% comm.size`", lambda rank, hop, P: rank + hop),
-    ("source is the rank that K/V started from, not the rank that works", lambda rank, hop, P: rank),
-    (LEFT, lambda rank, hop, P: (rank - 1) % P),
-    (LEFT, lambda rank, hop, P: (rank - (hop > 0)) % P),
-    ("the number of the hop is no rank: rank r begins with the K/V of rank r", lambda rank, hop, P: hop),
-]
-
-
 def _shown(source: Any) -> str:
     return f"{source}" if isinstance(source, int | np.integer) else brief(source)
 
@@ -232,54 +197,20 @@ def _listed(ranks: list[Any]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}" if ranks else "no rank"
 
 
-def _check_results(done: Run, expected: list[Part], parts: list[list[Part]]) -> None:
-    """Raise `Wrong` unless each rank has (out, lse) over all keys, brought by messages of its own."""
-    P, said = len(expected), []
-    for result, right in zip(done.results, expected, strict=True):
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            said.append(f"returned {brief(result)}, expected (out, lse)")
-            continue
-        compared = (difference(one, other, TOLERANCE, TOLERANCE) for one, other in zip(result, right, strict=True))
-        said.append(
-            next((f"{name}: {wrong}" for name, wrong in zip(("out", "lse"), compared, strict=True) if wrong), "")
-        )
-    wrong = [rank for rank in range(P) if said[rank]]
-    if wrong:
-        rank = wrong[0]
-        same = ((cause, _same(done.results[rank], other)) for cause, other in _mistakes(rank, expected, parts[rank]))
-        raise Wrong(
-            f"rank {rank} {said[rank]}",
-            *right_and_wrong([r for r in range(P) if r not in wrong], wrong),
-            *likely(same),
-        )
-    need_messages(done)
-    for name in sorted({transfer.name for transfer in done.timeline.transfers} - {"message"}):
-        raise Wrong(f"the results are right, but comm.{name} did the work: build it from comm.isend, comm.irecv")
-
-
-def _same(result: Any, other: Any) -> bool:
-    if other is None or not isinstance(result, tuple | list) or len(result) != 2:
-        return result is other
-    return not any(difference(one, two, TOLERANCE, TOLERANCE) for one, two in zip(result, other, strict=True))
-
-
-def _mistakes(rank: int, expected: list[Part], parts: list[Part]) -> Iterator[tuple[str, Any]]:
-    """Well-known mistakes, each with what the rank then returns; `parts`: over the K/V of each rank."""
+def _mistakes(parts: list[list[Part]]) -> dict[str, list[Part]]:
+    """The results of each rank by well-known mistakes; `parts` [rank][source]: over the K/V of each rank."""
     P = len(parts)
-    last = parts[(rank + 1) % P]
-    yield "a path through the program without a return", None
-    yield "this is the last part alone: merge each with what was there before", last
-    yield "this is the part of the rank's own K/V alone: what merge returns is not kept", parts[rank]
-    yield "the parts are added, not merged", (sum(out for out, _ in parts), sum(lse for _, lse in parts))
-    yield "the rank's own part is merged twice", merge(*parts[rank], *expected[rank])
-    yield "the last part is merged twice", merge(*expected[rank], *last)
-    for lost in (rank, (rank + 1) % P):
-        kept = [part for number, part in enumerate(parts) if number != lost]
-        if kept:
-            found = kept[0]
-            for part in kept[1:]:
-                found = merge(*found, *part)
-            yield f"the part of the K/V of rank {lost} is not merged", found
+    return {
+        "this is the last part alone: merge each with what was there before": [
+            of_rank[(rank + 1) % P] for rank, of_rank in enumerate(parts)
+        ],
+        "this is the part of the rank's own K/V alone: what merge returns is not kept": [
+            of_rank[rank] for rank, of_rank in enumerate(parts)
+        ],
+        "the parts are added, not merged": [
+            (sum(out for out, _ in of_rank), sum(lse for _, lse in of_rank)) for of_rank in parts
+        ],
+    }
 
 
 def _too_many(done: Run, nbytes: int) -> str:
@@ -295,14 +226,8 @@ def _nothing_overlaps(done: Run) -> str:
     """Why a ring whose results and messages are right takes longer than its works."""
     first = min(done.timeline.computes, key=lambda span: (span.start, span.rank))
     hop = min((t for t in done.timeline.transfers if t.src == first.rank), key=lambda t: t.start, default=None)
-    if hop is None:
-        return "a rank does something else, too, that takes time"
-    if hop.start >= first.end:
+    if hop is not None and hop.start >= first.end:
         return "a hop starts after the work, so nothing overlaps: post isend and irecv before attend_to"
-    if any(span.rank == hop.dst and span.start >= hop.end for span in done.timeline.computes) and (
-        first.start >= hop.end
-    ):
-        return "a rank waits for the hop before it works: call wait() after attend_to"
     return "in some hop a rank waits before it works: post both, then attend_to, then wait() for both"
 
 

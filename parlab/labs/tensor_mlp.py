@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from parlab.arguments import whole
+from parlab.labs.compared import SUMMED, all_reduce_bytes, check_form, compare, counted
 from parlab.labs.exercise import Exercise
-from parlab.labs.tensor import SUMMED, all_reduce_bytes, check_form, compare, counted
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import need_messages
 from parlab.world import Comm, Run, per_rank, run

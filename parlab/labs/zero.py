@@ -164,13 +164,10 @@ def _mistakes(
         f"the gradient is {size} times too small: divided by the number of ranks once too often": updated(
             mean / size, *moments
         ),
-        "the sum of the gradients is divided by 2, and not by the number of ranks": updated(size * mean / 2, *moments),
         "updated with this rank's own gradient: nothing was summed": updated(gradients[rank], *moments),
         "each owner updated with its own gradient: nothing was summed": np.concatenate(
             [updated(own, *moments)[_shard(before.size, owner, size)] for owner, own in enumerate(gradients)]
         ),
-        "each rank took a step with its own gradient, and the weights were averaged: that is not the step of the mean "
-        "gradient": np.mean([updated(own, *moments) for own in gradients], axis=0),
         "the moments start from 0 again: keep them in `state`": updated(mean, *map(np.zeros_like, moments)),
     }
 

@@ -21,9 +21,6 @@ def nothing(comm, *arguments):
     """A stub without its raise."""
 
 
-STUBS = (raises, nothing)
-
-
 def reviewed(name, answer, seconds=30.0):
     return EXERCISES[name].review(answer, seconds=seconds, seed=SEED)
 

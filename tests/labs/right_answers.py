@@ -1,8 +1,7 @@
-"""Right answers to the exercises of notebooks 00 to 02, in six styles each."""
+"""Right answers to the exercises of notebooks 00 to 02, in several styles each."""
 
 import math
 from collections import defaultdict
-from functools import reduce
 
 import numpy as np
 
@@ -39,39 +38,11 @@ def as_a_list_of_copies(comm, x):
 
 
 @of("00.exchange")
-def in_a_dict(comm, x):
-    return tuple(comm.sendrecv({"x": x}, there, back)["x"] for there, back in _ways(comm))
-
-
-def _ways(comm):
-    return (comm.right, comm.left), (comm.left, comm.right)
-
-
-@of("00.exchange")
 def one_message_for_two(comm, x):
     if comm.size == 2:
         other = comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
         return other, other
     return answers.exchange(comm, x)
-
-
-@of("00.exchange")
-def left_first_in_place(comm, x):
-    found = np.empty((2, *x.shape), x.dtype)
-    found[1] = comm.sendrecv(x, comm.left, comm.right)
-    found[0] = comm.sendrecv(x, comm.right, comm.left, label="right")
-    return found[0], found[1]
-
-
-@of("00.overlap")
-def receiving_first(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        arriving, sent = comm.irecv(comm.left, like=block), comm.isend(block, comm.right)
-        total = total + work(comm, block)
-        block = arriving.wait()
-        sent.wait()
-    return total + work(comm, block)
 
 
 @of("00.overlap")
@@ -99,40 +70,6 @@ def round_by_round(comm, block, work, left=None):
     return done + round_by_round(comm, arrived, work, left - 1)
 
 
-@of("00.overlap")
-def summed_in_place(comm, x, work):
-    total, block, requests = np.zeros_like(x), x, ()
-    for step in range(comm.size):
-        for request in requests:
-            block = request.wait()
-        last = step == comm.size - 1
-        requests = () if last else (comm.isend(block, comm.right), comm.irecv(comm.left, like=x))
-        total += work(comm, block)
-    return total
-
-
-@of("00.overlap")
-def gathered_first_to_work_on(comm, x, work):
-    blocks = [x]
-    for step in range(comm.size):
-        more = step < comm.size - 1
-        sent, arriving = (comm.isend(blocks[-1], comm.right), comm.irecv(comm.left, like=x)) if more else (None, None)
-        blocks[-1:] = [work(comm, blocks[-1])]
-        if more:
-            sent.wait()
-            blocks.append(arriving.wait())
-    return sum(blocks)
-
-
-@of("00.to_blame")
-def blamed_by_asking_the_peer(waits, rank, before=math.inf):
-    own = [(came, peer) for who, peer, _, came in waits if who == rank and came < before]
-    if not own:
-        return rank
-    came, peer = max(own)
-    return blamed_by_asking_the_peer(waits, peer, came)
-
-
 @of("00.to_blame")
 def blamed_in_one_pass_from_the_end(waits, rank):
     before = math.inf
@@ -148,30 +85,6 @@ def blamed_in_an_array(waits, rank):
     while len(own := log[(log[:, 0] == rank) & (log[:, 3] < before)]):
         rank, before = own[own[:, 3].argmax()][[1, 3]]
     return rank
-
-
-@of("00.to_blame")
-def blamed_forwards(waits, rank):
-    """Who is to blame for each rank, as the log goes on."""
-    blame, told = {}, {}
-    for who, peer, _, came in sorted(waits, key=lambda wait: wait[3]):
-        told.setdefault(came, []).append((who, blame.get(peer, peer)))
-        for time in [time for time in told if time < came]:
-            blame.update(told.pop(time))
-        told[came][-1] = (who, blame.get(peer, peer))
-    for last in told.values():
-        blame.update(last)
-    return blame.get(rank, rank)
-
-
-@of("00.to_blame")
-def blamed_by_rank(waits, rank):
-    own, before = defaultdict(list), 10**9
-    for who, peer, start, came in waits:
-        own[who].append((came, peer, start))
-    while any(came < before for came, *_ in own[rank]):
-        before, rank, _ = max(one for one in own[rank] if one[0] < before)
-    return int(rank)
 
 
 def straight_to_the_owners(comm, x):
@@ -199,15 +112,6 @@ def halved_if_a_power_of_two(comm, x):
 
 
 @of("01.reduce_scatter")
-def with_one_walking_sum(comm, x):
-    blocks, P = np.split(x, comm.size), comm.size
-    walking = blocks[comm.rank - 1]
-    for step in range(2, P + 1):
-        walking = comm.sendrecv(walking, comm.right, comm.left) + blocks[(comm.rank - step) % P]
-    return walking
-
-
-@of("01.reduce_scatter")
 def leftwards(comm, x):
     blocks = np.split(x, comm.size)
     for step in range(1, comm.size):
@@ -226,17 +130,6 @@ def in_place_by_slices(comm, x):
 
 
 @of("01.reduce_scatter")
-def with_posts_and_waits(comm, x):
-    blocks = x.reshape(comm.size, -1, *x.shape[1:]).copy()
-    for step in range(1, comm.size):
-        arriving = comm.irecv(comm.left, like=blocks[0])
-        leaving = comm.isend(blocks[comm.rank - step], comm.right)
-        leaving.wait()
-        blocks[(comm.rank - step - 1) % comm.size] += arriving.wait()
-    return blocks[comm.rank]
-
-
-@of("01.reduce_scatter")
 def where_one_rank_receives_first(comm, x):
     blocks = np.split(x, comm.size)
     for step in range(comm.size - 1):
@@ -248,60 +141,6 @@ def where_one_rank_receives_first(comm, x):
             comm.send(blocks[out], comm.right)
         blocks[back] = blocks[back] + came
     return blocks[comm.rank]
-
-
-@of("01.reduce_scatter")
-def with_a_sum_by_recursion(comm, x):
-    blocks = np.split(x, comm.size)
-
-    def complete(step):
-        """The sum of block rank - step, as far as it has come when it is here."""
-        own = blocks[(comm.rank - step) % comm.size]
-        if step == 1:
-            return own
-        return own + comm.sendrecv(complete(step - 1), comm.right, comm.left)
-
-    return complete(comm.size)
-
-
-@of("01.circulant")
-def with_lists_of_pieces(comm, x):
-    P, pieces = comm.size, np.split(x, comm.size)
-    mine = pieces[comm.rank :] + pieces[: comm.rank]
-    while len(mine) > 1:
-        half = (len(mine) + 1) // 2
-        kept, given = mine[:half], mine[half:]
-        came = comm.sendrecv(given, (comm.rank + half) % P, (comm.rank - half) % P)
-        mine = [one + came[i] if i < len(came) else one for i, one in enumerate(kept)]
-    return mine[0]
-
-
-@of("01.circulant")
-def in_place_around_the_end(comm, x):
-    P, r, width = comm.size, comm.rank, comm.size
-    total = x.reshape(P, len(x) // P, *x.shape[1:]).copy()
-    while width > 1:
-        half = math.ceil(width / 2)
-        given = [(r + i) % P for i in range(half, width)]
-        kept = [(r + i) % P for i in range(width - half)]
-        total[kept] += comm.sendrecv(total[given], (r + half) % P, (r - half) % P)
-        width = half
-    return total[r]
-
-
-@of("01.circulant")
-def by_recursion(comm, x):
-    def summed(window):
-        if len(window) == 1:
-            return window[0]
-        half = len(window) - len(window) // 2
-        arriving = comm.irecv((comm.rank - half) % comm.size, like=window[half:])
-        sent = comm.isend(window[half:].copy(), (comm.rank + half) % comm.size)
-        came = arriving.wait()
-        sent.wait()
-        return summed(np.concatenate([window[: len(came)] + came, window[len(came) : half]]))
-
-    return summed(np.stack([np.split(x, comm.size)[(comm.rank + i) % comm.size] for i in range(comm.size)]))
 
 
 @of("01.circulant")
@@ -339,47 +178,11 @@ def with_numbers_of_numpy(rank, source, length):
     return slice(half if kind > 0 else 0, length), slice(0, half if kind < 0 else length), kind == 0
 
 
-@of("02.zigzag_tile")
-def counted_from_the_end(rank, source, length):
-    return slice(-length // 2 if source > rank else 0, None), slice(0, length // (1 + (source < rank))), rank == source
-
-
-@of("02.zigzag_tile")
-def from_a_dictionary(rank, source, length):
-    whole, half = slice(0, length), length // 2
-    rules = {0: (whole, whole, True), -1: (whole, slice(half), False), 1: (slice(half, length), whole, False)}
-    return rules[(source > rank) - (source < rank)]
-
-
-@of("02.merge")
-def row_by_row(out_a, lse_a, out_b, lse_b):
-    out, lse = np.zeros_like(out_a), np.empty_like(lse_a)
-    for row, (a, b) in enumerate(zip(lse_a, lse_b, strict=True)):
-        top = max(a, b)
-        if top == -math.inf:
-            lse[row] = top
-            continue
-        total = math.exp(a - top) + math.exp(b - top)
-        lse[row] = top + math.log(total)
-        out[row] = (math.exp(a - top) * out_a[row] + math.exp(b - top) * out_b[row]) / total
-    return out, lse
-
-
 @of("02.merge")
 def by_a_sigmoid(out_a, lse_a, out_b, lse_b):
     difference = np.nan_to_num(lse_b - lse_a, nan=0.0)
     share = 1 / (1 + np.exp(difference))[:, None]
     return share * out_a + (1 - share) * out_b, np.logaddexp(lse_a, lse_b)
-
-
-@of("02.merge")
-def stacked(out_a, lse_a, out_b, lse_b):
-    lses, outs = np.stack([lse_a, lse_b]), np.stack([out_a, out_b])
-    top = lses.max(axis=0)
-    weights = np.exp(lses - np.where(np.isfinite(top), top, 0))
-    total = weights.sum(axis=0)
-    out = np.einsum("sr,srd->rd", weights, outs) / np.maximum(total, np.finfo(float).tiny)[:, None]
-    return [out, top + np.log(np.where(total > 0, total, 1))]
 
 
 @of("02.merge")
@@ -406,18 +209,6 @@ def by_the_library(comm, kv, attend_to, merge):
 
 
 @of("02.ring")
-def receiving_before_sending(comm, kv, attend_to, merge):
-    out, lse = attend_to(comm.rank, kv) if comm.size == 1 else (None, None)
-    for hop in range(comm.size - 1):
-        coming, sent = comm.irecv(comm.left, like=kv), comm.isend(kv, comm.right)
-        part = attend_to((comm.rank - hop) % comm.size, kv)
-        out, lse = part if out is None else merge(out, lse, *part)
-        sent.wait()
-        kv = coming.wait()
-    return (out, lse) if comm.size == 1 else merge(out, lse, *attend_to(comm.right, kv))
-
-
-@of("02.ring")
 def from_no_keys_on(comm, kv, attend_to, merge):
     out, lse = np.zeros_like(kv[0]), np.full(len(kv[0]), -np.inf)
     for source in range(comm.rank + comm.size, comm.rank, -1):
@@ -427,40 +218,6 @@ def from_no_keys_on(comm, kv, attend_to, merge):
         for request in requests:
             kv = request.wait()
     return out, lse
-
-
-@of("02.ring")
-def hop_by_hop(comm, kv, attend_to, merge, hop=0):
-    source = (comm.rank - hop) % comm.size
-    if hop == comm.size - 1:
-        return attend_to(source, kv)
-    sent, coming = comm.isend(kv, comm.right), comm.irecv(comm.left, kv)
-    part, kv = attend_to(source, kv), coming.wait()
-    sent.wait()
-    return merge(*hop_by_hop(comm, kv, attend_to, merge, hop + 1), *part)
-
-
-@of("02.ring")
-def merged_at_the_end(comm, kv, attend_to, merge):
-    parts, sends = [], []
-    for hop in range(comm.size):
-        if hop < comm.size - 1:
-            sends.append(comm.isend(kv, comm.right))
-            coming = comm.irecv(comm.left, kv)
-        parts.append(attend_to(comm.rank - hop + comm.size * (hop > comm.rank), kv))
-        kv = coming.wait() if hop < comm.size - 1 else kv
-    for sent in sends:
-        sent.wait()
-    return list(reduce(lambda one, two: merge(*one, *two), parts))
-
-
-@of("02.bring_home")
-def home_by_a_roll(comm, x):
-    """The shares in the order in which their gradients come."""
-    own, *others = np.roll(x[::-1], comm.rank + 1, axis=0)
-    for share in others:
-        own = comm.sendrecv(own, comm.right, comm.left) + share
-    return comm.sendrecv(own, comm.right, comm.left)
 
 
 @of("02.bring_home")
@@ -473,16 +230,6 @@ def in_one_loop(comm, x):
 
 
 @of("02.bring_home")
-def added_into_what_came(comm, x):
-    total = x[comm.rank].copy()
-    for hop in range(1, comm.size + 1):
-        total = comm.sendrecv(total, comm.right, comm.left)
-        if hop < comm.size:
-            total += x[comm.rank - hop]
-    return total
-
-
-@of("02.bring_home")
 def home_by_requests(comm, x):
     total = x[comm.rank]
     for source in [*((comm.rank - hop) % comm.size for hop in range(1, comm.size)), None]:
@@ -490,8 +237,3 @@ def home_by_requests(comm, x):
         total = arriving.wait() + (0 if source is None else x[source])
         sent.wait()
     return total
-
-
-@of("02.bring_home")
-def alone_at_once(comm, x):
-    return x[0] if comm.size == 1 else answers.bring_home(comm, x)

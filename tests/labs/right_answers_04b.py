@@ -1,8 +1,6 @@
-"""Right answers to the exercises of notebook 04b, in six styles each."""
+"""Right answers to the exercises of notebook 04b, in several styles each."""
 
-import math
 from collections import deque
-from itertools import accumulate, combinations, pairwise
 
 import numpy as np
 
@@ -19,54 +17,8 @@ def by_the_library(p, m, limit, f, i, w, c):
 
 
 @of("04b.lower_bound")
-def with_the_last_is_way_back_too(p, m, limit, f, i, w, c):
-    down, back = (p - 1) * (f + c), (p - 1) * (c + i)
-    places = math.ceil(m / limit) * (down + f + i + back + w)
-    open_at_last = min(limit, m) * w  # of the last rank's W's, when its last I ends
-    return max(down + m * (f + i) + m * w - open_at_last + max(open_at_last, back + w), places)
-
-
-@of("04b.lower_bound")
-def of_every_stage(p, m, limit, f, i, w, c):
-    """Of each rank: when its first input comes, its work, and what the last I has still to go."""
-    best = (p - 1) * (f + i + 2 * c) + m * (f + i + w) - (min(limit, m) - 1) * w
-    for rank in range(p):
-        below = p - 1 - rank
-        work = rank * (f + c) + m * (f + i + w)
-        place = rank * (f + c) + math.ceil(m / limit) * ((below + 1) * (f + i) + 2 * below * c + w)
-        best = max(best, work, place)
-    return best
-
-
-@of("04b.lower_bound")
-def microbatch_by_microbatch(p, m, limit, f, i, w, c):
-    """Rank 0 starts a microbatch in the place that was free first."""
-    free, trip = [0.0] * limit, sum(f + i for _ in range(p)) + sum(2 * c for _ in range(p - 1)) + w
-    for _ in range(m):
-        place = free.index(min(free))
-        free[place] += trip
-    start = sum(f + c for _ in range(p - 1))
-    done = start + m * f + m * i + sum(w for one in range(m) if one >= limit)
-    return max(*free, start + m * f + m * i + m * w, done + sum(i + c for _ in range(p - 1)) + w)
-
-
-@of("04b.lower_bound")
 def as_numpys_number(p, m, limit, f, i, w, c):
     return np.float64(answers.none_is_below(p, m, limit, f, i, w, c))
-
-
-@of("04b.lower_bound")
-def by_two_functions(p, m, limit, f, i, w, c):
-    def last_rank():
-        return p * f - f + p * c - c + m * f + m * i + m * w
-
-    def first_rank():
-        turns, rest = divmod(m, limit)
-        climb = (p - 1) * (i + c)
-        last_i = last_rank() - (limit if limit < m else m) * w
-        return max((turns + bool(rest)) * (p * f + p * i + 2 * p * c - 2 * c + w), last_i + climb + w)
-
-    return max((last_rank(), first_rank()))
 
 
 @of("04b.place_weights")
@@ -104,56 +56,6 @@ def newest_first(row, arrivals, limit):
     return placed + stack[::-1]
 
 
-@of("04b.place_weights")
-def unit_by_unit(row, arrivals, limit):
-    todo, placed, put_off, time, kept = list(zip(row, arrivals, strict=True)), [], [], 0, 0
-    while todo or put_off:
-        ready = todo and todo[0][1] <= time and not (todo[0][0].kind == "F" and kept == limit)
-        if ready:
-            action, _ = todo.pop(0)
-            placed.append(action)
-            kept += action.kind == "F"
-            put_off += [action._replace(kind="W")] * (action.kind == "I")
-        elif put_off:
-            placed.append(put_off.pop(0))
-            kept -= 1
-        time += 1
-    return placed
-
-
-@of("04b.place_weights")
-def counting_rooms(row, arrivals, limit):
-    def weights():
-        return [a._replace(kind="W") for a in placed if a.kind == "I"][done:]
-
-    placed, time, done, room = [], 0, 0, limit
-    for action, arrival in zip(row, arrivals, strict=True):
-        while weights() and (arrival > time or (action.kind == "F" and not room)):
-            placed.append(weights()[0])
-            done, room, time = done + 1, room + 1, time + 1
-        room -= action.kind == "F"
-        placed.append(action)
-        time = 1 + max(arrival, time)
-    return placed + weights()
-
-
-@of("04b.place_weights")
-def recursive(row, arrivals, limit, time=0, kept=0, put_off=()):
-    if not row:
-        return list(put_off)
-    action, arrival = row[0], arrivals[0]
-    if put_off and (time < arrival or (action.kind == "F" and kept == limit)):
-        return [put_off[0], *recursive(row, arrivals, limit, time + 1, kept - 1, put_off[1:])]
-    after = (*put_off, action._replace(kind="W")) if action.kind == "I" else put_off
-    time, kept = max(time, arrival) + 1, kept + (action.kind == "F")
-    return [action, *recursive(row[1:], arrivals[1:], limit, time, kept, after)]
-
-
-@of("04b.uneven")
-def by_the_librarys_balance(layers, p):
-    return [len(stage) for stage in balance(layers, p)]
-
-
 @of("04b.uneven")
 def as_ranges(layers, p):
     return balance(layers, p)
@@ -162,48 +64,3 @@ def as_ranges(layers, p):
 @of("04b.uneven")
 def with_numpys_integers(layers, p):
     return np.array(answers.cut(layers, p))
-
-
-@of("04b.uneven")
-def by_halving(layers, p):
-    def numbers(t):
-        found, load = [0], 0
-        for i, layer in enumerate(layers):
-            if found[-1] and (load + layer > t or len(layers) - i <= p - len(found)):
-                found, load = [*found, 0], 0
-            found[-1] += 1
-            load += layer
-        return found
-
-    low, high = max(layers), sum(layers)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if len(numbers(middle)) <= p else (middle + 1, high)
-    return tuple(numbers(low))
-
-
-@of("04b.uneven")
-def by_dynamic_programming(layers, p):
-    before = list(accumulate(layers, initial=0))
-    best = {0: (0, [])}
-    for stages_left in reversed(range(p)):
-        ends = range(p - stages_left, len(layers) - stages_left + 1) if stages_left else [len(layers)]
-        best = {
-            stop: min(
-                (max(slowest, before[stop] - before[start]), [*numbers, stop - start])
-                for start, (slowest, numbers) in best.items()
-                if start < stop
-            )
-            for stop in ends
-        }
-    return best[len(layers)][1]
-
-
-@of("04b.uneven")
-def from_the_back(layers, p):
-    """All cuts where these are few, else the mirror image's."""
-    if len(layers) > 12:
-        return answers.cut(layers[::-1], p)[::-1]
-    cuts = ([0, *inner, len(layers)] for inner in combinations(range(1, len(layers)), p - 1))
-    best = min(cuts, key=lambda ends: max(sum(layers[a:b]) for a, b in pairwise(ends)))
-    return [b - a for a, b in pairwise(best)]

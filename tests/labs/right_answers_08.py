@@ -1,6 +1,4 @@
-"""Right answers to the exercises of notebook 08, in six styles each."""
-
-from fractions import Fraction
+"""Right answers to the exercises of notebook 08, in several styles each."""
 
 import numpy as np
 
@@ -9,20 +7,6 @@ from tests.labs.right_answers import of
 from tests.labs.right_answers_07 import RIGHT
 
 __all__ = ["RIGHT"]
-
-
-@of("08.memory")
-def in_whole_numbers(params, kept, d, p, t, m, zero, bytes_each):
-    divided = [size * params for size in reversed(bytes_each)]
-    state = sum(size if stage >= zero else Fraction(size, d) for stage, size in enumerate(divided))
-    return float((state + min(m, p) * kept) / p / t)
-
-
-@of("08.memory")
-def with_the_papers_table(params, kept, d, p, t, m, zero, bytes_each):
-    w, g, o = (size * params / p / t for size in bytes_each)
-    state = [w + g + o, w + g + o / d, w + (g + o) / d, (w + g + o) / d][zero]
-    return state + kept / t / p * min(p, m)
 
 
 @of("08.memory")
@@ -37,41 +21,11 @@ def of_each_stage_the_most(params, kept, d, p, t, m, zero, bytes_each):
     return max(states + min(m, p - rank) * kept / (p * t) for rank in range(p))
 
 
-@of("08.memory")
-def by_a_count_of_what_is_in_flight(params, kept, d, p, t, m, zero, bytes_each):
-    flight = most = 0
-    for action in "F" * min(p, m) + "BF" * (m - min(p, m)) + "B" * min(p, m):
-        flight += 1 if action == "F" else -1
-        most = max(most, flight)
-    return answers.memory(params, 0, d, p, t, m, zero, bytes_each) + most * kept / p / t
-
-
 @of("08.step_time")
 def as_work_over_what_is_not_bubble(work, nbytes, speed, d, p, t, v, batch):
     m = batch // d
     busy = m * (work + (t - 1) * nbytes / speed) / (p * t)
     return busy * (1 + (p - 1) / (v * m))
-
-
-@of("08.step_time")
-def by_chunks(work, nbytes, speed, d, p, t, v, batch):
-    chunk = (work + (t - 1) * nbytes / speed) / t / (p * v)
-    return (batch / d * v + p - 1) * chunk
-
-
-@of("08.step_time")
-def hop_by_hop(work, nbytes, speed, d, p, t, v, batch):
-    traffic = sum(nbytes / t / speed for _ in range(t - 1))
-    return (work / t + traffic) / p * (batch / d + p / v - 1 / v)
-
-
-@of("08.step_time")
-def on_a_clock(work, nbytes, speed, d, p, t, v, batch):
-    chunk = (work / t + (nbytes - nbytes / t) / speed) / (p * v)
-    clock = 0.0
-    for _ in range(batch // d * v):
-        clock += chunk
-    return clock + (p - 1) * chunk
 
 
 @of("08.step_time")

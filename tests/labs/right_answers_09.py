@@ -1,4 +1,4 @@
-"""Right answers to the exercises of notebook 09, in six styles each."""
+"""Right answers to the exercises of notebook 09, in several styles each."""
 
 import numpy as np
 
@@ -7,35 +7,6 @@ from tests.labs.right_answers import of
 from tests.labs.right_answers_08 import RIGHT
 
 __all__ = ["RIGHT"]
-
-
-@of("09.fit")
-def by_logarithms(size, nbytes, seconds):
-    latency, slope = np.min(seconds), np.max(seconds) / np.max(nbytes)
-    for _ in range(20):  # Gauss and Newton: an error of the logarithm is a relative error
-        model = latency + slope * nbytes
-        rows = np.stack([1 / model, nbytes / model], axis=1)
-        change = np.linalg.lstsq(rows, np.log(seconds / model), rcond=None)[0]
-        latency, slope = latency + change[0], slope + change[1]
-    return [latency / (2 * (size - 1)), 2 * (size - 1) / size / slope]
-
-
-@of("09.fit")
-def by_normal_equations(size, nbytes, seconds):
-    rows = np.stack([2 * (size - 1) / seconds, 2 * (size - 1) * nbytes / size / seconds], axis=1)
-    latency, slope = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
-    return float(latency), float(1 / slope)
-
-
-@of("09.fit")
-def the_best_of_many_latencies(size, nbytes, seconds):
-    tried = []
-    for latency in np.geomspace(seconds[0] / 2, 2 * seconds[0], 2000):
-        rest = 1 - latency / seconds
-        slope = np.sum(rest * nbytes / seconds) / np.sum((nbytes / seconds) ** 2)
-        tried.append((np.sum((slope * nbytes / seconds - rest) ** 2), latency, slope))
-    _, latency, slope = min(tried)
-    return latency / (2 * (size - 1)), 2 * (size - 1) / size / slope
 
 
 @of("09.fit")
@@ -82,25 +53,6 @@ def all_posted_ahead(comm, x):
     for request in sent:
         request.wait()
     return np.vstack([around[0], x, around[1]])
-
-
-@of("09.buffering")
-def even_then_odd(comm, x):
-    parts = dict.fromkeys((comm.rank - 1, comm.rank + 1), x[:0])
-    for first in (0, 1):
-        other = comm.rank + (1 if comm.rank % 2 == first else -1)
-        if 0 <= other < comm.size:
-            parts[other] = comm.sendrecv(x[-1:] if other > comm.rank else x[:1], other, other)
-    return np.concatenate([parts[comm.rank - 1], x, parts[comm.rank + 1]])
-
-
-@of("09.buffering")
-def receives_posted_then_blocking_sends(comm, x):
-    came = {other: comm.irecv(other, like=x[:1]) for other in neighbours(comm)}
-    for other in neighbours(comm):
-        comm.send(x[:1] if other < comm.rank else x[-1:], other)
-    around = [[came[other].wait()] if other in came else [] for other in (comm.rank - 1, comm.rank + 1)]
-    return np.concatenate([*around[0], x, *around[1]])
 
 
 @of("09.buffering")

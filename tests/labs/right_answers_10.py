@@ -1,12 +1,8 @@
-"""Right answers to the exercises of notebook 10, in six styles each."""
-
-import math
+"""Right answers to the exercises of notebook 10, in several styles each."""
 
 import numpy as np
 
-from parlab import labs
-from parlab.experts import combine, dispatch, exchange_rows, mixed_rows
-from parlab.nn.routing import Routing
+from parlab.experts import mixed_rows
 from tests.labs.right_answers import of
 from tests.labs.right_answers_09 import RIGHT
 
@@ -16,18 +12,6 @@ __all__ = ["RIGHT"]
 @of("10.mixture")
 def the_librarys(comm, *given):
     return mixed_rows(comm, *given)
-
-
-@of("10.mixture")
-def by_the_librarys_plan(comm, x, chosen, gates, num_experts, expert):
-    rows, plan = dispatch(comm, x, Routing(chosen, gates, gates, "softmax", 1.0), num_experts)
-    own, place = num_experts // comm.size, 0
-    answers = []
-    for of_source in plan.blocks:
-        for e, n in enumerate(of_source):
-            answers.append(expert(comm.rank * own + e, rows[place : place + n]))
-            place += n
-    return combine(comm, np.concatenate(answers), plan, gates)
 
 
 @of("10.mixture")
@@ -59,57 +43,6 @@ def with_lists_and_loops(comm, x, chosen, gates, num_experts, expert):
     return y
 
 
-@of("10.mixture")
-def posted_ahead(comm, x, chosen, gates, num_experts, expert):
-    P, own, k = comm.size, num_experts // comm.size, chosen.shape[1]
-    order = np.argsort(chosen, axis=None, kind="mergesort")
-    flat = chosen.ravel()[order]
-    table = comm.all_gather(np.bincount(flat, minlength=num_experts)).reshape(P, P, own)
-    ends = np.cumsum(table[comm.rank].sum(axis=1))[:-1]
-
-    def swap(parts, lengths):
-        sends = [comm.isend(part, r) for r, part in enumerate(parts) if r != comm.rank]
-        empty = [np.empty((n, x.shape[1])) for n in lengths]
-        coming = {r: comm.irecv(r, like=form) for r, form in enumerate(empty) if r != comm.rank}
-        came = [parts[r] if r == comm.rank else coming[r].wait() for r in range(P)]
-        for send in sends:
-            send.wait()
-        return came
-
-    there = swap(np.split(x[order // k], ends), table[:, comm.rank].sum(axis=1))
-    answers = []
-    for source, rows in enumerate(there):
-        parts = np.split(rows, np.cumsum(table[source, comm.rank])[:-1])
-        answers.append(np.concatenate([expert(comm.rank * own + e, part) for e, part in enumerate(parts)]))
-    back = np.concatenate(swap(answers, table[comm.rank].sum(axis=1)))
-    y = np.zeros_like(x)
-    np.add.at(y, order // k, back * gates.ravel()[order][:, None])
-    return y
-
-
-@of("10.mixture")
-def by_expert_after_the_arrival(comm, x, chosen, gates, num_experts, expert):
-    """Arrivals are sorted by expert once more, and the answers put back by the inverse of that order."""
-    own, k = num_experts // comm.size, chosen.shape[1]
-    order = np.lexsort((np.arange(chosen.size), chosen.ravel()))
-    counts = np.bincount(chosen.ravel(), minlength=num_experts)
-    table = comm.all_gather(counts).reshape(comm.size, num_experts)[:, comm.rank * own : (comm.rank + 1) * own]
-    sent, received = counts.reshape(comm.size, own).sum(axis=1), table.sum(axis=1)
-    rows = exchange_rows(comm, x[order // k], sent, received)
-    numbers = np.concatenate([np.repeat(np.arange(own), n) for n in table])
-    again = np.argsort(numbers, kind="stable")
-    parts = np.split(rows[again], np.cumsum(table.sum(axis=0))[:-1])
-    answers = np.concatenate([expert(comm.rank * own + e, part) for e, part in enumerate(parts)])
-    back = exchange_rows(comm, answers[np.argsort(again)], received, sent)[np.argsort(order)]
-    return np.einsum("tke,tk->te", back.reshape(len(x), k, -1), gates)
-
-
-@of("10.mean_gradient")
-def by_the_sizes(mesh, of_expert, gradient):
-    group = {True: mesh.edp, False: mesh.data}[of_expert]
-    return group.all_reduce(gradient / (mesh.dp.size * mesh.cp.size))
-
-
 @of("10.mean_gradient")
 def edp_then_ep(mesh, of_expert, gradient):
     total = mesh.edp.all_reduce(gradient)
@@ -119,28 +52,10 @@ def edp_then_ep(mesh, of_expert, gradient):
 
 
 @of("10.mean_gradient")
-def gathered_and_added(mesh, of_expert, gradient):
-    group = mesh.edp if of_expert else mesh.data
-    return group.all_gather(gradient[None]).sum(axis=0) / mesh.data.size
-
-
-@of("10.mean_gradient")
-def the_mean_over_edp_and_the_share_of_ep(mesh, of_expert, gradient):
-    if of_expert:
-        return mesh.edp.all_reduce(gradient) / mesh.edp.size / mesh.ep.size
-    return mesh.data.all_reduce(gradient) / mesh.data.size
-
-
-@of("10.mean_gradient")
 def reduced_and_told(mesh, of_expert, gradient):
     group = mesh.edp if of_expert else mesh.data
     total = group.reduce(gradient, root=0)
     return group.broadcast(gradient if total is None else total, 0) / mesh.data.size
-
-
-@of("10.balanced")
-def the_stand_in(scores, bias, k, gamma):
-    return labs.balanced(scores, bias, k, gamma)
 
 
 @of("10.balanced")
@@ -154,47 +69,9 @@ def the_best_last(scores, bias, k, gamma):
 
 
 @of("10.balanced")
-def with_loops_and_a_list(scores, bias, k, gamma):
-    N, chosen, gates, load = len(bias), [], [], [0] * len(bias)
-    for token in scores:
-        best = sorted(range(N), key=lambda e: token[e] + bias[e], reverse=True)[:k]
-        powers = [math.exp(token[e]) for e in best]
-        chosen.append(best)
-        gates.append([power / sum(powers) for power in powers])
-        for e in best:
-            load[e] += 1
-    mean = sum(load) / N
-    moved = [b + (gamma if n < mean else -gamma if n > mean else 0) for b, n in zip(bias, load, strict=True)]
-    return np.array(chosen), np.array(gates), np.array(moved)
-
-
-@of("10.balanced")
 def partitioned_with_the_largest_taken_off(scores, bias, k, gamma):
     chosen = np.argpartition(-(scores + bias), k - 1, axis=1)[:, :k]
     own = scores[np.arange(len(scores))[:, None], chosen]
     gates = np.exp(own - own.max(axis=1, keepdims=True))
     _, load = np.unique(np.concatenate([chosen.ravel(), np.arange(len(bias))]), return_counts=True)
     return [chosen, gates / gates.sum(axis=1, keepdims=True), bias - gamma * np.sign(load - load.mean())]
-
-
-@of("10.balanced")
-def with_a_mask(scores, bias, k, gamma):
-    """All others have the score −∞, and the gate 0."""
-    chosen = np.argsort(-(scores + bias), axis=1)[:, :k]
-    wanted = np.zeros(scores.shape, dtype=bool)
-    np.put_along_axis(wanted, chosen, True, axis=1)
-    of_all = np.exp(np.where(wanted, scores, -np.inf))
-    of_all /= of_all.sum(axis=1, keepdims=True)
-    load, mean = wanted.sum(axis=0), wanted.sum() / wanted.shape[1]
-    up = np.where(load < mean, 1.0, 0.0) - np.where(load > mean, 1.0, 0.0)
-    return chosen.astype(np.int32), np.take_along_axis(of_all, chosen, axis=1), bias + gamma * up
-
-
-@of("10.balanced")
-def by_the_expected_load(scores, bias, k, gamma):
-    """The mean load is known before: T · k/N."""
-    T, N = scores.shape
-    chosen = np.flip(np.argsort(scores + bias, axis=1), axis=1)[:, :k]
-    g = np.exp(np.take_along_axis(scores, chosen, axis=1))
-    load = (chosen[..., None] == np.arange(N)).sum(axis=(0, 1))
-    return chosen, np.einsum("tk,t->tk", g, 1 / g.sum(axis=1)), bias + gamma * np.sign(T * k - N * load)

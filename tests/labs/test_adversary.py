@@ -14,35 +14,6 @@ from tests.labs.answers import refused, reviewed
 # Right answers
 
 
-def merge_by_the_largest(out_a, lse_a, out_b, lse_b):
-    """The textbook's: shift by the larger one."""
-    top = np.maximum(lse_a, lse_b)
-    top = np.where(np.isneginf(top), 0.0, top)
-    a, b = np.exp(lse_a - top), np.exp(lse_b - top)
-    total = np.where(a + b == 0, 1.0, a + b)
-    out = (a[:, None] * out_a + b[:, None] * out_b) / total[:, None]
-    with np.errstate(divide="ignore"):
-        return out, top + np.log(a + b)
-
-
-def merge_in_place(out_a, lse_a, out_b, lse_b):
-    out, lse = merge_by_the_largest(out_a, lse_a, out_b, lse_b)
-    out_a[...], lse_a[...] = out, lse
-    out_b[...], lse_b[...] = 0, 0
-    return out_a, lse_a
-
-
-def two_sums_in_one(comm, logits, targets, first):
-    largest = comm.all_reduce(logits.max(axis=-1), op="max")
-    here = (targets >= first) & (targets < first + logits.shape[-1])
-    place = np.where(here, targets - first, 0)
-    own = np.take_along_axis(logits, place[..., None], axis=-1)[..., 0]
-    weights = np.exp(logits - largest[..., None])
-    chosen, total = comm.all_reduce(np.stack([np.where(here, own, 0.0), weights.sum(axis=-1)]))
-    hit = here[..., None] & (np.arange(logits.shape[-1]) == place[..., None])
-    return np.mean(largest + np.log(total) - chosen), (weights / total[..., None] - hit) / targets.size
-
-
 def overlap_that_notes_its_additions(comm, x, work):
     total, block = 0, x
     for step in range(comm.size):
@@ -56,11 +27,6 @@ def overlap_that_notes_its_additions(comm, x, work):
     return total
 
 
-def zigzag_with_numpys_bool(rank, source, length):
-    queries, keys, causal = answers.zigzag_tile(rank, source, length)
-    return queries, keys, np.bool_(causal)
-
-
 LOG = []
 
 
@@ -71,11 +37,7 @@ def exchange_that_keeps_a_log(comm, x):
 
 
 RIGHT = [
-    ("02.merge", merge_by_the_largest),
-    ("02.merge", merge_in_place),
-    ("05.parallel_loss", two_sums_in_one),
     ("00.overlap", overlap_that_notes_its_additions),
-    ("02.zigzag_tile", zigzag_with_numpys_bool),
     ("00.exchange", exchange_that_keeps_a_log),
 ]
 
@@ -139,29 +101,6 @@ def zero_1_with_its_own_optimizer(comm, weights, gradient, state, update):
     return answers.zero_1(comm, weights, gradient, state, own)
 
 
-def loss_in_float32(comm, logits, targets, first):
-    loss, dlogits = answers.parallel_loss(comm, logits, targets, first)
-    return loss, dlogits.astype("float32").astype("float64").astype("float32")
-
-
-def merge_of_objects(out_a, lse_a, out_b, lse_b):
-    out, lse = merge_by_the_largest(out_a, lse_a, out_b, lse_b)
-    return out.astype(object), lse.astype(object)
-
-
-def weights_as_objects(comm, *arguments):
-    return answers.zero_1(comm, *arguments).astype(object)
-
-
-def zigzag_from_a_table(rank, source, length):
-    return answers.zigzag_tile(rank, source, 2 * {2: 1, 6: 3}[length])
-
-
-def exchange_up_to_8_ranks(comm, x):
-    left, right = answers.exchange(comm, x)
-    return (left, right) if comm.size <= 8 else (right, left)
-
-
 def merge_that_zeroes_its_inputs(out_a, lse_a, out_b, lse_b):
     for x in (out_a, lse_a, out_b, lse_b):
         x[...] = 0
@@ -175,11 +114,6 @@ WRONG = [
     ("01.reduce_scatter", scatter_from_the_checkers_seed, MEMORY),
     ("00.overlap", overlap_that_never_works, "work"),
     ("06.zero_1", zero_1_with_its_own_optimizer, "`update` was not called"),
-    ("05.parallel_loss", loss_in_float32, "float32"),
-    ("02.merge", merge_of_objects, "object"),
-    ("06.zero_1", weights_as_objects, "object"),
-    ("02.zigzag_tile", zigzag_from_a_table, "KeyError"),
-    ("00.exchange", exchange_up_to_8_ranks, "the two are swapped"),
     ("02.merge", merge_that_zeroes_its_inputs, "out: returned"),
 ]
 
@@ -191,9 +125,9 @@ def test_wrong_answers_that_passed_are_refused(name, answer, cause):
 
 
 def test_a_rule_whose_gradients_differ_is_refused(monkeypatch):
-    from parlab.labs import ring
+    from parlab.labs import zigzag_tile
 
-    monkeypatch.setattr(ring, "_gradient_error", lambda *given: 1e-3)
+    monkeypatch.setattr(zigzag_tile, "_gradient_error", lambda *given: 1e-3)
     assert "dq, dk and dv are off by 1.0e-03" in refused("02.zigzag_tile", answers.zigzag_tile)
 
 
@@ -245,18 +179,6 @@ def endless_message(*arguments):
     raise SlowError
 
 
-def endless_comparison(comm, *arguments):
-    class Slow:
-        def __repr__(self):
-            while not freed.is_set():
-                pass
-            return ""
-
-        __eq__ = __len__ = __array__ = __iter__ = __repr__
-
-    return Slow()
-
-
 @pytest.mark.parametrize(
     ("name", "answer", "says"),
     [
@@ -275,7 +197,6 @@ def endless_comparison(comm, *arguments):
         ),
         ("01.reduce_scatter", endless_messages, "still running after 0.25 s with 2 ranks"),
         ("00.exchange", endless_message, "still running"),
-        ("00.exchange", endless_comparison, "still running"),
     ],
 )
 def test_an_endless_answer_ends_with_the_line_where_it_is(name, answer, says, monkeypatch):
@@ -294,6 +215,9 @@ def _relative(line, first):
     head, at, rest = line.partition("at line ")
     number, of, tail = rest.partition(" of ")
     return f"{head}{at}{int(number) - first + 1}{of}{tail}" if at and number.isdigit() else line
+
+
+KINDS = ("00.exchange", "02.merge", "04.one_f_one_b", "06.prefetch", "07.who_sums")  # ranks, numbers, rows, a mesh
 
 
 def leaving(comm, *arguments):
@@ -323,10 +247,6 @@ def error_that_cannot_be_shown(*arguments):
     raise Odd
 
 
-def inside_numpy(comm, x):
-    return np.concatenate([x, np.zeros((2, 2, 2))])
-
-
 def one_branch_missing(comm, x):
     if comm.rank == 1:
         raise NotImplementedError
@@ -343,11 +263,6 @@ def without_return(comm, x):
     answers.exchange(comm, x)
 
 
-def rule_without_return(rank, source, length):
-    half = length // 2
-    (slice(0, half), slice(0, half), True)
-
-
 def yielding(comm, *arguments):
     yield 1
 
@@ -359,19 +274,16 @@ async def coroutine(comm, *arguments):
 @pytest.mark.parametrize(
     ("name", "answer", "says"),
     [
-        *[(name, leaving, "raised SystemExit: 3, at line") for name in EXERCISES],
-        *[(name, pressing, "raised KeyboardInterrupt") for name in EXERCISES],
+        *[(name, leaving, "raised SystemExit: 3, at line") for name in KINDS],
+        *[(name, pressing, "raised KeyboardInterrupt") for name in KINDS],
         ("00.exchange", ragged, "returned list"),
-        ("05.parallel_loss", ragged, "the loss is a list"),
         ("06.prefetch", ragged, "worked on blocks []"),
         ("02.zigzag_tile", halves, "`/` gives a float"),
         ("00.exchange", error_that_cannot_be_shown, "raised Odd"),
-        ("00.exchange", inside_numpy, "of inside_numpy: return np.concatenate"),
         ("00.exchange", one_branch_missing, "rank 1 raised NotImplementedError"),
         ("00.exchange", a_size_missing, "raised NotImplementedError"),
         ("00.exchange", without_return, "returned None"),
-        ("02.zigzag_tile", rule_without_return, "returned None"),
-        *[(name, yielding, "it holds a `yield`") for name in EXERCISES],
+        *[(name, yielding, "it holds a `yield`") for name in KINDS],
         ("00.exchange", coroutine, "it is an `async def`"),
         ("02.merge", 3, "answer=3: must be the function that you wrote"),
     ],

@@ -36,13 +36,6 @@ def test_a_third_layer_moved_wins_nothing_under_either_schedule(schedule):
     assert moved[1] == pytest.approx(moved[0])
 
 
-def test_the_advice_is_the_same_with_four_times_as_many_microbatches():
-    told = [simulate(zb_h1(4, 16), labs.stage_costs(layers)).makespan for layers in (EVEN, MOVED)]
-    seen = [simulate(zb_h1(4, 16), labs.stage_costs(layers, head=HEAD)).makespan for layers in (EVEN, MOVED)]
-    assert told == pytest.approx([3.06, 3.72])
-    assert seen == pytest.approx([4.788, 3.777])
-
-
 @needs_mpi
 def test_on_processes_the_clock_has_the_told_costs_and_no_action_is_shorter_than_its_sleep():
     step = labs.step_on_processes(one_f_one_b(4, 1))

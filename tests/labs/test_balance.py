@@ -58,29 +58,6 @@ def with_choice(of):
     return answer
 
 
-def one_token_at_a_time(scores, bias, k, gamma, *, so_far=False):
-    chosen, gates, load = [], [], np.zeros(len(bias))
-    for token in scores:
-        of_token, of_gates, _ = answers.balanced(token[None], bias, k, gamma)
-        own = np.bincount(of_token[0], minlength=len(bias))
-        load = load + own if so_far else own
-        bias = bias + gamma * np.sign(load.mean() - load)
-        chosen.append(of_token[0])
-        gates.append(of_gates[0])
-    return np.array(chosen), np.array(gates), bias
-
-
-def once_for_each_token(bias, load, gamma, chosen, gates):
-    for of_token in chosen:
-        bias = bias + gamma * np.sign(chosen.shape[1] / len(bias) - np.bincount(of_token, minlength=len(bias)))
-    return bias
-
-
-def moved_first(scores, bias, k, gamma):
-    load = np.bincount(best(scores, k).ravel(), minlength=len(bias))
-    return scores + bias + gamma * np.sign(load.mean() - load)
-
-
 def in_place(scores, bias, k, gamma):
     """Right, but the bias that it was given is no longer the one of this step."""
     chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
@@ -92,12 +69,6 @@ def test_a_bias_that_is_changed_in_place_is_refused_with_its_numbers_before_and_
     text = refused("10.balanced", in_place)
     assert "the argument bias has changed: [0.0, 0.0] became [-0.1, 0.1]" in text
     assert "leave `bias` as it is, and return a new array" in text
-
-
-def of_the_plain_choice(scores, bias, k, gamma):
-    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
-    load = np.bincount(best(scores, k).ravel(), minlength=len(bias))
-    return chosen, gates, bias + gamma * np.sign(load.mean() - load)
 
 
 def taken(of, chosen):
@@ -113,26 +84,6 @@ def taken(of, chosen):
         (with_bias(lambda b, load, g, *_: g * np.sign(load.mean() - load)), "this is the change alone: add it to the"),
         (with_bias(lambda b, load, g, *_: b), "nothing moved"),
         (with_bias(lambda b, load, g, *_: b + np.where(load < load.mean(), g, -g)), "an expert with the mean load"),
-        (with_bias(lambda b, load, g, *_: b + np.where(load > load.mean(), -g, g)), "an expert with the mean load"),
-        (with_bias(lambda b, load, g, *_: b + g * np.sign(np.median(load) - load)), "the median of the loads"),
-        (with_bias(lambda b, load, g, *_: b + g * (load < load.mean())), "only experts below the mean move"),
-        (with_bias(lambda b, load, g, *_: b - g * (load > load.mean())), "only experts above the mean move"),
-        (
-            with_bias(
-                lambda b, load, g, chosen, gates: (
-                    b + g * np.sign(gates.sum() / len(b) - np.bincount(chosen.ravel(), gates.ravel(), len(b)))
-                )
-            ),
-            "the gates are added up; the load is how many tokens",
-        ),
-        (
-            with_bias(
-                lambda b, load, g, chosen, gates: (
-                    b + g * np.sign(len(chosen) / len(b) - np.bincount(chosen[:, 0], minlength=len(b)))
-                )
-            ),
-            "a token's first expert alone is counted",
-        ),
         (
             with_bias(lambda b, load, g, chosen, gates: b + g * np.sign(len(chosen) / len(b) - load)),
             "the mean load is T · k/N, not T/N",
@@ -141,14 +92,9 @@ def taken(of, chosen):
             with_bias(lambda b, load, g, chosen, gates: (few := np.bincount(chosen.ravel())) - few.mean()),
             "nobody chose the last expert: np.bincount(..., minlength=N)",
         ),
-        (of_the_plain_choice, "the loads are those of the choice without the bias"),
         (with_choice(lambda scores, bias, k, g: scores), "the bias is not in the choice: the best k of scores + bias"),
         (with_choice(lambda scores, bias, k, g: scores - bias), "the bias is subtracted in the choice; it is added"),
         (with_choice(lambda scores, bias, k, g: -scores - bias), "these are the worst k: argsort ascends"),
-        (
-            with_choice(lambda scores, bias, k, g: scores + answers.balanced(scores, bias, k, g)[2]),
-            "the new bias chooses; it is for the next step",
-        ),
         (
             with_gates(lambda scores, bias, chosen: softmax(taken(scores + bias, chosen))),
             "the bias is in the gates: it is for the choice alone, and the gates are those of the scores",
@@ -156,10 +102,6 @@ def taken(of, chosen):
         (with_gates(lambda scores, bias, chosen: taken(softmax(scores), chosen)), "the softmax is over all N experts"),
         (with_gates(lambda scores, bias, chosen: np.exp(taken(scores, chosen))), "a token's gates add up to 1"),
         (with_gates(lambda scores, bias, chosen: taken(scores, chosen)), "these are the scores; the gates are"),
-        (
-            with_gates(lambda scores, bias, chosen: (e := np.exp(taken(scores, chosen))) / e.sum()),
-            "divided by the sum over all tokens; over the k of each token, axis=1",
-        ),
         (
             lambda *given: answers.balanced(*given)[2],
             "expected three arrays: chosen [T, k], gates [T, k], the new bias",
@@ -170,6 +112,7 @@ def taken(of, chosen):
             "chosen: returned float64 of shape (2, 1), expected",
         ),
         (lambda scores, bias, k, gamma: (scores, 0, 0), "expected whole numbers of shape (2, 1)"),
+        (lambda *given: (answers.balanced(*given)[0] + 2, 0, 0), "chosen: returned experts 2 to 2, there are 0 to 1"),
     ],
 )
 def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):
@@ -180,20 +123,14 @@ def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):
     "answer",
     [
         with_bias(lambda b, load, g, *_: b - g * (load.mean() - load)),
-        with_bias(lambda b, load, g, *_: b + g * (load.mean() - load) / load.mean()),
         with_bias(lambda b, load, g, *_: b + g * (load.mean() - load) / load.sum()),
-        with_bias(once_for_each_token),
-        one_token_at_a_time,
-        lambda *given: one_token_at_a_time(*given, so_far=True),
-        with_bias(lambda b, load, g, *_: b + g * (s := np.sign(load.mean() - load)) - g * s.mean()),
+        with_bias(lambda b, load, g, *_: b + g * (load < load.mean())),  # nobody goes down
+        with_bias(lambda b, load, g, *_: b + g * np.sign(np.median(load) - load)),
         with_bias(lambda b, load, g, *_: b + g * np.sign(load[load > 0].mean() - load)),
-        with_bias(lambda b, load, g, chosen, gates: b + g * np.sign(load.mean() - load) * np.ones_like(chosen[:, :1])),
+        with_bias(lambda b, load, g, chosen, gates: b + g * np.sign(chosen.size // len(b) - load)),
         with_choice(lambda scores, bias, k, g: 0 * scores + bias),
-        with_choice(lambda scores, bias, k, g: softmax(scores) + bias),
-        with_choice(moved_first),
-        with_gates(lambda scores, bias, chosen: taken(softmax(scores + bias), chosen)),
+        with_choice(lambda scores, bias, k, g: scores + answers.balanced(scores, bias, k, g)[2]),
         with_gates(lambda scores, bias, chosen: taken(scores + bias, chosen)),
-        with_gates(lambda scores, bias, chosen: (e := np.exp(taken(scores, chosen))) / e.sum(axis=0)),
         with_gates(lambda scores, bias, chosen: np.full(chosen.shape, 1 / chosen.shape[1])),
         with_gates(lambda scores, bias, chosen: softmax(taken(scores, np.sort(chosen)))),
     ],
@@ -215,12 +152,7 @@ def test_the_function_that_stands_in_passes_its_checker_and_is_flagged_in_gradin
     assert library_functions(exercise, answers.SOLUTIONS["10.balanced"]) == []
 
 
-def test_the_smallest_case_by_hand_both_tokens_choose_expert_0_whose_bias_falls_by_a_tenth():
-    chosen, gates, bias = labs.balanced(np.array([[0.9, 0.1], [0.4, 0.2]]), np.zeros(2), 1, 0.1)
-    assert (chosen.tolist(), gates.tolist(), bias.tolist()) == ([[0], [0]], [[1.0], [1.0]], [-0.1, 0.1])
-
-
-def trained(comm, rule, bias_rate=0.05, steps=6, move=np.asarray):
+def trained(comm, rule, bias_rate=0.05, steps=3, move=np.asarray):
     start = Mixtral.random(CONFIG, seed=2, dtype="float64", xp=np)
     model = Mixtral(CONFIG, {name: move(w) for name, w in start.weights.items()})
     trainer = Trainer(Mesh(comm, dp=4, ep=2), model, AdamW(lr=1e-2), bias_rate=bias_rate)
@@ -232,10 +164,9 @@ def trained(comm, rule, bias_rate=0.05, steps=6, move=np.asarray):
     return losses, biases, trainer.rows_to_experts(move(last[0]))
 
 
-@pytest.mark.parametrize("rule", [labs.balanced, answers.balanced])
-def test_a_trainer_balanced_by_an_answer_is_the_librarys_losses_biases_and_rows(rule):
+def test_a_trainer_balanced_by_an_answer_is_the_librarys_losses_biases_and_rows():
     """Two layers: each has its own bias."""
-    for ours, librarys in zip(run(trained, 4, rule).results, run(trained, 4, None).results, strict=True):
+    for ours, librarys in zip(run(trained, 4, answers.balanced).results, run(trained, 4, None).results, strict=True):
         assert ours[0] == pytest.approx(librarys[0], rel=1e-12)
         assert np.asarray(ours[1]) == pytest.approx(np.asarray(librarys[1]), abs=1e-12)
         assert ours[2] == librarys[2]
@@ -248,8 +179,8 @@ def test_on_a_device_a_rule_gets_numpys_scores_and_the_training_is_that_of_numpy
         return answers.balanced(scores, *given)
 
     with guarded():
-        device = run(trained, 4, rule, steps=3, move=on_device).results[1]
-    host = run(trained, 4, rule, steps=3).results[1]
+        device = run(trained, 4, rule, move=on_device).results[1]
+    host = run(trained, 4, rule).results[1]
     assert device[0] == pytest.approx(host[0], rel=1e-12)
     assert device[1:] == host[1:]
 
@@ -261,7 +192,7 @@ def test_a_rule_with_the_sign_turned_around_makes_a_trainer_unfair():
         chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
         return chosen, gates, 2 * bias - moved
 
-    (_, _, right), (_, _, wrong) = (run(trained, 4, rule, 0.1, 20).results[0] for rule in (answers.balanced, turned))
+    (_, _, right), (_, _, wrong) = (run(trained, 4, rule, 0.3, 6).results[0] for rule in (answers.balanced, turned))
     right, wrong = (np.sum(tables[0], axis=0) for tables in (right, wrong))
     assert wrong.max() / wrong.mean() > 3 > 2.3 > right.max() / right.mean()
 

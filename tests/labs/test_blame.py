@@ -13,7 +13,7 @@ def log_of(done):
     return [(w.rank, w.peer, w.start, w.came) for w in done.timeline.waits if w.came > w.start]
 
 
-@pytest.mark.parametrize("patient", [{}, {"number": 7}, {"also": {1: 5}}, {"also": {1: 6}}, {"also": {6: 3, 2: 7}}])
+@pytest.mark.parametrize("patient", [{}, {"also": {1: 6}}, {"also": {6: 3, 2: 7}}])
 def test_it_is_where_the_way_back_of_the_figure_ends(patient):
     done = labs.patient(**patient)
     for rank in range(8):
@@ -29,8 +29,8 @@ def test_of_two_stalls_the_way_passes_the_second_which_is_why_the_lesson_says_on
     assert labs.patient(also={1: 5}).timeline.makespan == labs.patient().timeline.makespan
 
 
-def test_of_ten_patients_it_is_the_rank_that_waits_least():
-    for number in range(1, 11):
+def test_of_four_patients_it_is_the_rank_that_waits_least():
+    for number in range(1, 5):
         done = labs.patient(number=number)
         waited = [done.timeline.waited(rank) for rank in range(8)]
         blame = {labs.to_blame(log_of(done), rank) for rank in range(8)}
@@ -70,19 +70,11 @@ def returns_none(waits, rank):
     blamed(waits, rank)
 
 
-def of_the_first_wait(waits, rank):
-    return waits[0][1]
-
-
 def in_circles(waits, rank):
     waits_for = {wait[0]: wait[1] for wait in waits}
     while rank in waits_for:
         rank = waits_for[rank]
     return rank
-
-
-def that_never_asks_for_the_rank(waits, rank):
-    return blamed(waits, max(waits, key=lambda wait: wait[3])[0])
 
 
 def one_wait_short(waits, rank):
@@ -98,17 +90,16 @@ def that_takes_who_for_whom(waits, rank):
     ("answer", "said"),
     [
         (returns_none, "returned None, expected the number of a rank: 1"),
-        (of_the_first_wait, "returned 1, expected 2"),
         (in_circles, "rank 1 came at 14, so its wait until 35 did not make it late; it leads in circles"),
-        (that_never_asks_for_the_rank, "expected"),
         (one_wait_short, "returned None"),
+        (lambda waits, rank: blamed(waits, rank) // (len(waits) < 2), "raised ZeroDivisionError"),  # where two circle
         (that_takes_who_for_whom, "returned 0, expected 1"),
     ],
 )
 def test_a_wrong_answer_is_told_why(answer, said):
-    text = refused("00.to_blame", answer, seconds=1)
+    text = refused("00.to_blame", answer, seconds=0.5)
     assert said in text
-    assert ("still running after 1 s; at line" in text) == (answer is in_circles)
+    assert ("still running after 0.5 s; at line" in text) == ("leads in circles" in text) == (answer is in_circles)
 
 
 def test_of_an_answer_that_never_ends_before_waits_lead_in_circles_no_cause_is_told():

@@ -36,16 +36,6 @@ def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
     assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with {smallest}")
 
 
-def test_an_unknown_exercise_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"name='02.rings': the exercises are 00.exchange, .*, 01.reduce_scatter"):
-        labs.check("02.rings", raises)
-
-
-def test_an_answer_that_is_no_function_is_refused(capsys):
-    labs.check("00.exchange", 3)
-    assert "answer=3: must be the function that you wrote" in capsys.readouterr().out
-
-
 def test_the_ranks_of_the_cases_grow():
     for exercise in labs.EXERCISES.values():
         if exercise.name in DIAGNOSES:
@@ -55,14 +45,6 @@ def test_the_ranks_of_the_cases_grow():
         assert sizes[first:] == sorted(sizes[first:]), exercise.name
         assert 2 in sizes
         assert max(sizes) >= 7
-
-
-def test_an_answer_gets_the_same_text_each_time():
-    def exchange(comm, x):
-        comm.send(x, comm.right)
-
-    texts = {labs.EXERCISES["00.exchange"].review(exchange).text for _ in range(10)}
-    assert len(texts) == 1
 
 
 def test_what_an_answer_prints_is_shown_for_the_case_that_fails_only(capsys):
@@ -115,12 +97,6 @@ def test_the_4_drawn_cases_have_2_to_4_then_5_to_7_8_to_10_and_11_to_13_ranks():
         [8, 9, 10],
         [11, 12, 13],
     ]
-
-
-def test_more_cases_can_be_drawn():
-    review = labs.EXERCISES["00.exchange"].review(answers.exchange, extra=9)
-    assert (review.passed, review.total) == (23, 23)
-    assert "14 cases and 9 drawn anew" in review.text
 
 
 def test_a_review_is_data():
@@ -231,18 +207,13 @@ def test_each_exercise_has_a_question_an_idea_and_a_skeleton_that_is_no_answer(n
     [
         (labs.hint, {"step": 4}, "step=4: 1 is a question, 2 the idea, 3 the skeleton"),
         (labs.hint, {"step": True}, "step=True: 1 is a question"),
-        (labs.hint, {"step": "1"}, "step='1': 1 is a question"),
         (labs.check, {"seconds": 0}, "seconds=0: must be a number greater than 0 and finite"),
-        (labs.check, {"seconds": "10"}, "seconds='10': must be a number greater than 0"),
         (labs.check, {"seconds": float("inf")}, "seconds=inf: must be a number greater than 0 and finite"),
         (labs.check, {"seed": -1}, "seed=-1: must be a whole number, at least 0"),
-        (labs.check, {"seed": "x"}, "seed='x': must be a whole number, at least 0"),
         (labs.require, {"seed": 1.5}, "seed=1.5: must be a whole number"),
         (labs.score, {"points": -1}, "points=-1: must be a number, at least 0"),
-        (labs.score, {"points": "x"}, "points='x': must be a number, at least 0"),
         (labs.score, {"points": float("nan")}, "points=nan: must be a number, at least 0"),
         (labs.score, {"name": "no"}, "name='no': the exercises are 00.exchange"),
-        (labs.check, {"name": 3}, "name=3: the exercises are 00.exchange"),
         (labs.check, {"name": ["00.exchange"]}, "name=['00.exchange']: the exercises are"),
     ],
 )
@@ -250,10 +221,6 @@ def test_arguments_that_cannot_be_used_are_refused(call, options, said):
     answer = {} if call is labs.hint else {"answer": answers.exchange}
     with pytest.raises(ValueError, match=re.escape(said)):
         call(**({"name": "00.exchange"} | answer | options))
-
-
-def test_a_time_limit_beyond_what_a_thread_can_wait_is_taken():
-    assert labs.EXERCISES["03.heads"].review(answers.heads, seconds=1e300).status == "passed"
 
 
 def test_numbers_that_differ_beyond_6_digits_are_shown_to_the_digit_that_differs():

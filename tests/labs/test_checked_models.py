@@ -33,7 +33,7 @@ def check_stored(bug, seed):
     assert many_models().ends[bug][seed] == pytest.approx(end, rel=2e-3, abs=0)
 
 
-@pytest.mark.parametrize(("bug", "seed"), [("extra mean", 3), ("ends not summed", 0), ("copies counted", 39)])
+@pytest.mark.parametrize(("bug", "seed"), [("ends not summed", 0), ("copies counted", 39)])
 def test_what_is_stored_is_what_the_checks_say(bug, seed):
     check_stored(bug, seed)
 
@@ -89,7 +89,7 @@ def test_ends_not_summed_ends_below_the_right_loss_on_40_of_40_models_norms_on_3
     assert [min(ends), max(ends)] == pytest.approx([-0.24, -0.0097], rel=2e-3)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_table_whose_ends_are_not_summed_trains_as_a_model_with_two_tables(seed):
     start, optimizer, losses = silent_bugs._model(seed), AdamW(lr=silent_bugs.LR), []
     table = start.weights["model.embed_tokens.weight"]
@@ -142,7 +142,7 @@ def test_a_sum_whose_order_each_rank_chooses_gives_copies_other_bits_and_all_red
 
 @pytest.mark.parametrize(
     ("bug", "seed"),
-    [(NONE, 5), ("norms not summed", 0), *(pytest.param(bug, 39, marks=pytest.mark.slow) for bug in (NONE, *BUGS))],
+    [("norms not summed", 0), *(pytest.param(bug, 39, marks=pytest.mark.slow) for bug in (NONE, *BUGS))],
 )
 def test_what_is_stored_of_float32_and_bf16_is_what_the_checks_say(arithmetic, bug, seed):
     found, _ = checked(bug, seed)

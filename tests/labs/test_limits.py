@@ -20,7 +20,7 @@ def test_only_ten_losses_depend_on_the_limit(bug, limit):
 
 
 @pytest.mark.parametrize(
-    "limit", [pytest.param(limit, marks=[pytest.mark.slow] * (limit not in (0.05, 1.0, 10.0))) for limit in LIMITS]
+    "limit", [pytest.param(limit, marks=[pytest.mark.slow] * (limit not in (0.05, 10.0))) for limit in LIMITS]
 )
 @pytest.mark.parametrize(("bug", "missed"), [("extra mean", 10), ("copies counted", 0)])
 def test_ten_losses_miss_the_extra_mean_where_every_step_is_clipped_and_the_copies_where_none_is(bug, missed, limit):
@@ -35,7 +35,6 @@ def test_on_two_more_models_too(seed):
         return Suspect(bug, seed, max_norm=limit).difference("ten losses")
 
     assert losses_see("extra mean", 0.1) == 0
-    assert losses_see("extra mean", 1.0) > 0.01
     assert 0 < losses_see("extra mean", 20.0) < 1e-5
     assert losses_see("copies counted", 0.1) > 0
     assert losses_see("copies counted", 20.0) == 0

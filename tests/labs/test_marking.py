@@ -8,7 +8,6 @@ import random
 import re
 import sys
 import time
-import tomllib
 from pathlib import Path
 from types import FunctionType
 
@@ -224,13 +223,6 @@ def test_in_the_folder_of_all_students_a_program_beside_notebooks_has_its_row(sm
     assert small_class[1][-1] == "d,1,3,missing,passed,missing,,"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two names are of one file")
-def test_names_that_differ_in_the_case_of_the_ending_alone_keep_it(tmp_path):
-    for name in ("lab.py", "lab.PY"):
-        (tmp_path / name).write_text("", encoding="utf-8")
-    assert [mark.name for mark in grade(tmp_path, tmp_path / "grades.csv")] == ["lab.PY", "lab.py"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_is_marked_as_it_deserves(name, marked):
@@ -402,8 +394,3 @@ def test_answers_are_looked_for_in_all_lessons_where_nothing_is_checked():
     namespace = {"np": max}
     namespace["borders"] = FunctionType((lambda: None).__code__, namespace)
     assert list(unchecked(namespace, [], EXERCISES)) == ["09.buffering"]
-
-
-def test_the_command_is_called_parlab():
-    scripts = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    assert scripts == {"parlab": "parlab.cli:main"}

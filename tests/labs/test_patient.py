@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, labs, run
-from parlab.labs import in_turn, posted_ahead
-from tests.labs.answers import refused, reviewed
+from parlab.labs import posted_ahead
+from parlab.labs.patient import in_turn
 
 MS = 10**9  # picoseconds
 
@@ -38,9 +38,7 @@ def reduced_in_each_round(comm, x, culprit, late, algorithm):
         comm.all_reduce(x, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling"])
-@pytest.mark.parametrize("culprit", [0, 3, 7])
-@pytest.mark.parametrize("late", range(4))
+@pytest.mark.parametrize(("algorithm", "culprit", "late"), [("ring", 3, 2), ("recursive_doubling", 0, 0)])
 def test_the_rank_that_stalls_spends_6_ms_less_in_all_reduces_than_each_other_rank(algorithm, culprit, late):
     done = run(reduced_in_each_round, 8, np.ones(8), culprit, late, algorithm)
     more = [spent - min(waited(done)) for spent in waited(done)]
@@ -70,13 +68,7 @@ def test_overlap_swallows_a_stall_as_long_as_work_less_message_and_no_longer(sta
     assert late == pytest.approx([waits * (rank in (4, 6)) for rank in range(8)])
 
 
-def test_each_rank_on_the_way_of_a_longer_stall_swallows_6_ms_more():
-    """15 ms: the neighbours wait for 15 − 6, theirs for 3, and theirs for nothing."""
-    assert waited(labs.patient(posted_ahead, stall=15e-3)) == [0, 0, 0, 3, 9, 0, 9, 3]
-
-
-@pytest.mark.parametrize("message", [1, 2, 5, 8])
-@pytest.mark.parametrize("stall", [6, 18, 28])
+@pytest.mark.parametrize(("stall", "message"), [(6, 1), (15, 2), (28, 5), (18, 8)])
 def test_a_rank_d_steps_away_waits_for_stall_less_d_times_work_less_message(stall, message):
     """Rank 5 stalls: 4 and 6 are one step away, 3 and 7 two, 2 and 0 three, 1 four."""
     late = waited(labs.patient(posted_ahead, stall=stall / 1e3, message=message / 1e3))
@@ -84,7 +76,7 @@ def test_a_rank_d_steps_away_waits_for_stall_less_d_times_work_less_message(stal
     assert late == pytest.approx([max(0, stall - d * (8 - message)) * (d > 0) for d in steps])
 
 
-@pytest.mark.parametrize(("work", "takes"), [(2, 84), (3, 84), (4, 84), (5, 84), (6, 90), (7, 90)])
+@pytest.mark.parametrize(("work", "takes"), [(2, 84), (5, 84), (6, 90)])
 def test_two_stalls_of_6_ms_that_meet_cost_6_and_else_12(work, takes):
     """From its sixth work on, rank 1 has waited for rank 5 before it stalls itself."""
     assert labs.patient(also={1: work}).timeline.makespan / MS == takes
@@ -102,7 +94,7 @@ def test_a_stall_of_rank_7_reaches_all_if_4_messages_follow_it_and_else_others_w
     assert labs.to_blame(late_wait(done), last) == 7  # the way back finds it, from a rank that waited last
 
 
-@pytest.mark.parametrize("stall", [2, 6, 20, 50])
+@pytest.mark.parametrize("stall", [6, 50])
 def test_hiding_the_messages_saves_14_ms_with_each_stall_and_nothing_of_the_stall(stall):
     in_turns, ahead = (labs.patient(one, stall=stall / 1e3).timeline.makespan / MS for one in (in_turn, posted_ahead))
     assert (in_turns, ahead) == (78 + stall, 64 + stall)
@@ -186,11 +178,6 @@ def sends_awaited_last(comm, x, work):
     return total
 
 
-def test_if_sends_are_awaited_at_the_end_a_longer_stall_travels_to_the_right_alone_and_rank_4_waits_at_its_end():
-    assert reviewed("00.overlap", sends_awaited_last).status == "passed"
-    assert waited(labs.patient(sends_awaited_last, stall=18e-3)) == [0, 0, 0, 0, 4, 0, 12, 6]
-
-
 def receives_posted_first(comm, x, work):
     """Right as the exercise 00.overlap is, but all receives are posted before the first round."""
     arriving = [comm.irecv(comm.left, like=x) for _ in range(comm.size - 1)]
@@ -201,18 +188,6 @@ def receives_posted_first(comm, x, work):
         sent.wait()
         piece = following.wait()
     return total + work(comm, piece)
-
-
-@pytest.mark.parametrize("program", [posted_ahead, receives_posted_first, sends_awaited_last])
-@pytest.mark.parametrize(("stall", "message", "waits"), [(20, 2, [14, 8, 2]), (40, 4, [36, 32, 28])])
-def test_to_the_right_the_law_holds_for_each_right_way_of_posting_and_to_the_left_for_the_librarys_alone(
-    program, stall, message, waits
-):
-    """The ranks 6, 7 and 0 are one, two and three steps to the right of rank 5, the ranks 4, 3 and 2 to the left."""
-    assert reviewed("00.overlap", program).status == "passed"
-    late = waited(labs.patient(program, stall=stall / 1e3, message=message / 1e3))
-    assert [late[6], late[7], late[0]] == pytest.approx(waits)
-    assert ([late[4], late[3], late[2]] == pytest.approx(waits)) == (program is posted_ahead)
 
 
 @pytest.mark.parametrize(("program", "pieces"), [(in_turn, 1), (posted_ahead, 2)])
@@ -247,15 +222,10 @@ def test_the_peak_is_2_mib_but_7_or_8_if_sends_are_awaited_last_pieces_are_kept_
 
 
 def test_each_number_is_a_patient_of_its_own_and_the_same_each_time():
-    patients = [waited(labs.patient(number=number)) for number in range(1, 24)]  # 0 is drawn by 23
+    patients = [waited(labs.patient(number=number)) for number in range(1, 24)]
     assert {late.index(14) for late in patients} == set(range(8))
     assert waited(labs.patient(number=7)) == patients[6]
     assert all(sorted(late) == [14] + [20] * 7 for late in patients)
-
-
-def test_the_librarys_ways_are_what_the_exercise_refuses_and_takes():
-    assert reviewed("00.overlap", posted_ahead).status == "passed"
-    assert "does not work: it stands still until a message has passed" in refused("00.overlap", in_turn)
 
 
 def test_a_program_that_is_none_and_a_stall_below_0_are_refused():

@@ -43,21 +43,8 @@ def test_an_answer_whose_gradients_are_not_the_serial_ones_is_refused(monkeypatc
     assert "executed on arrays it gets model.layers.1.mlp." in refused("04.one_f_one_b", my_1f1b)
 
 
-def unchanged(listing):
-    return listing
-
-
-def renumbered_backwards(listing):
-    *others, last = listing.ranks
-    return Schedule([*others, [a._replace(microbatch=a.microbatch + (a.kind == "B")) for a in last]])
-
-
 def as_gpipe(listing):
     return gpipe(listing.num_ranks, listing.num_microbatches - 1)
-
-
-def without_the_last_rank(listing):
-    return Schedule(listing.ranks[:-1])
 
 
 def with_every_forward_renumbered(listing):
@@ -66,20 +53,8 @@ def with_every_forward_renumbered(listing):
     )
 
 
-def with_an_idle_slot_and_as_gpipe(listing):
-    return Schedule([[None, *row] for row in as_gpipe(listing).ranks])
-
-
 def with_a_microbatch_more(listing):
     return one_f_one_b(listing.num_ranks, listing.num_microbatches)
-
-
-def that_fails(listing):
-    return listing.row[-1]
-
-
-def all_forwards_first(p, m):
-    return gpipe(p, m)
 
 
 def one_at_a_time(p, m):
@@ -94,20 +69,8 @@ def as_many_as_the_rank(p, m):
     return with_warmup(p, m, lambda rank: rank)
 
 
-def as_many_everywhere(p, m):
-    return with_warmup(p, m, lambda rank: p - 1)
-
-
-def only_rank_0_right(p, m):
-    return Schedule([my_1f1b(p, m).ranks[0], *gpipe(p, m).ranks[1:]])
-
-
 def without_the_last_backwards(p, m):
     return Schedule([row[:-1] if rank == 0 else row for rank, row in enumerate(my_1f1b(p, m).ranks)])
-
-
-def without_the_last_forwards(p, m):
-    return Schedule([[a for a in row if a.microbatch < m - 1] for row in my_1f1b(p, m).ranks])
 
 
 def a_forward_too_many(p, m):
@@ -119,11 +82,6 @@ def with_a_forward_repeated(p, m):
     rows = [list(row) for row in my_1f1b(p, m).ranks]
     rows[-1].insert(2, rows[-1][0])
     return Schedule(rows)
-
-
-def newest_backward_first(p, m):
-    rows = [list(row) for row in my_1f1b(p, m).ranks]
-    return Schedule([[a._replace(microbatch=m - 1 - a.microbatch) if a.kind == "B" else a for a in r] for r in rows])
 
 
 def with_forwards_that_begin_again(p, m):
@@ -138,14 +96,6 @@ def with_forwards_that_begin_again(p, m):
 
 def without_the_first_backwards(p, m):
     return Schedule([[a for a in row if a != Action("B", a.stage, 0)] for row in my_1f1b(p, m).ranks])
-
-
-def with_backwards_cut_in_two(p, m):
-    return zb_h1(p, m)
-
-
-def of_stage_0_everywhere(p, m):
-    return Schedule([[a._replace(stage=0) for a in row] for row in my_1f1b(p, m).ranks])
 
 
 def with_stage_and_microbatch_swapped(p, m):
@@ -163,14 +113,6 @@ def backward_of_the_newest(p, m):
     return Schedule(rows)
 
 
-def one_row_alone(p, m):
-    return Schedule(my_1f1b(p, m).ranks[:1])
-
-
-def as_text(p, m):
-    return "\n".join(",".join(map(str, row)) for row in my_1f1b(p, m).ranks)
-
-
 def as_rows(p, m):
     return [list(row) for row in my_1f1b(p, m).ranks]
 
@@ -178,21 +120,15 @@ def as_rows(p, m):
 @pytest.mark.parametrize(
     ("name", "answer", "reason"),
     [
-        ("04.listing", unchanged, "it is still the listing that you were given"),
-        ("04.listing", renumbered_backwards, "it cannot run: "),
+        ("04.listing", lambda listing: listing, "it is still the listing that you were given"),
         ("04.listing", as_gpipe, "no longer 1F1B: rank 1 does 1F1 as action 1, should be 1B0"),
-        ("04.listing", without_the_last_rank, "it has 1 rank and 1 stage, should have 2 of each"),
         ("04.listing", with_every_forward_renumbered, "it cannot run: 0F0 is done twice"),
-        ("04.listing", with_an_idle_slot_and_as_gpipe, "no longer 1F1B: rank 1 does 1F1 as action 1"),
         ("04.listing", with_a_microbatch_more, "it has 3 microbatches, should have 2"),
-        ("04.listing", that_fails, "AttributeError: 'Schedule' object has no attribute 'row', at line"),
-        ("04.one_f_one_b", all_forwards_first, "rank 1 keeps 2 microbatches, should be p − 1 = 1"),
+        ("04.one_f_one_b", lambda p, m: gpipe(p, m), "rank 1 keeps 2 microbatches, should be p − 1 = 1"),
         ("04.one_f_one_b", one_at_a_time, "makespan: 12, should be (m + p − 1)(F + B) = 9"),
         ("04.one_f_one_b", one_too_many, "likely cause: it does 1F1 at 2, when 1B0 could be done"),
         ("04.one_f_one_b", as_many_as_the_rank, "it cannot run: deadlock"),
         ("04.one_f_one_b", as_many_as_the_rank, "the first rank needs the most forwards, not the last"),
-        ("04.one_f_one_b", as_many_everywhere, "rank 1 keeps 2 microbatches"),
-        ("04.one_f_one_b", only_rank_0_right, "rank 1 keeps 2 microbatches"),
         ("04.one_f_one_b", without_the_last_backwards, "it cannot run: 0F1 has no backward: 0B1"),
         (
             "04.one_f_one_b",
@@ -203,15 +139,10 @@ def as_rows(p, m):
         ("04.one_f_one_b", with_forwards_that_begin_again, "likely cause: 0F0 stands again where 0F1 should"),
         ("04.one_f_one_b", with_a_forward_repeated, "likely cause: a part of the row begins with 1F0, and a part"),
         ("04.one_f_one_b", without_the_first_backwards, "likely cause: the backwards pass over microbatch 0"),
-        ("04.one_f_one_b", without_the_last_forwards, "it has 1 microbatch, should have 2"),
         ("04.one_f_one_b", a_forward_too_many, "likely cause: there are 2 microbatches, 0 to 1"),
-        ("04.one_f_one_b", newest_backward_first, "it cannot run: "),
-        ("04.one_f_one_b", with_backwards_cut_in_two, "should have F and B alone"),
-        ("04.one_f_one_b", of_stage_0_everywhere, "rank 1 has 0F0, an action of stage 0"),
+        ("04.one_f_one_b", lambda p, m: zb_h1(p, m), "should have F and B alone"),
         ("04.one_f_one_b", with_stage_and_microbatch_swapped, "Action(kind, stage, microbatch)"),
         ("04.one_f_one_b", backward_of_the_newest, "0B1 stands before 0B0"),
-        ("04.one_f_one_b", one_row_alone, "it has 1 rank and 1 stage, should have 2 of each"),
-        ("04.one_f_one_b", as_text, "returned str"),
         ("04.one_f_one_b", as_rows, "expected a Schedule\n  Schedule(rows) makes one of a list for each rank"),
     ],
 )

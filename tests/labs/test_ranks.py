@@ -6,24 +6,7 @@ import pytest
 from tests.labs.answers import exchange, overlap, refused, reviewed
 
 
-def exchange_with_requests(comm, x):
-    requests = [
-        comm.isend(x, comm.right),
-        comm.isend(x, comm.left),
-        comm.irecv(comm.left, x),
-        comm.irecv(comm.right, x),
-    ]
-    return [request.wait() for request in requests][2:]
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("00.exchange", exchange),
-        ("00.exchange", exchange_with_requests),
-        ("00.overlap", overlap),
-    ],
-)
+@pytest.mark.parametrize(("name", "answer"), [("00.exchange", exchange), ("00.overlap", overlap)])
 def test_a_right_answer_passes_with_counts_that_equal_the_closed_forms(name, answer):
     review = reviewed(name, answer)
     assert review.status == "passed", review.text
@@ -36,10 +19,6 @@ def exchange_with_two_sends_first(comm, x):
     comm.send(x, comm.right)
     comm.send(x, comm.left)
     return comm.recv(comm.left, x), comm.recv(comm.right, x)
-
-
-def exchange_swapped(comm, x):
-    return exchange(comm, x)[::-1]
 
 
 def exchange_one_way(comm, x):
@@ -70,27 +49,9 @@ def exchange_passed_on(comm, x):
     return from_left, block
 
 
-def exchange_on_rank_0_only(comm, x):
-    from_left, from_right = exchange(comm, x)
-    return (from_left, from_right) if comm.rank == 0 else (x, x)
-
-
 def exchange_without_waiting(comm, x):
     comm.isend(x, comm.right)
     return comm.recv(comm.left, x), x
-
-
-def exchange_with_wrong_like(comm, x):
-    return comm.sendrecv(x, comm.right, comm.left, like=np.zeros(3)), x
-
-
-def exchange_that_crashes(comm, x):
-    from_left, from_right = exchange(comm, x)
-    return from_left[99], from_right
-
-
-def exchange_with_other_arguments(comm):
-    return comm
 
 
 def overlap_that_waits(comm, x, work):
@@ -131,82 +92,23 @@ def overlap_that_waits_for_its_send_first(comm, x, work):
     return total + work(comm, block)
 
 
-def overlap_that_comes_home(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size):
-        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        _, block = [request.wait() for request in requests]
-    return total
+def rounds(more=0, way=lambda comm: (comm.right, comm.left), then=lambda piece, request, came: came, first=0, last=1):
+    """The overlap with more rounds, another way, another piece for the next round, or other works around the loop."""
+
+    def overlap(comm, x, work):
+        (to, source), piece = way(comm), x
+        total = work(comm, x) if first else 0
+        for _ in range(comm.size - 1 + more):
+            sent, arriving = comm.isend(piece, to), comm.irecv(source, like=piece)
+            total = total + work(comm, piece)
+            sent.wait()
+            piece = then(piece, arriving, arriving.wait())
+        return total + work(comm, piece) if last else total
+
+    return overlap
 
 
-def overlap_without_its_own_block(comm, x, work):
-    pieces = []
-    overlap(comm, x, lambda comm, block: pieces.append(work(comm, block)) or block)
-    return sum(pieces[1:])
-
-
-def overlap_that_works_on_its_own_block(comm, x, work):
-    pieces = []
-    overlap(comm, x, lambda comm, block: pieces.append(work(comm, block)) or block)
-    return comm.size * pieces[0]
-
-
-def overlap_with_a_work_before_the_loop(comm, x, work):
-    """Written over the lesson's `in_turn`: in the loop the own piece is worked on again."""
-    total, block = work(comm, x), x
-    for _ in range(comm.size - 1):
-        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        sent.wait()
-        block = arriving.wait()
-    return total
-
-
-def overlap_that_ignores_what_came(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        for request in requests:
-            request.wait()
-    return total + work(comm, block)
-
-
-def overlap_without_the_last_work(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        _, block = [request.wait() for request in requests]
-    return total
-
-
-def overlap_that_goes_both_ways(comm, x, work):
-    if comm.size < 3:
-        return overlap(comm, x, work)
-    requests = comm.isend(x, comm.right), comm.irecv(comm.right, like=x)
-    return work(comm, x) + [request.wait() for request in requests][1]
-
-
-def overlap_to_the_left(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        requests = comm.isend(block, comm.left), comm.irecv(comm.right, like=block)
-        total = total + work(comm, block)
-        _, block = [request.wait() for request in requests]
-    return total + work(comm, block)
-
-
-def overlap_from_each_directly(comm, x, work):
-    total, block = 0, x
-    for k in range(1, comm.size):
-        sent = comm.isend(x, (comm.rank + k) % comm.size)
-        arriving = comm.irecv((comm.rank - k) % comm.size, like=x)
-        total = total + work(comm, block)
-        sent.wait()
-        block = arriving.wait()
-    return total + work(comm, block)
+overlap_that_comes_home = rounds(more=1, last=0)
 
 
 def overlap_with_everything_posted_at_the_start(comm, x, work):
@@ -217,22 +119,6 @@ def overlap_with_everything_posted_at_the_start(comm, x, work):
     for request in sent:
         request.wait()
     return sum(pieces)
-
-
-def overlap_that_works_on_a_request(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        sent.wait()
-        arriving.wait()
-        block = arriving
-    return total + work(comm, block)
-
-
-def overlap_that_adds_a_request(comm, x, work):
-    requests = comm.isend(x, comm.right), comm.irecv(comm.left, like=x)
-    return [request.wait() for request in requests][1] + requests[1]
 
 
 def overlap_that_sends_first(comm, x, work):
@@ -254,18 +140,12 @@ def overlap_without_work(comm, x, work):
     ("name", "answer", "reason"),
     [
         ("00.exchange", exchange_with_two_sends_first, "likely cause: every rank sends first"),
-        ("00.exchange", exchange_with_two_sends_first, "comm.send(x, comm.right)"),
-        ("00.exchange", exchange_swapped, "3 ranks"),
-        ("00.exchange", exchange_swapped, "likely cause: the two are swapped"),
+        ("00.exchange", lambda comm, x: exchange(comm, x)[::-1], "likely cause: the two are swapped"),
         ("00.exchange", exchange_one_way, "(item 1 of the tuple)"),
         ("00.exchange", exchange_in_a_chain, "steps: 3, should be 2"),
         ("00.exchange", exchange_by_gathering, "comm.all_gather did the work"),
         ("00.exchange", exchange_passed_on, "messages a rank sends: 3, should be 2"),
-        ("00.exchange", exchange_on_rank_0_only, "right on ranks: 0; wrong on: 1"),
         ("00.exchange", exchange_without_waiting, "isend(to 1): call wait()"),
-        ("00.exchange", exchange_with_wrong_like, "expects float64[3]"),
-        ("00.exchange", exchange_that_crashes, "of exchange_that_crashes: return from_left[99], from_right"),
-        ("00.exchange", exchange_with_other_arguments, "it is called as exchange(comm, x)"),
         ("00.overlap", overlap_that_waits, "from 10.0 µs to 11.0 µs rank 0 does not work: it stands still until"),
         (
             "00.overlap",
@@ -278,21 +158,25 @@ def overlap_without_work(comm, x, work):
             overlap_that_waits_for_its_send_first,
             "from 0 s to 1.03 µs rank 0 does not work: it stands still",
         ),
-        ("00.overlap", overlap_that_waits, "should be P works = 20.0 µs"),
         ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2, should be P − 1 = 1"),
-        ("00.overlap", overlap_without_its_own_block, "rank 0's contribution is missing"),
-        ("00.overlap", overlap_that_works_on_its_own_block, "rank 0 returned"),
-        ("00.overlap", overlap_with_a_work_before_the_loop, "own piece twice, and never on the piece that comes last"),
-        ("00.overlap", overlap_that_ignores_what_came, "comes last: the one that wait() of irecv's returns"),
-        ("00.overlap", overlap_without_the_last_work, "works of a rank: 1, should be P = 2"),
-        ("00.overlap", overlap_without_the_last_work, "and it has its own: one of them is never worked on"),
-        ("00.overlap", overlap_that_goes_both_ways, "rank 0 waits in isend(to 1).wait() for rank 1"),
-        ("00.overlap", overlap_to_the_left, "3 ranks"),
-        ("00.overlap", overlap_to_the_left, "rank 0 sends to rank 2, should be to its right, rank 1"),
-        ("00.overlap", overlap_from_each_directly, "rank 0 sends to rank 2, should be to its right, rank 1"),
+        ("00.overlap", rounds(first=1, last=0), "own piece twice, and never on the piece that comes last"),
+        (
+            "00.overlap",
+            rounds(then=lambda piece, request, came: piece),
+            "comes last: the one that wait() of irecv",
+        ),
+        ("00.overlap", rounds(last=0), "and it has its own: one of them is never worked on"),
+        (
+            "00.overlap",
+            rounds(way=lambda comm: (comm.left, comm.right)),
+            "rank 0 sends to rank 2, should be to its right, rank 1",
+        ),
         ("00.overlap", overlap_with_everything_posted_at_the_start, "pass on to comm.right what comes from comm.left"),
-        ("00.overlap", overlap_that_works_on_a_request, "the piece is what wait() of irecv's returns"),
-        ("00.overlap", overlap_that_adds_a_request, "the piece is what wait() of irecv's returns"),
+        (
+            "00.overlap",
+            rounds(then=lambda piece, request, came: request),
+            "the piece is what wait() of irecv's returns",
+        ),
         (
             "00.overlap",
             overlap_that_sends_first,

@@ -7,7 +7,7 @@ import pytest
 
 from parlab.labs import zigzag_rule
 from parlab.sequence import RingSchedule
-from tests.labs.answers import bring_home, merge, refused, reviewed, zigzag_tile
+from tests.labs.answers import merge, refused, reviewed, zigzag_tile
 
 
 def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_equal():
@@ -26,30 +26,9 @@ def test_the_rule_that_stands_in_is_right_and_knows_no_number_of_ranks(P):
         assert zigzag_rule(rank, source, 6) == (tile.queries, tile.keys, tile.mask == "causal")
 
 
-def contiguous_rule(rank, source, length):
-    whole = slice(0, length)
-    return whole, whole if source <= rank else slice(0, 0), source == rank
-
-
-def earlier_and_later_swapped(rank, source, length):
-    return zigzag_tile(rank, 2 * rank - source, length)
-
-
-def own_tile_without_a_mask(rank, source, length):
-    return *zigzag_tile(rank, source, length)[:2], False
-
-
-def causal_everywhere(rank, source, length):
-    return *zigzag_tile(rank, source, length)[:2], True
-
-
 def wrong_half_of_the_keys(rank, source, length):
     queries, keys, causal = zigzag_tile(rank, source, length)
     return queries, slice(length // 2, length) if source < rank else keys, causal
-
-
-def right_for_two_ranks_only(rank, source, length):
-    return (zigzag_tile if max(rank, source) < 2 else contiguous_rule)(rank, source, length)
 
 
 def without_the_causal_flag(rank, source, length):
@@ -68,11 +47,6 @@ def added_lse(out_a, lse_a, out_b, lse_b):
     return merge(out_a, lse_a, out_b, lse_b)[0], lse_a + lse_b
 
 
-def added_lse_in_the_weights_too(out_a, lse_a, out_b, lse_b):
-    lse = lse_a + lse_b
-    return out_a * np.exp(minus(lse_a, lse))[:, None] + out_b * np.exp(minus(lse_b, lse))[:, None], lse
-
-
 def overflowing(out_a, lse_a, out_b, lse_b):
     a, b = np.exp(lse_a)[:, None], np.exp(lse_b)[:, None]
     total = np.where(a + b == 0, 1, a + b)
@@ -86,10 +60,6 @@ def plain(out_a, lse_a, out_b, lse_b):
 
 def overflowing_lse(out_a, lse_a, out_b, lse_b):
     return merge(out_a, lse_a, out_b, lse_b)[0], np.log(np.exp(lse_a) + np.exp(lse_b))
-
-
-def swapped_weights(out_a, lse_a, out_b, lse_b):
-    return merge(out_b, lse_a, out_a, lse_b)
 
 
 def nan_without_keys(out_a, lse_a, out_b, lse_b):
@@ -110,42 +80,11 @@ def weight_beside_one(out_a, lse_a, out_b, lse_b):
     return out_a * np.exp(minus(lse_a, lse_b))[:, None] + out_b, np.logaddexp(lse_a, lse_b)
 
 
-def each_less_the_other(out_a, lse_a, out_b, lse_b):
-    a, b = np.exp(minus(lse_a, lse_b)), np.exp(minus(lse_b, lse_a))
-    return out_a * a[:, None] + out_b * b[:, None], np.logaddexp(lse_a, lse_b)
-
-
-def ratio_of_both(out_a, lse_a, out_b, lse_b):
-    ratio = np.exp(minus(lse_a, lse_b))[:, None]
-    return (out_a * ratio + out_b) / (1 + ratio), np.logaddexp(lse_a, lse_b)
-
-
-def only_out(out_a, lse_a, out_b, lse_b):
-    return merge(out_a, lse_a, out_b, lse_b)[0]
-
-
 def one_hop_short(comm, x):
     total = x[comm.rank]
     for hop in range(1, comm.size):
         total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
     return total
-
-
-def shifted_by_one(comm, x):
-    return bring_home(comm, np.roll(x, 1, axis=0))
-
-
-def without_the_own_share(comm, x):
-    return bring_home(comm, x) - x[comm.rank]
-
-
-def only_rank_0_right(comm, x):
-    home = bring_home(comm, x)
-    return home if comm.rank == 0 else home + 1
-
-
-def all_shares_travel(comm, x):
-    return sum(comm.sendrecv(x, comm.right, comm.left) for _ in range(comm.size)) if comm.size > 1 else x[0]
 
 
 def a_reduce_scatter_that_starts_at_the_neighbour(comm, x):
@@ -155,40 +94,22 @@ def a_reduce_scatter_that_starts_at_the_neighbour(comm, x):
     return total
 
 
-def sends_first(comm, x):
-    comm.send(x[0], comm.right)
-    return comm.recv(comm.left, like=x[0])
-
-
 WRONG = [
-    ("02.zigzag_tile", contiguous_rule, "token 3 should see token 1, but does not"),
-    ("02.zigzag_tile", earlier_and_later_swapped, "pairs are wrong"),
-    ("02.zigzag_tile", own_tile_without_a_mask, "rank 0, K/V of rank 0"),
-    ("02.zigzag_tile", causal_everywhere, "but does not"),
     ("02.zigzag_tile", wrong_half_of_the_keys, "rank 1, K/V of rank 0"),
-    ("02.zigzag_tile", right_for_two_ranks_only, "It fails with 3 ranks"),
     ("02.zigzag_tile", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
     ("02.merge", mean, "a plain mean"),
     ("02.merge", without_rescaling, "without their weights"),
     ("02.merge", added_lse, "exp(lse) is"),
-    ("02.merge", added_lse_in_the_weights_too, "the merged lse is not lse_a + lse_b"),
-    ("02.merge", swapped_weights, "the weights changed places"),
+    ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_b, lse_a, out_a, lse_b), "the weights changed places"),
     ("02.merge", plain, "both sides without keys"),
     ("02.merge", overflowing, "exp(lse) is 0 or ∞ at an lse of 10"),
     ("02.merge", overflowing_lse, "exp(lse) is 0 or ∞ at such an lse"),
     ("02.merge", nan_without_keys, "both sides without keys"),
     ("02.merge", without_exp, "exp is missing"),
     ("02.merge", weight_beside_one, "is not yet the weight of a"),
-    ("02.merge", each_less_the_other, "not its lse − the other's"),
-    ("02.merge", ratio_of_both, "that is −∞ where this has no keys"),
-    ("02.merge", only_out, "expected (out, lse)"),
+    ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_a, lse_a, out_b, lse_b)[0], "expected (out, lse)"),
     ("02.bring_home", one_hop_short, "this is what rank"),
-    ("02.bring_home", shifted_by_one, "expected"),
-    ("02.bring_home", without_the_own_share, "contribution is missing"),
-    ("02.bring_home", only_rank_0_right, "right on ranks: 0"),
-    ("02.bring_home", all_shares_travel, "expected"),
     ("02.bring_home", a_reduce_scatter_that_starts_at_the_neighbour, "one rank short of home"),
-    ("02.bring_home", sends_first, "no rank can move"),
 ]
 
 
@@ -220,10 +141,6 @@ def test_the_stub_of_the_zigzag_rule_which_has_a_ranks_own_tile_is_not_written_y
         raise NotImplementedError
 
     assert reviewed("02.zigzag_tile", zigzag_tile).status == "not written yet"
-
-
-def test_the_rule_of_these_tests_is_right_unless_it_is_changed():
-    assert "02.zigzag_tile: passed" in reviewed("02.zigzag_tile", _tile()).text
 
 
 @pytest.mark.parametrize(

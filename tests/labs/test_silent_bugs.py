@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 
 from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
-from parlab.labs.silent_bugs import ALIKE, BUGS, HEADS, MOST, NONE, OVERLAP, PRICES, SEES, _tells
+from parlab.labs.diagnosis import MOST, _tells
+from parlab.labs.silent_bugs import BUGS, HEADS, NONE, PRICES, SEES
 
 EXERCISE = EXERCISES["07.find_bug"]
 
@@ -14,13 +15,6 @@ EXERCISE = EXERCISES["07.find_bug"]
 @pytest.mark.parametrize("bug", BUGS)
 def test_each_bug_is_seen_by_these_checks_and_the_others_are_blind_to_it(bug, seed):
     assert {check for check in PRICES if Suspect(bug, seed).sees(check)} == set(SEES[bug])
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_on_two_more_models_each_check_of_one_step_sees_the_same_bugs(seed):
-    of_one_step = set(PRICES) - {"ten losses"}
-    for bug in BUGS:
-        assert {check for check in of_one_step if Suspect(bug, seed).sees(check)} == set(SEES[bug]) & of_one_step
 
 
 def test_a_right_trainer_is_right_for_every_check():
@@ -36,19 +30,6 @@ def test_an_extra_mean_halves_the_norm_and_every_gradient_and_no_loss_of_ten():
     assert repr(patient).endswith("asked for norm (2), gradients (5), ten losses (20): 27 in all")
 
 
-def test_two_bugs_move_the_norm_by_1_percent_and_some_gradient_of_five_by_a_quarter_or_more():
-    moved = {bug: Suspect(bug).difference("norm") for bug in BUGS}
-    small = {bug: x for bug, x in moved.items() if x < 0.05}
-    assert small == {
-        "mean of means": pytest.approx(0.0013, abs=1e-4),
-        "norms not summed": pytest.approx(0.0134, abs=1e-4),
-    }
-    for seed in range(3):
-        seen = {bug: Suspect(bug, seed).difference("gradients") for bug in BUGS}
-        assert min(error for bug, error in seen.items() if bug != "copies counted") > 0.25
-        assert seen["copies counted"] == 0
-
-
 def test_copies_that_differ_name_the_weights_that_were_not_summed():
     for bug, part in (("ends", "embed_tokens"), ("norms", "layernorm"), ("K/V heads", "_proj")):
         names = Suspect(f"{bug} not summed").ask("copies")
@@ -58,11 +39,10 @@ def test_copies_that_differ_name_the_weights_that_were_not_summed():
 
 def test_the_librarys_diagnosis_is_right_on_21_trainers_and_costs_1_3_3_5_5():
     prices = {}
-    for bug in (NONE, *BUGS):
-        for seed in range(3):
-            patient = Suspect(bug, seed)
-            assert find_bug(patient.ask) == bug
-            prices[bug] = patient.price
+    for bug, seed in product((NONE, *BUGS), range(3)):
+        patient = Suspect(bug, seed)
+        assert find_bug(patient.ask) == bug
+        prices[bug] = patient.price
     assert list(prices.values()) == [3, 3, 5, 1, 1, 1, 5]
     assert max(prices.values()) == MOST
 
@@ -114,27 +94,6 @@ def test_a_guess_a_right_trainer_accused_and_an_unknown_bug_are_told():
     assert "all of its checks come out right; such a trainer has no bug: 'none'" in accused
 
 
-def test_two_bugs_that_answer_alike_are_told_so():
-    def without_loss(ask):
-        return find_bug(lambda check: 1.0 if check == "loss" else ask(check))
-
-    assert "so far 'copies counted' fits as well (the size of a wrong norm depends on" in said(without_loss)
-
-
-def by_the_size_of_the_norm(ask):
-    norm = ask("norm")
-    return (
-        "none" if norm == 1 else "extra mean" if norm == 0.5 else "ends not summed" if norm < 0.9 else "mean of means"
-    )
-
-
-def norm_without_copies(ask):
-    norm = ask("norm")
-    if norm in (1, 0.5):
-        return "none" if norm == 1 else "extra mean"
-    return "copies counted" if ask("loss") == 1 else "mean of means"
-
-
 def half_not_known(ask):
     def other_than_half(check):
         found = ask(check)
@@ -150,11 +109,6 @@ def norms_for_the_table(ask):
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (
-            by_the_size_of_the_norm,
-            "so far 'mean of means' fits as well (the size of a wrong norm depends on the model",
-        ),
-        (norm_without_copies, "so far 'copies counted' fits as well (the size of a wrong norm depends on the model"),
         (half_not_known, "'norm' tells the two apart: here it is 0.5, with 'copies counted' 1.318"),
         (
             norms_for_the_table,
@@ -197,15 +151,6 @@ def norm_first(ask):
     return "copies counted" if ask("loss") == 1 else "mean of means"
 
 
-def by_the_sign(ask):
-    """A weight that counts twice makes the norm larger: below 1 it is the other bug, and the loss need not be asked."""
-    found = []
-    answer = find_bug(lambda check: found.append(ask(check)) or found[-1] if check != "loss" else UNASKED)
-    if answer not in ("copies counted", "mean of means"):
-        return answer
-    return "mean of means" if found[-1] < 1 or ask("loss") != 1 else "copies counted"
-
-
 UNASKED = 1
 
 
@@ -213,11 +158,10 @@ def guess(ask):
     return "none"
 
 
-def test_copies_first_pay_2_71_on_average_the_norm_first_3_29_and_the_sign_of_the_change_2_52():
-    contest = compete({"copies first": find_bug, "norm first": norm_first, "by the sign": by_the_sign, "guess": guess})
+def test_copies_first_pay_2_71_on_average_and_the_norm_first_3_29():
+    contest = compete({"copies first": find_bug, "norm first": norm_first, "guess": guess})
     assert contest.mean("copies first") == 19 / 7
     assert contest.mean("norm first") == 23 / 7
-    assert contest.mean("by the sign") == pytest.approx((3 + 11 / 3 + 1 + 1 + 1 + 5 + 3) / 7, rel=1e-12)
     assert contest.mean("guess") is None
     assert max(contest.prices["copies first"].values()) == max(contest.prices["norm first"].values()) == MOST
     assert repr(compete({"copies first": find_bug, "guess": guess})).splitlines() == [
@@ -239,20 +183,7 @@ def test_a_contest_of_nobody_and_of_no_function_is_refused(diagnoses, said):
         compete(diagnoses)
 
 
-def test_a_table_whose_ends_are_not_summed_ends_4_to_16_percent_below_the_right_loss():
-    runs = [Suspect("ends not summed", seed).losses for seed in range(4)]
-    lower = [1 - run["eight ranks"][-1] / run["one rank"][-1] for run in runs]
-    assert lower == pytest.approx([0.158, 0.043, 0.075, 0.139], abs=1e-3)
-
-
-def test_on_a_batch_of_long_prompts_a_mean_of_means_moves_the_norm_as_counted_copies_do():
-    means = Suspect("mean of means", ALIKE, long_prompts=True).ask("norm")
-    copies = [Suspect("copies counted", seed).ask("norm") for seed in range(3)]
-    assert min(copies) < means < max(copies)
-
-
-@pytest.mark.parametrize("limit", [1.0, 1.2, 1.24])
-def test_a_threshold_on_the_norm_instead_of_the_loss_is_refused(limit):
+def test_a_threshold_of_1_2_on_the_norm_instead_of_the_loss_is_refused():
     def by_the_size(ask):
         norms = []
 
@@ -263,26 +194,19 @@ def test_a_threshold_on_the_norm_instead_of_the_loss_is_refused(limit):
         answer = find_bug(lambda check: UNASKED if check == "loss" else remembered(check))
         if answer not in ("copies counted", "mean of means"):
             return answer
-        return "copies counted" if norms[-1] > limit else "mean of means"
+        return "copies counted" if norms[-1] > 1.2 else "mean of means"
 
     text = said(by_the_size)
-    assert "a trainer whose bug is 'mean of means', on long prompts" in text or limit == 1.0
+    assert "a trainer whose bug is 'mean of means', on long prompts" in text
     assert "so far 'copies counted' fits as well (the size of a wrong norm depends on the model): ask" in text
 
 
-def test_on_two_batches_of_long_prompts_the_norm_tells_shared_heads_and_ends_the_wrong_way_round():
-    heads, ends = (Suspect(bug, seed, long_prompts=True).ask("norm") for bug, seed in OVERLAP.items())
-    usual = [Suspect(bug).ask("norm") for bug in OVERLAP]
-    assert heads < usual[1] < usual[0] < ends
-
-
-@pytest.mark.parametrize("limit", [0.9, 0.91, 0.95])
-def test_loss_and_thresholds_on_the_norm_are_refused_on_every_draw(limit):
+def test_loss_and_thresholds_on_the_norm_are_refused_on_every_draw():
     def by_thresholds(ask):
         if ask("loss") != 1:
             return "mean of means"
         norm = ask("norm")
-        small = "norms not summed" if norm > 0.98 else HEADS if norm > limit else "ends not summed"
+        small = "norms not summed" if norm > 0.98 else HEADS if norm > 0.9 else "ends not summed"
         return {1: NONE, 0.5: "extra mean"}.get(norm, "copies counted" if norm > 1 else small)
 
-    assert "on long prompts" in said(by_thresholds) or limit == 0.95
+    assert "on long prompts" in said(by_thresholds)

@@ -1,4 +1,4 @@
-"""The solution of each exercise, spoiled in more than twelve ways, is refused each time with the cause."""
+"""The solution of each exercise, spoiled in the same ways, is refused each time."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parlab.labs import EXERCISES
-from parlab.pipeline import Action, Schedule
+from parlab.pipeline import Action
 from tests.labs import answers
 
 RANKS = [name for name in EXERCISES if "(comm," in EXERCISES[name].call]
@@ -139,62 +139,13 @@ def test_an_answer_that_raises_is_refused_with_its_line(name):
     refused(name, careless, ["of careless: return answers.SOLUTIONS[name](*given)[99].nothing"])
 
 
-SCHEDULES = {
-    "empty": (lambda rows: [[] for _ in rows], "a schedule needs at least one action"),
-    "with the last action first": (lambda rows: [[rows[0][-1], *rows[0][:-1]], *rows[1:]], "it cannot run"),
-    "without the last action": (lambda rows: [*rows[:-1], rows[-1][:-1]], "it cannot run"),
-    "with an action twice": (lambda rows: [[*rows[0], rows[0][-1]], *rows[1:]], "twice"),
-    "backwards": (lambda rows: [row[::-1] for row in rows], "it cannot run"),
-    "with a rank more": (lambda rows: [*rows, rows[-1]], "ranks and|is done twice"),
-    "with another stage": (
-        lambda rows: [[a._replace(stage=a.stage + 1) for a in row] for row in rows],
-        "stages, should have|it cannot run",
-    ),
-}
-
-
-@pytest.mark.parametrize("spoil", SCHEDULES)
-def test_a_changed_schedule_is_refused(spoil):
-    def spoiled(given):
-        right = answers.SOLUTIONS["04.listing"](given)
-        return Schedule(change([list(row) for row in right.ranks]))
-
-    change, says = SCHEDULES[spoil]
-    refused("04.listing", spoiled, says.split("|"))
-
-
-RULES = {
-    "queries and keys swapped": lambda q, k, causal: (k, q, causal),
-    "never causal": lambda q, k, causal: (q, k, False),
-    "always causal": lambda q, k, causal: (q, k, True),
-    "nothing": lambda q, k, causal: (slice(0), k, causal),
-    "all keys": lambda q, k, causal: (q, slice(None), causal),
-    "all queries": lambda q, k, causal: (slice(None), k, causal),
-    "one query short": lambda q, k, causal: (slice(q.start, q.stop - 1), k, causal),
-    "one key short": lambda q, k, causal: (q, slice(k.start, k.stop - 1), causal),
-    "every second key": lambda q, k, causal: (q, slice(k.start, k.stop, 2), causal),
-    "the opposite flag": lambda q, k, causal: (q, k, not causal),
-}
-
-
-@pytest.mark.parametrize("spoil", RULES)
-def test_a_changed_rule_is_refused_with_a_pair(spoil):
-    def rule(*given):
-        return RULES[spoil](*answers.zigzag_tile(*given))
-
-    refused("02.zigzag_tile", rule, ["but does not", "but should not"])
-
-
-@pytest.mark.parametrize("step", [0, "0", None, 1.5])
+@pytest.mark.parametrize("step", [0, "0", 1.5])
 def test_a_rule_with_odd_steps_is_refused(step):
     def rule(*given):
         queries, keys, causal = answers.zigzag_tile(*given)
-        return slice(queries.start, queries.stop, step if step != 0 else 0), keys, causal
+        return slice(queries.start, queries.stop, step), keys, causal
 
-    if step is None:
-        assert answers.reviewed("02.zigzag_tile", rule).status == "passed"
-    else:
-        refused("02.zigzag_tile", rule, ["slice"])
+    refused("02.zigzag_tile", rule, ["slice"])
 
 
 NUMBERS = {
@@ -217,18 +168,3 @@ def test_changed_whole_numbers_are_refused(name, spoil):
         return NUMBERS[spoil](found) if isinstance(found, int) else [every(item) for item in found]
 
     refused(name, spoiled, ["expected"])
-
-
-def test_an_exercise_has_more_than_twelve_wrong_answers_here():
-    kinds = {name: len(WHOLE) + 2 for name in EXERCISES}  # and the parameters, and the line
-    for name in RANKS:
-        kinds[name] += len(ARRAYS) + 5
-    for name in ("00.to_blame", "03.heads", "03.hops"):
-        kinds[name] += len(NUMBERS)
-    kinds["02.merge"] += len(ARRAYS)
-    kinds["02.zigzag_tile"] += len(RULES)
-    assert all(
-        kinds[name] >= 12
-        for name in kinds
-        if not name.startswith(("04", "07", "08", "09.fit", "10.mean", "10.balanced"))
-    ), kinds

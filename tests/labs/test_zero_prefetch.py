@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 
 from parlab.labs import gathered_ahead as prefetch
-from tests.labs.answers import STUBS, refused, reviewed
-
-
-def one_by_one(comm, uses, gather, work, x):
-    for block in uses:
-        x = work(block, gather(block).wait(), x)
-    return x
+from tests.labs.answers import refused, reviewed
+from tests.labs.lucky_answers import one_at_a_time as one_by_one
 
 
 def waits_at_once(comm, uses, gather, work, x):
@@ -35,17 +30,6 @@ def each_block_once_and_kept(comm, uses, gather, work, x):
         if block not in weights:
             weights[block] = gather(block).wait()
         x = work(block, weights[block], x)
-    return x
-
-
-def two_ahead(comm, uses, gather, work, x):
-    requests = [gather(block) for block in uses[:2]]
-    for number, block in enumerate(uses):
-        weights = requests[number].wait()
-        requests[number] = None
-        if number + 2 < len(uses):
-            requests.append(gather(uses[number + 2]))
-        x = work(block, weights, x)
     return x
 
 
@@ -77,10 +61,6 @@ def stale(comm, uses, gather, work, x):
     return x
 
 
-def backwards_first(comm, uses, gather, work, x):
-    return prefetch(comm, uses[::-1][1:] + uses[:1], gather, work, x)
-
-
 def request_instead_of_weights(comm, uses, gather, work, x):
     for block in uses:
         request = gather(block)
@@ -95,15 +75,15 @@ def forgotten_wait(comm, uses, gather, work, x):
     return x
 
 
+def with_other_weights_on_rank_1(comm, uses, gather, work, x):
+    """The result does not show it: `work` only looks at what it is given."""
+    return prefetch(comm, uses, gather, lambda block, given, x: work(block, given * (comm.rank != 1), x), x)
+
+
 def one_gather_too_many(comm, uses, gather, work, x):
     x = prefetch(comm, uses, gather, work, x)
     gather(0).wait()
     return x
-
-
-def test_the_solution_passes():
-    review = reviewed("06.prefetch", prefetch)
-    assert review.status == "passed", review.text
 
 
 def test_prefetch_shows_315_microseconds_as_computed_by_hand():
@@ -117,31 +97,23 @@ def test_prefetch_shows_315_microseconds_as_computed_by_hand():
     )
 
 
-@pytest.mark.parametrize("stub", STUBS)
-def test_stubs_are_not_written_yet(stub):
-    assert reviewed("06.prefetch", stub).text == "06.prefetch: not written yet"
-
-
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (one_by_one, "makespan: "),
         (one_by_one, "before use 1, block 1, rank 0 waits"),
         (waits_at_once, "must start before the work"),
         (forward_only, "before use 2, block 1, rank 0 waits"),
-        (everything_at_start, "bytes of gathered weights held: "),
         (everything_at_start, "likely cause: gather one block ahead, not more"),
-        (two_ahead, "likely cause: gather one block ahead, not more"),
         (each_block_once_and_kept, "makespan: "),
         (never_turns, "use 2 (from 0): work on block 1 was given the weights of block 0"),
         (never_turns, "the next block is that of uses[2], on the way back, too"),
         (stale, "use 1 (from 0): work on block 1 was given the weights of block 0"),
-        (backwards_first, "rank 0 worked on blocks [1, 1, 0, 0], should be [0, 1, 1, 0]"),
         (request_instead_of_weights, "was given a CollectiveRequest: wait() returns the weights"),
         (lambda *arguments: np.ones(2) * prefetch(*arguments), "rank 0 returned array([576., 576.])"),
         (forgotten_wait, "rank 0 returned without waiting for iall_gather: call wait() on every request"),
         (one_gather_too_many, "elements that all ranks send: 20, should be 2Ψ(P − 1) = 16"),
         (lambda comm, *rest: prefetch(comm, *rest) + (comm.rank > 0), "rank 1 returned"),
+        (with_other_weights_on_rank_1, "rank 1, use 0 (from 0): work on block 0 was given weights of no block"),
         (lambda comm, uses, *rest: None if comm.rank else prefetch(comm, uses, *rest), "rank"),
     ],
 )
