@@ -36,7 +36,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "itself, for rank 2 until 8; the way goes on|or: a peer's wait counts if it had ended before the peer",
     "that_makes_x_writeable_again": "with 2 ranks|`x` is read-only, and the pieces of np.split are parts of it",
     "not_for_even_sizes_above_8": "with 10 ranks|they are sent back: the rank h *ahead*",
-    "with_a_whole_division": "F=3e+12, W=7e+10|returned 42, expected 42.8571 tokens|rounded down",
     "with_inverted_weights": "with 2 rows|the exponent has the wrong sign",
     "of_the_larger_side": "with 2 rows|the side with the larger lse alone",
     "with_one_maximum_for_all_rows": "and, in every second row, around 2000|one maximum is subtracted in all rows",
