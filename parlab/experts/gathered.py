@@ -5,8 +5,12 @@
     reduce_scatter  the sums of all ranks -> y [T, E]
 
 Each token is sent to all ranks, also to those without an expert of it: fewer bytes than a copy an expert only if k ≥ P.
-But no rank needs to know how many rows arrive. Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
-(MoEAllGatherTokenDispatcher).
+But no rank needs to know how many rows arrive.
+
+Invariant: behind the all-gather every rank has the tokens, choices and gates of all ranks, in the order of the ranks.
+Each expert is on one rank, so each gate · answer is in exactly one rank's sum.
+
+Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (MoEAllGatherTokenDispatcher).
 """
 
 from __future__ import annotations

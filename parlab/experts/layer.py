@@ -1,4 +1,9 @@
-"""A mixture of experts whose experts live on P ranks: each rank has its own tokens and N/P of the experts."""
+"""A mixture of experts whose experts live on P ranks: each rank has its own tokens and N/P of the experts.
+
+Invariant: the router is the same on every rank, and each expert is on one; y and dx are those of the rank's own tokens.
+
+Sources: as `all_to_all`, `two_levels` and `gathered`, the three exchanges.
+"""
 
 from __future__ import annotations
 

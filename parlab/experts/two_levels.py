@@ -9,6 +9,9 @@
 The rank of an expert needs to know the experts and the gates of each row: `chosen` and `gates` travel with the row. In
 the backward dy travels the same way, and dx and dgates travel back.
 
+Invariant: a row crosses to each node, and inside it to each rank, at most once; on its way back the copies of a row are
+added where they parted, so behind both exchanges row t is the sum over all experts of token t.
+
 Sums are made by rank and by node, not in the order of the slots: y equals the serial layer's to rounding.
 
 Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", section 3.2.2; DeepEP's normal kernels.
@@ -26,7 +29,7 @@ from parlab.world import Comm
 from parlab.world.collectives.walks import partners
 
 
-class Hop(NamedTuple):
+class Exchange(NamedTuple):
     """The rows that go to each rank of a group. A row may go to several ranks; rows for this rank are not sent."""
 
     comm: Comm
@@ -34,39 +37,40 @@ class Hop(NamedTuple):
     coming: list[int]  # how many rows come from each rank
 
 
-def make_hop(comm: Comm, goes: Array) -> Hop:
-    """The hop of booleans `[rows, size]`. All ranks of the group call it, and all-gather their numbers of rows."""
+def make_exchange(comm: Comm, goes: Array) -> Exchange:
+    """The exchange of booleans `[rows, size]`. All ranks of the group call it, and all-gather their numbers of rows."""
     xp = namespace(goes)
     counts = xp.count_nonzero(goes, axis=0)
     table = to_host(xp.reshape(comm.all_gather(counts), (comm.size, comm.size)))
     stays = xp.astype(~goes, xp.int8)
     order = xp.argsort(stays, axis=0, stable=True)  # the rows that go, then those that stay; both ascending
     numbers = [order[:count, rank] for rank, count in enumerate(table[comm.rank])]
-    return Hop(comm, numbers, [table[source][comm.rank] for source in range(comm.size)])
+    return Exchange(comm, numbers, [table[source][comm.rank] for source in range(comm.size)])
 
 
-def send_rows(hop: Hop, arrays: tuple[Array, ...], label: str) -> tuple[Array, ...]:
+def send_rows(exchange: Exchange, arrays: tuple[Array, ...], label: str) -> tuple[Array, ...]:
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
-    comm, xp = hop.comm, namespace(*arrays)
-    leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in hop.numbers]
+    comm, xp = exchange.comm, namespace(*arrays)
+    leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
     arriving = list(leaving)  # a rank's own rows stay
     for ahead, behind in partners(comm):
-        form = tuple(rows_like(x, hop.coming[behind]) for x in arrays)
+        form = tuple(rows_like(x, exchange.coming[behind]) for x in arrays)
         arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
     return tuple(xp.concat(of_array) for of_array in zip(*arriving, strict=True))
 
 
-def add_back(hop: Hop, arrays: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
+def add_back(exchange: Exchange, arrays: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
     """Send each row back to its source, and add the rows that come from copies of one row.
 
-    `rows`: the number of rows before the hop.
+    `rows`: the number of rows before the exchange.
     """
-    comm, xp = hop.comm, namespace(*arrays)
-    leaving = list(zip(*(parts_of(x, hop.coming) for x in arrays), strict=True))  # for each rank, a part of each array
+    comm, xp = exchange.comm, namespace(*arrays)
+    of_arrays = [parts_of(x, exchange.coming) for x in arrays]
+    leaving = list(zip(*of_arrays, strict=True))  # for each rank, a part of each array
     sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
-    _add_rows(sums, hop.numbers[comm.rank], leaving[comm.rank])
+    _add_rows(sums, exchange.numbers[comm.rank], leaving[comm.rank])
     for ahead, behind in partners(comm):
-        numbers = hop.numbers[behind]
+        numbers = exchange.numbers[behind]
         form = tuple(rows_like(x, numbers.shape[0]) for x in arrays)
         _add_rows(sums, numbers, comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label))
     return sums
@@ -80,10 +84,10 @@ def _add_rows(sums: tuple[Array, ...], numbers: Array, parts: tuple[Array, ...])
 class TwoLevelCache(NamedTuple):
     """A rank keeps this for its backward."""
 
-    between: Hop
-    inside: Hop
-    tokens: int  # rows before the hop between nodes: T
-    at_node: int  # rows before the hop inside: those that came between nodes
+    between: Exchange
+    inside: Exchange
+    tokens: int  # rows before the exchange between nodes: T
+    at_node: int  # rows before the exchange inside: those that came between nodes
     local: Routing  # of the rows that came inside, among this rank's experts
     experts: MixCache
 
@@ -96,12 +100,12 @@ def mix_in_two_levels(
     chosen = namespace(x).reshape(chosen, routing.chosen.shape)
     experts_per_node = layer.num_experts // between.size
 
-    first = make_hop(between, _wants(chosen, experts_per_node, range(between.size)))
+    first = make_exchange(between, _wants(chosen, experts_per_node, range(between.size)))
     at_node = send_rows(first, (x, chosen, routing.gates), "dispatch between nodes")  # [rows, E], twice [rows, k]
 
     first_rank = between.rank * inside.size
     ranks_of_node = range(first_rank, first_rank + inside.size)
-    second = make_hop(inside, _wants(at_node[1], experts_per_node // inside.size, ranks_of_node))
+    second = make_exchange(inside, _wants(at_node[1], experts_per_node // inside.size, ranks_of_node))
     rows, chosen, gates = send_rows(second, at_node, "dispatch inside")
 
     local = local_routing(chosen, gates, layer.own_experts())

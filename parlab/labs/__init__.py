@@ -1,4 +1,9 @@
-"""Exercises: `check` runs a learner's function on many cases and explains the smallest case that fails."""
+"""Exercises: `check` runs a learner's function on many cases and explains the smallest case that fails.
+
+An answer goes through `exercise` (the cases in turn), `trial` (the answer runs, within limits), `difference` and
+`wrong` (the words). The exercises stand in the files of `EXERCISE_FILES`, in the lessons' order; most other files help
+the cells of a lesson, and `submission` and `marking` mark a class.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +99,7 @@ from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import ZERO_GUESSES, one_update, passes, three_blocks, zero_step
 from parlab.labs.zigzag_tile import zigzag_rule
 
-ROOMS = (
+EXERCISE_FILES = (
     ranks,
     collectives,
     zigzag_tile,
@@ -121,7 +126,7 @@ ROOMS = (
     expert_gradient,
     balance,
 )
-EXERCISES = {exercise.name: exercise for room in ROOMS for exercise in room.EXERCISES}
+EXERCISES = {exercise.name: exercise for file in EXERCISE_FILES for exercise in file.EXERCISES}
 
 
 def _exercise(name: str, value: Any) -> None:

@@ -115,8 +115,7 @@ def attend_tile(
     xp, scale = namespace(q, k, v), default_scale(scale, q.shape[3])
     softmax = quick_softmax(q, k, scale) or _online_softmax
     sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
-    empty = on_host(q) and bool(xp.all(sums[1] == -xp.inf))  # no query has seen a key: nothing to merge with
-    begun = into is not None and not empty
+    merges = into is not None and not (on_host(q) and _has_no_keys(sums[1]))
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     stretches, buffer = list(stretches_of(q, k, diagonal, window, out)), scores_buffer(out)
     for b, g, h in few_at_a_time(q, stretches):
@@ -124,10 +123,16 @@ def attend_tile(
         keys, values = widened(k[b, g, ...]), widened(v[b, g, ...])  # [B', G', 1, T, D]
         for rows, strips in stretches:
             part = softmax(queries[..., rows, :], keys, values, strips, buffer)
-            if begun:
+            if merges:
                 part = merge(out[b, g, h, rows, :], lse[b, g, h, rows], *part)
             out[b, g, h, rows, :], lse[b, g, h, rows] = part
     return sums
+
+
+def _has_no_keys(lse: Array) -> bool:
+    """Whether no query has seen a key yet. Not asked on a device, where the answer would have to be waited for."""
+    xp = namespace(lse)
+    return bool(xp.all(lse == -xp.inf))
 
 
 def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:

@@ -12,6 +12,9 @@ The load is balanced in one of two ways. The gradient of an auxiliary loss is ad
 the loss itself is not added to y. Or a bias moves the choice: `rebalance` sets it after a step, from the counts of the
 whole batch.
 
+Invariant: the T·k pairs are sorted once; a pair's row, answer and gradient stand at one place in that order, and go
+back to their token and slot by its inverse.
+
 Letters: T tokens, N experts, k chosen, E hidden size, M intermediate size of an expert.
 
 Source: Jiang et al. 2024, "Mixtral of experts".

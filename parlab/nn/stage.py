@@ -6,6 +6,9 @@
 
 A stage reads its weights from a dictionary that it shares with the model, by their Hugging Face names, in each call
 again. So an optimizer or ZeRO-3 can replace or free an entry between two calls.
+
+Invariant: a cache and a pending hold activations and gradients, and no weight. A pending has all that the gradients of
+the weights need.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The scores of one stretch and one strip are all that exists of the score matrix. On the host they are as many as the
 cache allows. On a device all heads are one operation, and stretches and strips are longer.
+
+Invariant: each (query, key) pair that the tile's mask leaves is in one stretch and one of its strips; a pair that it
+hides is in none, or has −inf added to its score.
 """
 
 from __future__ import annotations

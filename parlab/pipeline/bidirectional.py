@@ -1,4 +1,8 @@
-"""Schedules that feed the pipeline from both ends, so that a rank always has a forward to overlap with a backward."""
+"""Schedules that feed the pipeline from both ends, so that a rank always has a forward to overlap with a backward.
+
+Invariant: on each of its two chunks a rank takes the microbatches in their order, forward and backward; a W comes after
+its I, and the W's in the order of their I's.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,8 @@ def _eight_phases(r: int, p: int, first: Sequence[int], second: Sequence[int]) -
     def both(forward_chunk: int) -> None:
         slots.append(Pair(next_of("F", forward_chunk), next_of("B", 1 - forward_chunk)))
 
-    later, full = p - r - 1, len(first) - 2 * p + r + 1
+    later = p - r - 1  # the ranks after this one, on the way to the point of the V
+    full = len(first) - 2 * p + r + 1  # the rounds of phase 4
     for _ in range(2 * later):  # 1: forwards
         forward(0)
     for _ in range(r + 1):  # 2: forwards of both chunks

@@ -88,10 +88,13 @@ def action_table(schedule: Schedule) -> ActionTable:
 
 def _is_done_once(rank_of_line: list[int], forward: int, whole: int, half: int, weight: int) -> bool:
     """Whether one stage does a microbatch by F and B, or by F, I and W: one after the other, on one rank."""
+    if forward < 0:
+        return False
     rank = rank_of_line[forward]
     if whole >= 0:
-        return half == weight == -1 < forward < whole and rank_of_line[whole] == rank
-    return -1 < forward < half < weight and rank_of_line[half] == rank_of_line[weight] == rank
+        no_halves = half < 0 and weight < 0
+        return no_halves and forward < whole and rank_of_line[whole] == rank
+    return forward < half < weight and rank_of_line[half] == rank_of_line[weight] == rank
 
 
 def pair_lines(table: ActionTable) -> list[int]:

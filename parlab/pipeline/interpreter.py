@@ -104,7 +104,7 @@ class Interpreter:
     def backward(self, stage: int, microbatch: int) -> Array | None:
         """B: dx, which the stage before needs, and the gradients of the weights."""
         dx, gradients = self._backward_through(stage, microbatch, "backward")
-        self.add(stage, gradients)
+        self.add_gradients(stage, gradients)
         return dx
 
     def backward_input(self, stage: int, microbatch: int) -> Array | None:
@@ -116,7 +116,7 @@ class Interpreter:
     def backward_weight(self, stage: int, microbatch: int) -> None:
         """W: the gradients of the weights, which nobody waits for."""
         pending = self.pendings.pop((stage, microbatch))
-        self.add(stage, self.stages[stage].backward_weight(pending))
+        self.add_gradients(stage, self.stages[stage].backward_weight(pending))
 
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
         """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
@@ -169,7 +169,7 @@ class Interpreter:
             loss = xp.astype(xp.asarray(loss), xp.float64)
         self.loss = (0.0 if self.loss is None else self.loss) + self.shares[microbatch] * loss
 
-    def add(self, stage: int, gradients: Gradients) -> None:
+    def add_gradients(self, stage: int, gradients: Gradients) -> None:
         """Add the gradients of one microbatch; none of a stage that has handed them on itself, as a trainer's does."""
         if gradients:
             self.names.setdefault(stage, set()).update(gradients)

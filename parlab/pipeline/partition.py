@@ -74,11 +74,10 @@ def _divide(
 ) -> tuple[float, list[int]]:
     """Dynamic programming over the stages: the least combined cost, and the first layer of each stage.
 
-    Among equals, the earlier stages are the longer ones.
+    Invariant: after s stages, `best[n]` is the best way to place the first n layers in them: its combined cost, and
+    minus the first layer of each stage. So among equals the smallest has the longer stages first.
     """
-    best: dict[int, tuple[float, list[int]]] = {
-        0: (0, [])
-    }  # layers placed -> (combined cost, minus each stage's start)
+    best: dict[int, tuple[float, list[int]]] = {0: (0, [])}
     for stage in range(num_stages):
         longer: dict[int, tuple[float, list[int]]] = {}
         for stop in range(stage + 1, num_layers - (num_stages - stage - 1) + 1):

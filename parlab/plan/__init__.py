@@ -1,8 +1,8 @@
 """The planner: the time and memory of each layout of a model on a cluster, the best layout, and why it is the best.
 
 To read one estimate: `layout` (its fields), `case` (the records that all formulas read, from `sizes`, `stages` and
-`sharding`), then one bill each: `seconds` with `layer_seconds` and `machine`, `memory`, `traffic`. `search` asks for
-all possible layouts at once; `rules` says which are possible.
+`sharding`), then one bill each: `seconds` (begin at `step_seconds`) with `layer_seconds` and `machine`, `memory`,
+`traffic`. `search` asks for all possible layouts at once; `rules` says which are possible.
 """
 
 from parlab.nn import GPTConfig

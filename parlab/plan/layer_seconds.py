@@ -46,7 +46,8 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Pass]:
     # while it computes dW, and x while it computes dX. Nothing hides the two all-gathers of dY
     core, exchange = attention_seconds(machine, case), machine.ring(work.input_bytes, tp)
     hidden_behind = weights if "tp" in case.software.hides else 0.0  # seconds of dW
-    never_hidden = np.where(case.layout.sequence_parallel, 2, 0) * case.exchanges.forward / 4
+    gathers_of_dy = case.exchanges.forward / 2  # one a row layer, which has two of the forward's exchanges
+    never_hidden = np.where(case.layout.sequence_parallel, gathers_of_dy, 0)
     waited = never_hidden * exchange
     waited = waited + np.maximum((case.exchanges.backward - never_hidden) * exchange - hidden_behind, 0)
     found = {

@@ -1,5 +1,8 @@
 """The bytes of the fullest rank, by kind: the model's state, kept activations, and what exists only for a moment.
 
+Invariant: the kinds are disjoint, and all of one rank, the fullest by their sum; which rank that is may differ from
+layout to layout.
+
 Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models" (activations);
 Rajbhandari et al. 2020, "ZeRO" (the model's state).
 """
@@ -25,7 +28,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     layout, state, stages = case.layout, case.state, case.stages
     layers = stages.chunk_layers * layout.chunks
     kept, kept_input = kept_of_layer(case, layout.recompute), case.work.input_bytes / case.work.token_ranks
-    # Ranks that share the state that a stage of ZeRO shards
+    # Ranks among which each stage of ZeRO cuts its part of the state: 3 the weights, 2 the gradients, 1 the optimizer's
     over = [np.where(layout.zero >= stage, case.sharding.shards, 1) for stage in range(4)]
     over_experts = [np.where(layout.zero >= stage, case.sharding.expert_shards, 1) for stage in range(4)]
     working, logits = _working_bytes(case, kept), _logits(case)

@@ -11,7 +11,8 @@ from functools import reduce
 
 import numpy as np
 
-from parlab.pipeline.closed_forms import Column, Pass, exposed_transfers, step
+from parlab.pipeline.closed_forms import Column, Pass, exposed_transfers
+from parlab.pipeline.closed_forms import step as step_of_pipeline
 from parlab.plan.case import Case
 from parlab.plan.layer_seconds import end_seconds, layer_seconds, total
 from parlab.plan.machine import Machine
@@ -45,7 +46,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     experts = stages.chunk_layers * layout.chunks * stages.layer_expert_params
     found["pp"] = _between_stages(machine, case)
     found["dp"] = _data_traffic(machine, case, params, experts, chunk)
-    mean, more, found["bubble"] = step(case.pipeline, chunk, first, last)
+    mean, more, found["bubble"] = step_of_pipeline(case.pipeline, chunk, first, last)
     of_model = model.num_layers * total(of_layer).both + sum(total(end).both for end in (embedding, head))
     found["imbalance"] = np.maximum(mean + more - passes * of_model, 0)
     found["optimizer"] = _optimizer(machine, case, params, experts)

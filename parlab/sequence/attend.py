@@ -43,22 +43,23 @@ def begin(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Documents = None,
-    shards: bool = True,
+    q_is_shard: bool = True,
     **others: Any,
 ) -> tuple[str, HowDealt]:
     """Check the arguments of a forward and hold its shards. Returns the label of all its messages, and how the
     sequence is dealt out.
 
-    The label names every argument, so that a rank that was called with other arguments is a MismatchError. `shards`: q
-    is a shard of the queries, as k is of the keys.
+    The label names every argument, so that a rank that was called with other arguments is a MismatchError.
+    `q_is_shard`: q is a shard of the queries, as k is of the keys; else it is the same on every rank.
     """
-    check_inputs(q, k, v, same_length=shards, scale=scale)
+    check_inputs(q, k, v, same_length=q_is_shard, scale=scale)
     dealt = how_dealt(causal, layout, documents)
-    if shards:
+    if q_is_shard:
         checked_documents(dealt.documents, q.shape[2] * comm.size, comm.size, layout)
     comm.hold("q, k, v", q, k, v)
     told = dealt._asdict() | others | {"scale": scale}
-    return ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)]), dealt
+    said = [f"{name}={value}" for name, value in told.items() if value is not None]
+    return ", ".join([method, *said]), dealt
 
 
 def begin_backward(

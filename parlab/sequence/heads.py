@@ -1,5 +1,7 @@
 """Which rank attends which heads, and the all-to-all between shards of the sequence and heads of all tokens.
 
+Invariant: each query head belongs to one rank; a K/V head to every rank that has a query head which reads it.
+
 Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 """
 
@@ -24,7 +26,7 @@ class HeadShare(NamedTuple):
 
     queries: slice
     keys: slice
-    pairs: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
+    heads: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
 
 
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
@@ -42,8 +44,8 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
         edges = [first, *within, last]  # of the readers of each K/V head
         reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in reads}) == 1
-        pairs = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]
-        shares.append(HeadShare(queries, keys, pairs))
+        heads = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]
+        shares.append(HeadShare(queries, keys, heads))
     return shares
 
 
@@ -58,7 +60,7 @@ class HeadExchange:
 
     def __init__(self, comm: Comm, shares: list[HeadShare], tokens: list[Runs], label: str) -> None:
         self.comm, self.shares, self.tokens, self.label = comm, shares, tokens, label
-        self.pairs = shares[comm.rank].pairs  # of this rank's heads
+        self.heads = shares[comm.rank].heads  # for `attend`
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,

@@ -14,7 +14,7 @@ from typing import Any
 
 from parlab.sequence.attend import GRADIENTS, KV, add_to, form_of_sums
 from parlab.world import Comm, Request
-from parlab.world.collectives.walks import arrived
+from parlab.world.collectives.walks import wait_both
 
 
 class Homeward:
@@ -42,7 +42,7 @@ class Homeward:
         comes = step < self.hops[next_source]
         comes_home = step == self.hops[comm.rank] > 0  # our own K/V have stopped
 
-        total = arrived(self.arriving, self.leaving)
+        total = wait_both(self.arriving, self.leaving)
         self.arriving = self.leaving = None
         if step == 0:  # our own K/V: no rank had them before
             total = share
@@ -63,7 +63,7 @@ class Homeward:
 
     def wait(self) -> Any:
         """The gradients of this rank's own K/V, summed over all ranks that had them."""
-        arrived(None, self.leaving)
-        total = arrived(self.coming_home, None) or self.never_left
+        wait_both(None, self.leaving)
+        total = wait_both(self.coming_home, None) or self.never_left
         self.leaving = self.coming_home = self.never_left = None
         return total

@@ -5,6 +5,8 @@ In causal attention a late token sees more keys than an early one. So equal numb
 and one late. `striped` gives rank r the tokens r, r + P, r + 2P, ... Where several documents are packed into one
 sequence, zigzag deals out each document by itself. `documents` are their starts, and the end: [0, ..., S].
 
+Invariant: each token belongs to one rank, each rank has S/P of them, and a shard's tokens stand in ascending order.
+
 Sources: Liu et al. 2023, "Ring Attention", algorithm 1; striped: Brandon et al. 2023, "Striped Attention", section 3;
 zigzag: Llama 3 (2024), section 3.3.2.
 """
@@ -84,10 +86,9 @@ def checked_documents(documents: Documents, S: int, size: int, layout: str = "co
     if S % size:
         shards = f"{size} shards: use a multiple of {size} (zigzag needs {2 * size})"
         raise ValueError(f"sequence length {S} does not divide into {shards}")
+    if documents is None and zigzag and S % (2 * size):
+        raise ValueError(f"sequence length {S} does not divide into {chunks}: use a multiple of {2 * size} with zigzag")
     if documents is None:
-        if zigzag and S % (2 * size):
-            found = f"sequence length {S} does not divide into {chunks}"
-            raise ValueError(f"{found}: use a multiple of {2 * size} with zigzag")
         return 0, S
     edges = edges_of(documents)
     if len(edges) < 2 or edges[0] != 0 or edges[-1] != S or any(start >= stop for start, stop in pairwise(edges)):

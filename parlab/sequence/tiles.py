@@ -3,6 +3,8 @@
 No S × S mask is made; only the keys on a tile's diagonal get one (`parlab.nn.tiles`). In every layout a rank's queries
 see a *tile* of the keys of another rank: in each document either a rectangle or a triangle.
 
+Invariant: over all sources, a rank's tiles have each (query, key) pair that the mask leaves to it exactly once.
+
 Sources: Liu et al. 2023, "Ring Attention", algorithm 1; striped: Brandon et al. 2023, "Striped Attention", section 3.
 """
 

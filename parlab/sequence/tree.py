@@ -53,7 +53,7 @@ def tree_attention(
     ([8], 2)
     """
     flag("replicated", replicated)
-    told: Any = {"causal": causal, "replicated": replicated, "shards": not replicated, "scale": scale}
+    told: Any = {"causal": causal, "replicated": replicated, "q_is_shard": not replicated, "scale": scale}
     label, _ = begin(comm, "tree", q, k, v, **told)
     refuse_more_queries(q, k, comm.size)
     (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
@@ -84,7 +84,7 @@ def tree_attention_backward(
     dk and dv are complete where they are made. dq is summed along the same tree.
     """
     flag("replicated", replicated)
-    told: Any = {"causal": causal, "replicated": replicated, "shards": not replicated, "scale": scale}
+    told: Any = {"causal": causal, "replicated": replicated, "q_is_shard": not replicated, "scale": scale}
     label, _, delta = begin_backward(comm, "tree", dout, q, k, v, out, lse, **told)
     refuse_more_queries(q, k, comm.size)
     rows = [q, dout, lse, delta]  # twice [B, H, S/P or T, D], twice [B, H, S/P or T]

@@ -1,7 +1,8 @@
 """Exchanges in two levels, for ranks in nodes: a K/V head enters each other node once, whoever reads it there.
 
 A rank of the group is (node, place): rank = node · g + place, with g ranks a node and k nodes. Between nodes a rank
-sends only to the ranks of its own place, inside a node to the ranks of all places.
+sends only to the ranks of its own place, inside a node to the ranks of all places. Of each exchange, the order of the
+two levels, and the invariant:
 
     K/V -> all ranks       between, then inside    after level 1 a rank has the K/V of its place, of all nodes
     dK/dV -> home          inside, then between    after level 1 a rank has its node's sums for its place, of all nodes
@@ -77,7 +78,7 @@ class TwoLevelExchange:
         self.between = HeadExchange(between, nodes, shards, label)
         own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
         self.inside = HeadExchange(inside, own_heads, tokens_by_place(tokens, shards, ranks_per_node), label)
-        self.pairs = self.inside.pairs
+        self.heads = self.inside.heads
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """As `HeadExchange.to_heads`."""
@@ -153,7 +154,7 @@ def shares_inside(shares: list[HeadShare], heads: HeadShare, node: int, ranks_pe
     """The heads of each rank of a node, counted from the first of the node's `heads`."""
     ranks = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
     return [
-        HeadShare(shifted(share.queries, -heads.queries.start), shifted(share.keys, -heads.keys.start), share.pairs)
+        HeadShare(shifted(share.queries, -heads.queries.start), shifted(share.keys, -heads.keys.start), share.heads)
         for share in ranks
     ]
 

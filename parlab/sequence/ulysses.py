@@ -59,7 +59,7 @@ def ulysses_attention(
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
     tiles = tiles_between(0, 0, 1, k.shape[2], dealt)  # one shard holds the whole sequence
-    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=exchange.pairs)
+    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=exchange.heads)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
@@ -94,7 +94,7 @@ def ulysses_attention_backward(
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
     tiles = tiles_between(0, 0, 1, k.shape[2], dealt)  # one shard holds the whole sequence
-    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=exchange.pairs)
+    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)

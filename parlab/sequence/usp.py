@@ -67,7 +67,7 @@ def usp_attention(
     out, lse = no_keys_yet(comm, q)
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], dealt)
-        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=exchange.pairs)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=exchange.heads)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)
@@ -105,7 +105,7 @@ def usp_attention_backward(
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], dealt)
         homeward.add(
-            attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.pairs)
+            attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
         )
         del kv  # no longer held when the next hop begins
     dk, dv = homeward.wait()

@@ -8,6 +8,9 @@
 | columns | x ─ f: no message ─▶ x W_r = y_r       | dy_r W_rᵀ, a partial sum of dx ─ f: all-reduce ─▶ dx     |
 | rows    | y_r V_r ─ f̄: all-reduce ─▶ z           | dz ─ f̄: no message ─▶ dz V_rᵀ = dy_r                     |
 
+Invariant: between the layers rank r has exactly the columns y_r and dy_r; x, z, dx and dz are whole, and the same on
+every rank.
+
 Columns, then rows: the first layer computes what the second one reads, and nothing is sent in between. f and f̄ are the
 operators copy and reduce; with sequence parallelism gather (g) and scatter (ḡ) stand in their places.
 

@@ -11,6 +11,9 @@ copy and reduce (f and f̄ in the paper) are a pair: each one's backward is the 
 (g and ḡ), which stand in their places under sequence parallelism, and send as many bytes: a ring all-reduce *is* a
 reduce-scatter and an all-gather.
 
+Invariant: outside a pair of operators an activation, or its gradient, is the same on every rank, to the bit, or cut
+into S/t tokens a rank. It is a partial sum only just before reduce or scatter, and backward just before copy or gather.
+
 Why copy must all-reduce backward: each rank's columns read the same x, so the loss depends on x along t ways, and the
 gradient is the sum over them. Why reduce sends nothing backward: ∂(a + b)/∂a = 1, on every rank.
 
@@ -32,7 +35,7 @@ from parlab.world import Comm
 SEQUENCE = 1  # the axis of [B, S, E] that sequence parallelism cuts
 
 Move = Callable[[Comm, Array], Array]
-MoveBeside = Callable[[Comm, Array], Callable[[], Array]]  # starts the move; what it returns waits for the result
+StartMove = Callable[[Comm, Array], Callable[[], Array]]  # starts the move; what it returns waits for the result
 
 
 def copy(comm: Comm, x: Array) -> Array:
@@ -84,35 +87,39 @@ def _nothing(comm: Comm, x: Array) -> Array:
     return x
 
 
-def _nothing_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+def _start_nothing(comm: Comm, x: Array) -> Callable[[], Array]:
     return lambda: x
 
 
 class Operator(NamedTuple):
-    """One of the four: forward and backward. `*_beside` only start it, and return a function that waits."""
+    """One of the four: forward and backward.
+
+    `start_forward` and `start_backward` are for copy and gather, which stand in front: they start the messages, and
+    return a function that waits for the result.
+    """
 
     forward: Move
     backward: Move
-    forward_beside: MoveBeside = _nothing_beside
-    backward_beside: MoveBeside = _nothing_beside
+    start_forward: StartMove = _start_nothing
+    start_backward: StartMove = _start_nothing
 
 
-def _all_reduce_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+def _start_all_reduce(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.iall_reduce(x).wait
 
 
-def _all_gather_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+def _start_all_gather(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.iall_gather(x, SEQUENCE).wait
 
 
-def _reduce_scatter_beside(comm: Comm, x: Array) -> Callable[[], Array]:
+def _start_reduce_scatter(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
 NOTHING = Operator(_nothing, _nothing)  # in a wrong place: a forgotten operator
-COPY = Operator(copy, copy_backward, _nothing_beside, _all_reduce_beside)
+COPY = Operator(copy, copy_backward, _start_nothing, _start_all_reduce)
 REDUCE = Operator(reduce, reduce_backward)
-GATHER = Operator(gather, gather_backward, _all_gather_beside, _reduce_scatter_beside)
+GATHER = Operator(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
 SCATTER = Operator(scatter, scatter_backward)
 
 
@@ -136,8 +143,8 @@ def overlapped_backward(
         input_part: computes `(this rank's partial sum of dx, pending)`.
         weight_part: computes the gradients from the whole x and pending.
     """
-    gathering = enter.forward_beside(comm, x)
+    gathering = enter.start_forward(comm, x)
     partial, pending = input_part()
-    reducing = enter.backward_beside(comm, partial)
+    reducing = enter.start_backward(comm, partial)
     gradients = weight_part(gathering(), pending)
     return reducing(), gradients

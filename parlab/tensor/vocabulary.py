@@ -3,6 +3,8 @@
 The logits `[B, S, V]` are often the largest array of a step, so no rank ever makes them whole: the loss needs three
 numbers a token from every rank, and its gradient needs no message at all.
 
+Invariant: each row of the table, and each column of the logits, is on one rank; the loss is the same on every rank.
+
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 

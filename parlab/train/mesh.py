@@ -6,6 +6,8 @@ Data parallelism sends once a step, so its ranks may be far apart.
 Experts have no axis of their own. The ranks of dp × cp have different tokens; `ep` consecutive ones of them share the
 experts of one copy of the model. The ranks that hold the same experts, one in each of the dp·cp/ep copies, are edp.
 
+Invariant: a rank is in one group of each of the four axes, and any two of these meet in this rank alone.
+
 Sources: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2; for ep and edp: Rajbhandari et al. 2022,
 "DeepSpeed-MoE", section 4.
 """
@@ -110,12 +112,15 @@ class Mesh:
 
         It is one number for all groups, so that all copies of a weight are summed in the same order.
         """
+        if ranks_per_node is None:
+            return None
         dp, pp, cp, tp = self.sizes.values()
-        found = set()
+        found = set()  # how many consecutive ranks of any group share any node
         for p, place, t in product(range(pp), range(ep), range(tp)):
             ranks = [self.rank_at(d, p, c, t) for d, c in product(range(dp), range(cp))][place::ep]
-            found |= {len(list(shared)) for _, shared in groupby(rank // (ranks_per_node or 1) for rank in ranks)}
-        per_node = found.pop() if ranks_per_node is not None and len(found) == 1 else 1
+            nodes = groupby(ranks, lambda rank: rank // ranks_per_node)
+            found |= {len(list(on_node)) for _, on_node in nodes}
+        per_node = found.pop() if len(found) == 1 else 1
         return per_node if 1 < per_node < dp * cp // ep else None
 
     def __repr__(self) -> str:
@@ -130,9 +135,9 @@ def _check_experts(dp: int, cp: int, ep: int) -> None:
 
 
 def _check_ranks(sizes: dict[str, int], ranks: int) -> None:
-    product = math.prod(sizes.values())
-    if product != ranks:
-        fitting = [f"{axis}={ranks * n // product}" for axis, n in sizes.items() if ranks * n % product == 0]
+    made = math.prod(sizes.values())
+    if made != ranks:
+        fitting = [f"{axis}={ranks * n // made}" for axis, n in sizes.items() if ranks * n % made == 0]
         said = " · ".join(f"{axis}={size}" for axis, size in sizes.items())
-        hint = " or ".join([*fitting, several(product, "rank")])
-        raise ValueError(f"{said} makes {several(product, 'rank')}, and there are {ranks}: use {hint}")
+        hint = " or ".join([*fitting, several(made, "rank")])
+        raise ValueError(f"{said} makes {several(made, 'rank')}, and there are {ranks}: use {hint}")

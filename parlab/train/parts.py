@@ -67,19 +67,19 @@ class Parts:
         self.blocks = zero_blocks(self.model, here)
         self.shared = shared_blocks(mesh, self.ranks_of_weight, self.blocks)
         chains = enumerate(self.model.stages(layers))
-        own = {number: chain.stages for number, chain in chains if mesh.pp.rank in schedule.holders(number)}
+        own_stages = {number: chain.stages for number, chain in chains if mesh.pp.rank in schedule.holders(number)}
         self.first_pass = first_pass(schedule, mesh.pp.rank) if settings.auxiliary else []
         actions = [*self.first_pass, *schedule.actions[mesh.pp.rank]]
-        self.opening_order, gradients_of = uses_of_blocks(actions, own, self.blocks)
-        times = {block: 1 if block in self.shared else gradients_of[block] for block in self.blocks}
-        part = part_of_replica(mesh, self.model, self.ranks_of_weight, self.blocks, settings.zero, times)
+        self.opening_order, gradients_of = uses_of_blocks(actions, own_stages, self.blocks)
+        expected = {block: 1 if block in self.shared else gradients_of[block] for block in self.blocks}
+        part = part_of_replica(mesh, self.model, self.ranks_of_weight, self.blocks, settings.zero, expected)
         self.replica = zero_replica(mesh, self.model, self.blocks, part, settings, optimizer, precision)
         gathered = partial(weights_of, self.replica)
         self.stages: dict[int, Any] = {
             number: Chain(
                 [GatheredStage(stage, blocks_of(stage, self.blocks), gathered, self.take_gradients) for stage in stages]
             )
-            for number, stages in own.items()
+            for number, stages in own_stages.items()
         }
 
     def positions(self, length: int) -> Array:
@@ -217,9 +217,9 @@ def part_of_replica(
     ranks_of_weight: Mapping[str, tuple[int, ...]],
     blocks: Mapping[str, Sequence[str]],
     zero: int,
-    times: Mapping[str, int],
+    expected: Mapping[str, int],
 ) -> Part:
-    """The facts that ZeRO needs of the ranks beside this one. `times`: how often gradients of each block come.
+    """The facts that ZeRO needs of the ranks beside this one. `expected`: how often gradients of each block come.
 
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
     is divided by dp · cp, as the others are. Divided by edp it would be ep times too large.
@@ -231,7 +231,7 @@ def part_of_replica(
     return Part(
         comm=mesh.model if zero == 0 else mesh.comm,
         in_norm={name: 1 / number for name, number in copies.items()},
-        expected=times,
+        expected=expected,
         groups=dict.fromkeys(experts, mesh.edp),
         ranks_per_node=dict.fromkeys(experts, mesh.edp_per_node),
     )

@@ -9,7 +9,8 @@
     balance                  the bias of each expert moves
     loss                     the mean over the target tokens of the whole batch
 
-The gradient of a replicated weight is summed exactly once over each axis:
+Invariant, before and after each step: all copies of a weight are equal to the bit. For the gradient of a replicated
+weight is summed exactly once over each axis:
 
 - over tp: every rank has the same norm gradient. Under sequence parallelism, the norm's `backward_weight` (action W)
   all-reduces it. For key/value heads that ranks share, `backward_weight` all-reduces too;

@@ -3,6 +3,9 @@
 A bucket is a compromise. A small one is sent early, while the backward pass still computes. A large one pays the
 latency of its messages once for many gradients.
 
+Invariant: each gradient is in exactly one bucket of a step; before and after it all ranks have the same weights and
+moments, to the bit.
+
 Source: Li et al. 2020, "PyTorch distributed: experiences on accelerating data parallel training", section 3.2.
 """
 
@@ -123,7 +126,8 @@ class DataParallel(Replica):
         factor = self._decide([gradients[block] for block in self.block_names], comm=None)
         if factor is not None:
             for block, gradient in gradients.items():
-                self._put(block, self._blocks[block].state.update(self.optimizer, gradient, factor, self.steps, lr))
+                new = self._blocks[block].state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n]
+                self._put(block, new)
         self._forget_gradients()
         return factor
 

@@ -36,11 +36,11 @@ class BlockWeights:
 
     The block is in one of three states; a call leads from one to the next:
 
-        stages 1 and 2    here --update--> on its way --finish or open--> here
+        stages 1 and 2    here --put--> on its way --finish or open--> here
         stage 3           sharded --start_gather--> on its way --open--> here --close--> sharded
 
     sharded: `whole` is None; on its way: a `request` fills it; here: it has all n weights. In stage 3 `close` leaves a
-    block here while it has other `users`, or is `pinned` until `backward_done`; `update` frees it, for it is old.
+    block here while it has other `users`, or is `pinned` until `backward_done`; `put` frees it, for it is old.
 
     Args:
         comm: the ranks among which the block is cut.
@@ -115,7 +115,7 @@ class BlockWeights:
         self.pinned = False
         self._free_if_unused()
 
-    def update(self, shard: Array) -> None:
+    def put(self, shard: Array) -> None:
         """Put this rank's new part in place. Sharded weights that were gathered before are old, and are freed, without
         a message; for whole ones the all-gather of all new parts starts."""
         self.finish()

@@ -176,7 +176,8 @@ class Zero(Replica):
         factor = self._decide(gradients, self.sharers)
         if factor is not None:
             for block, shard in zip(self._blocks.values(), gradients, strict=True):
-                block.weights.update(block.state.update(self.optimizer, shard, factor, self.steps, lr))
+                new = block.state.update(self.optimizer, shard, factor, self.steps, lr)  # [n_r]
+                block.weights.put(new)
         for name, block in self._blocks.items():
             if not self.overlap_gather:
                 block.weights.finish()
@@ -189,7 +190,7 @@ class Zero(Replica):
         return self._sharers_of(block)[0].all_gather(x, counts=self._blocks[block].layout.counts)
 
     def _put(self, block: str, x: Array) -> None:
-        self._blocks[block].weights.update(x)
+        self._blocks[block].weights.put(x)
 
 
 def _sharing(comm: Comm, ranks_per_node: int | None, repeat_on_nodes: bool) -> tuple[Comm, Comm | None, int | None]:

@@ -71,8 +71,8 @@ MUTANTS = {
     "packed dK/dV do not come home": (
         "ring",
         "sequence.homeward",
-        "total = arrived(self.coming_home, None) or self.never_left",
-        "total = (arrived(self.coming_home, None) and self.form) or self.never_left",
+        "total = wait_both(self.coming_home, None) or self.never_left",
+        "total = (wait_both(self.coming_home, None) and self.form) or self.never_left",
     ),
     "window one key short": ("window", "sequence.window", "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", "sequence.window", "ahead + tail, window", "ahead + tail - 1, window"),

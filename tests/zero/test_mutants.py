@@ -164,7 +164,7 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
         (ShardedGradients, "finish", overwriting_the_sum),
         {SERIAL},
     ),
-    "no gather after the step": (([1, 2], {}), (BlockWeights, "update", telling_nobody), {RANKS, SERIAL}),
+    "no gather after the step": (([1, 2], {}), (BlockWeights, "put", telling_nobody), {RANKS, SERIAL}),
 }
 
 

@@ -11,6 +11,9 @@ together, and until then the sender holds the message's memory. A rank that ente
 at once. Two kinds block: a split, until all members have entered; and a collective that some rank never enters, for
 ever. Nothing else takes time.
 
+Invariant, between two instants: a message that is ready and has not started queues at a port that is busy; a task that
+neither computes nor has ended waits for a message, a collective or a signal that is still to come.
+
 The result depends on the trace alone, so it is the same on every machine.
 """
 

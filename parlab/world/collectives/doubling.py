@@ -136,15 +136,16 @@ def _halving_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int
 def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Array:
     """An all-reduce of any number of ranks, by `core_all_reduce`, which needs a power of two."""
     extra = comm.size - power_of_two_below(comm.size)
-    if comm.rank < 2 * extra and comm.rank % 2 == 0:
+    is_folded = comm.rank < 2 * extra  # with its neighbour into one rank of the core, the odd one of the two
+    if is_folded and comm.rank % 2 == 0:
         comm.send(x, comm.right)
         return comm.recv(comm.right, like=x)
     total = namespace(x).asarray(x, copy=True)
-    if comm.rank < 2 * extra:
+    if is_folded:
         total = combine(comm.recv(comm.left, like=x), total)
     core = Subset(comm, [*range(1, 2 * extra, 2), *range(2 * extra, comm.size)])
     total = namespace(x).asarray(core_all_reduce(core, total))  # NumPy makes scalars of arrays without axes
-    if comm.rank < 2 * extra:
+    if is_folded:
         comm.send(total, comm.left)
     return total
 

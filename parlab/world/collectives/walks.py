@@ -52,11 +52,11 @@ def around_ring(
         leaving = comm.isend(held, comm.right, label=label) if hops[source] > step else None
         arriving = comm.irecv(comm.left, own, label=label) if hops[coming] > step else None
         yield source, held
-        held = arrived(arriving, leaving)
+        held = wait_both(arriving, leaving)
 
 
-def arrived(arriving: Any, leaving: Any) -> Any:
-    """The value of the request `arriving`, once it is here and the one sent is gone; None: no such request."""
+def wait_both(arriving: Any, leaving: Any) -> Any:
+    """Wait for a receive and a send, and return the value that came. None: there is no such request, or no value."""
     came = None if arriving is None else arriving.wait()
     if leaving is not None:
         leaving.wait()

@@ -5,6 +5,10 @@ leave the cores to ranks that compute.
 
 A collective begins at rank 0 of its group. Each member sends its call to rank 0. Rank 0 compares the calls and releases
 the members. `deadlock.py` says how the processes find out that no rank can move.
+
+Invariant, whenever the mutex is free: a message of this process is in `moving`, or in the `coming` of a mailbox that is
+`listening`, until it has passed, and in no other place; a collective that this rank has entered is in `entered` until
+rank 0 of its group releases it.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ class ProcessEngine(Engine):
         self.groups["world"] = self.world
         self.moving: list[MessageEnd] = []  # messages on the wire
         self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
-        self.calls: dict[tuple[str, int], CollectiveCall] = {}  # collectives that this rank releases
+        self.to_release: dict[tuple[str, int], CollectiveCall] = {}  # collectives, when their last member has entered
         self.entered: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
         self.split = 0  # the number of this rank's last split
         self.splits = 0  # that this rank has released
@@ -133,14 +137,15 @@ class ProcessEngine(Engine):
         """A member has entered a collective that this rank releases."""
         (group, number), members, member, rank, name, call, detail = payload
         key = (group, number)
-        collective = self.calls.setdefault(key, CollectiveCall(tuple(members), key))
+        collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
         collective.names[member], collective.calls[rank], collective.details[rank] = name, call, detail
         if len(collective.calls) < len(members):
             return
-        del self.calls[key]
+        del self.to_release[key]
         split = None
-        if detail is not None:  # of a split; no other split of these ranks has this number
+        if detail is not None:  # of a split
             self.splits += 1
+            # Numbers of other ranks' splits differ modulo the size, so no split has another one's
             split = 1 + self.splits * self.transport.size + self.transport.rank
         error = difference(collective, Group(group, collective.members))
         details = [collective.details[rank] for rank in range(len(members))]
