@@ -7,9 +7,11 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
+from numbers import Real
 from typing import Any
 
 import ipywidgets as widgets
+import numpy as np
 
 from parlab.views.engine import theme
 from parlab.views.engine.picture import Picture, png
@@ -47,7 +49,10 @@ class Explorer(Pictured):
         super().__init__([widgets.Box(list(self.controls.values()), layout=grid), self.picture, below])
 
     def _redraw(self, _: Any = None) -> None:
-        self.figure = self.draw(**{name: control.value for name, control in self.controls.items()})
+        drawn = self.draw(**{name: control.value for name, control in self.controls.items()})
+        if not isinstance(drawn, Picture):
+            raise ValueError(f"{self.name}: its function returned {drawn!r:.60}; return the Picture that `plot` made")
+        self.figure = drawn
         self.picture.value = png(self.figure)
         self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
 
@@ -78,7 +83,8 @@ def explore(figure: Callable[..., Picture], /, **choices: Sequence[Any] | Mappin
             a slider, other values a menu. It starts at the argument's default, if that is a choice, or at the first.
 
     Raises:
-        ValueError: no function, no choices, an argument that it has not, or fewer than two values.
+        ValueError: no function, no choices, an argument that it has not, no list, fewer than two values, or a function
+            that returns something else than a `Picture`.
 
     >>> from parlab import views
     >>> widget = views.explore(views.copies, k=[1, 2, 4, 8], num_experts=[64, 256])
@@ -90,14 +96,15 @@ def explore(figure: Callable[..., Picture], /, **choices: Sequence[Any] | Mappin
     if not choices:
         raise ValueError("choices: give the values of one argument or more, such as ranks=[2, 4, 8]")
     arguments, controls = inspect.signature(figure).parameters, {}
+    called = getattr(figure, "__name__", "figure")  # a partial function has no name
     for name, values in choices.items():
         if name not in arguments:
-            raise ValueError(f"{name}: {figure.__name__} takes {', '.join(arguments) or 'no arguments'}")
-        if len(values) < 2:
+            raise ValueError(f"{name}: {called} takes {', '.join(arguments) or 'no arguments'}")
+        if not isinstance(values, Sequence | Mapping | np.ndarray) or isinstance(values, str) or len(values) < 2:
             raise ValueError(f"{name}={values!r:.60}: give two values or more, in a list or by their words")
         options = list(values.items()) if isinstance(values, Mapping) else [(str(value), value) for value in values]
         found = [value for _, value in options]
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+        numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in found)
         start = arguments[name].default if arguments[name].default in found else found[0]
         controls[name] = (steps if numbers else choice)(name, options, start)
-    return Explorer(f"explore_{figure.__name__}", controls, figure)
+    return Explorer(f"explore_{called}", controls, figure)

@@ -28,7 +28,10 @@ BOUND = {"color": theme.INK, "linestyle": (0, (4, 2)), "linewidth": 1.6}  # the 
 
 
 def curve(color: str, dashes: str) -> dict[str, Any]:
-    """The look of a curve, for matplotlib."""
+    """The look of a curve, for `axes.plot`. `dashes`: one of `theme.DASHES`, such as "solid".
+
+    Each curve has its own dashes, since some readers do not see its colour.
+    """
     return {"color": color, "linestyle": dashes, "linewidth": 2.2}
 
 
@@ -123,7 +126,19 @@ def plot(
     top: float = 0.75,
     bottom: float = 0.6,
 ) -> tuple[Picture, Axes]:
-    """A `sheet` with one pair of axes, which its margins place, in inches. A layout engine would take 50 ms."""
+    """A picture with a headline, and its one pair of axes, on which `axes.plot`, `axes.bar`, `axes.legend` draw.
+
+    The axes have neither ticks nor labels until `scale` draws them; what `axes.set_xlabel` says is not seen.
+
+    Args:
+        text: the picture in words, with all numbers that it shows: a text, or its lines. `repr` is this text.
+        height: of the picture, in inches; it is 10 wide.
+        headline: what stands above. It gets smaller letters, if it is long; of more than about 150, the rest is cut.
+        left, right, top, bottom: margins in inches. (A layout engine would take 50 ms.)
+
+    Raises:
+        ValueError: a headline that is no text.
+    """
     figure = sheet(text, height, headline)
     return figure, panel(figure, left, top, theme.WIDTH - left - right, height - top - bottom)
 
@@ -149,10 +164,27 @@ def scale(
 ) -> None:
     """Draw an axis, `axes.xaxis` or `axes.yaxis`. It is drawn together with the figure, with its values of that time.
 
-    `label` says what it measures, `ends` are its first and last value, and `log` is the base of its logarithm. `ticks`
-    are places on the axis. `says` gives their names, as a list or as a function from a place to its name. `look` has
-    the fields of `Look`. For None, matplotlib chooses.
+    For None, matplotlib chooses.
+
+    Args:
+        axis: `axes.xaxis` or `axes.yaxis`.
+        label: what it measures.
+        ends: its first and its last value.
+        log: the base of its logarithm.
+        ticks: places on the axis.
+        says: their names: a list, or a function from a place to its name.
+        look: the fields of `Look`: `grid=True` for lines across the axes; `size` and `pad` of the letters, in points;
+            `line`, `dashes` and `words`, which are drawn unless False.
+
+    Raises:
+        ValueError: no axis, ends that have no logarithm, or another number of names than of ticks.
     """
+    if not isinstance(axis, Axis):
+        raise ValueError(f"axis={axis!r:.60}: must be axes.xaxis or axes.yaxis")
+    if log and ends is not None and min(ends) <= 0:
+        raise ValueError(f"ends={ends!r:.60}: a logarithmic axis has ends above 0")
+    if ticks is not None and not isinstance(ticks, Locator) and isinstance(says, Sequence) and len(says) != len(ticks):
+        raise ValueError(f"says={says!r:.60}: {len(ticks)} ticks need as many names")
     axes, name = axis.axes, axis.axis_name
     if log:
         getattr(axes, f"set_{name}scale")("log", base=log)

@@ -104,7 +104,7 @@ class Film:
 
     Args:
         headline: what the film shows, in one sentence.
-        times: the stops, ascending, two or more, in ticks of the run's clock.
+        times: the stops, ascending, two or more, in the run's unit of time: `run.timeline` counts picoseconds.
         height: of the drawing, which is 640 wide; the clock and the caption stand below it.
         moving: seconds between stops, all together.
         resting: seconds at each stop.
@@ -132,6 +132,7 @@ class Film:
             raise ValueError(f"times={list(times)!r:.60}: a film needs two stops or more, in ascending order")
         self.headline, self.times, self.height, self.says = headline, list(times), height, says
         self.lines: list[str] = []
+        self._silent = self.times[:-1]  # the stops that have no line yet
         self._marks: list[str] = []
         self._captions: list[str] = []
         self._slides = False
@@ -167,7 +168,12 @@ class Film:
 
         With `between`, it is seen from when the clock goes on from `start` until it comes to `end`; with `after`, from
         when the clock goes on from `start` until it goes on from `end`.
+
+        Raises:
+            ValueError: it ends before it starts.
         """
+        if start is not None and end is not None and end < start:
+            raise ValueError(f"start={start!r}, end={end!r}: it must not end before it starts")
         if start is end is None:
             self._marks.append(mark)
             return
@@ -185,7 +191,13 @@ class Film:
             start, end: when it leaves and when it arrives.
             by: how far to the right and down.
             bow: how far aside it is half-way, so that it does not cross what lies between.
+
+        Raises:
+            ValueError: it arrives before it leaves, or when the film is over.
         """
+        first, last = self.times[0], self.times[-1]
+        if not first <= start <= end <= last:
+            raise ValueError(f"start={start!r}, end={end!r}: must ascend, and the film goes from {first!r} to {last!r}")
         instant = start == end
         leaves, arrives = self.second(start, leaves=not instant), self.second(end, leaves=instant)
         span: dict[str, Any] = {"a": leaves, "b": max(arrives, round(leaves + SHORTEST, 2))}
@@ -236,14 +248,15 @@ class Film:
         """A line below the drawing, from `time`, a stop but the last, to the next stop.
 
         Raises:
-            ValueError: a line too long for its place, or `time` is no stop.
+            ValueError: a line too long for its place, or `time` is no stop, or has a line.
         """
-        if time not in self.times[:-1]:
-            raise ValueError(f"time={time!r}: must be a stop of the film, and not its last")
+        if time not in self._silent:
+            raise ValueError(f"time={time!r}: must be a stop of the film, not its last, and without a line yet")
         step = self.times.index(time) + 1
         start = None if step == 1 else self.second(time, leaves=True)
         end = None if step == len(self.times) - 1 else self.second(self.times[step], leaves=True)
         self._say(time, line, f"{step} of {len(self.times) - 1}: {line}", start, end)
+        self._silent.remove(time)
 
     def narrate(self, told: Sequence[tuple[Any, str]]) -> None:
         """Lines below the drawing at any times: in place of `tell`, where the stops are not where a line begins.
@@ -263,10 +276,11 @@ class Film:
         seen = [None, *(self.second(time, leaves=time == times[-1]) for time in times[1:]), None]
         for (time, line), start, end in zip(told, seen[:-1], seen[1:], strict=True):
             self._say(time, line, line, start, end)
+        self._silent = []
 
     def _say(self, time: Any, line: str, caption: str, start: float | None, end: float | None) -> None:
         if len(caption) > LETTERS:
-            raise ValueError(f"line={line!r}: has {len(line)} letters, and a caption has room for {LETTERS}")
+            raise ValueError(f"line={line!r:.60}: has {len(line)} letters, and a caption has room for {LETTERS}")
         self.lines.append(f"{self.says(time)}: {line}")
         self._captions.append(f'<p class="see"{_style({"a": start, "b": end})}>{escape(caption)}</p>')
 
@@ -284,7 +298,13 @@ class Film:
         return words + outline(left, y, right - left, 6, "empty") + f'<g class="bare">{filled}</g>'
 
     def finished(self) -> Film:
-        """This film, when all is drawn and told; a ValueError if it has more than 60 kB."""
+        """This film, when all is drawn and told.
+
+        Raises:
+            ValueError: a step has no line, or the film has more than 60 kB.
+        """
+        if self._silent:
+            raise ValueError(f"{self.headline!r:.60}: no line for {self._silent!r:.60}; tell(time, line) says it")
         self.html  # noqa: B018
         return self
 

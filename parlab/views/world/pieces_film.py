@@ -136,7 +136,7 @@ def pieces_film(run: Run | Timeline) -> Film:
     shown = timeline_of(run)
     moves, size = moves_of(shown), shown.size
     g = _ranks_a_node(shown, _labelled(shown))
-    times = sorted({0, *(move.end for move in moves)})
+    times = sorted({0, *(move.start for move in moves), max(move.end for move in moves)})
     named = f"{_name(shown, moves, g)}, {size} ranks"
     headline = f"{named}{f' in nodes of {g}' if g else ''}: {shown.format(times[-1])}"
     swapped = any(len(move.pieces) == size for move in moves)
@@ -154,9 +154,10 @@ def pieces_film(run: Run | Timeline) -> Film:
         film.draw("".join(names))
     for rank, place in enumerate(places if turns else ()):
         film.draw(_arrow(grid, place, places[(rank + 1) % size]))
+    if all(move.start > 0 for move in moves):
+        film.tell(0, "no message has left")
     for at, line in _played(film, grid, moves, size):
-        if at in times:
-            film.tell(at, line)
+        film.tell(at, line)
     return film.finished()
 
 

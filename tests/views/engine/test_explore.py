@@ -2,10 +2,13 @@
 
 import io
 from base64 import b64decode
+from functools import partial
 from html import escape
 
+import numpy as np
 import pytest
 from ipywidgets import Dropdown, SelectionSlider
+from matplotlib.figure import Figure
 from PIL import Image
 
 from parlab import views
@@ -107,6 +110,16 @@ def hops(ranks: int = 8, way: str = "ring"):
     return picture
 
 
+def forgetful(ranks: int = 8):
+    """A figure whose last line, the return, is missing."""
+    hops(ranks)
+
+
+def plain(ranks: int = 8):
+    """A figure of matplotlib, which has no text."""
+    return Figure((ranks, 2))
+
+
 def test_explore_starts_at_the_defaults_and_numbers_are_sliders_and_words_menus():
     explorer = views.explore(hops, ranks={"two": 2, "eight": 8}, way=["tree", "ring"])
     assert repr(explorer) == "explore_hops: 8 ranks by ring"
@@ -117,9 +130,14 @@ def test_explore_starts_at_the_defaults_and_numbers_are_sliders_and_words_menus(
     assert explorer.picture.value == png(hops(2, "tree"))
 
 
+def test_a_function_without_a_name_can_be_explored():
+    assert repr(views.explore(partial(hops, way="tree"), ranks=[2, 4])) == "explore_figure: 2 ranks by tree"
+
+
 def test_explore_starts_at_the_first_value_where_the_default_is_none_of_them_and_leaves_other_arguments():
     assert repr(views.explore(hops, ranks=[2, 4])) == "explore_hops: 2 ranks by ring"
     assert type(views.explore(hops, ranks=[True, False]).controls["ranks"]) is Dropdown
+    assert type(views.explore(hops, ranks=np.array([2, 4])).controls["ranks"]) is SelectionSlider
 
 
 @pytest.mark.parametrize(
@@ -129,6 +147,10 @@ def test_explore_starts_at_the_first_value_where_the_default_is_none_of_them_and
         (lambda: views.explore(hops), r"choices: give the values of one argument or more, such as ranks=\[2, 4, 8\]"),
         (lambda: views.explore(hops, size=[1, 2]), "size: hops takes ranks, way"),
         (lambda: views.explore(hops, ranks=[8]), r"ranks=\[8\]: give two values or more"),
+        (lambda: views.explore(hops, ranks=8), "ranks=8: give two values or more, in a list"),
+        (lambda: views.explore(hops, way="ring"), "way='ring': give two values or more, in a list"),
+        (lambda: views.explore(forgetful, ranks=[2, 4]), "explore_forgetful: its function returned None; return"),
+        (lambda: views.explore(plain, ranks=[2, 4]), "explore_plain: its function returned <Figure"),
     ],
 )
 def test_what_cannot_be_explored_is_refused(call, said):

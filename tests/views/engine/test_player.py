@@ -111,10 +111,22 @@ def test_stops_must_ascend(times):
 
 
 def test_a_line_that_has_no_place_is_refused():
-    film = a_film()
+    film = Film("Two steps", [0, 1_000_000, 4_000_000], 60)
     check_refused(lambda: film.tell(0, "word " * 40), "line=", "200 letters")
     check_refused(lambda: film.tell(4_000_000, "too late"), "time=4000000", "last")
     check_refused(lambda: film.tell(7, "never"), "time=7", "a stop")
+    film.tell(0, "first")
+    check_refused(lambda: film.tell(0, "again"), "time=0", "without a line yet")
+    check_refused(film.finished, "Two steps", "no line for [1000000]")
+
+
+@pytest.mark.parametrize(("start", "end"), [(1_000_000, 0), (0, 5_000_000)])
+def test_what_travels_back_in_time_or_beyond_the_end_is_refused(start, end):
+    check_refused(lambda: a_film().move(letter(0, 0, 40, 20), start, end, by=(9, 9)), f"start={start}", f"end={end}")
+
+
+def test_what_goes_before_it_comes_is_refused():
+    check_refused(lambda: a_film().draw(word(0, 0, "x"), 1_000_000, 0), "start=1000000", "end=0")
 
 
 def test_a_narration_changes_between_stops_and_its_last_line_waits_until_the_clock_goes_on():

@@ -172,6 +172,16 @@ def test_the_halves_of_two_levels_end_and_begin_with_a_ranks_own_piece():
 def test_a_ring_across_nodes_is_a_ring():
     film = views.pieces_film(run(lambda comm, x: comm.all_reduce(x), 4, np.ones(1024), cluster=NODES))
     assert film.headline.startswith("Ring all-reduce, 4 ranks: ")
+    assert len(film.lines) == len(film.times) - 1 == 6  # 2(P − 1): none where a message inside a node arrives first
+
+
+def test_before_the_first_message_the_film_says_so():
+    def late(comm, x):
+        with comm.compute("work", seconds=1e-6):
+            pass
+        return comm.all_reduce(x)
+
+    assert views.pieces_film(run(late, 2, np.ones(4))).lines[0] == "0 s: no message has left"
 
 
 def test_in_a_line_a_message_covers_no_box_and_no_message_that_goes_the_other_way():
