@@ -323,8 +323,8 @@ def ep_times_too_large(trainer: Trainer) -> None:
     replica: Any = trainer.parts.replica
     for gradients in replica._gradients.values():
         if gradients.comm is trainer.parts.mesh.edp:
-            summed, ep = gradients.shard, trainer.parts.mesh.ep.size
-            gradients.shard = lambda summed=summed, ep=ep: ep * summed()
+            summed, ep = gradients.reduced, trainer.parts.mesh.ep.size
+            gradients.reduced = lambda summed=summed, ep=ep: ep * summed()
 
 
 def thirty_steps(*, bug: bool) -> list[TrainResult]:

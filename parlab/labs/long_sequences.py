@@ -15,7 +15,7 @@ from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
 from parlab.sequence.heads import head_shares
-from parlab.sequence.tiles import dealt, journeys
+from parlab.sequence.tiles import how_dealt, journeys
 from parlab.world.units import several
 
 
@@ -179,7 +179,7 @@ class PackedCase:
 def _try_hops(trial: Trial, case: PackedCase) -> list[str]:
     calls = [(rank, case.size, list(case.documents)) for rank in range(case.size)]
     results = trial.called_each(calls)
-    right = journeys(case.size, case.documents[-1] // case.size, dealt(causal=True, documents=case.documents))
+    right = journeys(case.size, case.documents[-1] // case.size, how_dealt(causal=True, documents=case.documents))
     for (rank, *_), mine, wanted in zip(calls, results, right, strict=True):
         if not isinstance(mine, int | np.integer) or isinstance(mine, bool):
             raise Wrong(f"for rank {rank} it returned {brief(mine)}, expected a whole number")

@@ -74,7 +74,7 @@ def copies_counted(trainer: Trainer) -> None:
     """In the norm of all gradients, a weight counts once for each rank that has a copy."""
     part = trainer.parts.replica.part
     assert part is not None
-    trainer.parts.replica.part = part._replace(shares=dict.fromkeys(part.shares, 1.0))
+    trainer.parts.replica.part = part._replace(in_norm=dict.fromkeys(part.in_norm, 1.0))
 
 
 ALONE: Any = SimpleNamespace(all_reduce=lambda x: x)  # a group whose sum is one's own

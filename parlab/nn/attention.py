@@ -19,13 +19,21 @@ import math
 from parlab.arrays import Array, exp_, namespace, on_host
 from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import accumulator_dtype, row_dot, wide_zeros, widened
-from parlab.nn.tiles import Strip, few_at_a_time, hide, product_of, row_sums, scores_buffer, stretches_of
+from parlab.nn.tiles import (
+    LOWEST_EXPONENT,
+    Strip,
+    few_at_a_time,
+    hide,
+    largest_score,
+    product_of,
+    quick_softmax,
+    row_sums,
+    scores_buffer,
+    stretches_of,
+)
 
 CAUSAL = 0  # `diagonal` of a tile whose query i sees keys 0..i
 STRICT = -1  # ... keys 0..i−1: query 0 sees none
-
-LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
-SMALL = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None) -> tuple[Array, Array]:
@@ -105,7 +113,7 @@ def attend_tile(
     query without keys gets out 0 and lse −inf.
     """
     xp, scale = namespace(q, k, v), default_scale(scale, q.shape[3])
-    softmax = _unshifted_softmax if _scores_are_small(q, k, scale) else _online_softmax
+    softmax = quick_softmax(q, k, scale) or _online_softmax
     sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
     empty = on_host(q) and bool(xp.all(sums[1] == -xp.inf))  # no query has seen a key: nothing to merge with
     begun = into is not None and not empty
@@ -125,7 +133,8 @@ def attend_tile(
 def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
     """One stretch of queries against its strips of keys: `(out, lse)`.
 
-    `out` is Σ exp(score − largest) · v and `total` the sum of these weights. Both shrink when a larger score turns up.
+    Invariant, after each strip, over all keys seen so far: `largest` is the largest score, `total` is
+    Σ exp(score − largest), and `out` is Σ exp(score − largest) · v. Both sums shrink when a larger score turns up.
     """
     xp = namespace(q, k, v)
     lowest = xp.finfo(q.dtype).min  # not −inf: a row that sees no key would have −inf − −inf
@@ -145,22 +154,6 @@ def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: A
     seen = largest != lowest  # any key; NaN ≠ x: a row that met a NaN has seen it
     total = xp.where(seen, total, xp.inf)  # out / inf is 0
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
-
-
-def _unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
-    """The same where all scores are small: exp can neither overflow nor vanish, so no maximum is needed."""
-    xp = namespace(q, k, v)
-    total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
-    for columns, hidden in strips:
-        scores = product_of(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
-        hide(scores, hidden)
-        weights = exp_(scores)
-        total += row_sums(weights)
-        part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
-        out = part if out is None else out + part
-    seen = total > 0  # any key; a NaN score is not small
-    total = xp.where(seen, total, xp.inf)  # out / inf is 0
-    return out / total, xp.where(seen, xp.log(total), -xp.inf)[..., 0]
 
 
 def attend_tile_backward(
@@ -186,7 +179,7 @@ def attend_tile_backward(
     A product makes both differences: −lse and −delta are one more column, against a column of ones.
     """
     xp, scale = namespace(dout, q, k, v), default_scale(scale, q.shape[3])
-    none_vanishes = on_host(q) and _largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
+    none_vanishes = on_host(q) and largest_score(q, k, scale) + float(xp.max(lse)) < -LOWEST_EXPONENT
     lse = xp.where(lse == -xp.inf, xp.inf, lse)  # a query without keys: every weight is exp(−inf)
     totals = totals or (wide_zeros(q), wide_zeros(k), wide_zeros(v))
     q, dout, lse, delta, k, v = _by_kv_head(q, dout, lse, delta, k, v)
@@ -246,17 +239,6 @@ def _append(x: Array, column: Array) -> Array:
 def _over_heads(x: Array) -> Array:
     """The sum over the query heads that share a K/V head: `[..., G', H', T, D]` -> `[..., G', 1, T, D]`."""
     return x if x.shape[-3] == 1 else namespace(x).sum(x, axis=-3, keepdims=True)
-
-
-def _scores_are_small(q: Array, k: Array, scale: float) -> bool:
-    """Whether `_unshifted_softmax` may be used. Not asked on a device, where the answer would have to be waited for."""
-    return on_host(q) and _largest_score(q, k, scale) < SMALL
-
-
-def _largest_score(q: Array, k: Array, scale: float) -> float:
-    """No |scale · q · k| is larger (Cauchy-Schwarz)."""
-    xp = namespace(q, k)
-    return abs(scale) * math.sqrt(float(xp.max(row_dot(q, q)))) * math.sqrt(float(xp.max(row_dot(k, k))))
 
 
 def default_scale(scale: float | None, head_size: int) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from parlab.arrays import Array, add_at, namespace, on_host, to_host, to_numpy
 from parlab.nn.linear import as_rows
+from parlab.nn.sums import widened
 
 LossCache = tuple[Array, Array]  # probabilities [B, S, V], targets [B, S]
 
@@ -54,7 +55,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[Array, LossCache]:
         )
     fitting, counted, inside = checked_targets(targets, logits.shape[-1])
     xp = namespace(logits)
-    wide = xp.astype(logits, xp.result_type(logits.dtype, xp.float32), copy=False)
+    wide = widened(logits)
     largest = xp.max(wide, axis=-1, keepdims=True)  # [B, S, 1]
     probabilities = xp.exp(wide - largest)  # [B, S, V]
     total = xp.sum(probabilities, axis=-1, keepdims=True)

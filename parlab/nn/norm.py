@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from parlab.arrays import Array, namespace
 from parlab.nn.linear import as_rows
+from parlab.nn.sums import row_dot
 
 RMSPending = tuple[Array, Array, Array]  # x, inverse, dy
 
@@ -31,7 +32,7 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-6) -> tuple[Array, RMSCach
     [0.8485, 1.1314]
     """
     xp = namespace(x, weight)
-    inverse = 1 / xp.sqrt(_mean_product(x, x) + eps)  # [...]
+    inverse = 1 / xp.sqrt(row_dot(x, x) / x.shape[-1] + eps)  # [...]
     y = x * _column(inverse, x) * weight  # [..., E]
     return y, RMSCache(x, inverse)
 
@@ -43,7 +44,7 @@ def rms_norm_backward_input(dy: Array, cache: RMSCache, weight: Array) -> tuple[
     """
     x, inverse = cache
     g = dy * weight  # [..., E]
-    along = _mean_product(g, x) * inverse**3  # [...]
+    along = row_dot(g, x) / x.shape[-1] * inverse**3  # [...]
     dx = g * _column(inverse, x) - x * _column(along, x)
     return dx, (x, inverse, dy)
 
@@ -52,11 +53,6 @@ def rms_norm_backward_weight(pending: RMSPending) -> Array:
     """dweight = Σ over rows of dy ∘ x̂: `[E]`."""
     x, inverse, dy = pending
     return _weighted_sum(inverse, dy * x)
-
-
-def _mean_product(a: Array, b: Array) -> Array:
-    """mean(a ∘ b) over the last axis: `[..., E]`, `[..., E]` -> `[...]` in float32 or wider."""
-    return namespace(a, b).vecdot(_widen(a), _widen(b)) / a.shape[-1]
 
 
 def _weighted_sum(weights: Array, x: Array) -> Array:
@@ -69,9 +65,3 @@ def _weighted_sum(weights: Array, x: Array) -> Array:
 def _column(values: Array, like: Array) -> Array:
     """One value a row, as a column in the dtype of `like`: `[...]` -> `[..., 1]`."""
     return namespace(values).astype(values, like.dtype, copy=False)[..., None]
-
-
-def _widen(x: Array) -> Array:
-    """x in float32, or in its own dtype where that is wider."""
-    xp = namespace(x)
-    return xp.astype(x, xp.result_type(x.dtype, xp.float32), copy=False)

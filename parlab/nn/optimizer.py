@@ -14,6 +14,7 @@ from typing import Any
 from parlab.arguments import amount, positive, whole
 from parlab.arrays import Array, is_array, namespace, on_host, to_host
 from parlab.nn.stage import Gradients
+from parlab.nn.sums import widened
 
 PIECE = 65536  # numbers updated at once on the host: weight, gradient and moments of a piece stay in a core's cache
 
@@ -108,7 +109,7 @@ def sum_of_squares(x: Array) -> Array:
     waits only once, for the sum over all gradients.
     """
     xp = namespace(x)
-    x = xp.astype(xp.reshape(x, (-1,)), xp.result_type(x.dtype, xp.float32), copy=False)
+    x = widened(xp.reshape(x, (-1,)))
     return xp.astype(xp.asarray(xp.vecdot(x, x)), xp.float64)
 
 

@@ -27,13 +27,13 @@ SCORES = ("softmax_chosen", "softmax", "sigmoid")
 class Routing(NamedTuple):
     """Which experts each token goes to, and how much each of their answers counts.
 
-    `chosen` and `gates` are enough to send and mix rows. The router's own backward needs its scores, too.
+    `chosen` and `gates` are enough to send and mix rows. The router's own backward needs its affinities, too.
     """
 
     chosen: Array  # [T, k] whole numbers, the best first
     gates: Array  # [T, k]
-    scores: Array = None  # [T, N]: logits, probabilities or sigmoids, as `method` says
-    method: str = "softmax_chosen"  # one of SCORES
+    affinities: Array = None  # [T, N]: logits, probabilities or sigmoids, as `scores` says
+    scores: str = "softmax_chosen"  # one of SCORES, as `route` was told
     scale: float = 1.0
     kept: Array | None = None  # [T, k] booleans: False where a full expert dropped the slot; None: all are kept
 
@@ -58,11 +58,11 @@ def route(
         scores: how gates follow from the logits. `softmax_chosen`: a softmax over the chosen k (Mixtral);
             `softmax`: over all N, of which the chosen keep theirs (Switch); `sigmoid`: s / Σ s over the chosen
             (DeepSeek-V3).
-        bias: `[N]`, added to the scores for the choice alone, not for the gates: it balances the load without a
+        bias: `[N]`, added to the affinities for the choice alone, not for the gates: it balances the load without a
             gradient.
         groups: N/groups consecutive experts form a group, for example those of a node.
         group_limit: the experts of a token lie in at most so many groups: those with the largest sums of their best
-            k/group_limit scores. None: in any.
+            k/group_limit affinities. None: in any.
         scale: a factor on all gates (2.5 in DeepSeek-V3).
 
     Raises:
@@ -81,19 +81,19 @@ def route(
     if whole("k", k, 1) > N:
         raise ValueError(f"k={k}: there are {N} experts to choose from")
     logits, _ = linear(x, weights)  # [T, N]
-    score = {"softmax_chosen": _unchanged, "softmax": softmax, "sigmoid": sigmoid}[scores](logits)
-    ranked_by = score if bias is None else score + bias
+    affinities = {"softmax_chosen": _unchanged, "softmax": softmax, "sigmoid": sigmoid}[scores](logits)
+    ranked_by = affinities if bias is None else affinities + bias
     if group_limit is not None:
         ranked_by = _within_groups(ranked_by, k, groups, group_limit)
     chosen = top(ranked_by, k)  # [T, k]
-    own = xp.take_along_axis(score, chosen, axis=1)  # [T, k]
+    own = xp.take_along_axis(affinities, chosen, axis=1)  # [T, k]
     if scores == "softmax_chosen":
         gates = softmax(own)
     elif scores == "sigmoid":
         gates = own / xp.sum(own, axis=1, keepdims=True)
     else:
         gates = own
-    return Routing(chosen, gates if scale == 1 else gates * scale, score, scores, scale)
+    return Routing(chosen, gates if scale == 1 else gates * scale, affinities, scores, scale)
 
 
 def route_backward(dgates: Array, routing: Routing, x: Array, weights: Array) -> tuple[Array, Array]:
@@ -111,41 +111,41 @@ def gates_backward(dgates: Array, routing: Routing) -> Array:
     Softmax over the chosen: dl = g (dg − Σ g dg). Over all: dl = p (dp − Σ p dp), where dp is dg at the chosen and 0
     elsewhere. Sigmoid, with g = s/S and S = Σ s over the chosen: ds = (dg − Σ g dg)/S, dl = ds s (1 − s).
     """
-    xp, scores, chosen = namespace(dgates), routing.scores, routing.chosen
-    N, dgates = scores.shape[1], dgates * routing.scale
-    if routing.method == "softmax":
+    xp, affinities, chosen = namespace(dgates), routing.affinities, routing.chosen
+    N, dgates = affinities.shape[1], dgates * routing.scale
+    if routing.scores == "softmax":
         dp = scattered(dgates, chosen, N)  # [T, N]
-        return scores * (dp - xp.sum(scores * dp, axis=1, keepdims=True))
+        return affinities * (dp - xp.sum(affinities * dp, axis=1, keepdims=True))
     g = routing.gates / routing.scale  # [T, k], of sum 1
     inner = dgates - xp.sum(g * dgates, axis=1, keepdims=True)
-    if routing.method == "softmax_chosen":
+    if routing.scores == "softmax_chosen":
         return scattered(g * inner, chosen, N)
-    s = xp.take_along_axis(scores, chosen, axis=1)  # [T, k]
+    s = xp.take_along_axis(affinities, chosen, axis=1)  # [T, k]
     ds = inner / xp.sum(s, axis=1, keepdims=True)
     return scattered(ds * s * (1 - s), chosen, N)
 
 
-def top(scores: Array, k: int) -> Array:
+def top(ranked_by: Array, k: int) -> Array:
     """The indices of the k largest of each row, the largest first; of equal ones the lower index: `[T, k]`."""
-    return namespace(scores).argsort(-scores, axis=1, stable=True)[:, :k]
+    return namespace(ranked_by).argsort(-ranked_by, axis=1, stable=True)[:, :k]
 
 
-def _within_groups(scores: Array, k: int, groups: int, group_limit: int) -> Array:
-    """`scores` [T, N] with −inf outside the `group_limit` best groups of each token."""
-    xp, (T, N) = namespace(scores), scores.shape
+def _within_groups(ranked_by: Array, k: int, groups: int, group_limit: int) -> Array:
+    """`ranked_by` [T, N] with −inf outside the `group_limit` best groups of each token."""
+    xp, (T, N) = namespace(ranked_by), ranked_by.shape
     if whole("groups", groups, 1) > N or N % groups:
         raise ValueError(f"groups={groups}: must divide the {N} experts")
     if not 1 <= whole("group_limit", group_limit) <= groups or k % group_limit:
         raise ValueError(f"group_limit={group_limit}: must divide k={k}, and be at most groups={groups}")
     if k // group_limit > N // groups:
         raise ValueError(f"group_limit={group_limit}: a group has {N // groups} experts, too few for k={k}")
-    by_group = xp.reshape(scores, (T * groups, N // groups))
+    by_group = xp.reshape(ranked_by, (T * groups, N // groups))
     best = xp.take_along_axis(by_group, top(by_group, k // group_limit), axis=1)
     strength = xp.reshape(xp.sum(best, axis=1), (T, groups))
-    ones = xp.ones((T, group_limit), dtype=scores.dtype, device=scores.device)
+    ones = xp.ones((T, group_limit), dtype=ranked_by.dtype, device=ranked_by.device)
     taken = scattered(ones, top(strength, group_limit), groups)  # [T, groups]: 1 where the group is taken
     open_to = xp.repeat(taken > 0, N // groups, axis=1)  # [T, N]
-    return xp.where(open_to, scores, -xp.inf)
+    return xp.where(open_to, ranked_by, -xp.inf)
 
 
 def scattered(values: Array, chosen: Array, width: int) -> Array:

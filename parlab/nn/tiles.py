@@ -7,20 +7,25 @@ cache allows. On a device all heads are one operation, and stretches and strips 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from array_api_compat import is_numpy_array
 
-from parlab.arrays import Array, namespace, on_host
+from parlab.arrays import Array, exp_, namespace, on_host
+from parlab.nn.sums import row_dot
 
 SIDE = 512  # the most queries, and the most keys, whose scores exist at one time
 TRIANGLE = 256  # the most queries of a stretch on the diagonal, where half of the work is wasted
 DEVICE_SCORES = 2**25  # on a device both grow until the scores of all heads are so many
 
+LOWEST_EXPONENT = -60.0  # exp(−60) vanishes beside 1; below −87 float32 results are denormal, ten times slower
+SMALL = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow, exp(−30) from vanishing
+
 # (keys, mask). The mask covers the strip's last keys: 0 or −inf is added to their scores. None: no key is hidden.
 Strip = tuple[slice, Array | None]
 Stretch = tuple[slice, list[Strip]]  # a stretch of queries, and the strips of keys that it sees
+Softmax = Callable[[Array, Array, Array, list[Strip], Array], tuple[Array, Array]]  # of a stretch: its out and lse
 
 
 def stretches_of(q: Array, k: Array, diagonal: int | None, window: int | None, like: Array) -> Iterator[Stretch]:
@@ -135,3 +140,33 @@ def hide(scores: Array, hidden: Array | None) -> None:
 def row_sums(x: Array) -> Array:
     """The sums of rows, as a product, which is quicker than a sum: `[..., rows, columns]` -> `[..., rows, 1]`."""
     return x @ namespace(x).ones((x.shape[-1], 1), dtype=x.dtype, device=x.device)
+
+
+def quick_softmax(q: Array, k: Array, scale: float) -> Softmax | None:
+    """The softmax without a maximum, where all scores are small; else None.
+
+    Not asked on a device, where the answer would have to be waited for.
+    """
+    return _unshifted_softmax if on_host(q) and largest_score(q, k, scale) < SMALL else None
+
+
+def largest_score(q: Array, k: Array, scale: float) -> float:
+    """No |scale · q · k| is larger (Cauchy-Schwarz)."""
+    xp = namespace(q, k)
+    return abs(scale) * math.sqrt(float(xp.max(row_dot(q, q)))) * math.sqrt(float(xp.max(row_dot(k, k))))
+
+
+def _unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
+    """`(out, lse)` where all scores are small: exp can neither overflow nor vanish, so no maximum is needed."""
+    xp = namespace(q, k, v)
+    total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
+    for columns, hidden in strips:
+        scores = product_of(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
+        hide(scores, hidden)
+        weights = exp_(scores)
+        total += row_sums(weights)
+        part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
+        out = part if out is None else out + part
+    seen = total > 0  # any key; a NaN score is not small
+    total = xp.where(seen, total, xp.inf)  # out / inf is 0
+    return out / total, xp.where(seen, xp.log(total), -xp.inf)[..., 0]

@@ -2,6 +2,8 @@
 
 No transfer is hidden behind work. But K/V heads are few, any mask is simple, and K/V are whole for a few heads only.
 
+Invariant: after each portion of heads, their queries have met all keys that they see, and the other heads none.
+
 Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
 """
 
@@ -30,7 +32,7 @@ from parlab.sequence.attend import (
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.exchange import swap_with_all
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import Dealt, dealt, readers, tiles_between
+from parlab.sequence.tiles import HowDealt, how_dealt, readers, tiles_between
 from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
 
@@ -56,14 +58,14 @@ def allgather_attention(
     """
     told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale}
     told |= {"causal": causal, "layout": layout, "documents": documents}
-    label, deal = begin(comm, "all-gather", q, k, v, **told)
+    label, dealt = begin(comm, "all-gather", q, k, v, **told)
     out, lse = no_keys_yet(comm, q)
-    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, deal)
+    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, dealt)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         gathered = kv_exchange.gather(few)  # of every source
         for source, kv in gathered.items():
-            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
         del gathered, kv  # no longer held when the next heads come
     out = narrowed(out, q)
@@ -94,17 +96,17 @@ def allgather_attention_backward(
     """
     told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale}
     told |= {"causal": causal, "layout": layout, "documents": documents}
-    label, deal, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
+    label, dealt, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
-    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, deal)
+    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, dealt)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
         gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
-            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
             shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
@@ -137,16 +139,16 @@ class GatherExchange:
 
 
 def gather_exchange(
-    comm: Comm, k: Array, label: str, ranks_per_node: int | None, deal: Dealt
+    comm: Comm, k: Array, label: str, ranks_per_node: int | None, dealt: HowDealt
 ) -> GatherExchange | TwoLevelGather:
     """The exchange of K/V in one level, or told the ranks of a node in two."""
     if ranks_per_node is None:
-        return GatherExchange(comm, readers(comm.size, k.shape[2], deal), label)
+        return GatherExchange(comm, readers(comm.size, k.shape[2], dealt), label)
     return TwoLevelGather(comm, label, ranks_per_node)
 
 
 def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:
-    """The turns: slices of query heads and of the K/V heads that they read, at most `kv_heads` of these a turn."""
+    """Slices of query heads and of the K/V heads that they read, at most `kv_heads` of these at a time."""
     kv_heads = min(2, G) if kv_heads is None else kv_heads
     if not 1 <= whole("kv_heads", kv_heads) <= G:
         raise ValueError(f"kv_heads={kv_heads}: gather 1 to {G} key/value heads at a time")
@@ -172,7 +174,7 @@ def allgather_cost(
     (3, 786432)
     """
     c = shape.shard(size, rank)
-    reads = readers(size, c, dealt(**how))
+    reads = readers(size, c, how_dealt(**how))
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     there, back = goes, comes  # messages
     column = min(goes, 1)  # how many sources' gradients the largest message home has
@@ -183,7 +185,7 @@ def allgather_cost(
         column = nodes if ranks_per_node > 1 else column
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token = shape.token(backward=backward)
-    kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the heads of one turn
+    kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the first heads
     held = token.own + token.sums + token.dkv + (comes + 1) * dkv + max(comes * kv, column * dkv)
     messages = (there + back * backward) * len(few)
     return RankCost(messages, c * (goes * token.kv + comes * backward * token.dkv), c * held)

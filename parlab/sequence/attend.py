@@ -21,7 +21,7 @@ from parlab.nn.attention_arguments import check_gradient, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.costs import pair_flops
 from parlab.sequence.layouts import Documents, checked_documents
-from parlab.sequence.tiles import Dealt, Tile, dealt
+from parlab.sequence.tiles import HowDealt, Tile, how_dealt
 from parlab.world import Comm
 
 Scale = float | None
@@ -45,7 +45,7 @@ def begin(
     documents: Documents = None,
     shards: bool = True,
     **others: Any,
-) -> tuple[str, Dealt]:
+) -> tuple[str, HowDealt]:
     """Check the arguments of a forward and hold its shards. Returns the label of all its messages, and how the
     sequence is dealt out.
 
@@ -53,23 +53,23 @@ def begin(
     is a shard of the queries, as k is of the keys.
     """
     check_inputs(q, k, v, same_length=shards, scale=scale)
-    deal = dealt(causal, layout, documents)
+    dealt = how_dealt(causal, layout, documents)
     if shards:
-        checked_documents(deal.documents, q.shape[2] * comm.size, comm.size, layout)
+        checked_documents(dealt.documents, q.shape[2] * comm.size, comm.size, layout)
     comm.hold("q, k, v", q, k, v)
-    told = deal._asdict() | others | {"scale": scale}
-    return ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)]), deal
+    told = dealt._asdict() | others | {"scale": scale}
+    return ", ".join([method, *(f"{name}={value}" for name, value in told.items() if value is not None)]), dealt
 
 
 def begin_backward(
     comm: Comm, method: str, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **told: Any
-) -> tuple[str, Dealt, Array]:
+) -> tuple[str, HowDealt, Array]:
     """The same for a backward. Returns also delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
-    label, deal = begin(comm, f"{method} backward", q, k, v, **told)
+    label, dealt = begin(comm, f"{method} backward", q, k, v, **told)
     check_gradient(dout, q, out, lse)
     delta = row_dot(dout, out)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    return label, deal, delta
+    return label, dealt, delta
 
 
 def no_keys_yet(comm: Comm, q: Array) -> tuple[Array, Array]:

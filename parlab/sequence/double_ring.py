@@ -3,6 +3,9 @@
 A plain ring crosses the slow link between two nodes in every hop. Here that link has a whole turn of the inner ring's
 time for each transfer, and all ranks of a node use their links to the next node at once.
 
+Invariant, with g ranks a node: in turn t (from 0), node n attends the K/V of node (n − t) mod P/g; in step s of the
+turn, the rank at place i of the node attends those of place (i − s) mod g.
+
 When should the K/V for the next node leave? Early, behind the first hop of the turn, where each level has a port of its
 own, as in the paper: the whole turn hides them. Late, behind the last hop, where both levels share one port: every hop
 that is posted after them would wait until they have passed.
@@ -60,18 +63,18 @@ def double_ring_attention(
     one_of("crossing", crossing, CROSSINGS)
     inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
-    label, deal = begin(comm, "double ring", q, k, v, **told)
+    label, dealt = begin(comm, "double ring", q, k, v, **told)
     node, between = grid(comm, "ranks_per_node", inside)
     out, lse = no_keys_yet(comm, q)
     crosses_beside = _crosses_beside(node, crossing)
     from_node = k, v
-    for turn in range(between.size):  # with the K/V of the node `home`
-        home, last = (between.rank - turn) % between.size, turn == between.size - 1
+    for turn in range(between.size):  # with the K/V of `source_node`
+        source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
         for local, kv in around_ring(node, from_node, label):  # twice [B, G, S/P, D], of its rank `local`
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = tiles_between(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
+            tiles = tiles_between(comm.rank, source_node * inside + local, comm.size, k.shape[2], dealt)
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
         if not last:
@@ -104,7 +107,7 @@ def double_ring_attention_backward(
     one_of("crossing", crossing, CROSSINGS)
     inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
-    label, deal, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
+    label, dealt, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
     node, between = grid(comm, "ranks_per_node", inside)
     dq = no_gradient_yet(comm, q)
     crosses_beside = _crosses_beside(node, crossing)
@@ -112,7 +115,7 @@ def double_ring_attention_backward(
     share: KV | None = None  # of the turn before
     from_node = k, v
     for turn in range(between.size):
-        home, last = (between.rank - turn) % between.size, turn == between.size - 1
+        source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
         to_our_place = Homeward(node, (k, v), label)
         for local, kv in around_ring(node, from_node, label):
             if local == crosses_beside and share:
@@ -121,7 +124,7 @@ def double_ring_attention_backward(
             if local == crosses_beside and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = tiles_between(comm.rank, home * inside + local, comm.size, k.shape[2], deal)
+            tiles = tiles_between(comm.rank, source_node * inside + local, comm.size, k.shape[2], dealt)
             to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
         share = to_our_place.wait()  # the whole node's

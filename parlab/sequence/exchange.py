@@ -1,7 +1,7 @@
 """Every rank gives something to every rank, and the groups of ranks among which that is done.
 
 Invariant of `swap_with_all`, when step s starts (from 0): rank r has the values from the ranks r, r − 1, ...,
-r − s + 1 (in a grid: from those of its node first).
+r − s + 1.
 
 Source: the pairwise all-to-all of `parlab.world.collectives.shifts`.
 """
@@ -16,17 +16,13 @@ from parlab.world import Comm, MismatchError
 from parlab.world.collectives.walks import partners
 
 
-def swap_with_all(
-    comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str, ranks_per_node: int | None = None
-) -> Iterator[tuple[int, Any]]:
+def swap_with_all(comm: Comm, gives: Sequence[Any], forms: Sequence[Any], label: str) -> Iterator[tuple[int, Any]]:
     """Every rank gives something to every rank: in step s, from 0, it sends `gives[rank + s]` and takes from rank − s
     a value of the form `forms[rank − s]`, which is yielded with its source. None: nothing is sent, or nothing comes.
-
-    With `ranks_per_node` in a grid: no step mixes links inside a node with links between nodes (`partners`).
     """
     if forms[comm.rank] is not None:
         yield comm.rank, gives[comm.rank]
-    for dst, src in partners(comm, ranks_per_node):
+    for dst, src in partners(comm):
         if forms[src] is None:
             swap(comm, gives[dst], dst, None, src, label)
         else:

@@ -47,20 +47,17 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
     return shares
 
 
-Places = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its shard, and where in the whole sequence
+Runs = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its shard, and where in the whole sequence
 
 
 class HeadExchange:
     """The all-to-all between shards of the sequence and heads of all tokens, among the ranks of `comm`.
 
-    `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`places`). `per_node`: of
-    the ranks, for the order of the messages (`swap_with_all`); None: all.
+    `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`token_runs`).
     """
 
-    def __init__(
-        self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str, per_node: int | None = None
-    ) -> None:
-        self.comm, self.shares, self.tokens, self.label, self.per_node = comm, shares, tokens, label, per_node
+    def __init__(self, comm: Comm, shares: list[HeadShare], tokens: list[Runs], label: str) -> None:
+        self.comm, self.shares, self.tokens, self.label = comm, shares, tokens, label
         self.pairs = shares[comm.rank].pairs  # of this rank's heads
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -93,17 +90,17 @@ class HeadExchange:
 
     def _deliver(self, gives: list[list[Array]], targets: list[list[Array]]) -> None:
         """The all-to-all: `gives[rank]` goes to each rank; what comes is added to `targets[source]`, 0 at first."""
-        for src, pieces in swap_with_all(self.comm, gives, targets, self.label, self.per_node):
+        for src, pieces in swap_with_all(self.comm, gives, targets, self.label):
             add_to(targets[src], pieces)
             del pieces  # no longer held when the next ones come
 
 
-def places(size: int, length: int, layout: str) -> list[Places]:
+def token_runs(size: int, length: int, layout: str) -> list[Runs]:
     """Where the tokens of each rank stand in its shard, and where in the whole sequence, in its order."""
     chunks = 2 if layout == "zigzag" else 1  # a rank
     where = pieces_of([length // chunks] * chunks * size)
-    dealt = positions(chunks * size, size, layout)
-    return [[(where[number], where[chunk]) for number, chunk in enumerate(owned)] for owned in dealt]
+    chunks_of_ranks = positions(chunks * size, size, layout)
+    return [[(where[number], where[chunk]) for number, chunk in enumerate(owned)] for owned in chunks_of_ranks]
 
 
 def _zeros(like: Array, heads: int, rows: int) -> Array:
@@ -111,12 +108,12 @@ def _zeros(like: Array, heads: int, rows: int) -> Array:
     return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
 
 
-def _of_shard(shards: Sequence[Array], heads: Sequence[slice], tokens: Places) -> list[Array]:
+def _of_shard(shards: Sequence[Array], heads: Sequence[slice], tokens: Runs) -> list[Array]:
     """Views of these heads of a rank's tokens, one for each run of tokens."""
     return [x[:, h, here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens]
 
 
-def _of_whole(wholes: Sequence[Array], tokens: Places) -> list[Array]:
+def _of_whole(wholes: Sequence[Array], tokens: Runs) -> list[Array]:
     """Views of a rank's tokens in arrays of all tokens, one for each run of them."""
     return [x[:, :, there, ...] for x in wholes for _, there in tokens]
 

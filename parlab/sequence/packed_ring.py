@@ -19,21 +19,21 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import RankCost, Token
-from parlab.sequence.tiles import Dealt, journeys, tiles_between
+from parlab.sequence.tiles import HowDealt, journeys, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
 
 def packed_ring_attention(
-    comm: Comm, q: Array, k: Array, v: Array, *, scale: Scale, **dealt: Any
+    comm: Comm, q: Array, k: Array, v: Array, *, scale: Scale, **told: Any
 ) -> tuple[Array, Array]:
     """`ring_attention` with documents: at each step a rank attends the tiles of one source, one a document."""
-    label, deal = begin(comm, "ring", q, k, v, scale=scale, **dealt)
+    label, dealt = begin(comm, "ring", q, k, v, scale=scale, **told)
     out, lse = no_keys_yet(comm, q)
-    hops = journeys(comm.size, k.shape[2], deal)
+    hops = journeys(comm.size, k.shape[2], dealt)
     for source, kv in around_ring(comm, (k, v), label, hops):  # None: they stopped before this rank
         if kv is not None:
-            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
@@ -41,9 +41,9 @@ def packed_ring_attention(
     return out, lse
 
 
-def packed_ring_cost(token: Token, c: int, size: int, rank: int, deal: Dealt, *, backward: bool) -> RankCost:
+def packed_ring_cost(token: Token, c: int, size: int, rank: int, dealt: HowDealt, *, backward: bool) -> RankCost:
     """`ring_cost` of shards of c tokens, where the K/V of rank s make `journeys[s]` hops, and their dK/dV one more."""
-    hops = journeys(size, c, deal)
+    hops = journeys(size, c, dealt)
     sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
     here = [hops[source] >= step for step, source in enumerate(sources)]
     goes = [hops[source] > step for step, source in enumerate(sources)]

@@ -28,7 +28,7 @@ from parlab.sequence.costs import AttentionShape, RankCost, Token
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.layouts import Documents
 from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_cost
-from parlab.sequence.tiles import dealt, journeys, tiles_between
+from parlab.sequence.tiles import how_dealt, journeys, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -73,7 +73,7 @@ def ring_attention(
     told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
     if documents is not None:
         return packed_ring_attention(comm, q, k, v, **told)
-    label, deal = begin(comm, "ring", q, k, v, **told)
+    label, dealt = begin(comm, "ring", q, k, v, **told)  # the label names all of it: a rank told otherwise is refused
     out, lse = no_keys_yet(comm, q)
     kv = k, v  # twice [B, G, S/P, D], at first our own
     for step in range(comm.size):
@@ -81,7 +81,7 @@ def ring_attention(
         if not last:
             leaving = comm.isend(kv, comm.right, label=label)
             arriving = comm.irecv(comm.left, kv, label=label)
-        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
+        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
         attend(comm, tiles, q, kv, (out, lse), scale=scale)  # each merged into out and lse
         if not last:
             kv = arriving.wait()
@@ -122,14 +122,15 @@ def ring_attention_backward(
         ValueError, MismatchError: as the forward.
     """
     told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
-    label, deal, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **told)
-    dq, hops = no_gradient_yet(comm, q), journeys(comm.size, k.shape[2], deal)  # P − 1 of each, or fewer with documents
-    home = Homeward(comm, (k, v), label, hops)
+    label, dealt, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **told)
+    dq = no_gradient_yet(comm, q)
+    hops = journeys(comm.size, k.shape[2], dealt)  # P − 1 of each, or fewer with documents
+    homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
-        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], deal)
-        home.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
+        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
+        homeward.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
-    dk, dv = home.wait()
+    dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
@@ -154,10 +155,10 @@ def ring_cost(
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    deal = dealt(causal, layout, documents)
+    dealt = how_dealt(causal, layout, documents)
     c, token = shape.shard(size, rank), shape.token(backward=backward)
     if documents is not None:
-        return packed_ring_cost(token, c, size, rank, deal, backward=backward)
+        return packed_ring_cost(token, c, size, rank, dealt, backward=backward)
     return plain_ring_cost(token, c, size, backward=backward)
 
 

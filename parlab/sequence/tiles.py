@@ -53,32 +53,32 @@ class Tile:
         return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))
 
 
-class Dealt(NamedTuple):
-    """How a sequence is dealt out among the ranks, and what its tokens see; made by `dealt`."""
+class HowDealt(NamedTuple):
+    """How a sequence is dealt out among the ranks, and what its tokens see; made by `how_dealt`."""
 
     causal: bool
     layout: str
     documents: tuple[int, ...] | None
 
 
-def dealt(causal: bool = False, layout: str = "contiguous", documents: Documents = None) -> Dealt:
+def how_dealt(causal: bool = False, layout: str = "contiguous", documents: Documents = None) -> HowDealt:
     """These arguments of `ring_attention`, checked as far as they can be without the sequence's length."""
     flag("causal", causal)
     one_of("layout", layout, LAYOUTS)
-    return Dealt(causal, layout, None if documents is None else edges_of(documents))
+    return HowDealt(causal, layout, None if documents is None else edges_of(documents))
 
 
 @lru_cache(maxsize=4096)
-def tiles_between(rank: int, source: int, size: int, length: int, deal: Dealt) -> Sequence[Tile]:
+def tiles_between(rank: int, source: int, size: int, length: int, dealt: HowDealt) -> Sequence[Tile]:
     """The tiles that `rank` of `size` attends of the K/V of rank `source`, `length` tokens: at most one a document.
 
-    >>> tiles_between(1, 0, 2, 6, dealt(causal=True, documents=[0, 2, 7, 12]))  # the second document lies on both ranks
+    >>> tiles_between(1, 0, 2, 6, how_dealt(causal=True, documents=[0, 2, 7, 12]))  # the second is cut
     (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
     """
     found = []
-    for start, stop in pairwise(checked_documents(deal.documents, length * size, size, deal.layout)):
-        queries, keys = (_part(owner, size, length, deal.layout, start, stop) for owner in (rank, source))
-        tile = _causal(queries, keys, rank, source, deal.layout) if deal.causal else Tile(queries, keys)
+    for start, stop in pairwise(checked_documents(dealt.documents, length * size, size, dealt.layout)):
+        queries, keys = (_part(owner, size, length, dealt.layout, start, stop) for owner in (rank, source))
+        tile = _causal(queries, keys, rank, source, dealt.layout) if dealt.causal else Tile(queries, keys)
         if tile is not None and tile.pairs:
             found.append(tile)
     return tuple(found)
@@ -107,21 +107,21 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
     return Tile(queries, keys) if source < rank else None
 
 
-def readers(size: int, length: int, deal: Dealt) -> list[list[bool]]:
+def readers(size: int, length: int, dealt: HowDealt) -> list[list[bool]]:
     """Which ranks need the K/V of each source: all of them; with documents those whose queries see some of its keys.
 
     `readers(...)[source][rank]`; every rank computes the same.
     """
-    if deal.documents is None:
+    if dealt.documents is None:
         return [[True] * size] * size
-    return [[bool(tiles_between(rank, source, size, length, deal)) for rank in range(size)] for source in range(size)]
+    return [[bool(tiles_between(rank, source, size, length, dealt)) for rank in range(size)] for source in range(size)]
 
 
-def journeys(size: int, length: int, deal: Dealt) -> list[int]:
+def journeys(size: int, length: int, dealt: HowDealt) -> list[int]:
     """How many hops the K/V of each rank make: to the last of its `readers`, which take the same arguments.
 
-    >>> journeys(4, 3, dealt(causal=True, documents=[0, 2, 8, 12]))  # token 2, on rank 0, is seen by ranks 1 and 2
+    >>> journeys(4, 3, how_dealt(causal=True, documents=[0, 2, 8, 12]))  # token 2, on rank 0, is seen by ranks 1 and 2
     [2, 1, 1, 0]
     """
-    found = readers(size, length, deal)
+    found = readers(size, length, dealt)
     return [max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size)]

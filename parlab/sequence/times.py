@@ -5,7 +5,8 @@ of one formula: U of P ranks share the heads, U = 1 is the ring and U = P is Uly
 exchanges:
 
     flat          a rank sends to the next ranks in their order, over whatever link leads there
-    grid          straight too, but no step mixes links inside a node with links between nodes
+    grid          straight too, but no step mixes links inside a node with links between nodes, as in
+                  `Comm.all_to_all` with algorithm="grid"; `ulysses_attention` itself has the other two
     two levels    between the nodes once for all ranks of a node, and inside the nodes
     early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
@@ -198,14 +199,14 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step: 
 
 def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> int:
     """The time of `allgather_attention` with zigzag shards: no message is hidden behind work."""
-    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each turn
-    turns = [shape.shard(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
+    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each portion
+    portions = [shape.shard(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
     work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
     if way == FLAT:
-        return (size - 1) * sum(map(_link(cluster, size).picoseconds, turns)) + work
+        return (size - 1) * sum(map(_link(cluster, size).picoseconds, portions)) + work
     places, nodes = cluster.ranks_per_node, size // cluster.ranks_per_node
-    inside = (places - 1) * sum(cluster.intra.picoseconds(nodes * kv) for kv in turns)
-    return (nodes - 1) * sum(map(cluster.inter.picoseconds, turns)) + inside + work
+    inside = (places - 1) * sum(cluster.intra.picoseconds(nodes * kv) for kv in portions)
+    return (nodes - 1) * sum(map(cluster.inter.picoseconds, portions)) + inside + work
 
 
 def _ways(shape: AttentionShape, ulysses: int, size: int, cluster: Cluster) -> list[str]:

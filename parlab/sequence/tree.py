@@ -4,6 +4,9 @@ merged pairwise by their lse, level by level: ⌈log₂P⌉ messages instead of 
 This pays for few queries and many keys. To decode, one new query against a long cache, `replicated` queries need no
 gathering, and every rank ends with the merged result.
 
+Invariants, where P is a power of two. Up, after level s (from 1): a rank has the rows of the 2ˢ ranks of its group.
+Down, after level s: of the rows of P/2ˢ ranks, its own among them, it has the results over the keys of 2ˢ ranks.
+
 Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Context Attention on GPU Clusters".
 """
 

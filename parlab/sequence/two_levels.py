@@ -15,9 +15,7 @@ performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1;
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from parlab.arguments import one_of
 from parlab.arrays import Array
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import ALL, KV, add_to
@@ -27,16 +25,14 @@ from parlab.sequence.heads import (
     HeadExchange,
     HeadShare,
     LevelCost,
-    Places,
+    Runs,
     head_shares,
-    places,
     share_token,
     to_heads_cost,
     to_tokens_cost,
+    token_runs,
 )
 from parlab.world import Comm
-
-HIERARCHICAL, GRID = EXCHANGES = ("hierarchical", "grid")  # of ranks told their node: two levels; one, links unmixed
 
 
 class TwoLevelGather:
@@ -73,11 +69,11 @@ class TwoLevelExchange:
     """`HeadExchange` twice: between the nodes the heads of whole nodes, and inside a node the heads of its ranks."""
 
     def __init__(
-        self, comm: Comm, shares: list[HeadShare], tokens: list[Places], label: str, *, length: int, ranks_per_node: int
+        self, comm: Comm, shares: list[HeadShare], tokens: list[Runs], label: str, *, length: int, ranks_per_node: int
     ) -> None:
         inside, between = grid(comm, "ranks_per_node", ranks_per_node)
         nodes = node_shares(shares, ranks_per_node)
-        shards = places(between.size, length, "contiguous")  # one after the other, by node
+        shards = token_runs(between.size, length, "contiguous")  # one after the other, by node
         self.between = HeadExchange(between, nodes, shards, label)
         own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
         self.inside = HeadExchange(inside, own_heads, tokens_by_place(tokens, shards, ranks_per_node), label)
@@ -100,19 +96,12 @@ def head_exchange(
     layout: str = "contiguous",
     *,
     ranks_per_node: int | None,
-    order: str,
 ) -> HeadExchange | TwoLevelExchange:
-    """The exchange of shards like q and k: in one level, or told the ranks of a node in two, or in a grid."""
-    shares, tokens = head_shares(q.shape[1], k.shape[1], comm.size), places(comm.size, q.shape[2], layout)
-    if ranks_per_node is None or order == GRID:
-        return HeadExchange(comm, shares, tokens, label, ranks_per_node)
+    """The exchange of shards like q and k: in one level, or told the ranks of a node (`ranks_inside`) in two."""
+    shares, tokens = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, q.shape[2], layout)
+    if ranks_per_node is None:
+        return HeadExchange(comm, shares, tokens, label)
     return TwoLevelExchange(comm, shares, tokens, label, length=q.shape[2], ranks_per_node=ranks_per_node)
-
-
-def told_nodes(ranks_per_node: int | None, exchange: str) -> dict[str, Any]:
-    """The part of a label about nodes. ValueError: there is no such exchange."""
-    one_of("exchange", exchange, EXCHANGES)
-    return {"ranks_per_node": ranks_per_node, "exchange": exchange if ranks_per_node else None}
 
 
 def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | None:
@@ -169,11 +158,11 @@ def shares_inside(shares: list[HeadShare], heads: HeadShare, node: int, ranks_pe
     ]
 
 
-def tokens_by_place(tokens: list[Places], shards: list[Places], ranks_per_node: int) -> list[Places]:
+def tokens_by_place(tokens: list[Runs], shards: list[Runs], ranks_per_node: int) -> list[Runs]:
     """Where the tokens of each place stand: in its shards of all nodes, joined by node, and in the whole sequence."""
-    found: list[Places] = []
+    found: list[Runs] = []
     for place in range(ranks_per_node):
-        runs: Places = []
+        runs: Runs = []
         for node, ((_, shard),) in enumerate(shards):
             of_rank = tokens[node * ranks_per_node + place]
             runs += [(shifted(here, shard.start), there) for here, there in of_rank]

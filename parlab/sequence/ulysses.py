@@ -30,7 +30,7 @@ from parlab.sequence.attend import (
 )
 from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import tiles_between
-from parlab.sequence.two_levels import HIERARCHICAL, head_exchange, ranks_inside, told_nodes
+from parlab.sequence.two_levels import head_exchange, ranks_inside
 from parlab.world import Comm
 
 
@@ -43,28 +43,27 @@ def ulysses_attention(
     causal: bool = False,
     documents: Documents = None,
     ranks_per_node: int | None = None,
-    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
     `ring_attention`, and `ranks_per_node`: how many consecutive ranks share a node; the all-to-alls are then made in
-    two levels (`TwoLevelExchange`), or with `exchange="grid"` straight, no step mixing links, which is faster for large
-    messages. None: each rank sends to each.
+    two levels (`TwoLevelExchange`). None: each rank sends to each.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
     """
-    inside, nodes = ranks_inside(comm.size, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
-    label, deal = begin(comm, "Ulysses", q, k, v, causal=causal, documents=documents, **nodes, scale=scale)
-    turn = head_exchange(comm, q, k, label, ranks_per_node=inside, order=exchange)
-    (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
+    told: Any = {"causal": causal, "documents": documents, "ranks_per_node": ranks_per_node, "scale": scale}
+    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
+    label, dealt = begin(comm, "Ulysses", q, k, v, **told)
+    exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
+    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
-    tiles = tiles_between(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
-    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=turn.pairs)
+    tiles = tiles_between(0, 0, 1, k.shape[2], dealt)  # one shard holds the whole sequence
+    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=exchange.pairs)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = turn.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
+    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -80,7 +79,6 @@ def ulysses_attention_backward(
     causal: bool = False,
     documents: Documents = None,
     ranks_per_node: int | None = None,
-    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node` as the forward.
@@ -88,18 +86,18 @@ def ulysses_attention_backward(
     q, k and v become heads once more; the authors' code keeps them from the forward. The gradients of a K/V head that
     several ranks read are summed at home.
     """
-    inside, nodes = ranks_inside(comm.size, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
-    told: Any = {"causal": causal, "documents": documents, **nodes, "scale": scale}
-    label, deal, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
-    turn = head_exchange(comm, q, k, label, ranks_per_node=inside, order=exchange)
-    rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
+    told: Any = {"causal": causal, "documents": documents, "ranks_per_node": ranks_per_node, "scale": scale}
+    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
+    label, dealt, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
+    exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
+    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
-    tiles = tiles_between(0, 0, 1, k.shape[2], deal)  # one shard holds the whole sequence
-    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=turn.pairs)
+    tiles = tiles_between(0, 0, 1, k.shape[2], dealt)  # one shard holds the whole sequence
+    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=exchange.pairs)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = turn.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)  # q, k and v share a dtype

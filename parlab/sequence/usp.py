@@ -32,7 +32,7 @@ from parlab.sequence.heads import head_shares, most_held, share_token
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.tiles import tiles_between
-from parlab.sequence.two_levels import HIERARCHICAL, exchange_levels, head_exchange, ranks_inside, told_nodes
+from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -47,33 +47,32 @@ def usp_attention(
     causal: bool = False,
     layout: str = "contiguous",
     ranks_per_node: int | None = None,
-    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
     how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring. `ranks_per_node`:
     how many consecutive ranks share a node. Groups that fill several nodes then make their all-to-alls in two levels
-    (`TwoLevelExchange`), or with `exchange="grid"` straight, no step mixing links. None: each rank of a group sends to
-    each.
+    (`TwoLevelExchange`). None: each rank of a group sends to each.
 
     Contiguous or zigzag: a group's tokens, sorted, form one shard of the same layout on a ring of P/U.
     """
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    inside, nodes = ranks_inside(ulysses, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
-    label, deal = begin(comm, "USP", q, k, v, causal=causal, layout=layout, ulysses=ulysses, **nodes, scale=scale)
+    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "scale": scale}
+    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
+    label, dealt = begin(comm, "USP", q, k, v, **told, ranks_per_node=ranks_per_node)
     group, ring = grid(comm, "ulysses", ulysses)
-    turn = head_exchange(group, q, k, label, layout, ranks_per_node=inside, order=exchange)
-    (q,), (k, v) = turn.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
+    exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
+    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     out, lse = no_keys_yet(comm, q)
     for source, kv in around_ring(ring, (k, v), label):
-        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], deal)
-        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=turn.pairs)
+        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], dealt)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=exchange.pairs)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = turn.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
+    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -90,30 +89,31 @@ def usp_attention_backward(
     causal: bool = False,
     layout: str = "contiguous",
     ranks_per_node: int | None = None,
-    exchange: str = HIERARCHICAL,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, `ulysses` and `ranks_per_node`."""
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    inside, nodes = ranks_inside(ulysses, ranks_per_node, comm.size), told_nodes(ranks_per_node, exchange)
-    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, **nodes, "scale": scale}
-    label, deal, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, **told)
+    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "scale": scale}
+    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
+    label, dealt, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, **told, ranks_per_node=ranks_per_node)
     group, ring = grid(comm, "ulysses", ulysses)
-    turn = head_exchange(group, q, k, label, layout, ranks_per_node=inside, order=exchange)
-    rows, (k, v) = turn.to_heads([q, dout, lse, delta], [k, v])
+    exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
+    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
-    dq, home = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
+    dq, homeward = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
-        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], deal)
-        home.add(attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=turn.pairs))
+        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], dealt)
+        homeward.add(
+            attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.pairs)
+        )
         del kv  # no longer held when the next hop begins
-    dk, dv = home.wait()
+    dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = turn.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)
 
 
@@ -152,10 +152,10 @@ def usp_cost(
     """
     c = shape.shard(size, rank)
     tokens = c * checked_group("ulysses", ulysses, size)  # of a group
-    inside = ranks_inside(ulysses, ranks_per_node, size)
+    in_node = ranks_inside(ulysses, ranks_per_node, size)
     shares = head_shares(shape.H, shape.G, ulysses)
     mine = share_token(shape, shares[rank % ulysses], backward=backward)
-    to_heads, to_tokens = exchange_levels(shape, shares, rank % ulysses, c, inside, backward=backward)
+    to_heads, to_tokens = exchange_levels(shape, shares, rank % ulysses, c, in_node, backward=backward)
     ring = plain_ring_cost(mine, tokens, size // ulysses, backward=backward)
 
     messages = sum(level.messages for level in to_heads + to_tokens) + ring.messages

@@ -1,5 +1,8 @@
 """Sliding-window attention: a query sees the last W tokens, so a rank needs no more than the tokens before its own.
 
+Invariant: when n tails have come, each query has met all keys that it sees on this rank and on its n nearest neighbours
+on the left. No message goes further than the window reaches.
+
 Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mistral 7B", section 2.
 """
 

@@ -230,10 +230,10 @@ def part_of_replica(
     experts = [block for block, names in blocks.items() if is_expert(names[0])]
     return Part(
         comm=mesh.model if zero == 0 else mesh.comm,
-        shares={name: 1 / number for name, number in copies.items()},
-        times=times,
+        in_norm={name: 1 / number for name, number in copies.items()},
+        expected=times,
         groups=dict.fromkeys(experts, mesh.edp),
-        per_node=dict.fromkeys(experts, mesh.edp_per_node),
+        ranks_per_node=dict.fromkeys(experts, mesh.edp_per_node),
     )
 
 

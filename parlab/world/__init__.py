@@ -15,11 +15,10 @@ A message's way: `Comm.send` checks the value; the engine's `post_send` offers i
 (processes) brings it to the receiver; both engines log it alike, and `replay` says when it moved.
 """
 
-from parlab.world.carriers import message_seconds
 from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
 from parlab.world.comm import Comm
 from parlab.world.errors import DeadlockError, MismatchError, RemoteError, RequestError, WorldError
-from parlab.world.fit import fit_cluster, fit_ring
+from parlab.world.fit import fit_cluster
 from parlab.world.requests import Request
 from parlab.world.run import Run, per_rank, run
 from parlab.world.timeline import Span, Timeline, Transfer, Wait

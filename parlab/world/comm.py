@@ -50,7 +50,6 @@ class Comm:
         self._inboxes: dict[int, Mailbox] = {}
         self._splits = 0
         self._inner: Comm | None = None
-        self._native: Callable[..., Any] | None = None  # runs the engine's own collectives, if it has them
         self._last_in_background: Signal | None = None
 
     @property
@@ -158,7 +157,7 @@ class Comm:
     # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
     # Where there are several algorithms, `calls` has a table of them. It checks the arguments, and returns a function
-    # (comm, x) that runs the chosen one: here at once, below in the background.
+    # of a `Comm` and an array that runs the chosen one: here at once, below in the background.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -177,14 +176,14 @@ class Comm:
             MismatchError: another rank entered another collective, or this one with other arguments.
         """
         x = one_array(x)
-        return calls.all_reduce(self, x, op, algorithm, ranks_per_node)(self, x)
+        return calls.all_reduce(self.size, x, op, algorithm, ranks_per_node)(self, x)
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
         combine = combiner(op, x)
-        return binomial_reduce(self._enter("reduce", x, op=op, root=root), x, root, combine)
+        return self._enter("reduce", x, op=op, root=root)._run(binomial_reduce, x, root, combine)
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """Every rank gets the array of rank `root`, by a binomial tree. The others pass one of its shape and dtype.
@@ -193,7 +192,7 @@ class Comm:
         """
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
-        return binomial_broadcast(self._enter("broadcast", x, root=root), x, root)
+        return self._enter("broadcast", x, root=root)._run(binomial_broadcast, x, root)
 
     def all_gather(
         self,
@@ -220,7 +219,7 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
         x = one_array(x)
-        return calls.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)(self, x)
+        return calls.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)(self, x)
 
     def reduce_scatter(
         self,
@@ -244,7 +243,7 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         x = one_array(x)
-        return calls.reduce_scatter(self, x, axis, op, algorithm, counts, ranks_per_node)(self, x)
+        return calls.reduce_scatter(self.size, x, axis, op, algorithm, counts, ranks_per_node)(self, x)
 
     def all_to_all(
         self,
@@ -267,7 +266,7 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         x = one_array(x)
-        return calls.all_to_all(self, x, split_axis, concat_axis, algorithm, ranks_per_node)(self, x)
+        return calls.all_to_all(self.size, x, split_axis, concat_axis, algorithm, ranks_per_node)(self, x)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
         """Rank r gets the r-th piece of the array of rank `root`. The others pass an array of its shape and dtype.
@@ -278,19 +277,19 @@ class Comm:
         root = checked_rank(root, "root", self.size)
         axis = checked_axis(axis, "axis", x)
         pieces = cut(x, axis, equal_lengths(x, axis, self.size, "axis"))
-        return linear_scatter(self._enter("scatter", x, root=root, axis=axis), pieces, root)
+        return self._enter("scatter", x, root=root, axis=axis)._run(linear_scatter, pieces, root)
 
     def gather(self, x: Array, root: int = 0, axis: int = 0) -> Array | None:
         """Join the ranks' arrays along `axis` on rank `root`; the others get None. Raises: as `all_reduce`."""
         x = one_array(x)
         root = checked_rank(root, "root", self.size)
         axis = checked_axis(axis, "axis", x)
-        pieces = linear_gather(self._enter("gather", x, root=root, axis=axis), x, root)
+        pieces = self._enter("gather", x, root=root, axis=axis)._run(linear_gather, x, root)
         return None if pieces is None else namespace(x).concat(pieces, axis=axis)
 
     def barrier(self) -> None:
         """Wait until every rank of the group has called this (dissemination: ⌈log₂P⌉ empty messages a rank)."""
-        dissemination_barrier(self._enter("barrier"))
+        self._enter("barrier")._run(dissemination_barrier)
 
     # Collectives in the background. They run in the order of their calls, on their own channel, while the rank
     # computes. They copy `x`, so the program may change it at once. They sum. With `ranks_per_node` they are
@@ -299,7 +298,7 @@ class Comm:
     def iall_reduce(self, x: Array, *, ranks_per_node: int | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
         x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        return self._in_background("iall_reduce", x, calls.all_reduce(self, x, "sum", algorithm, ranks_per_node))
+        return self._in_background("iall_reduce", x, calls.all_reduce(self.size, x, "sum", algorithm, ranks_per_node))
 
     def iall_gather(
         self,
@@ -312,7 +311,7 @@ class Comm:
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
         x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        gather = calls.all_gather(self, x, axis, algorithm, counts, out, ranks_per_node)
+        gather = calls.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
         return self._in_background("iall_gather", x, gather)
 
     def ireduce_scatter(
@@ -320,7 +319,7 @@ class Comm:
     ) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
         x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        reduce = calls.reduce_scatter(self, x, axis, "sum", algorithm, counts, ranks_per_node)
+        reduce = calls.reduce_scatter(self.size, x, axis, "sum", algorithm, counts, ranks_per_node)
         return self._in_background("ireduce_scatter", x, reduce)
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
@@ -375,9 +374,13 @@ class Comm:
         self._engine.enter(self._task, self._group, self.rank, name, f"{name}({', '.join(described)})")
         if self._inner is None:
             self._inner = Comm(self._engine, self._task, self._group, "collectives")
-            self._inner._native = self._engine.native_of(self._group)
         self._inner._name = self._named(name)
         return self._inner
+
+    def _run(self, algorithm: Callable[..., Any], *arguments: Any) -> Any:
+        """Run our algorithm of a collective; or in its place the library's own, if the engine has one for the call."""
+        native = self._engine.native_of(self._group, algorithm, arguments)
+        return algorithm(self, *arguments) if native is None else native()
 
     # Notes
 

@@ -28,14 +28,14 @@ class RemoteError(WorldError):
 class WaitsFor:
     """A rank that cannot move: it waits in `call`, at `where` in its program, until all `peers` act.
 
-    `posted` are its other requests, which no peer has matched.
+    `unmet` are its other requests, which no peer has matched.
     """
 
     rank: int
     call: str
     peers: tuple[int, ...]
     where: str
-    posted: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
 
 
 class DeadlockError(WorldError):
@@ -119,9 +119,9 @@ def _cause(blocked: list[WaitsFor], path: list[int], waiting: dict[int, WaitsFor
                 f"rank {step.rank} needs rank {peer.rank}, which has gone on to {peer.call}; their calls come in "
                 "different orders, or one is missing"
             )
-        if peer.posted:
+        if peer.unmet:
             return (
-                f"rank {peer.rank} has posted {peer.posted[0]}, which does not meet {step.call} of rank {step.rank}; "
+                f"rank {peer.rank} has posted {peer.unmet[0]}, which does not meet {step.call} of rank {step.rank}; "
                 "check who sends to whom: in a ring, receive from the side opposite to where you send"
             )
     everyone = len(cycle) == len(waiting) + len(left)

@@ -61,17 +61,6 @@ def fit_line(nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, 
     return max(float(height), 0.0), 1 / max(float(slope), 1e-15)
 
 
-def fit_ring(size: int, nbytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """`(latency, bytes a second)` of a link, from the times of ring all-reduces: 2(P − 1)(latency + n/P/bandwidth).
-
-    >>> latency, bandwidth = fit_ring(4, [4000, 400_000], [12e-6, 606e-6])
-    >>> f"{latency:.3g} {bandwidth:.3g}"
-    '1e-06 1e+09'
-    """
-    steps = 2 * (size - 1)
-    return fit_line([n / size for n in nbytes], [time / steps for time in seconds])
-
-
 def _shifts(comm: Any, sizes: list[int], xp: Any = np, n: int = 256) -> tuple[list[float], float, float]:
     """Seconds of one shift for each size, and `_work`."""
     times = []

@@ -14,13 +14,13 @@ from parlab.world.values import Value
 class Request:
     """A send, a receive or a collective that has started. Wait for it exactly once."""
 
-    def __init__(self, engine: Engine, task: Task, call: str, posted: Any):
+    def __init__(self, engine: Engine, task: Task, call: str, awaited: Any):
         self._engine, self._task, self._call = engine, task, call
-        self.posted: Any = posted  # a Message; for a collective, the Signal that is raised at its end
+        self.awaited: Any = awaited  # a Message; for a collective, the Signal that is raised at its end
         task.open.add(self)
 
     def __repr__(self) -> str:
-        return f"{self._call}({f'to {self.posted.dst}' if self._call == 'isend' else f'from {self.posted.src}'})"
+        return f"{self._call}({f'to {self.awaited.dst}' if self._call == 'isend' else f'from {self.awaited.src}'})"
 
     def wait(self) -> Value:
         """Wait until it is done. Returns the value of an `irecv` or of a collective, and None for an `isend`.
@@ -37,18 +37,18 @@ class Request:
     @property
     def met(self) -> bool:
         """Whether the other end is posted, so that a deadlock need not name this request."""
-        return self.posted.matched
+        return self.awaited.matched
 
     def _finish(self) -> Value:
-        self._engine.wait(self._task, (self.posted,), self._call)
-        return self._engine.take(self._task, self.posted) if self._call == "irecv" else None
+        self._engine.wait(self._task, (self.awaited,), self._call)
+        return self._engine.take(self._task, self.awaited) if self._call == "irecv" else None
 
 
 class SendRequest(Request):
     """An `isend`, and the memory that belongs to it until it is waited for."""
 
-    def __init__(self, engine: Engine, task: Task, call: str, posted: Any, sent: SendBuffer):
-        super().__init__(engine, task, call, posted)
+    def __init__(self, engine: Engine, task: Task, call: str, awaited: Any, sent: SendBuffer):
+        super().__init__(engine, task, call, awaited)
         self._sent = sent
 
     def _finish(self) -> None:
@@ -70,10 +70,10 @@ class CollectiveRequest(Request):
     @property
     def met(self) -> bool:
         """Whether the collective is over."""
-        return self.posted.raised
+        return self.awaited.raised
 
     def _finish(self) -> Value:
-        self._engine.await_signal(self._task, self.posted, f"{self._call}().wait()")
+        self._engine.await_signal(self._task, self.awaited, f"{self._call}().wait()")
         self._array = None
-        result, self.posted.task.result = self.posted.task.result, None
+        result, self.awaited.task.result = self.awaited.task.result, None
         return result

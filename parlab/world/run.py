@@ -121,8 +121,9 @@ def run(
         ended = Outcome(world.tasks, world.deadlock)
     else:
         from parlab.world.processes.launch import run_on_processes  # not at the top: threads do not need it
+        from parlab.world.processes.rank import Job
 
-        ended = run_on_processes((program, args, kwargs, collectives == "native"), size, engine)
+        ended = run_on_processes(Job(program, args, kwargs, native=collectives == "native"), size, engine)
     done = Run(ended.tasks, cluster, ended.wallclock)
     if ended.shown and any(task.printed for task in ended.tasks):
         for _, rank, text in done._replayed[1]:

@@ -191,14 +191,6 @@ class Timeline:
         """The most bytes that `rank` held at once."""
         return max((total for _, total in self.held(rank)), default=0)
 
-    def peak_by_name(self, rank: int) -> dict[str, int]:
-        """The bytes that `rank` held by name, at the first time of its peak. Their sum is `peak_bytes`."""
-        totals = [0, *(total for _, total in self.held(rank))]
-        parts: dict[str, int] = {}
-        for _, nbytes, name in self._held[rank][: totals.index(max(totals))]:
-            parts[name] = parts.get(name, 0) + nbytes
-        return parts
-
     def busy(self, rank: int) -> int:
         """Time that `rank` computed."""
         return self._spent("computes")[self._check(rank)]

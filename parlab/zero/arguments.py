@@ -113,14 +113,14 @@ def check_gradients(
             raise ValueError(f"gradients[{name!r}] is {kind_of(gradient)}: a floating array {shape} is needed")
 
 
-def check_step(in_use: Sequence[Any], added: Mapping[Any, int], times: Mapping[Any, int]) -> None:
+def check_step(in_use: Sequence[Any], added: Mapping[Any, int], expected: Mapping[Any, int]) -> None:
     """Refuse a step that would change weights in use, or before all gradients have come."""
     if in_use:
         raise ValueError(f"step() inside `with weights({in_use[-1]!r})`: leave it first, since its weights change")
     for block, number in added.items():
-        if number != times[block]:
+        if number != expected[block]:
             raise ValueError(
-                f"block {block}: gradients of {number} microbatches have come, and a step needs {times[block]}"
+                f"block {block}: gradients of {number} microbatches have come, and a step needs {expected[block]}"
             )
 
 

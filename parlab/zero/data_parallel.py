@@ -71,7 +71,7 @@ class DataParallel(Replica):
         whole("bucket_bytes", bucket_bytes, least=1)
         checked_ranks_per_node(ranks_per_node, comm.size)
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
-        self.bucket_bytes, self.sharers, self.per_node = bucket_bytes, comm, ranks_per_node
+        self.bucket_bytes, self.sharers, self.ranks_per_node = bucket_bytes, comm, ranks_per_node
         for block in self.block_names:
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
@@ -105,8 +105,8 @@ class DataParallel(Replica):
         gradients = namespace(*parts).concat(parts)  # [n], of all blocks in the bucket
         del parts
         self.comm.hold(GRADIENTS, gradients)
-        comm, per_node = self._sharers_of(self._waiting[0])  # of all in the bucket: a part has one block in each
-        request = comm.iall_reduce(gradients, ranks_per_node=per_node)
+        comm, ranks_per_node = self._sharers_of(self._waiting[0])  # of all in the bucket: a part has one block in each
+        request = comm.iall_reduce(gradients, ranks_per_node=ranks_per_node)
         self._buckets.append(Bucket(self._waiting, gradients, request))
         self._waiting = []
 

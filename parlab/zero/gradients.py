@@ -24,12 +24,13 @@ class WholeGradients:
         comm: the ranks among which the block is cut.
         layout: of the block.
         dtype: of the gradients.
-        per_node: so many consecutive ranks of `comm` share a node: they are reduced in two levels. None: in a ring.
+        ranks_per_node: so many consecutive ranks of `comm` share a node: they are reduced in two levels. None: in a
+            ring.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, per_node: int | None) -> None:
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, ranks_per_node: int | None) -> None:
         self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": per_node}
+        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": ranks_per_node}
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
 
@@ -47,8 +48,8 @@ class WholeGradients:
     def finish(self) -> None:
         """Do nothing: whole gradients stay until the step."""
 
-    def shard(self) -> Array:
-        """The sum over ranks, `[n_r]`, in its place among this rank's own gradients, which stay beside it."""
+    def reduced(self) -> Array:
+        """Wait for the sum over ranks, `[n_r]`, put it in its place among this rank's own gradients, and return it."""
         assert self.whole is not None  # `add` has been called for every microbatch
         assert self.request is not None
         self.whole[self.layout.own] = self.request.wait()
@@ -62,9 +63,9 @@ class WholeGradients:
 class ShardedGradients:
     """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, per_node: int | None) -> None:
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, ranks_per_node: int | None) -> None:
         self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": per_node}
+        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": ranks_per_node}
         self.request: Request | None = None
         self.leaving: Array | None = None  # [n], on its way to the owners
         self.sum: Array | None = None  # [n_r]
@@ -88,8 +89,8 @@ class ShardedGradients:
         else:
             self.sum += part
 
-    def shard(self) -> Array:
-        """The sum, `[n_r]`."""
+    def reduced(self) -> Array:
+        """Wait for the sum over ranks and microbatches, `[n_r]`, and return it."""
         self.finish()
         return self.sum
 

@@ -23,7 +23,7 @@ from parlab.zero.arguments import (
 )
 from parlab.zero.precision import LossScale, StepGuard, StepResult
 from parlab.zero.shards import FlatLayout
-from parlab.zero.stages import Weights
+from parlab.zero.stages import BlockWeights
 from parlab.zero.state import Offload, OptimizerShard
 
 
@@ -35,25 +35,26 @@ class Part(NamedTuple):
 
     Attributes:
         comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
-        shares: the weight of this rank's copy of each weight in the norm, by name: 1 / copies.
-        times: how often gradients of each block come. They add up to this rank's mean.
+        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
+        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
+            calls is this rank's mean gradient.
         groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
             summed gradients are still divided by the size of `comm`.
-        per_node: how many consecutive ranks of such a group share a node, by block, if it exchanges in two levels.
+        ranks_per_node: how many consecutive ranks of such a group share a node, by block, if it has two levels.
     """
 
     comm: Comm
-    shares: Mapping[str, float]
-    times: Mapping[Any, int]
+    in_norm: Mapping[str, float]
+    expected: Mapping[Any, int]
     groups: Mapping[Any, Comm] = MappingProxyType({})
-    per_node: Mapping[Any, int | None] = MappingProxyType({})
+    ranks_per_node: Mapping[Any, int | None] = MappingProxyType({})
 
 
 class ReplicaBlock(NamedTuple):
     """A block's weights and optimizer state, and how they lie in one flat array. Gradients come and go elsewhere."""
 
     layout: FlatLayout
-    weights: Weights
+    weights: BlockWeights
     state: OptimizerShard
 
 
@@ -91,7 +92,7 @@ class Replica(ABC):
     """
 
     sharers: Comm  # the ranks that share the state
-    per_node: int | None  # so many consecutive ones of them share a node: exchanges have two levels
+    ranks_per_node: int | None  # so many consecutive ones of them share a node: exchanges have two levels
 
     def __init__(
         self,
@@ -113,19 +114,19 @@ class Replica(ABC):
         whole("microbatches", microbatches, least=1)
         if part is not None:
             instance("part", part, Part)
-        self._names = checked_blocks(params, blocks)
-        self.block_names = tuple(self._names)
+        self._names_of = checked_blocks(params, blocks)
+        self.block_names = tuple(self._names_of)
         self.dtype, self.wide = checked_dtypes(params, dtype)
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
         self.part = part
-        self.times = dict.fromkeys(self.block_names, microbatches) if part is None else part.times
+        self.expected = dict.fromkeys(self.block_names, microbatches) if part is None else part.expected
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
-        self._home = dict(params) if blocks is None else params  # the weights by name, always up to date
+        self._all_weights = dict(params) if blocks is None else params  # by name, always up to date
         self._blocks: dict[str, ReplicaBlock] = {}
         self._added = dict.fromkeys(self.block_names, 0)  # how many microbatches' gradients have come
         self._in_use: list[str] = []
         self._summed: dict[str, Array] = {}  # [n_r] by block: gradients of the last step, kept for a part alone
-        self._unit = 1.0  # the factor that makes means of them
+        self._mean_of_sum = 1.0  # the factor that makes means of them
         self._xp = namespace(*params.values())
         if part is None:  # else the trainer has compared the ranks
             told = optimizer, sums_of(params.values())
@@ -168,10 +169,10 @@ class Replica(ABC):
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
         """
         check_block(block, self.block_names)
-        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.times[block])
+        check_gradients(block, gradients, self._blocks[block].layout.shapes, self._added[block], self.expected[block])
         self._added[block] += 1
         with self.overflow_expected():
-            self._add(block, gradients, complete=self._added[block] == self.times[block])
+            self._add(block, gradients, complete=self._added[block] == self.expected[block])
 
     def step(self, lr: float | None = None) -> StepResult:
         """Update every weight; `lr` replaces the optimizer's, if given.
@@ -182,7 +183,7 @@ class Replica(ABC):
         """
         if lr is not None:
             amount("lr", lr)
-        check_step(self._in_use, self._added, self.times)
+        check_step(self._in_use, self._added, self.expected)
         with self.overflow_expected():
             factor = self._step(lr)
         self._added = dict.fromkeys(self.block_names, 0)
@@ -208,7 +209,7 @@ class Replica(ABC):
         gradients: dict[str, Array] = {}
         for block, summed in self._summed.items():
             wide = self._xp.astype(self._gathered(block, summed), self.wide, copy=False)  # [n]
-            gradients |= self._blocks[block].layout.unpack(wide * self._unit)
+            gradients |= self._blocks[block].layout.unpack(wide * self._mean_of_sum)
         return gradients
 
     def state(self) -> list[StatePiece]:
@@ -258,29 +259,29 @@ class Replica(ABC):
     def _sharers_of(self, block: str) -> tuple[Comm, int | None]:
         """The ranks that share a block, and how many consecutive ones share a node; None: exchanges are one ring."""
         if self.part is not None and block in self.part.groups:
-            return self.part.groups[block], self.part.per_node.get(block)
-        return self.sharers, self.per_node
+            return self.part.groups[block], self.part.ranks_per_node.get(block)
+        return self.sharers, self.ranks_per_node
 
     def _take_over(self, block: str, layout: FlatLayout, offload: Offload | None = None, **how: Any) -> None:
         """Put a block's weights, and the optimizer's state of this rank's part of them, into memory of their own."""
-        comm, per_node = self._sharers_of(block)
+        comm, ranks_per_node = self._sharers_of(block)
         master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
-        weights = Weights(comm, layout, self._home, self.dtype, block, per_node, **how)
+        weights = BlockWeights(comm, layout, self._all_weights, self.dtype, block, ranks_per_node, **how)
         own = weights.shard if master is None else master
         self._blocks[block] = ReplicaBlock(layout, weights, OptimizerShard(self.comm, own, self.dtype, offload))
 
     def _arrays(self, block: str) -> dict[str, Array]:
         """The weights of a block by name, as they are now."""
-        return {name: self._home[name] for name in self._names[block]}
+        return {name: self._all_weights[name] for name in self._names_of[block]}
 
     def _decide(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
         """The guard's decision on gradients `[n_r]`, one a block in the order of the blocks: their factor, or None."""
         if self.part is None:
             return self.guard.decide(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
-        self._unit = self.guard.mean / self.loss_scale
+        self._mean_of_sum = self.guard.mean / self.loss_scale
         owned = [
-            (summed[place], self.part.shares[name])
+            (summed[place], self.part.in_norm[name])
             for block, summed in self._summed.items()
             for name, place, _ in self._blocks[block].layout.owned
         ]

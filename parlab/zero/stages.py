@@ -20,7 +20,9 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -29,19 +31,28 @@ from parlab.zero.accounting import GATHERED, WEIGHTS
 from parlab.zero.shards import FlatLayout
 
 
-class Weights:
+class BlockWeights:
     """W of one block: all n weights, or, in stage 3, the n_r that this rank owns, and all n between `open` and `close`.
+
+    The block is in one of three states; a call leads from one to the next:
+
+        stages 1 and 2    here --update--> on its way --finish or open--> here
+        stage 3           sharded --start_gather--> on its way --open--> here --close--> sharded
+
+    sharded: `whole` is None; on its way: a `request` fills it; here: it has all n weights. In stage 3 `close` leaves a
+    block here while it has other `users`, or is `pinned` until `backward_done`; `update` frees it, for it is old.
 
     Args:
         comm: the ranks among which the block is cut.
         layout: of the block.
-        params: the model's weights by name; those of this block become views of one flat array. While one is sharded,
-            or an all-gather is under way, a `Freed` stands in its place.
+        params: the model's weights by name; those of this block become views of one flat array. Where the block is not
+            here, a `Freed` stands in their place.
         dtype: of that array.
         block: its name.
-        per_node: so many consecutive ranks of `comm` share a node: weights are gathered in two levels. None: in a ring.
+        ranks_per_node: so many consecutive ranks of `comm` share a node: weights are gathered in two levels. None: in a
+            ring.
         sharded: as in stage 3.
-        keep: whether `close` leaves sharded weights gathered until `backward_done`.
+        until_backward: `open` pins the block, so that sharded weights stay here until `backward_done`.
 
     Attributes:
         shard: `[n_r]`, the part that this rank updates.
@@ -54,18 +65,18 @@ class Weights:
         params: dict[str, Array],
         dtype: Any,
         block: Any,
-        per_node: int | None,
+        ranks_per_node: int | None,
         *,
         sharded: bool = False,
-        keep: bool = False,
+        until_backward: bool = False,
     ) -> None:
-        self.comm, self.layout, self.params, self.block, self.per_node = comm, layout, params, block, per_node
-        self.sharded, self.keep = sharded, keep
+        self.comm, self.layout, self.params, self.block = comm, layout, params, block
+        self.ranks_per_node, self.sharded, self.until_backward = ranks_per_node, sharded, until_backward
         self.whole: Array | None = None  # [n]
-        self.views: dict[str, Array] = {}  # of `whole`, by name
-        self.request: Request | None = None
-        self.users = 0
-        self.kept = False  # for a backward pass that has not come
+        self.views: dict[str, Array] = {}  # of `whole`, by name, from the first `open` on
+        self.request: Request | None = None  # of the all-gather that fills `whole`
+        self.users = 0  # how many `open` have not met their `close`
+        self.pinned = False  # for a backward pass that has not come
         pack = layout.pack_own if sharded else layout.pack
         flat = pack({name: params[name] for name in layout.shapes}, dtype)
         comm.hold(WEIGHTS, flat)
@@ -91,7 +102,7 @@ class Weights:
         if not self.views:
             self._show()
         self.users += 1
-        self.kept = self.keep
+        self.pinned = self.until_backward
         return self.views
 
     def close(self) -> None:
@@ -100,8 +111,8 @@ class Weights:
         self._free_if_unused()
 
     def backward_done(self) -> None:
-        """Free weights that were kept for the backward pass."""
-        self.kept = False
+        """Free weights that were pinned for the backward pass."""
+        self.pinned = False
         self._free_if_unused()
 
     def update(self, shard: Array) -> None:
@@ -123,7 +134,7 @@ class Weights:
 
     def _gather(self) -> None:
         self.request = self.comm.iall_gather(
-            self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.per_node
+            self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.ranks_per_node
         )
 
     def _show(self) -> None:
@@ -131,7 +142,7 @@ class Weights:
         self.params.update(self.views)
 
     def _free_if_unused(self) -> None:
-        if self.sharded and self.users == 0 and not self.kept and self.request is None:
+        if self.sharded and self.users == 0 and not self.pinned and self.request is None:
             self.whole = None
             self.views.clear()
             self._take_away("is sharded, and not gathered now")
@@ -162,11 +173,11 @@ class Prefetch:
     def __init__(self, blocks: Sequence[Any], depth: int) -> None:
         self.blocks, self.depth = blocks, depth
         self.index, self.direction = -1, 1  # of the block opened last; forward: 1, backward: -1
-        self.order: list[Any] | None = None  # the blocks that this step will open, the next one last; None: unknown
+        self.order: deque[Any] | None = None  # the blocks that this step will open, the next one first; None: unknown
 
     def begin(self, order: Sequence[Any] | None) -> None:
         """Begin a step that opens blocks in this order; None: the order is guessed."""
-        self.order = None if order is None else list(reversed(order))
+        self.order = None if order is None else deque(order)
 
     def after(self, block: Any, *, alone: bool) -> list[Any]:
         """The blocks to gather now that `block` is opened.
@@ -179,14 +190,16 @@ class Prefetch:
             ValueError: an order was given, and another block is next in it.
         """
         if self.order is not None:
-            expected = self.order.pop() if self.order else None
+            expected = self.order.popleft() if self.order else None
             if expected != block:
                 raise ValueError(f"block={block!r}: opened where the order given for this step has {expected!r}")
-            return self.order[: -self.depth - 1 : -1]
+            return list(islice(self.order, self.depth))
         return self._in_direction(self.blocks.index(block)) if alone else []
 
     def _in_direction(self, index: int) -> list[Any]:
-        """The next blocks: up in the forward pass, down in the backward. A block opened twice in a row is the turn."""
+        """The next blocks: up in the forward pass, down in the backward. A block opened twice in a row ends one pass
+        and begins the other.
+        """
         if index == self.index:
             self.direction = -self.direction
         elif self.index >= 0:

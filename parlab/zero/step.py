@@ -1,5 +1,8 @@
 """One step of stage 1 on one flat array: an all-reduce with the optimizer in the middle. `Zero` does it block by block.
 
+Invariant, before and after each step: all ranks have the same weights, to the bit, and rank r alone has the moments of
+shard r.
+
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.1.
 """
 

@@ -92,25 +92,26 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         raise ValueError("replica: make it of this model: Zero(comm, model.weights, ..., blocks=model.weight_blocks)")
     stages = dict(zip(blocks, model.chain.stages, strict=True))
     owner = {name: block for block, names in blocks.items() for name in names}
+    # The blocks whose weights a stage reads: its own, and for the head of a tied model the embedding's.
     read = {block: dict.fromkeys(owner[name] for name in stage.weight_names) for block, stage in stages.items()}
     flops = flops_by_block(model.config, *tokens.shape)
-    and_targets = {list(stages)[-1]: (targets,)}  # the last one takes these too
+    beside_x = {list(stages)[-1]: (targets,)}  # the last stage, which computes the loss, takes the targets too
 
     with replica.overflow_expected():
         x = tokens
         caches: dict[str, Any] = {}
         for block, stage in stages.items():
             with weights_of(replica, read[block]), comm.compute(f"forward {block}", flops=flops[block].forward):
-                x, caches[block] = stage.forward(x, *and_targets.get(block, ()))
+                x, caches[block] = stage.forward(x, *beside_x.get(block, ()))
             comm.hold(ACTIVATIONS, *_activations(caches[block]))
 
         dy: Any = replica.loss_scale
-        carried: Gradients = {}
+        carried: Gradients = {}  # of weights whose own block is still to come: the head's share of a tied table
         for block, stage in reversed(stages.items()):
             backward = flops[block].backward_input + flops[block].backward_weight
             with weights_of(replica, read[block]), comm.compute(f"backward {block}", flops=backward):
                 dy, gradients = stage.backward(dy, caches.pop(block))
-            gradients = add_gradients(carried, gradients)  # a tied table's other share came with the head
+            gradients = add_gradients(carried, gradients)
             replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
             carried = gradients
     return loss_to_host(x, tokens, targets, model.config.vocab_size)

@@ -42,6 +42,10 @@ from parlab.zero.state import Offload
 class Zero(Replica):
     """One replica, whose state the ranks share; see `Replica` for how to use it.
 
+    The paper's algorithm needs the first four arguments. `blocks`, `microbatches` and `accumulate` fit it to a model's
+    backward pass; `dtype`, `loss_scale` and `max_norm` say how it counts; `prefetch`, `keep_...` and `overlap_gather`
+    when weights are gathered; all others where ranks and memory are.
+
     Args:
         comm: the data-parallel group.
         params: the weights by name, the same on every rank.
@@ -118,28 +122,23 @@ class Zero(Replica):
         flag("repeat_on_nodes", repeat_on_nodes)
         if repeat_on_nodes and ranks_per_node is None:
             raise ValueError("repeat_on_nodes=True: say ranks_per_node, the ranks among which the state is sharded")
-        per_node = checked_ranks_per_node(ranks_per_node, comm.size)
+        checked_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None:
             instance("offload", offload, Offload)
         flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
         self.stage, self.overlap_gather = stage, overlap_gather
-        self.sharers, self.per_node = comm, ranks_per_node
-        self.replicas: Comm | None = None  # the ranks that have the same shard as this one, one on each node
-        if repeat_on_nodes:
-            inside: Any = comm.split(comm.rank // per_node)
-            across: Any = comm.split(comm.rank % per_node) if per_node < comm.size else None
-            self.sharers, self.replicas, self.per_node = inside, across, None
+        self.sharers, self.same_shard, self.ranks_per_node = _sharing(comm, ranks_per_node, repeat_on_nodes)
 
         gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
         self._gradients: dict[str, WholeGradients | ShardedGradients] = {}
         for block, counts in zip(self.block_names, self._cut(), strict=True):
-            sharers, per_node_of_block = self._sharers_of(block)
+            sharers, in_two_levels = self._sharers_of(block)
             layout = FlatLayout(self._arrays(block), counts, sharers.rank)
-            keep = keep_after_forward or (keep_last_block and block == self.block_names[-1])
-            self._take_over(block, layout, offload, sharded=stage == 3, keep=keep)
-            self._gradients[block] = gradients_of(sharers, layout, self.dtype, per_node_of_block)
-        self._reducing: WholeGradients | ShardedGradients | None = None
+            until_backward = keep_after_forward or (keep_last_block and block == self.block_names[-1])
+            self._take_over(block, layout, offload, sharded=stage == 3, until_backward=until_backward)
+            self._gradients[block] = gradients_of(sharers, layout, self.dtype, in_two_levels)
+        self._reducing: WholeGradients | ShardedGradients | None = None  # of the block that came last
         self._prefetch = Prefetch(self.block_names, prefetch)
 
     def _cut(self) -> list[list[int]]:
@@ -170,14 +169,13 @@ class Zero(Replica):
         self._blocks[block].weights.backward_done()
 
     def _step(self, lr: float | None) -> float | None:
-        gradients = [self._gradients[block].shard() for block in self.block_names]  # [n_r] each, summed in a node
-        if self.replicas is not None:
-            requests = [self.replicas.iall_reduce(shard) for shard in gradients]
+        gradients = [self._gradients[block].reduced() for block in self.block_names]  # [n_r] each, over the sharers
+        if self.same_shard is not None:
+            requests = [self.same_shard.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]  # summed over all ranks
         factor = self._decide(gradients, self.sharers)
         if factor is not None:
             for block, shard in zip(self._blocks.values(), gradients, strict=True):
-                block.weights.finish()  # no gather sends the old part, which the optimizer changes in place
                 block.weights.update(block.state.update(self.optimizer, shard, factor, self.steps, lr))
         for name, block in self._blocks.items():
             if not self.overlap_gather:
@@ -192,3 +190,14 @@ class Zero(Replica):
 
     def _put(self, block: str, x: Array) -> None:
         self._blocks[block].weights.update(x)
+
+
+def _sharing(comm: Comm, ranks_per_node: int | None, repeat_on_nodes: bool) -> tuple[Comm, Comm | None, int | None]:
+    """The ranks that share the state; those that have the same shard, one on each node, if there are several; and how
+    many consecutive ranks of the first share a node, if they fill several.
+    """
+    if ranks_per_node is None or not repeat_on_nodes:
+        return comm, None, ranks_per_node
+    inside: Any = comm.split(comm.rank // ranks_per_node)
+    across: Any = comm.split(comm.rank % ranks_per_node) if ranks_per_node < comm.size else None
+    return inside, across, None

@@ -114,8 +114,8 @@ def test_with_the_same_routing_the_sums_of_the_experts_equal_serial_to_the_bit(n
     xs, dys = np.split(x, size), np.split(dy, size)
     routings = [route(part, weights["m.gate.weight"], k, **options) for part in xs]  # products of the same sizes
     made = MixtureOfExperts(weights, "m", num_experts, k)
-    parts = [np.concatenate([getattr(r, field) for r in routings]) for field in ("chosen", "gates", "scores")]
-    whole = Routing(*parts, routings[0].method, routings[0].scale)
+    parts = [np.concatenate([getattr(r, field) for r in routings]) for field in ("chosen", "gates", "affinities")]
+    whole = Routing(*parts, routings[0].scores, routings[0].scale)
     y, cache = made.mix(x, whole)
     expected = y, *made.mix_backward(dy, whole, cache)[:2]
     done = run(mixed, size, weights, per_rank(xs), per_rank(dys), routings, num_experts, k)

@@ -68,7 +68,7 @@ def test_the_kept_bytes_of_the_experts_are_those_of_the_layers_cache(ep):
         x = np.random.default_rng(comm.rank).normal(size=(2, S, model.config.hidden_size))
         cache = layer.forward(x)[1]
         held = sum(x.nbytes for of_expert in cache.mixed.experts for x in of_expert)  # x, gate, up, hidden
-        held += cache.mixed.slots.nbytes + cache.routing.scores.nbytes
+        held += cache.mixed.slots.nbytes + cache.routing.affinities.nbytes
         return held + cache.mixed.plan.pairs.order.nbytes + cache.routing.chosen.nbytes + cache.routing.gates.nbytes
 
     case = Case(model.config, Layout(dp=ep, ep=ep, microbatch=2), 2 * ep, S, MIXED, 8)

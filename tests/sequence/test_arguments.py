@@ -22,7 +22,6 @@ from parlab.sequence import (
     analyse_attention,
     best_size,
     lab_attention,
-    lab_loss,
     level_bytes,
     level_flops,
     loads_of,
@@ -85,7 +84,6 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "imbalance": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
     "stem": {"word": "lamps"},
     "lab_attention": {"seed": 1},
-    "lab_loss": {"chunks": [Chunk(0, 0, 0, 475)], "seed": 1},
     "sequence_statistics": {"run": run(lambda comm: None, 1)},
     "RingSchedule": {"rank": 0, "size": 2},
 }
@@ -158,8 +156,6 @@ ROWS = [  # rules with words of their own
     (lambda: analyse_attention(MAP, words=["a"]), "words has 1 entries: the map has 6 tokens, give one a token"),
     (lambda: analyse_attention(MAP, words=[1] * 6), "words[0]=1: must be a string"),
     (lambda: lab_attention(seed=0), "seed=0: models were trained with the seeds 1, 2, 3, 4, 5"),
-    (lambda: lab_loss([Chunk(0, 0, 0, 100), Chunk(1, 1, 90, 475, 10)]), "must follow one another from word 0 to word"),
-    (lambda: lab_loss([]), "must follow one another from word 0 to word 475"),
     (lambda: head_shares(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
 ]
 
@@ -175,9 +171,9 @@ def test_each_rule_says_what_would_be_right(call, said):
 NEEDED = {"usp": {"ulysses": 2}, "window": {"window": 3}}
 TAKES = {  # beside causal and scale
     "ring": ["layout", "documents"],
-    "ulysses": ["documents", "ranks_per_node", "exchange"],
+    "ulysses": ["documents", "ranks_per_node"],
     "allgather": ["layout", "documents", "kv_heads", "ranks_per_node"],
-    "usp": ["ulysses", "layout", "ranks_per_node", "exchange"],
+    "usp": ["ulysses", "layout", "ranks_per_node"],
     "double_ring": ["ranks_per_node", "crossing", "layout"],
     "tree": ["replicated"],
     "window": ["window"],

@@ -71,8 +71,8 @@ MUTANTS = {
     "packed dK/dV do not come home": (
         "ring",
         "sequence.homeward",
-        "total = arrived(self.home, None) or self.stayed",
-        "total = (arrived(self.home, None) and self.form) or self.stayed",
+        "total = arrived(self.coming_home, None) or self.never_left",
+        "total = (arrived(self.coming_home, None) and self.form) or self.never_left",
     ),
     "window one key short": ("window", "sequence.window", "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", "sequence.window", "ahead + tail, window", "ahead + tail - 1, window"),
@@ -137,7 +137,18 @@ MUTANTS = {
         "tokens[node * ranks_per_node + place]",
         "tokens[place * len(shards) + node]",
     ),
-    "node forgotten in the double ring": ("double_ring", "sequence.double_ring", "home * inside + local", "local"),
+    "node forgotten in the double ring": (
+        "double_ring",
+        "sequence.double_ring",
+        "source_node * inside + local",
+        "local",
+    ),
+    "packed dK/dV go home from the wrong rank": (
+        "ring",
+        "sequence.homeward",
+        "(comm.rank + step) % comm.size",
+        "(comm.rank - step) % comm.size",
+    ),
     "dq of the tree not summed": ("tree", "sequence.tree", "lambda a, b: (a + b,)", "lambda a, b: (a,)"),
     "queries of the tree begin at the first token": (
         "tree",

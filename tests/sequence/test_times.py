@@ -53,19 +53,34 @@ def simulated(shape, size, node):
     runs = {("ring", "flat", 1): run(ring_attention, size, *zigzag, **dealt)}
     ways = {"flat": {}}
     if 1 < node < size:
-        ways |= {"two levels": {"ranks_per_node": node}, "grid": {"ranks_per_node": node, "exchange": "grid"}}
+        ways |= {"two levels": {"ranks_per_node": node}, "grid": {}}
         for crossing in ("early", "late"):
             told = {"ranks_per_node": node, "crossing": crossing}
             runs["double ring", crossing, 1] = run(double_ring_attention, size, *zigzag, **told, **dealt)
     for way, how in ways.items():
-        if way != "grid":
-            runs["all-gather", way, 1] = run(allgather_attention, size, *zigzag, **dealt, **how)
-        for ulysses in {2, 4} & set(range(size)):
-            done = run(usp_attention, size, *zigzag, ulysses=ulysses, **dealt, **how)
-            runs["USP", way, ulysses] = done
-        if size <= shape.H:
+        groups = {2, 4, size} & set(range(size + (size <= shape.H)))
+        if way == "grid":
+            grids = {u: run(heads_in_a_grid, size, shape, u, node) for u in groups if u % node == 0}
+            runs |= {("Ulysses" if u == size else "USP", way, u): done for u, done in grids.items()}
+            continue
+        runs["all-gather", way, 1] = run(allgather_attention, size, *zigzag, **dealt, **how)
+        for u in groups - {size}:
+            runs["USP", way, u] = run(usp_attention, size, *zigzag, ulysses=u, **dealt, **how)
+        if size in groups:
             runs["Ulysses", way, size] = run(ulysses_attention, size, *plain, causal=True, **how)
     return runs
+
+
+def heads_in_a_grid(comm, shape, ulysses, node):
+    """Groups of `ulysses` ranks turn tokens into heads in the world's grid all-to-all, go around a ring, and back."""
+    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
+    c, H, G = shape.S // comm.size, shape.H // ulysses, max(shape.G // ulysses, 1)
+    token = shape.token(backward=False, H=H, G=G)
+    x = [np.zeros((1, heads, c * ulysses, shape.D), f"float{8 * shape.itemsize}") for heads in (H, G, G)]
+    there, back = (np.zeros(ulysses * c * nbytes, np.uint8) for nbytes in (token.rows + token.kv, token.result))
+    group.all_to_all(there, 0, 0, "grid", ranks_per_node=node)
+    ring_attention(ring, *x, causal=True, layout="zigzag")
+    group.all_to_all(back, 0, 0, "grid", ranks_per_node=node)
 
 
 def fastest(found):

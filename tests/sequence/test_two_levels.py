@@ -95,26 +95,6 @@ def test_on_the_two_nodes_of_lesson_03_ulysses_takes_at_most_124_microseconds_an
     assert round(span("ulysses")) == 197
 
 
-@pytest.mark.parametrize("method", ["ulysses", "usp"])
-@settings(max_examples=8)
-@given(data=st.data())
-def test_the_grid_gives_the_results_of_one_level_and_costs_its_messages_and_bytes(method, data):
-    size, shape, how = data.draw(cases(method))
-    grid = how | {"exchange": "grid"}
-    assert method_error(pair(method), size, shape, **grid) <= 1e-12
-    inputs = draw_inputs(*shape)
-    found = [run_method(pair(method), size, inputs, **told).timeline for told in (grid, how | {"ranks_per_node": None})]
-    sent = [[(one.messages(rank), one.bytes_sent(rank)) for rank in range(size)] for one in found]
-    assert sent[0] == sent[1]
-
-
-def test_the_grid_of_ulysses_takes_143_microseconds_on_lesson_03s_two_nodes_and_no_step_mixes_links():
-    assert round(span("ulysses", ranks_per_node=4, exchange="grid")) == 143
-    done = timelines("ulysses", 8, LESSON_03, np.float32, ranks_per_node=4, exchange="grid")[0]
-    steps = [[m.dst for m in done.transfers if m.src == rank][:7] for rank in (1, 6)]  # of the first all-to-all
-    assert steps == [[2, 3, 0, 5, 6, 7, 4], [7, 4, 5, 2, 3, 0, 1]]
-
-
 def test_usp_of_one_group_on_two_nodes_takes_at_most_124_microseconds_and_197_in_one_level():
     assert span("usp", ulysses=8, ranks_per_node=4) <= 124
     assert round(span("usp", ulysses=8)) == 197

@@ -144,8 +144,8 @@ def divided_by_edp(trainer):
     """Not by dp · cp: then the gradients of experts are ep times too large."""
     for gradients in trainer.parts.replica._gradients.values():
         if gradients.comm is trainer.parts.mesh.edp:
-            summed, ep = gradients.shard, trainer.parts.mesh.ep.size
-            gradients.shard = lambda summed=summed, ep=ep: summed() * ep
+            summed, ep = gradients.reduced, trainer.parts.mesh.ep.size
+            gradients.reduced = lambda summed=summed, ep=ep: summed() * ep
 
 
 def test_expert_gradients_divided_by_edp_are_seen_by_norm_and_gradients_and_not_by_the_loss():
@@ -181,7 +181,7 @@ def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights
 
 def test_a_norm_that_counts_dense_weights_once_for_each_rank_of_ep_is_seen():
     def counted_twice(trainer):
-        trainer.parts.replica.part.shares.update(dict.fromkeys(trainer.parts.replica.part.shares, 1.0))
+        trainer.parts.replica.part.in_norm.update(dict.fromkeys(trainer.parts.replica.part.in_norm, 1.0))
 
     assert wrong({"dp": 2, "ep": 2}, counted_twice, zero=0) == {"norm"}
 

@@ -51,21 +51,6 @@ def test_a_message_is_held_from_its_irecv_on_until_its_last_reference_dies(xp):
     assert timeline.makespan == 1200
 
 
-def test_the_peak_by_name_is_that_of_the_moment_though_all_of_it_dies_in_the_same():
-    def program(comm):
-        for name, size in (("own", 3), ("kept", 5)):
-            x = np.zeros(size * KB, dtype=np.uint8)
-            comm.hold(name, x)
-            if name == "own":
-                own = x
-        del x, own  # at time 0, as everything here
-
-    timeline = run(program, 1).timeline
-    assert timeline.peak_bytes(0) == 8 * KB
-    assert timeline.peak_by_name(0) == {"own": 3 * KB, "kept": 5 * KB}
-    assert run(lambda comm: None, 1).timeline.peak_by_name(0) == {}
-
-
 SENDS = {
     "send": lambda comm, x: comm.recv(0, x) if comm.rank else comm.send(x, 1),
     "isend": lambda comm, x: comm.recv(0, x) if comm.rank else comm.isend(x, 1).wait(),

@@ -48,7 +48,7 @@ def same_place(rank, size, ring, part, g, ring_place=rings.ring_place):
     return ring_place(rank, size, 0, part, g)
 
 
-def one_ring_after_the_other(comm, total, places, back, shift=rings._shift):
+def one_ring_after_the_other(comm, total, places, back, shift=rings._shift_on_all):
     """A rank waits on each ring before it sends on the next: the rank that it waits for waits for it."""
     return [came for place in places for came in shift(comm, total, [place], back)]
 
@@ -63,7 +63,7 @@ MUTANTS = [
     (two_levels, "levels", swapped_levels, ("all_to_all", "hierarchical", 6, 3)),
     (two_levels, "ring_reduce_scatter", forgotten, ("reduce_scatter", "hierarchical", 6, 3)),
     (rings, "ring_place", same_place, ("all_reduce", "rings", 6, 3)),
-    (rings, "_shift", one_ring_after_the_other, ("all_reduce", "rings", 6, 3)),
+    (rings, "_shift_on_all", one_ring_after_the_other, ("all_reduce", "rings", 6, 3)),
     (circulant, "halvings", floored_halvings, ("all_reduce", "circulant", 6, 6)),
 ]
 

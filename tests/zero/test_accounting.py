@@ -74,12 +74,6 @@ def test_offloaded_12_bytes_a_parameter_are_not_on_the_device(stage):
         assert state_bytes_held(timeline, rank) == state | {"optimizer": 0}
 
 
-def test_in_mixed_precision_a_whole_block_more_is_never_held_as_optimizer_state():
-    """Master and moments are shards from the start: no rank ever has 12 bytes of all parameters, even to set up."""
-    timeline = timed(1, 4, start=model(dtype="float32"), **FLOAT16)
-    assert most(timeline, 0, "optimizer") == 12 * len(shard_range(PSI, 0, 4))
-
-
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
 def test_gathered_are_at_most_1_plus_prefetch_blocks_and_on_their_way_the_gradients_of_1(prefetch, microbatches):

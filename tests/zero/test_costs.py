@@ -42,13 +42,6 @@ def test_fact_table_1_of_the_paper_7_5b_parameters(ranks, gigabytes):
         assert abs(x - stated) <= unit / 2 + 1e-9
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 64])
-def test_a_rank_holds_16_psi_4_psi_12_psi_over_n_2_psi_14_psi_over_n_16_psi_over_n(ranks):
-    found = [model_state_bytes(PSI, ranks, stage) for stage in STAGES]
-    expected = [16 * PSI, 4 * PSI + 12 * PSI / ranks, 2 * PSI + 14 * PSI / ranks, 16 * PSI / ranks]
-    assert found == pytest.approx(expected, rel=1e-15)
-
-
 def test_fact_optimizer_bytes_of_a_million_float32_parameters_over_4_are_8_000_000_whole_2_000_000_a_rank():
     state = StateBytes(0, 0, 8)
     assert [model_state_bytes(10**6, 4, stage, state=state) for stage in (0, 1)] == [8_000_000, 2_000_000]

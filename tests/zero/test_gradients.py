@@ -31,7 +31,7 @@ def test_a_shard_is_the_sum_over_ranks_and_microbatches_of_this_ranks_elements(k
         gradients, own = gradients_of(comm, kind)
         for part in range(microbatches):
             gradients.add({"w": (comm.rank + 1) * VALUES}, complete=part == microbatches - 1)
-        return gradients.shard().copy(), own
+        return gradients.reduced().copy(), own
 
     for found, own in run(program, size).results:
         assert (found == microbatches * size * (size + 1) / 2 * VALUES[own]).all()
@@ -41,7 +41,7 @@ def test_whole_gradients_keep_this_ranks_own_beside_its_shard_of_the_sum():
     def program(comm):
         gradients, own = gradients_of(comm, WholeGradients)
         gradients.add({"w": (comm.rank + 1) * VALUES}, complete=True)
-        gradients.shard()
+        gradients.reduced()
         expected = (comm.rank + 1) * VALUES
         expected[own] = 6 * VALUES[own]
         return (gradients.whole == expected).all()
@@ -67,7 +67,7 @@ def test_3_microbatches_are_reduced_once_where_they_are_kept_whole_and_3_times_w
         gradients, _ = gradients_of(comm, kind)
         for part in range(3):
             gradients.add({"w": VALUES}, complete=part == 2)
-        gradients.shard()
+        gradients.reduced()
 
     timeline = run(program, 3).timeline
     assert sum(timeline.bytes_sent(rank) for rank in range(3)) == reductions * 2 * COUNT * 8

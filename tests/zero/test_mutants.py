@@ -12,10 +12,10 @@ import pytest
 from parlab import run
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Comm, WorldError
-from parlab.zero import LossScale, Zero
+from parlab.zero import LossScale
 from parlab.zero.gradients import ShardedGradients
 from parlab.zero.precision import StepGuard
-from parlab.zero.stages import Weights
+from parlab.zero.stages import BlockWeights
 from parlab.zero.state import OptimizerShard
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, STAGES, add_all, replica_of, toy
@@ -164,7 +164,7 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
         (ShardedGradients, "finish", overwriting_the_sum),
         {SERIAL},
     ),
-    "no gather after the step": (([1, 2], {}), (Weights, "update", telling_nobody), {RANKS, SERIAL}),
+    "no gather after the step": (([1, 2], {}), (BlockWeights, "update", telling_nobody), {RANKS, SERIAL}),
 }
 
 
@@ -193,33 +193,3 @@ LATER = {"overlap_gather": True}
 @pytest.mark.parametrize("options", [{}, SCALED | {"bad": 1}], ids=str)
 def test_unbroken_steps_without_a_forward_between_wait_for_the_gathers_of_the_step_before(stage, options):
     assert wrong(stage, **options, **LATER) == set()
-
-
-KEPT = [{}, {"keep_after_forward": True}, {"keep_last_block": True}, {"prefetch": 2}]
-
-
-@pytest.mark.parametrize("options", KEPT, ids=str)
-def test_unbroken_weights_are_gathered_anew_after_a_step(options):
-    assert stale_weights(**options) == set()
-
-
-def stale_weights(**options):
-    """Whether weights ever differ from serial training's, where an evaluation breaks off just before each step."""
-
-    def program(comm):
-        zero = Zero(comm, toy(0), 3, AdamW(lr=LR), **options)
-        seen = []
-        for _ in range(STEPS):
-            seen.append(zero.full_weights())
-            add_all(zero, toy(1))
-            for name in "ab":  # c is gathered ahead
-                with zero.weights(name):
-                    pass
-            zero.step()
-        return seen
-
-    weights, optimizer, errors = toy(0), AdamW(lr=LR), []
-    for seen in zip(*run(program, SIZE).results, strict=True):
-        errors += [worst_error([one[name] for name in weights], list(weights.values())) for one in seen]
-        optimizer.step(weights, toy(1))
-    return set() if max(errors) <= 1e-12 else {SERIAL}

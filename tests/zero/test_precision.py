@@ -111,20 +111,6 @@ def test_a_skipped_step_between_two_good_ones_leaves_what_the_two_alone_leave_to
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@every_stage
-def test_the_scale_doubles_after_interval_good_steps_in_a_row_on_all_ranks(stage):
-    def program(comm):
-        replica = replica_of(comm, toy(0, "float32"), stage, loss_scale=LossScale(1024.0, interval=3), **HALF)
-        scales = []
-        for step in range(9):
-            gradients = halves(step, replica.loss_scale)
-            add_all(replica, broken(gradients, np.inf) if step == 4 and comm.rank == 1 else gradients)
-            scales.append(replica.step().loss_scale)
-        return scales
-
-    assert run(program, 2).results == [[1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048, 2048]] * 2
-
-
 def test_ranks_that_share_one_loss_scale_object_each_have_their_own_copy():
     shared = LossScale(8.0)
 

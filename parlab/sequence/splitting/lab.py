@@ -1,7 +1,7 @@
-"""The lab's own text, and small Llamas that were trained on it: their attention maps, and what a cut of the text costs.
+"""The lab's own text, and small Llamas that were trained on it: their attention maps.
 
 `tools/train_lab_attention.py` trained five of them, which differ in their seed alone, and wrote their weights into a
-file. Maps and losses are computed from these.
+file. Maps are computed from these.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 import parlab.arrays
 from parlab.arguments import whole
-from parlab.arrays import Array, namespace, to_host
+from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, LlamaConfig
 from parlab.nn.llama import Llama
-from parlab.sequence.arguments import list_like
-from parlab.sequence.splitting.chunks import Chunk
 from parlab.sequence.splitting.text import unit_ends
 
 TEXT, WEIGHTS = "scribes.txt", "scribes_weights.safetensors.z"
@@ -50,33 +48,6 @@ def lab_attention(*, seed: int = 1) -> LabAttention:
     weights = parlab.arrays.asarray(_maps(checked_seed(seed)), xp, xp.float32)
     word_at = dict(zip(accumulate(map(len, words)), range(1, len(words) + 1), strict=True))  # by its last character
     return LabAttention(words, text, weights, [word_at[end] for end in unit_ends(text)])
-
-
-def lab_loss(chunks: Sequence[Chunk], *, seed: int = 1) -> float:
-    """The mean loss of a word of the lab's text (nats), if each of its chunks is read without the chunks before it.
-
-    The mask is cut in all layers: a word is predicted from the words of its chunk alone. The first word of a chunk is
-    predicted from the chunk before it, so that all cuts are scored on the same words.
-
-    Raises:
-        ValueError: chunks that are not the whole text, one after the other, without overlap; no such seed.
-
-    >>> whole = [Chunk(0, 0, 0, 475)]
-    >>> halves = [Chunk(0, 0, 0, 237), Chunk(1, 1, 237, 475)]
-    >>> lab_loss(whole) < lab_loss(halves)
-    True
-    """
-    list_like("chunks", chunks)
-    whole("seed", seed)
-    words = words_of(lab_text())
-    edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
-    stops = [0] + [chunk.stop for chunk in chunks]
-    if edges != stops or stops[-1] != len(words):
-        raise ValueError(f"chunks={chunks!r:.60}: must follow one another from word 0 to word {len(words)}")
-    model = _model(checked_seed(seed))
-    tokens = _tokens(model)
-    losses = [_losses(model, tokens, chunk.start, chunk.stop) for chunk in chunks]
-    return to_host(namespace(tokens).mean(namespace(tokens).concat(losses)))
 
 
 def checked_seed(seed: int) -> int:
@@ -151,12 +122,3 @@ def _maps(seed: int) -> Array:
     xp = namespace(q)
     scores = q @ xp.matrix_transpose(k) / math.sqrt(q.shape[-1])  # [H, S, S]
     return xp.tril(xp.exp(xp.clip(scores - lse[..., None], max=0.0)))
-
-
-def _losses(model: Llama, tokens: Array, start: int, stop: int) -> Array:
-    """The loss of each word after one of the words `start` to `stop`, predicted from the words from `start` on."""
-    xp, targets = namespace(tokens), tokens[0, start + 1 : stop + 1]
-    logits = model.logits(tokens[:, start:stop])[0, : targets.shape[0], :]  # [c, V]
-    logits = logits - xp.max(logits, axis=-1, keepdims=True)
-    right = xp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return xp.log(xp.sum(xp.exp(logits), axis=-1)) - right

@@ -46,11 +46,11 @@ class _Clock:
     """The state of all messages and tasks at one instant, `now`, and a method for each thing that an instant has."""
 
     def __init__(self, trace: Trace, cluster: Cluster) -> None:
-        count, tasks = len(trace.src), len(trace.programs)
+        count, tasks = len(trace.src), len(trace.actions)
         self.trace, self.cluster = trace, cluster
         self.transfer_time = _transfer_times(trace, cluster)
-        self.programs = [iter(program) for program in trace.programs]  # of each task; the first `size` are the ranks'
-        self.posted = bytearray(count)  # how many ends of each message are posted
+        self.actions = [iter(actions) for actions in trace.actions]  # of each task; the first `size` are the ranks'
+        self.ends_posted = bytearray(count)  # how many ends of each message are posted
         self.ready_at, self.start_at, self.end_at = [-1] * count, [-1] * count, [-1] * count
         self.sender_task, self.receiver_task = [-1] * count, [-1] * count  # that wait for the message, at either end
         self.stands: list[tuple[int, int, int] | None] = [None] * tasks  # since when a task waits: in which (code, row)
@@ -92,7 +92,7 @@ class _Clock:
             free: tasks that continue at this instant; those that this one wakes are added.
             ready: messages whose second end is posted at this instant; added here.
         """
-        trace, now, posted, end_at = self.trace, self.now, self.posted, self.end_at
+        trace, now, ends_posted, end_at = self.trace, self.now, self.ends_posted, self.end_at
         rank = trace.ranks[task]
         held = self.held[rank]
         stood = self.stands[task]
@@ -100,15 +100,15 @@ class _Clock:
             self.stands[task] = None
             if task < trace.size and now > stood[0]:
                 self.stops.append((rank, now, *stood))
-        for code, row in self.programs[task]:
+        for code, row in self.actions[task]:
             if code <= POST_RECEIVE:  # of either end
                 if code == POST_RECEIVE:
                     if trace.nbytes[row]:
                         held.append((now, trace.nbytes[row], "received"))
                 elif trace.kept[row]:
                     held.append((now, trace.kept[row], "sent"))
-                posted[row] += 1
-                if posted[row] == 2:
+                ends_posted[row] += 1
+                if ends_posted[row] == 2:
                     self.ready_at[row] = now
                     ready.append(row)
             elif code == WAIT:

@@ -32,7 +32,7 @@ class Trace:
     Attributes:
         size: how many ranks.
         ranks: the rank of each task.
-        programs: the (code, operand) pairs of each task, as in `log`, with the numbers of messages, collectives and
+        actions: the (code, operand) pairs of each task, as in `log`, with the numbers of messages, collectives and
             signals as operands.
         src, dst, nbytes, kept, names, labels, posting: the messages, in columns. The sender holds `kept` bytes until
             the message has passed; `posting` numbers the messages of a sender.
@@ -42,7 +42,7 @@ class Trace:
 
     size: int
     ranks: list[int]
-    programs: list[list[tuple[int, Any]]] = field(default_factory=list)
+    actions: list[list[tuple[int, Any]]] = field(default_factory=list)
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ def traced(tasks: list[Task]) -> Trace:
         for number, message in enumerate(sends):
             _add_message(trace, message, number)
     for task in everyone:
-        trace.programs.append([(code, _operand(trace, code, thing)) for code, thing in _pairs(task.log)])
+        trace.actions.append([(code, _operand(trace, code, thing)) for code, thing in _pairs(task.log)])
     return trace
 
 
@@ -95,6 +95,6 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
             thing.index = trace.signals
             trace.signals += 1
         else:  # a message that no rank has sent
-            thing.nbytes = thing.nbytes or values.nbytes(thing.value)
+            thing.nbytes = thing.nbytes or values.nbytes(thing.like)
             _add_message(trace, thing, 0)
     return thing.index

@@ -1,8 +1,9 @@
 """The collectives that have several algorithms: of each a table of them, and the call that runs one.
 
-A call is checked where the program makes it, and runs at once or in the background. So each function here checks the
-arguments, and returns a function `(comm, x)` that runs the collective. The first algorithm of a table is the default.
-It is never chosen by size, so that a program always does the same.
+A call is checked where the program makes it. It runs at once, or in the background on another `Comm` and a copy of the
+array. So each function here checks the arguments, and returns a function `(on, own)` that runs the collective on that
+`Comm` and array. The first algorithm of a table is the default. It is never chosen by size, so that a program always
+does the same.
 
 Most algorithms move flat pieces. The calls cut arrays of any shape into such pieces, and reshape the result.
 """
@@ -49,12 +50,12 @@ ALL_REDUCE: Algorithms = {
 }
 
 
-def all_reduce(comm: Any, x: Array, op: str, algorithm: str | None, ranks_per_node: int | None) -> Collective:
+def all_reduce(size: int, x: Array, op: str, algorithm: str | None, ranks_per_node: int | None) -> Collective:
     """See `Comm.all_reduce`."""
-    run, algorithm = _chosen("all_reduce", ALL_REDUCE, algorithm, ranks_per_node, comm.size)
+    chosen, algorithm = _chosen("all_reduce", ALL_REDUCE, algorithm, ranks_per_node, size)
     combine = combiner(op, x)
     arguments = dict(op=op, algorithm=algorithm, ranks_per_node=ranks_per_node)
-    return lambda comm, x: run(comm._enter("all_reduce", x, **arguments), x, combine)
+    return lambda on, own: on._enter("all_reduce", own, **arguments)._run(chosen, own, combine)
 
 
 ALL_GATHER: Algorithms = {
@@ -67,7 +68,8 @@ ALL_GATHER: Algorithms = {
 
 
 def all_gather(
-    comm: Any,
+    rank: int,
+    size: int,
     x: Array,
     axis: int,
     algorithm: str | None,
@@ -76,32 +78,30 @@ def all_gather(
     ranks_per_node: int | None,
 ) -> Collective:
     """See `Comm.all_gather`."""
-    run, algorithm = _chosen("all_gather", ALL_GATHER, algorithm, ranks_per_node, comm.size)
+    chosen, algorithm = _chosen("all_gather", ALL_GATHER, algorithm, ranks_per_node, size)
     axis = checked_axis(axis, "axis", x)
-    counts, own, shown = _lengths(counts, comm.size, algorithm), x.shape[axis], x.shape
+    counts, length, shown = _lengths(counts, size, algorithm), x.shape[axis], x.shape
     if counts is not None:
-        if counts[comm.rank] != own:
-            raise ValueError(
-                f"counts={counts}: rank {comm.rank} has {own} elements along the axis, not {counts[comm.rank]}"
-            )
+        if counts[rank] != length:
+            raise ValueError(f"counts={counts}: rank {rank} has {length} elements along the axis, not {counts[rank]}")
         shown = (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
-    lengths = counts or [own] * comm.size
+    lengths = counts or [length] * size
     if out is not None:
         _check_out(out, x, sum(lengths))
-    _check_power_of_two(algorithm, comm.size)
+    _check_power_of_two(algorithm, size)
+    xp = namespace(x)
+    shapes = [(*x.shape[:axis], each, *x.shape[axis + 1 :]) for each in lengths]
+    places = pieces_of([math.prod(shape) for shape in shapes])
+    arguments = dict(axis=axis, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
 
-    def join(comm: Any, x: Array) -> Array:
-        arguments = dict(axis=axis, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
-        inner = comm._enter("all_gather", x, shape=shown, **arguments)
-        xp = namespace(x)
-        shapes = [(*x.shape[:axis], length, *x.shape[axis + 1 :]) for length in lengths]
-        places = pieces_of([math.prod(shape) for shape in shapes])
+    def join(on: Any, own: Array) -> Array:
+        group = on._enter("all_gather", own, shape=shown, **arguments)
         # [n], one rank's elements after the other's
-        total = xp.empty((places[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
-        total[places[inner.rank]] = xp.reshape(x, (-1,))
-        run(inner, total, places)
+        total = xp.empty((places[-1].stop,), dtype=own.dtype, device=own.device) if out is None else out
+        total[places[rank]] = xp.reshape(own, (-1,))
+        group._run(chosen, total, places)
         if axis == 0:
-            return xp.reshape(total, (sum(lengths), *x.shape[1:]))
+            return xp.reshape(total, (sum(lengths), *own.shape[1:]))
         parts = [xp.reshape(total[place], shape) for place, shape in zip(places, shapes, strict=True)]
         return xp.concat(parts, axis=axis)
 
@@ -117,7 +117,7 @@ REDUCE_SCATTER: Algorithms = {
 
 
 def reduce_scatter(
-    comm: Any,
+    size: int,
     x: Array,
     axis: int,
     op: str,
@@ -126,25 +126,25 @@ def reduce_scatter(
     ranks_per_node: int | None,
 ) -> Collective:
     """See `Comm.reduce_scatter`."""
-    run, algorithm = _chosen("reduce_scatter", REDUCE_SCATTER, algorithm, ranks_per_node, comm.size)
+    chosen, algorithm = _chosen("reduce_scatter", REDUCE_SCATTER, algorithm, ranks_per_node, size)
     axis = checked_axis(axis, "axis", x)
     combine = combiner(op, x)
-    counts = _lengths(counts, comm.size, algorithm)
+    counts = _lengths(counts, size, algorithm)
     if counts is not None and sum(counts) != x.shape[axis]:
         raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
-    lengths = counts or equal_lengths(x, axis, comm.size, "axis", ", or give counts=")
-    _check_power_of_two(algorithm, comm.size)
+    lengths = counts or equal_lengths(x, axis, size, "axis", ", or give counts=")
+    _check_power_of_two(algorithm, size)
+    xp = namespace(x)
+    arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
 
-    def share_out(comm: Any, x: Array) -> Array:
-        arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
-        inner = comm._enter("reduce_scatter", x, **arguments)
-        xp = namespace(x)
-        pieces = cut(x, axis, lengths)
+    def share_out(on: Any, own: Array) -> Array:
+        group = on._enter("reduce_scatter", own, **arguments)
+        pieces = cut(own, axis, lengths)
         places = pieces_of([math.prod(piece.shape) for piece in pieces])
         total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
-        run(inner, total, places, combine)
-        own = xp.asarray(total[places[inner.rank]], copy=True)  # so that the rest of `total` is freed
-        return xp.reshape(own, pieces[inner.rank].shape)
+        group._run(chosen, total, places, combine)
+        share = xp.asarray(total[places[group.rank]], copy=True)  # so that the rest of `total` is freed
+        return xp.reshape(share, pieces[group.rank].shape)
 
     return share_out
 
@@ -158,19 +158,19 @@ ALL_TO_ALL: Algorithms = {
 
 
 def all_to_all(
-    comm: Any, x: Array, split_axis: int, concat_axis: int, algorithm: str | None, ranks_per_node: int | None
+    size: int, x: Array, split_axis: int, concat_axis: int, algorithm: str | None, ranks_per_node: int | None
 ) -> Collective:
     """See `Comm.all_to_all`."""
-    run, algorithm = _chosen("all_to_all", ALL_TO_ALL, algorithm, ranks_per_node, comm.size)
+    chosen, algorithm = _chosen("all_to_all", ALL_TO_ALL, algorithm, ranks_per_node, size)
     axes = dict(
         split_axis=checked_axis(split_axis, "split_axis", x), concat_axis=checked_axis(concat_axis, "concat_axis", x)
     )
-    lengths = equal_lengths(x, axes["split_axis"], comm.size, "split_axis")
+    lengths = equal_lengths(x, axes["split_axis"], size, "split_axis")
 
-    def transpose(comm: Any, x: Array) -> Array:
-        inner = comm._enter("all_to_all", x, **axes, algorithm=algorithm, ranks_per_node=ranks_per_node)
-        pieces = run(inner, cut(x, axes["split_axis"], lengths))
-        return namespace(x).concat(pieces, axis=axes["concat_axis"])
+    def transpose(on: Any, own: Array) -> Array:
+        group = on._enter("all_to_all", own, **axes, algorithm=algorithm, ranks_per_node=ranks_per_node)
+        pieces = group._run(chosen, cut(own, axes["split_axis"], lengths))
+        return namespace(own).concat(pieces, axis=axes["concat_axis"])
 
     return transpose
 

@@ -4,36 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
-from parlab.arrays import Array, is_array, namespace
+from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
 
 Combine = Callable[[Array, Array], Array]
-
-
-def may_be_native(algorithm: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: call the engine's collective instead of `algorithm`, if `comm` has one that accepts these arrays."""
-
-    @wraps(algorithm)
-    def native_or_ours(comm: Any, *arguments: Any) -> Any:
-        native = getattr(comm, "_native", None)
-        if native is None or not all(map(_plain, arguments)):
-            return algorithm(comm, *arguments)
-        return native(algorithm.__name__, *arguments)
-
-    return native_or_ours
-
-
-def _plain(argument: Any) -> bool:
-    """Whether it is no array, or one that every library of collectives knows."""
-    if isinstance(argument, list) and argument:
-        argument = argument[0]
-    return not is_array(argument) or (isinstance(argument, np.ndarray) and argument.dtype != np.float16)
 
 
 OPERATIONS = ("sum", "prod", "max", "min")

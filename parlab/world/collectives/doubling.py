@@ -81,7 +81,7 @@ def recursive_halving_reduce_scatter(comm: Any, total: Array, pieces: list[slice
     distance = comm.size // 2
     while distance:
         partner = comm.rank ^ distance
-        kept, given = _window(pieces, comm.rank, distance), _window(pieces, partner, distance)
+        kept, given = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
         labels = _labels("add", comm, distance, sent=partner, received=comm.rank)
         arrived = comm.sendrecv(total[given], partner, partner, like=total[kept], **labels)
         total[kept] = combine(total[kept], arrived)
@@ -90,7 +90,7 @@ def recursive_halving_reduce_scatter(comm: Any, total: Array, pieces: list[slice
 
 def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: in each step a rank sends its partner's half of the window."""
-    return _window_cost(nbytes, link, lambda rank, width: rank ^ width)
+    return _halving_cost(nbytes, link, lambda rank, width: rank ^ width)
 
 
 def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
@@ -101,7 +101,7 @@ def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) 
     distance = 1
     while distance < comm.size:
         partner = comm.rank ^ distance
-        mine, theirs = _window(pieces, comm.rank, distance), _window(pieces, partner, distance)
+        mine, theirs = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
         labels = _labels("take", comm, distance, sent=comm.rank, received=partner)
         total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs], **labels)
         distance *= 2
@@ -109,10 +109,10 @@ def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) 
 
 def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: the halving backwards; in each step a rank sends its own half."""
-    return _window_cost(nbytes, link, lambda rank, width: rank)
+    return _halving_cost(nbytes, link, lambda rank, width: rank)
 
 
-def _window(pieces: list[slice], rank: int, width: int) -> slice:
+def _aligned_window(pieces: list[slice], rank: int, width: int) -> slice:
     """The elements of the aligned window of `width` pieces around piece `rank`."""
     first = rank - rank % width
     return slice(pieces[first].start, pieces[first + width - 1].stop)
@@ -123,12 +123,12 @@ def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dic
     return labels_of(how, comm.size, width, sent=sent - sent % width, received=received - received % width)
 
 
-def _window_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
+def _halving_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
     """In the step of width w a rank sends the w pieces around `sent_around(rank, w)`; the first w are the longest."""
     size = len(nbytes)
     pieces = pieces_of(nbytes)
     widths = [size >> step for step in range(1, size.bit_length())]
-    windows = [[_window(pieces, sent_around(rank, width), width) for width in widths] for rank in range(size)]
+    windows = [[_aligned_window(pieces, sent_around(rank, width), width) for width in widths] for rank in range(size)]
     sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
     return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, flat_copy, labels_of, may_be_native, piece_sizes, pieces_of
+from parlab.world.collectives.common import Combine, Cost, flat_copy, labels_of, piece_sizes, pieces_of
 
 
-@may_be_native
 def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     """A reduce-scatter, then an all-gather: 2(P − 1) steps, 2(P − 1)/P of the data sent by each rank."""
     total = flat_copy(x)  # [n]
@@ -28,7 +27,6 @@ def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     return namespace(x).reshape(total, x.shape)
 
 
-@may_be_native
 def ring_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: Combine) -> None:
     """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
@@ -42,7 +40,6 @@ def ring_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: C
         total[pieces[received]] = combine(own, _shift(comm, total, pieces, "add", sent, received))
 
 
-@may_be_native
 def ring_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
     """`total` [n], in place: rank r's piece r goes to all others.
 

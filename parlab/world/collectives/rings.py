@@ -43,15 +43,15 @@ def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int)
     parts = pieces_of(piece_sizes(total.shape[0], ranks_per_node))
     rings = [ring_place(comm.rank, comm.size, ring, part, ranks_per_node) for ring, part in enumerate(parts)]
     for step in range(comm.size - 1):
-        for received, arrived in _shift(comm, total, rings, step + 1):
+        for received, arrived in _shift_on_all(comm, total, rings, step + 1):
             total[received] = combine(total[received], arrived)
     for step in range(comm.size - 1):
-        for received, arrived in _shift(comm, total, rings, step):
+        for received, arrived in _shift_on_all(comm, total, rings, step):
             total[received] = arrived
     return namespace(x).reshape(total, x.shape)
 
 
-def _shift(comm: Any, total: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
+def _shift_on_all(comm: Any, total: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
     """On all rings at once, send `piece(back)`; returns the pieces that came, `piece(back + 1)`, after their places."""
     received = [ring.piece(back + 1) for ring in rings]
     incoming = [comm.irecv(ring.before, total[place]) for ring, place in zip(rings, received, strict=True)]

@@ -12,10 +12,9 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, may_be_native
+from parlab.world.collectives.common import Combine, Cost
 
 
-@may_be_native
 def binomial_broadcast(comm: Any, x: Array, root: int) -> Array:
     """`x` of `root`, on every rank: received from the parent, then sent to the children, the farthest first.
 
@@ -34,7 +33,6 @@ def binomial_broadcast_cost(size: int, nbytes: int, root: int, link: Link) -> Co
     return Cost(children, [nbytes * count for count in children], children[root] * link.picoseconds(nbytes))
 
 
-@may_be_native
 def binomial_reduce(comm: Any, x: Array, root: int, combine: Combine) -> Array | None:
     """The combination of all `x` on `root`, None elsewhere: from the children, the nearest first, then to the parent.
 
@@ -68,7 +66,6 @@ def _family(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
     return parent, children
 
 
-@may_be_native
 def linear_scatter(comm: Any, pieces: list[Array], root: int) -> Array:
     """The root sends every rank its piece, one message after the other through its port."""
     if comm.rank != root:
@@ -85,7 +82,6 @@ def linear_scatter_cost(size: int, piece_nbytes: int, root: int, link: Link) -> 
     return Cost(messages, [piece_nbytes * count for count in messages], (size - 1) * link.picoseconds(piece_nbytes))
 
 
-@may_be_native
 def linear_gather(comm: Any, x: Array, root: int) -> list[Array] | None:
     """Every rank sends its `x` to the root, one message after the other through the root's port."""
     if comm.rank != root:

@@ -13,11 +13,10 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Cost, cost_of_steps, may_be_native
+from parlab.world.collectives.common import Cost, cost_of_steps
 from parlab.world.collectives.walks import partners
 
 
-@may_be_native
 def pairwise_all_to_all(comm: Any, pieces: list[Array]) -> list[Array]:
     """The i-th piece goes to rank i; returns the pieces that came, by source.
 
@@ -110,7 +109,6 @@ def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     return cost_of_steps(size, sent, link)
 
 
-@may_be_native
 def dissemination_barrier(comm: Any) -> None:
     """Return when every rank has entered: ⌈log₂P⌉ empty messages from each.
 

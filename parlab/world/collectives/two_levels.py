@@ -47,7 +47,7 @@ def _by_place(pieces: list[slice], ranks_per_node: int) -> tuple[list[int], list
     return [rank for of_place in ranks for rank in of_place], pieces_of(lengths)
 
 
-def _joined(total: Array, pieces: list[slice], ranks: Sequence[int]) -> tuple[Array, list[slice]]:
+def _copied_pieces(total: Array, pieces: list[slice], ranks: Sequence[int]) -> tuple[Array, list[slice]]:
     """A copy of these ranks' pieces, one after the other; and where each stands in it."""
     lengths = [pieces[rank].stop - pieces[rank].start for rank in ranks]
     return namespace(total).concat([total[pieces[rank]] for rank in ranks]), pieces_of(lengths)
@@ -61,7 +61,7 @@ def hierarchical_all_gather(comm: Any, total: Array, pieces: list[slice], ranks_
     inside, between = levels(comm, ranks_per_node)
 
     def gather(level: Subset, ranks: Sequence[int], of_level: list[slice] | None = None) -> None:
-        joined, each = _joined(total, pieces, ranks)  # only the pieces that this rank has are right
+        joined, each = _copied_pieces(total, pieces, ranks)  # only the pieces that this rank has are right
         ring_all_gather(level, joined, of_level or each)
         for rank, arrived in zip(ranks, each, strict=True):
             total[pieces[rank]] = joined[arrived]
@@ -87,10 +87,10 @@ def hierarchical_reduce_scatter(
     """
     inside, between = levels(comm, ranks_per_node)
     order, of_place = _by_place(pieces, ranks_per_node)
-    by_place, _ = _joined(total, pieces, order)  # [n]
+    by_place, _ = _copied_pieces(total, pieces, order)  # [n]
     ring_reduce_scatter(inside, by_place, of_place, combine)
     own_place = by_place[of_place[inside.rank]]  # the node's sums of our place's pieces
-    _, each = _joined(total, pieces, between.members)
+    _, each = _copied_pieces(total, pieces, between.members)
     ring_reduce_scatter(between, own_place, each, combine)
     total[pieces[comm.rank]] = own_place[each[between.rank]]
 

@@ -98,11 +98,10 @@ class Engine(ABC):
         """Tell the system how to schedule the thread of a task. Called on that thread."""
         return
 
-    def native_of(self, group: Group) -> Callable[..., Any] | None:
-        """A function that runs a collective of `group` in place of ours; None if the engine has none.
-
-        It takes the name of our algorithm, and the algorithm's arguments after the comm.
-        """
+    def native_of(
+        self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Callable[[], Any] | None:
+        """The library's own collective, in place of our `algorithm(comm, *arguments)`; None: there is none."""
         return None
 
     # Messages
@@ -162,14 +161,14 @@ class Engine(ABC):
 
     # Collectives in the background
 
-    def spawn(self, program: Task, work: Callable[[Task], Any], after: Signal | None) -> Signal:
-        """Run `work(task)` in a background task of `program`'s rank, after the signal `after`.
+    def spawn(self, main: Task, work: Callable[[Task], Any], after: Signal | None) -> Signal:
+        """Run `work(task)` in a background task of `main`'s rank, after the signal `after`.
 
         Returns the signal that the task raises at its end; `signal.task.result` is then the result.
         """
-        self.check(program)
-        task = Task(program.rank, program)
-        begin, done = Signal(program), Signal(task)
+        self.check(main)
+        task = Task(main.rank, main)
+        begin, done = Signal(main), Signal(task)
 
         def body(task: Task) -> None:
             self.await_signal(task, begin, "start")
@@ -183,11 +182,11 @@ class Engine(ABC):
         task.strand = self._strand(task, body)
         with self.mutex:
             if self.ending:  # checked again under the mutex: the end of the run must see this task, or refuse it here
-                self._refuse(program)
+                self._refuse(main)
             self.running += 1
-            program.background.append(task)
-            program.inside = False  # a new thread first has its creator's ident, and would get its exception
-        self.raise_signal(program, begin)
+            main.background.append(task)
+            main.inside = False  # a new thread first has its creator's ident, and would get its exception
+        self.raise_signal(main, begin)
         try:
             task.strand.start()
         except RuntimeError:  # the system gives no more threads
@@ -195,9 +194,9 @@ class Engine(ABC):
             raise
         finally:
             with self.mutex:
-                program.inside = True
+                main.inside = True
                 if self.ending:
-                    self._refuse(program)
+                    self._refuse(main)
         task.strand.wake()
         return done
 

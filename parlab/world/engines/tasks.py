@@ -33,11 +33,12 @@ class Message:
     error: str | None = None
     index = -1  # its row in the trace, when the run is over
 
-    def __init__(self, src: int, dst: int, value: Value, name: str):
+    def __init__(self, src: int, dst: int, name: str, *, value: Value = None, like: Value = None):
         self.src = src
         self.dst = dst
-        self.value = value  # the value that is sent; before the send, the expected form
         self.name = name  # of its collective, or "message"
+        self.value = value  # that is sent
+        self.like = like  # the form that the receiver expects, as long as nothing is sent
 
 
 class Mailbox:
@@ -58,7 +59,7 @@ class CollectiveCall:
     Other processes know it by its `key`: the name of the group, and the number of collectives before it there.
     """
 
-    __slots__ = ("calls", "details", "error", "index", "key", "members", "names", "serial", "waiters")
+    __slots__ = ("calls", "details", "error", "index", "key", "members", "names", "waiters")
 
     def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
@@ -68,7 +69,6 @@ class CollectiveCall:
         self.details: dict[int, Any] = {}  # that the members exchange by entering, by rank in the group
         self.waiters: list[Task] = []
         self.error: str | None = None
-        self.serial = 0  # of a split between processes: no other split of these ranks has this number
         self.index = -1
 
 
@@ -104,14 +104,16 @@ Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a parked task
 
 
 class Task:
-    """The engine's record of one strand of a rank: its program, or a collective in the background."""
+    """The engine's record of one strand of a rank: its program (the rank's main task), or a collective in its
+    background.
+    """
 
     strand: Strand
 
-    def __init__(self, rank: int, program: Task | None = None):
+    def __init__(self, rank: int, main: Task | None = None):
         self.rank = rank
-        self.background: list[Task] = []  # collectives that this program has started
-        self.is_background = program is not None
+        self.background: list[Task] = []  # collectives that this task has started
+        self.is_background = main is not None
         self.missing = 0  # unmatched messages that it is parked for; 1 for a collective or a signal
         self.waits_for: Awaited = ()
         self.call = ""  # the call it is parked in
@@ -121,7 +123,7 @@ class Task:
         # afterwards, another thread may have its ident
         self.open: set[Any] = set()  # requests that were not waited for yet
         self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
-        self.held: dict[int, Held] = {} if program is None else program.held  # a rank has one memory
+        self.held: dict[int, Held] = {} if main is None else main.held  # a rank has one memory
         self.result: Any = None
         self.error: BaseException | None = None
 

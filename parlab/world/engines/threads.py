@@ -39,9 +39,10 @@ class ThreadsEngine(Engine):
         with self.mutex:
             if box.receives:
                 message = box.receives.popleft()
-                like, message.value, message.name = message.value, value, name
+                like, message.like = message.like, None
+                message.value, message.name = value, name
             else:
-                message, like = Message(box.src, box.dst, value, name), None
+                message, like = Message(box.src, box.dst, name, value=value), None
                 box.sends.append(message)
             del value  # the receiver's last reference, not this one, must free the memory
             message.nbytes = nbytes
@@ -64,7 +65,7 @@ class ThreadsEngine(Engine):
             if sent:
                 message = box.sends.popleft()
             else:
-                message = Message(box.src, box.dst, values.template(like), name)
+                message = Message(box.src, box.dst, name, like=values.template(like))
                 box.receives.append(message)
             message.expected = label
             task.log += (POST_RECEIVE, message)

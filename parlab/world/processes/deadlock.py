@@ -22,18 +22,18 @@ from parlab.world.errors import DeadlockError, WaitsFor
 Report = dict[str, Any]  # of one rank, as JSON has it
 
 
-def report(program: Task, place: str, groups: Mapping[str, Any]) -> Report:
-    """The report of a rank: the posts of its program and its background tasks, and what each of them waits for."""
-    tasks = [program, *program.background]
+def report(main: Task, place: str, groups: Mapping[str, Any]) -> Report:
+    """The report of a rank: the posts of its main task and its background tasks, and what each of them waits for."""
+    tasks = [main, *main.background]
     boxes = [box for group in groups.values() for box in group.mailboxes.values()]
     return {
-        "rank": program.rank,
+        "rank": main.rank,
         "place": place,
         "error": any(task.error is not None for task in tasks),
-        "posted": [[box.key, box.posted[POST_SEND], box.posted[POST_RECEIVE]] for box in boxes],
+        "posts": [[box.key, box.posts[POST_SEND], box.posts[POST_RECEIVE]] for box in boxes],
         "entered": {name: group.entered for name, group in groups.items()},
         "tasks": [[task.call, _waits_for(task, tasks)] if task.missing else None for task in tasks],
-        "open": [[str(request), _needs(request)] for request in program.open],
+        "open": [[str(request), _needs(request)] for request in main.open],
     }
 
 
@@ -51,17 +51,17 @@ def _message(message: Any) -> list[Any]:
 
 def _needs(request: Any) -> Any:
     """The message that a request waits for; of a background collective, whether it is over."""
-    return request.met if isinstance(request.posted, Signal) else _message(request.posted)
+    return request.met if isinstance(request.awaited, Signal) else _message(request.awaited)
 
 
 class _Reports:
     def __init__(self, reports: Iterable[Report]):
         self.of = {report["rank"]: report for report in reports}
-        self.posted = {(*key, report["rank"]): counts for report in reports for key, *counts in report["posted"]}
+        self.posts = {(*key, report["rank"]): counts for report in reports for key, *counts in report["posts"]}
 
     def matched(self, key: list[Any], number: int, end: int) -> bool:
         """Whether the other end of a message is posted."""
-        sent, asked = self.posted.get((*key, _peer(key, end)), (0, 0))
+        sent, asked = self.posts.get((*key, _peer(key, end)), (0, 0))
         return (asked if end == POST_SEND else sent) > number
 
     def missing(self, waits: Any, tasks: list[Any]) -> list[int]:

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from parlab.arrays import is_array
 from parlab.world import values
 from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import difference, places_of
@@ -48,7 +51,7 @@ class ProcessEngine(Engine):
         self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
         self.calls: dict[tuple[str, int], CollectiveCall] = {}  # collectives that this rank releases
         self.entered: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
-        self.serial = 0  # of the last split
+        self.split = 0  # the number of this rank's last split
         self.splits = 0  # that this rank has released
         self.stuck_since = 0.0
         self.reported = False
@@ -77,7 +80,7 @@ class ProcessEngine(Engine):
         header = header_of(value, leaves, label)
         with self.mutex:
             wire = self.transport.send(header, leaves, box.dst, box.tag)
-            message = MessageEnd(box, POST_SEND, None, name, wire)
+            message = MessageEnd(box, POST_SEND, name, wire)
             message.nbytes, message.kept, message.label = nbytes, kept, label
             task.log += (POST_SEND, message)
             self.moving.append(message)
@@ -94,7 +97,7 @@ class ProcessEngine(Engine):
         self.check(task)
         with self.mutex:
             wire = self.transport.expect(box.src, box.tag, list(values.leaves(like)))
-            message = MessageEnd(box, POST_RECEIVE, values.mapped(ExpectedArray, like), name, wire)
+            message = MessageEnd(box, POST_RECEIVE, name, wire, like=values.mapped(ExpectedArray, like))
             message.nbytes, message.expected = values.nbytes(like), label
             task.log += (POST_RECEIVE, message)
             box.coming.append(message)
@@ -124,8 +127,6 @@ class ProcessEngine(Engine):
         self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
-        if detail is not None:  # else it may be a collective beside a split, which must not change the split's number
-            self.serial = collective.serial
         return collective.details
 
     def _on_calls(self, payload: list[Any]) -> None:
@@ -137,18 +138,22 @@ class ProcessEngine(Engine):
         if len(collective.calls) < len(members):
             return
         del self.calls[key]
-        self.splits += detail is not None
-        serial = 1 + self.splits * self.transport.size + self.transport.rank
+        split = None
+        if detail is not None:  # of a split; no other split of these ranks has this number
+            self.splits += 1
+            split = 1 + self.splits * self.transport.size + self.transport.rank
         error = difference(collective, Group(group, collective.members))
         details = [collective.details[rank] for rank in range(len(members))]
         for member in members:
-            self._notify(member, "begins", [key, serial, error, collective.names, details])
+            self._notify(member, "begins", [key, split, error, collective.names, details])
 
     def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""
-        key, serial, error, names, details = payload
+        key, split, error, names, details = payload
         collective = self.entered.pop(tuple(key))
-        collective.serial, collective.error = serial, error
+        if split is not None:
+            self.split = split
+        collective.error = error
         collective.names = {int(member): name for member, name in names.items()}
         collective.details = dict(enumerate(details))
         self._release(collective.waiters[0])
@@ -156,33 +161,42 @@ class ProcessEngine(Engine):
     def subgroup(self, name: str, members: tuple[int, ...]) -> ProcessGroup:
         """See `Engine`. Called after a split, or for a group of background collectives."""
         if name not in self.groups:
-            of = self.groups.get(name.removesuffix(BACKGROUND))
-            number = 2 * self.serial if of is None else of.number + 1  # type: ignore[attr-defined]
-            self.groups[name] = group = ProcessGroup(name, members, number)
-            if self.native and of is None:
-                self._connect(group)
+            foreground: Any = self.groups.get(name.removesuffix(BACKGROUND))
+            if foreground is None:
+                self.groups[name] = group = ProcessGroup(name, members, self.split)
+                if self.native:
+                    self._connect(group)
+            else:
+                self.groups[name] = ProcessGroup(name, members, foreground.split, background=True)
         return self.groups[name]  # type: ignore[return-value]
 
     def _connect(self, group: ProcessGroup) -> None:
         """Make the transport's collectives for `group` and for its background, now that all members call this."""
         for each in (group, self.subgroup(group.name + BACKGROUND, group.members)):
-            each.native = self.transport.connect(each.members, each.number)
+            each.native = self.transport.connect(each.members, each.tag("collectives"))
 
     def disconnect(self) -> None:
         """Free the transport's collectives, after a run without an error."""
         for group in self.groups.values():
-            if (native := getattr(group, "native", None)) is not None:
-                native.free()
+            assert isinstance(group, ProcessGroup)
+            if group.native is not None:
+                group.native.free()
 
-    def native_of(self, group: Group) -> Callable[..., Any] | None:
-        """See `Engine`."""
-        native = getattr(group, "native", None)
-        return native and (lambda name, *arguments: self._settled(getattr(native, name), arguments))
+    def native_of(
+        self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Callable[[], Any] | None:
+        """See `Engine`. The transport's collectives have the names of our algorithms."""
+        assert isinstance(group, ProcessGroup)
+        start = getattr(group.native, getattr(algorithm, "__name__", ""), None)
+        if start is None or not all(map(_known_to_libraries, arguments)):
+            return None
+        return lambda: self._settled(start, arguments)
 
     def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Start a collective of the transport, and return its result when this rank's part is over."""
         with self.mutex:
             handle, result = start(*arguments)
-        self._poll(lambda: self.ending or handle.done())
+        self._poll(lambda: self.ending or handle.finish())
         if self.ending:
             raise Unwind
         return result
@@ -220,14 +234,14 @@ class ProcessEngine(Engine):
     def _progress(self) -> None:
         """Receive what has arrived, complete what has passed, and answer the notes of other ranks."""
         for box in list(self.listening):
-            while box.coming and (header := box.coming[0].wire.header()) is not None:
+            while box.coming and (header := box.coming[0].wire.receive_header()) is not None:
                 message = box.coming.popleft()
                 message.meet(header)
                 self.moving.append(message)
             if not box.coming:
                 del self.listening[box]
         for message in list(self.moving):
-            if message.passed():
+            if message.complete():
                 self.moving.remove(message)
                 self._match(message)
         for note in self.transport.heard():
@@ -255,12 +269,13 @@ class ProcessEngine(Engine):
 
     def _report(self) -> None:
         """Report to rank 0, once, that this rank waits for others: after STUCK seconds, or when its program is over."""
-        stuck = self.blocked == self.running and not self.ending
-        if stuck and not self.reported and (not self.running or time.monotonic() - self.stuck_since > STUCK):
+        all_wait = self.blocked == self.running and not self.ending
+        long_enough = not self.running or time.monotonic() - self.stuck_since > STUCK
+        if all_wait and long_enough and not self.reported:
             self.reported = True
-            program = self.tasks[0]
-            place = places_of(self.tasks).get(program.rank, "")
-            self._notify(0, "report", deadlock.report(program, place, self.groups))
+            main = self.tasks[0]
+            place = places_of(self.tasks).get(main.rank, "")
+            self._notify(0, "report", deadlock.report(main, place, self.groups))
 
     def _on_report(self, report: deadlock.Report) -> None:
         self.reports[report["rank"]] = report
@@ -277,6 +292,13 @@ class ProcessEngine(Engine):
         super()._await_the_end()
         self.reported = False
         self._poll(lambda: self.last_reports or self.presses)
+
+
+def _known_to_libraries(argument: Any) -> bool:
+    """Whether an argument of a collective is no array, or one that every library of collectives knows."""
+    if isinstance(argument, list) and argument:
+        argument = argument[0]
+    return not is_array(argument) or (isinstance(argument, np.ndarray) and argument.dtype != np.float16)
 
 
 give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield

@@ -31,44 +31,44 @@ import numpy as np
 from parlab.world.errors import WorldError
 from parlab.world.processes import machine
 from parlab.world.processes.pickling import pack_program
-from parlab.world.processes.rank import Program, carried_out, transport_of
+from parlab.world.processes.rank import Job, carried_out, transport_of
 from parlab.world.processes.records import merge_records
 from parlab.world.program import Outcome
 
-Job = subprocess.Popen[bytes]
+Processes = subprocess.Popen[bytes]
 WORKER = "import sys; from parlab.world.processes.worker import main; main(*sys.argv[1:])"
 
 
-def run_on_processes(program: Program, size: int, engine: str) -> Outcome:
-    """Run a program on `size` processes.
+def run_on_processes(job: Job, size: int, engine: str) -> Outcome:
+    """Run a program, with its arguments, on `size` processes.
 
     A WorldError, if they end too early. A ValueError, if this machine cannot start them, or if this script runs on
     another number of processes.
     """
     machine.check(engine, size)
-    return _on_these_processes(program, size, engine) if machine.inside() else _on_new_processes(program, size, engine)
+    return _on_these_processes(job, size, engine) if machine.inside() else _on_new_processes(job, size, engine)
 
 
-def _on_these_processes(program: Program, size: int, engine: str) -> Outcome:
+def _on_these_processes(job: Job, size: int, engine: str) -> Outcome:
     """The processes that mpiexec or Slurm has started: each calls this."""
-    here = transport_of(engine)
-    if here.size != size:
+    transport = transport_of(engine)
+    if transport.size != size:
         raise ValueError(
-            f"size={size}: this script runs on {here.size} processes; use size={here.size}, or start it by "
+            f"size={size}: this script runs on {transport.size} processes; use size={transport.size}, or start it by "
             f"{machine.by_hand(size)} {sys.argv[0]}"
         )
-    records, reports = carried_out(program, here)
-    outcome = merge_records(pickle.loads(here.share(pickle.dumps(records))), reports)
-    outcome.shown = here.rank == 0
+    records, reports = carried_out(job, transport)
+    outcome = merge_records(pickle.loads(transport.share(pickle.dumps(records))), reports)
+    outcome.shown = transport.rank == 0
     return outcome
 
 
-def _on_new_processes(program: Program, size: int, engine: str) -> Outcome:
+def _on_new_processes(job: Job, size: int, engine: str) -> Outcome:
     """Start them, hand them the program, and merge the records of all ranks, which rank 0 sends back."""
     command = machine.command(engine, size)
     if not hasattr(socket, "AF_UNIX"):
         raise ValueError(f"engine={engine!r}: on Windows, start the script by {machine.by_hand(size)} {sys.argv[0]}")
-    data, folder = pack_program((program, np.geterr())), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
+    data, folder = pack_program((job, np.geterr())), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
     try:
         key = secrets.token_bytes(32)
         (folder / "key").write_bytes(key)
@@ -77,23 +77,26 @@ def _on_new_processes(program: Program, size: int, engine: str) -> Outcome:
             listener.listen()
             listener.settimeout(0.05)
             command += [sys.executable, "-c", WORKER, engine, str(folder), str(size)]
-            with _job(command, machine.ENVIRONMENT[engine]) as job, _first_connection(listener, key, job) as connection:
+            with (
+                _started(command, machine.ENVIRONMENT[engine]) as processes,
+                _first_connection(listener, key, processes) as connection,
+            ):
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
-                    job.wait(1)
+                    processes.wait(1)
         if isinstance(outcome, ValueError):
             raise outcome
         return merge_records(*outcome)
     except (EOFError, ConnectionError):
-        raise WorldError(f"a process ended before its program did: the status is {job.returncode}") from None
+        raise WorldError(f"a process ended before its program did: the status is {processes.returncode}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first_connection(listener: socket.socket, key: bytes, job: Job) -> Connection:
+def _first_connection(listener: socket.socket, key: bytes, processes: Processes) -> Connection:
     """The connection to rank 0, after both ends have proved that they know the key."""
-    while job.poll() is None:
+    while processes.poll() is None:
         with suppress(TimeoutError, AuthenticationError, EOFError, ConnectionError):
             connection = Connection(listener.accept()[0].detach())
             deliver_challenge(connection, key)
@@ -103,9 +106,9 @@ def _first_connection(listener: socket.socket, key: bytes, job: Job) -> Connecti
 
 
 @contextmanager
-def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
+def _started(command: list[str], environment: dict[str, str]) -> Iterator[Processes]:
     """The processes of `command`, in a session of their own; their output is printed here, and they end here."""
-    job = subprocess.Popen(
+    processes = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -113,20 +116,20 @@ def _job(command: list[str], environment: dict[str, str]) -> Iterator[Job]:
         env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C reaches this process alone, which ends them
     )
-    reader = threading.Thread(target=_show, args=(job.stdout, over := threading.Event()), daemon=True)
+    reader = threading.Thread(target=_show, args=(processes.stdout, over := threading.Event()), daemon=True)
     try:
         reader.start()
-        yield job
-        if job.poll() is None:
+        yield processes
+        if processes.poll() is None:
             over.set()  # from now on mpiexec alone prints: it calls the end of the job a failure
     finally:
-        if job.poll() is None:
-            job.terminate()
+        if processes.poll() is None:
+            processes.terminate()
             with suppress(subprocess.TimeoutExpired):
-                job.wait(1)
+                processes.wait(1)
         with suppress(ProcessLookupError, PermissionError):  # macOS forbids it for a group that is gone
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+            os.killpg(processes.pid, signal.SIGKILL)
+        processes.wait()
         reader.join(1)
 
 

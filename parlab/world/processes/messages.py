@@ -3,8 +3,9 @@
 The sender's header travels first: form, types and label of the value. When it has come, the receiver compares it with
 what it expects, and makes the arrays that the rest of the message fills.
 
-A tag is a number in bits, from the highest on: the split that made the group; whether its collectives are in the
-background (`ProcessEngine.subgroup`); the channel (`ProcessGroup.mailbox`); by MPI, first packet or rest (`mpi`).
+Invariant of a mailbox: the k-th send at its `src` and the k-th receive at its `dst` are the two ends of one message,
+and have one key and number. No other mailbox between these two ranks has its tag (`tag_of`), and a transport keeps the
+order of messages with one tag.
 """
 
 from __future__ import annotations
@@ -27,33 +28,45 @@ from parlab.world.values import Value
 Key = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
 
 
-class ProcessGroup(Group):
-    """A group of processes. No other group that shares two of its ranks has its `number`, which tags its messages."""
+def tag_of(split: int, background: bool, channel: str) -> int:
+    """The tag of a group's messages: a number in bits. From the highest on: the number of the split that made the group
+    (0: the world); whether it runs collectives in the background; the channel. MPI adds one more, for the rest of a
+    message behind its first packet.
+    """
+    return 4 * split + 2 * background + (channel == "collectives")
 
-    def __init__(self, name: str, members: tuple[int, ...], number: int):
+
+class ProcessGroup(Group):
+    """A group of processes. No other group that shares two of its ranks has both its `split` and its `background`."""
+
+    def __init__(self, name: str, members: tuple[int, ...], split: int, *, background: bool = False):
         super().__init__(name, members)
-        self.number = number
+        self.split, self.background = split, background
         self.entered = 0  # collectives that this rank has entered
         self.native: Any = None  # the transport's collectives, if they are wanted
+
+    def tag(self, channel: str) -> int:
+        """The tag of its messages on this channel."""
+        return tag_of(self.split, self.background, channel)
 
     def mailbox(self, channel: str, src: int, dst: int) -> ProcessMailbox:
         """See `Group`."""
         if (channel, src, dst) not in self.mailboxes:
             key = (self.name, channel, self.members[src], self.members[dst])
-            self.mailboxes[channel, src, dst] = ProcessMailbox(key, 2 * self.number + (channel == "collectives"))
+            self.mailboxes[channel, src, dst] = ProcessMailbox(key, self.tag(channel))
         return self.mailboxes[channel, src, dst]  # type: ignore[return-value]
 
 
 class ProcessMailbox(Mailbox):
     """One end of a mailbox between processes. It counts this end's posts, and keeps receives that wait for a header."""
 
-    __slots__ = ("coming", "key", "posted", "tag")
+    __slots__ = ("coming", "key", "posts", "tag")
 
     def __init__(self, key: Key, tag: int):
         super().__init__(*key[2:])
         self.key = key
         self.tag = tag
-        self.posted = {POST_SEND: 0, POST_RECEIVE: 0}
+        self.posts = {POST_SEND: 0, POST_RECEIVE: 0}
         self.coming: deque[MessageEnd] = deque()
 
 
@@ -63,33 +76,33 @@ class MessageEnd(Message):
     leaves: list[Any]  # the arrays of a receive
     done_at = 0
 
-    def __init__(self, box: ProcessMailbox, end: int, value: Value, name: str, wire: Any):
-        super().__init__(box.src, box.dst, value, name)
+    def __init__(self, box: ProcessMailbox, end: int, name: str, wire: Any, like: Value = None):
+        super().__init__(box.src, box.dst, name, like=like)
         self.key, self.end, self.wire = box.key, end, wire  # Sent or Coming
-        self.number = box.posted[end]
-        box.posted[end] += 1
+        self.number = box.posts[end]
+        box.posts[end] += 1
         self.posted_at = time.perf_counter_ns()
 
     def meet(self, header: bytes) -> None:
         """The header has come: make the arrays. A message that does not fit is received and dropped."""
         form, kinds, sizes, self.label = json.loads(header)
-        expected = values.form(self.value)
-        if (form, kinds) == (expected, _kinds(self.value)):
+        expected = values.form(self.like)
+        if (form, kinds) == (expected, _kinds(self.like)):
             self.error = other_label(self)
-            forms = [form_of(blank) for blank in values.leaves(self.value)]
+            forms = [form_of(blank) for blank in values.leaves(self.like)]
         else:
             self.error = other_form(self, form, expected)
             forms = [((size,), np.uint8) for size in sizes]
         self.leaves = self.wire.into(forms)
 
-    def passed(self) -> bool:
-        """Whether the message has passed. A receive then has its value."""
+    def complete(self) -> bool:
+        """Complete the message if it has passed, and say so: a receive gets its value, and the wire is let go."""
         if not self.wire.done():
             return False
         self.done_at = time.perf_counter_ns()
         if self.end == POST_RECEIVE and self.error is None:
             leaves = iter(self.leaves)
-            self.value = values.mapped(lambda blank: blank.filled(next(leaves)), self.value)
+            self.value = values.mapped(lambda blank: blank.filled(next(leaves)), self.like)
             del self.leaves
         self.wire = None  # it refers to the memory, which must die with the program's last reference
         return True

@@ -62,7 +62,7 @@ class _Coming:
         self._requests = [comm.Irecv([self._framed, MPI.BYTE], src, 2 * tag)]
         self._header = b""
 
-    def header(self) -> bytes | None:
+    def receive_header(self) -> bytes | None:
         if not self.done():
             return None
         end = 4 + int.from_bytes(self._framed[:4], "big")
@@ -71,7 +71,7 @@ class _Coming:
             self._framed += rest
             buffer = memoryview(self._framed)[FIRST_PACKET:]
             self._requests = [self._comm.Irecv([buffer, MPI.BYTE], self._src, self._tag)]
-            return self.header()
+            return self.receive_header()
         self._header = bytes(self._framed[4:end])
         return self._header
 
@@ -164,8 +164,8 @@ class _Started:
     def __init__(self, request: Any, *memory: Any, total: np.ndarray | None = None):
         self._request, self._memory, self._total = request, memory, total
 
-    def done(self) -> bool:
-        """Whether this rank's part is over. Then the first array of the memory is copied into `total`."""
+    def finish(self) -> bool:
+        """Whether this rank's part is over. Once it is, the first array of the memory is copied into `total`."""
         if not self._request.Test():
             return False
         if self._total is not None:

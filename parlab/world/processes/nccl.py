@@ -11,6 +11,14 @@ own. Therefore:
   its rank had already queued. So no message can block another.
 - A send ends only when the receiver has asked for the message.
 
+    sender                                                  receiver
+    send: an event behind the data's work, and              expect: room on the GPU, and an event behind
+          the header by MPI                         ────▶           the work that used this memory before
+                                                            receive_header, into
+    heard                                           ◀────   let_send: "go" by MPI
+    the send kernel, behind its event               ════▶   the receive kernel, behind its event
+    done: the event behind the kernel                       done: the event behind the kernel
+
 A message is done when the event behind its kernel is done; work that is launched afterwards finds the data. The arrays
 are referenced until then.
 """
@@ -21,6 +29,7 @@ import atexit
 import pickle
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -29,11 +38,18 @@ from parlab import arrays
 from parlab.world.processes.transport import Coming, Form, Sent, Transport, form_of
 
 GO = b"go "  # begins a note to a sender: go, the receiver, the tag
-GPU, HOST = "gh"  # a letter for each array of a message, before the header
 
 
-def _by_place(items: Sequence[Any], places: str) -> dict[str, list[Any]]:
-    return {place: [item for item, at in zip(items, places, strict=True) if at == place] for place in (GPU, HOST)}
+class Memory(Enum):
+    """The memory in which an array of a message lies; its letter stands before the header."""
+
+    GPU = "g"
+    HOST = "h"
+
+
+def _by_memory(items: Sequence[Any], memories: Sequence[Memory]) -> dict[Memory, list[Any]]:
+    """The items whose array lies in each memory."""
+    return {each: [item for item, lies in zip(items, memories, strict=True) if lies is each] for each in Memory}
 
 
 class _Sent:
@@ -41,8 +57,8 @@ class _Sent:
 
     event: Any = None  # behind the kernel, when it is launched
 
-    def __init__(self, by_mpi: Sent, on_gpu: list[Any], posted: Any):
-        self._by_mpi, self.on_gpu, self.posted = by_mpi, on_gpu, posted
+    def __init__(self, by_mpi: Sent, on_gpu: list[Any], ready_event: Any):
+        self._by_mpi, self.on_gpu, self.ready_event = by_mpi, on_gpu, ready_event
 
     def done(self) -> bool:
         return self._by_mpi.done() and (not self.on_gpu or (self.event is not None and self.event.done))
@@ -53,38 +69,41 @@ class _Coming:
 
     _event: Any = None  # behind the kernel, if an array comes from a GPU
 
-    def __init__(self, transport: NCCLTransport, by_mpi: Coming, src: int, tag: int, room_for: list[Form]):
+    def __init__(self, transport: NCCLTransport, by_mpi: Coming, src: int, tag: int, expected: list[Form]):
         self._transport, self._by_mpi, self._src, self._tag = transport, by_mpi, src, tag
-        self._make_room(room_for)
+        self._make_room(expected)
 
     def _make_room(self, forms: list[Form]) -> None:
-        self._room_for = forms
-        self._rooms, self._posted = self._transport.room(forms)
+        self._room_forms = forms
+        self._room, self._room_ready = self._transport.room(forms)
 
-    def header(self) -> bytes | None:
-        framed = self._by_mpi.header()
+    def receive_header(self) -> bytes | None:
+        framed = self._by_mpi.receive_header()
         if framed is None:
             return None
-        places, _, header = framed.partition(b"\n")
-        self._places = places.decode()
+        letters, _, header = framed.partition(b"\n")
+        self._memories = [Memory(letter) for letter in letters.decode()]
         return header
 
     def into(self, forms: list[Form]) -> list[Any]:
         """See `Coming`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
-        of = _by_place(forms, self._places)
-        came = {HOST: iter(self._by_mpi.into(of[HOST])), GPU: iter(self._onto_gpu(of[GPU]))}
-        return [next(came[place]) for place in self._places]
+        of = _by_memory(forms, self._memories)
+        came = {
+            Memory.HOST: iter(self._by_mpi.into(of[Memory.HOST])),
+            Memory.GPU: iter(self._onto_gpu(of[Memory.GPU])),
+        }
+        return [next(came[memory]) for memory in self._memories]
 
     def _onto_gpu(self, forms: list[Form]) -> list[Any]:
         if not forms:
             return []
         if self._src == self._transport.rank:
-            self._rooms, self._event = self._transport.from_itself(self._tag)
-            return self._rooms
-        if self._room_for != forms:  # the sender's arrays differ, or lie in the other kind of memory
+            self._room, self._event = self._transport.from_itself(self._tag)
+            return self._room
+        if self._room_forms != forms:  # the sender's arrays differ, or lie in the other kind of memory
             self._make_room(forms)
-        self._event = self._transport.go(self._src, self._tag, self._rooms, self._posted)
-        return self._rooms
+        self._event = self._transport.let_send(self._src, self._tag, self._room, self._room_ready)
+        return self._room
 
     def done(self) -> bool:
         return self._by_mpi.done() and (self._event is None or self._event.done)
@@ -98,18 +117,18 @@ class NCCLTransport:
         self.tell, self.gather, self.share, self.abort = by_mpi.tell, by_mpi.gather, by_mpi.share, by_mpi.abort
         self._by_mpi, self._cupy = by_mpi, cupy
         self._pairs: dict[tuple[int, int], _Pair] = {}
-        self._meet()
-        atexit.register(self._part)  # aborting needs no common order of all ranks, as destroying communicators would
+        self._make_pairs()
+        atexit.register(self._abort_pairs)  # which needs no common order of all ranks, as destroying them would
 
     def renew(self) -> None:
         """See `Transport`. Makes new communicators."""
-        self._part()
+        self._abort_pairs()
         self._by_mpi.renew()
-        self._meet()
+        self._make_pairs()
 
-    def _meet(self) -> None:
+    def _make_pairs(self) -> None:
         """Make a communicator with each other rank and for each direction. The sender draws its number."""
-        self._offered: dict[tuple[int, int], deque[_Sent]] = defaultdict(deque)  # by receiver and tag, until their "go"
+        self._before_go: dict[tuple[int, int], deque[_Sent]] = defaultdict(deque)  # by receiver and tag
         others = [peer for peer in range(self.size) if peer != self.rank]
         drawn = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         of_all = self.share(pickle.dumps(self.gather(pickle.dumps(drawn))))
@@ -118,7 +137,7 @@ class NCCLTransport:
         for src, dst in sorted(own, key=lambda ends: (ends[0] ^ ends[1], ends)):  # one order, so no rank is stuck
             self._pairs[src, dst] = _Pair(self._cupy, numbers[src, dst], int(dst == self.rank))
 
-    def _part(self) -> None:
+    def _abort_pairs(self) -> None:
         for pair in self._pairs.values():
             pair.abort()
         self._pairs = {}
@@ -129,18 +148,19 @@ class NCCLTransport:
 
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _Sent:
         """See `Transport`."""
-        places = "".join(GPU if self._on_gpu(x) else HOST for x in leaves)
-        of = _by_place(leaves, places)
-        by_mpi = self._by_mpi.send(f"{places}\n".encode() + header, of[HOST], dst, tag)
-        sent = _Sent(by_mpi, of[GPU], self._posted(of[GPU]))
+        memories = [Memory.GPU if self._on_gpu(x) else Memory.HOST for x in leaves]
+        of = _by_memory(leaves, memories)
+        letters = "".join(memory.value for memory in memories)
+        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, of[Memory.HOST], dst, tag)
+        sent = _Sent(by_mpi, of[Memory.GPU], self._ready_event(of[Memory.GPU]))
         if sent.on_gpu:
-            self._offered[dst, tag].append(sent)
+            self._before_go[dst, tag].append(sent)
         return sent
 
     def expect(self, src: int, tag: int, like: list[Any]) -> _Coming:
         """See `Transport`."""
-        room_for = [form_of(x) for x in like if self._on_gpu(x) and src != self.rank]
-        return _Coming(self, self._by_mpi.expect(src, tag, like), src, tag, room_for)
+        expected = [form_of(x) for x in like if self._on_gpu(x) and src != self.rank]
+        return _Coming(self, self._by_mpi.expect(src, tag, like), src, tag, expected)
 
     def heard(self) -> Iterator[bytes]:
         """See `Transport`. On "go" the next message to that receiver is launched."""
@@ -151,29 +171,29 @@ class NCCLTransport:
                 yield note
 
     def _launch(self, dst: int, tag: int) -> None:
-        sent = self._offered[dst, tag].popleft()
-        sent.event = self._pairs[self.rank, dst].launch(sent.on_gpu, sent.posted)
+        sent = self._before_go[dst, tag].popleft()
+        sent.event = self._pairs[self.rank, dst].launch(sent.on_gpu, sent.ready_event)
 
-    def go(self, src: int, tag: int, rooms: list[Any], posted: Any) -> Any:
+    def let_send(self, src: int, tag: int, room: list[Any], room_ready: Any) -> Any:
         """Tell `src` to send its next message with this tag, and receive it. Returns the event behind the kernel."""
         self.tell(src, GO + b"%d %d" % (self.rank, tag))
-        return self._pairs[src, self.rank].launch(rooms, posted)
+        return self._pairs[src, self.rank].launch(room, room_ready)
 
     def from_itself(self, tag: int) -> tuple[list[Any], Any]:
         """The arrays that this rank sends to itself, copies already, and the event behind the work on them."""
-        sent = self._offered[self.rank, tag].popleft()
-        sent.event = sent.posted
-        return sent.on_gpu, sent.posted
+        sent = self._before_go[self.rank, tag].popleft()
+        sent.event = sent.ready_event
+        return sent.on_gpu, sent.ready_event
 
     def room(self, forms: list[Form]) -> tuple[list[Any], Any]:
         """New arrays on the GPU, and the event behind all earlier work, which may use their memory still."""
-        rooms = [self._cupy.empty(*form) for form in forms]
-        return rooms, self._posted(rooms)
+        room = [self._cupy.empty(*form) for form in forms]
+        return room, self._ready_event(room)
 
     def _on_gpu(self, x: Any) -> bool:
         return isinstance(x, self._cupy.ndarray)
 
-    def _posted(self, on_gpu: list[Any]) -> Any:
+    def _ready_event(self, on_gpu: list[Any]) -> Any:
         """An event behind all work that this task has launched; None if there is no array that needs it."""
         if not on_gpu:
             return None
@@ -201,9 +221,9 @@ class _Pair:
         self._put(first)
         self._stream.synchronize()
 
-    def launch(self, leaves: list[Any], posted: Any) -> Any:
-        """Launch the send or receive of `leaves` after the event `posted`; returns the event behind it."""
-        self._stream.wait_event(posted)
+    def launch(self, leaves: list[Any], ready_event: Any) -> Any:
+        """Launch the send or receive of `leaves` after the event `ready_event`; returns the event behind it."""
+        self._stream.wait_event(ready_event)
         for leaf in leaves:
             if leaf.size:
                 self._put(leaf)

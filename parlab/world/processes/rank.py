@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.world.processes import machine
 from parlab.world.processes.deadlock import Report, failed
@@ -15,26 +15,35 @@ from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.records import pack_record
 from parlab.world.program import carry_out
 
-Program = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], bool]  # with its arguments; native collectives?
-_here: dict[str, Any] = {}  # the transports of this process, by engine
+
+class Job(NamedTuple):
+    """A program with its arguments, as it goes to other processes."""
+
+    program: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    native: bool  # with the library's own collectives
+
+
+_transports: dict[str, Any] = {}  # the transports of this process, by engine
 
 
 def transport_of(engine: str) -> Any:
     """The transport of this process, which is made at the first run by this engine and kept for later ones."""
-    if engine not in _here:
+    if engine not in _transports:
         os.environ.update(machine.ENVIRONMENT[engine] | os.environ)
         from parlab.world.processes.mpi import MPITransport  # starts MPI
 
-        here: Any = MPITransport()
-        sys.excepthook = partial(_end_all_on_error, here)
-        if here.rank:
+        transport: Any = MPITransport()
+        sys.excepthook = partial(_end_all_on_error, transport)
+        if transport.rank:
             _close_input()
         if engine == "nccl":
             from parlab.world.processes.nccl import NCCLTransport
 
-            here = NCCLTransport(here, machine.gpu(here.node.rank, here.node.size))
-        _here[engine] = here
-    return _here[engine]
+            transport = NCCLTransport(transport, machine.gpu(transport.node.rank, transport.node.size))
+        _transports[engine] = transport
+    return _transports[engine]
 
 
 def _close_input() -> None:
@@ -44,24 +53,23 @@ def _close_input() -> None:
     os.close(nothing)
 
 
-def carried_out(program: Program, here: Any) -> tuple[list[bytes], list[Report]]:
+def carried_out(job: Job, transport: Any) -> tuple[list[bytes], list[Report]]:
     """Run this process's rank. Returns the records of all ranks (on rank 0) and their last reports."""
-    function, args, kwargs, native = program
-    world = ProcessEngine(here, native)
-    carry_out(world, function, args, kwargs)
-    records = here.gather(pack_record(world))
+    world = ProcessEngine(transport, job.native)
+    carry_out(world, job.program, job.args, job.kwargs)
+    records = transport.gather(pack_record(world))
     if failed(world.last_reports):
-        here.renew()
+        transport.renew()
     else:
         world.disconnect()
     return records, world.last_reports
 
 
-def _end_all_on_error(here: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def _end_all_on_error(transport: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """An error that leaves the script ends all processes. The rank that raised it shows it."""
-    if getattr(error, "rank", here.rank) == here.rank:
+    if getattr(error, "rank", transport.rank) == transport.rank:
         sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
     else:
         time.sleep(10)  # that rank shows the error, and ends this process
-    here.abort()
+    transport.abort()

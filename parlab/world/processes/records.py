@@ -22,7 +22,7 @@ class Reference:
     """A message or a collective call in a log that has left its process: it is known by its `key`."""
 
     index = -1
-    value: tuple[()] = ()  # stays in its process
+    like: tuple[()] = ()  # stays in its process, as the value does
 
 
 MESSAGE = ("src", "dst", "name", "nbytes", "kept", "posted_at", "done_at")
@@ -46,16 +46,16 @@ class _LogPickler(pickle.Pickler):
 
 def pack_record(world: ProcessEngine) -> bytes:
     """The record of this process: result, logs, errors and measured times of its rank."""
-    program = world.tasks[0]
+    main = world.tasks[0]
     try:
-        result = pack_result(program.result)
+        result = pack_result(main.result)
     except Exception as error:
         result = pickle.dumps(None)
-        program.error = program.error or WorldError(
-            f"rank {program.rank} returned {program.result!r:.60}, which cannot leave its process ({error}); return "
+        main.error = main.error or WorldError(
+            f"rank {main.rank} returned {main.result!r:.60}, which cannot leave its process ({error}); return "
             "arrays and numbers"
         )
-    tasks = [(task.log, task.printed, _error(task)) for task in (program, *program.background)]
+    tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
     clock = (world.transport.ahead, world.computed, world.stood)
     file = io.BytesIO()
     _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, clock))
@@ -78,27 +78,32 @@ def _error(task: Task) -> tuple[bytes, str] | None:
 
 def merge_records(records: list[bytes], reports: list[Report]) -> Outcome:
     """The outcome of a run, from the record of each rank and the last reports of all."""
-    programs, clocks = [], []
+    tasks, clocks = [], []
     for rank, (result, packed, clock) in enumerate(map(pickle.loads, records)):
-        program = Task(rank)
-        program.background = [Task(rank, program) for _ in packed[1:]]
-        for task, (log, printed, error) in zip((program, *program.background), packed, strict=True):
+        main = Task(rank)
+        main.background = [Task(rank, main) for _ in packed[1:]]
+        for task, (log, printed, error) in zip((main, *main.background), packed, strict=True):
             task.log, task.printed = log, printed
             if error is not None:
                 task.error = pickle.loads(error[0])
                 task.error.__cause__ = RemoteError(f"there, it was\n\n{error[1]}")
-        program.result = pickle.loads(result)
-        programs.append(program)
+        main.result = pickle.loads(result)
+        tasks.append(main)
         clocks.append(clock)
-    logs = [task.log for program in programs for task in (program, *program.background)]
-    messages = _joined(logs)
-    return Outcome(programs, deadlock_in(reports), measured(clocks, messages))
+    logs = [task.log for main in tasks for task in (main, *main.background)]
+    sent, asked = (_by_key(logs, code) for code in (POST_SEND, POST_RECEIVE))
+    _join(logs, sent)
+    ends = [(sent.get(key), asked.get(key)) for key in {**sent, **asked}]
+    return Outcome(tasks, deadlock_in(reports), measured(clocks, ends))
 
 
-def _joined(logs: list[list[Any]]) -> list[tuple[Reference | None, Reference | None]]:
-    """Let both ends of a message, and all members of a collective, share one object in their logs. Returns the ends."""
-    sent = {log[i + 1].key: log[i + 1] for log in logs for i in range(0, len(log), 2) if log[i] == POST_SEND}
-    asked = {log[i + 1].key: log[i + 1] for log in logs for i in range(0, len(log), 2) if log[i] == POST_RECEIVE}
+def _by_key(logs: list[list[Any]], posts: int) -> dict[Any, Reference]:
+    """The messages that were posted with this code, by their keys."""
+    return {log[i + 1].key: log[i + 1] for log in logs for i in range(0, len(log), 2) if log[i] == posts}
+
+
+def _join(logs: list[list[Any]], sent: dict[Any, Reference]) -> None:
+    """Let both ends of a message that was sent, and all members of a collective, share one object in their logs."""
     calls: dict[Any, Any] = {}
     for log in logs:
         for i in range(0, len(log), 2):
@@ -109,4 +114,3 @@ def _joined(logs: list[list[Any]]) -> list[tuple[Reference | None, Reference | N
                 log[i + 1] = call = calls.setdefault(thing.key, thing)
                 call.names |= thing.names
                 call.details |= thing.details
-    return [(sent.get(key), asked.get(key)) for key in {**sent, **asked}]

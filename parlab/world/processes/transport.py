@@ -34,8 +34,8 @@ class Sent(Protocol):
 class Coming(Protocol):
     """One end of a message: the receiver's."""
 
-    def header(self) -> bytes | None:
-        """The sender's header, None before it arrives. Messages of one mailbox are asked in their order."""
+    def receive_header(self) -> bytes | None:
+        """Receive the sender's header; None: not all of it has come. Messages of a mailbox are asked in their order."""
 
     def into(self, forms: list[Form]) -> list[Any]:
         """New arrays of these forms, in C order, that are filled when the message is done.
@@ -75,8 +75,8 @@ class Transport(Protocol):
     def connect(self, members: tuple[int, ...], tag: int) -> Any:
         """The library's own collectives among `members`. All members call this.
 
-        Each is a method with the name of our algorithm. It starts the collective, and returns a handle with `done`, and
-        the result of our algorithm. `free` gives all of them back.
+        Each is a method with the name of our algorithm. It starts the collective, and returns a handle, whose `finish`
+        says whether this rank's part is over, and the result of our algorithm. `free` gives all of them back.
         """
 
     def gather(self, data: bytes) -> list[bytes]:

@@ -22,23 +22,24 @@ from parlab.world.processes.rank import carried_out, transport_of
 
 def main(engine: str, folder: str, size: str) -> None:
     """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
-    here = transport_of(engine)
-    if here.size != int(size):
-        _refuse(folder, f"size={size}: {size} processes were started, and each finds {here.size}: {machine.STRANGERS}")
+    transport = transport_of(engine)
+    if transport.size != int(size):
+        found = f"{size} processes were started, and each finds {transport.size}"
+        _refuse(folder, f"size={size}: {found}: {machine.STRANGERS}")
         return
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None
     data = b""
-    if here.rank == 0:
+    if transport.rank == 0:
         connection = _to_caller(folder)
         data = connection.recv_bytes()
         shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
-    program, errors = unpack_program(here.share(data))
+    job, errors = unpack_program(transport.share(data))
     with np.errstate(**errors):  # as the caller's, which threads inherit
-        outcome = carried_out(program, here)
+        outcome = carried_out(job, transport)
     sys.stdout.flush()
-    here.share(b"")  # no process ends before all know that the run is over
+    transport.share(b"")  # no process ends before all know that the run is over
     if connection:
         ended.set()
         connection.send_bytes(pickle.dumps(outcome))

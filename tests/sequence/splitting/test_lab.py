@@ -1,25 +1,18 @@
-"""The lab's text, the maps of the models that read it, and what cuts cost them."""
+"""The lab's text, and the maps of the models that read it."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from parlab.nn.layers import Core
-from parlab.nn.llama import Llama
 from parlab.sequence import (
-    Chunk,
     analyse_attention,
     lab_attention,
-    lab_loss,
     split_by_attention,
     split_by_text,
     split_equal,
     stem,
 )
-from parlab.sequence.splitting import lab
 from tests.sequence.splitting.maps import weight_cut
 
 
@@ -69,59 +62,3 @@ def test_text_cuts_are_word_cuts():
     read = lab_attention()
     ends = np.cumsum([len(word.encode()) for word in read.words]).tolist()
     assert {chunk.stop for chunk in split_by_text(read.text, 4, 1000)} <= {ends[end - 1] for end in read.sentences}
-
-
-WHOLE = [Chunk(0, 0, 0, 475)]
-RANKS = (2, 3, 4, 5, 6, 8)
-
-
-def in_words(read, chunks):
-    """Chunks of bytes, as `split_by_text` counts, in words."""
-    ends = np.cumsum([len(word.encode()) for word in read.words])
-    edges = [0, *(int(np.searchsorted(ends, chunk.stop)) + 1 for chunk in chunks)]
-    return [Chunk(i, i, start, stop) for i, (start, stop) in enumerate(pairwise(edges))]
-
-
-def costs(seed, ranks):
-    """The loss that equal chunks, whole sentences and the attention split add to all 474 words, in nats."""
-    read = lab_attention(seed=seed)
-    S = len(read.words)
-    ways = (
-        split_equal(S, -(-S // ranks), ranks=ranks),
-        in_words(read, split_by_text(read.text, ranks, limit=len(read.text.encode()))),
-        split_by_attention(read.weights, ranks),
-    )
-    return [(S - 1) * (lab_loss(chunks, seed=seed) - lab_loss(WHOLE, seed=seed)) for chunks in ways]
-
-
-def test_with_seed_1_in_4_chunks_the_attention_split_costs_less_than_sentences_and_these_less_than_equal_chunks():
-    equal, sentences, attention = costs(1, 4)
-    assert 0 < attention < sentences < equal
-
-
-@pytest.mark.slow
-def test_over_5_seeds_and_6_rank_counts_the_attention_split_costs_less_than_equal_chunks_in_29_and_sentences_in_21():
-    found = [costs(seed, ranks) for seed in range(1, 6) for ranks in RANKS]
-    assert len(found) == 30
-    assert sum(attention < equal for equal, _, attention in found) == 29
-    assert sum(sentences < equal for equal, sentences, _ in found) == 21
-    assert sum(attention < sentences for _, sentences, attention in found) == 28
-    assert min(min(cost) for cost in found) > 0
-
-
-def test_a_cut_costs_what_a_mask_without_the_keys_before_it_costs_in_all_layers():
-    """Each chunk read alone, against one dense attention over the whole text whose mask is cut at word 237."""
-    halves, mask = [Chunk(0, 0, 0, 237), Chunk(1, 1, 237, 475)], np.tril(np.ones((475, 475), bool))
-    mask[237:, :237] = False
-
-    def forward(q, k, v):
-        scores = np.where(mask, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
-        lse = np.log(np.exp(scores).sum(axis=-1))
-        return np.exp(scores - lse[..., None]) @ v, lse
-
-    model = lab._model(1)
-    tokens = lab._tokens(model)
-    cut = Llama(model.config, model.weights, core=Core(forward, None))
-    loss = lab._losses(cut, tokens, 0, 475).mean()
-    assert loss == pytest.approx(lab_loss(halves), abs=1e-12)
-    assert round(474 * (loss - lab_loss(WHOLE)), 1) == 18.0

@@ -331,7 +331,7 @@ def test_a_request_that_its_peer_has_met_is_not_named_as_the_cause():
             comm.send(X, comm.rank)
 
     error = deadlock_of(program, 2)
-    assert error.waiting[0].posted == ("isend(to 1)",)
+    assert error.waiting[0].unmet == ("isend(to 1)",)
 
 
 def test_a_long_circle_of_20_ranks_shows_8_and_counts_the_other_12():

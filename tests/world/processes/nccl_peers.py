@@ -31,7 +31,7 @@ class End:
     def __init__(self, way, number):
         self.way, self.number = way, number
 
-    def header(self):
+    def receive_header(self):
         return self.way.sent[self.number][0] if len(self.way.sent) > self.number else None
 
     def into(self, forms):
@@ -128,7 +128,7 @@ def until(done, *transports, seconds=20):
 
 def arrived(coming, like, *transports, seconds=20):
     """The arrays of a message that is asked for."""
-    until(lambda: coming.header() is not None, *transports)
+    until(lambda: coming.receive_header() is not None, *transports)
     leaves = coming.into([form_of(x) for x in like])
     until(coming.done, *transports, seconds=seconds)
     return leaves

@@ -11,11 +11,11 @@ WAY = ["world", "messages", 0, 1]  # from rank 0 to rank 1
 BACK = ["world", "messages", 1, 0]
 
 
-def report(rank, waits=None, *, posted=(), entered=0, error=False, background=()):
+def report(rank, waits=None, *, posts=(), entered=0, error=False, background=()):
     tasks = [waits and ["recv" if waits[0] == "messages" else "barrier", waits], *background]
-    posted = [list(counts) for counts in posted]
+    posts = [list(counts) for counts in posts]
     place = f", at line {rank}"
-    return dict(rank=rank, place=place, error=error, posted=posted, entered={"world": entered}, tasks=tasks, open=[])
+    return dict(rank=rank, place=place, error=error, posts=posts, entered={"world": entered}, tasks=tasks, open=[])
 
 
 def receive(way, number):
@@ -34,12 +34,12 @@ BOTH = ["messages", [[WAY, 0, POST_SEND], [BACK, 0, POST_RECEIVE]]]
     ("reports", "moves"),
     [
         ([report(0, receive(BACK, 0)), report(1, receive(WAY, 0))], False),
-        ([report(0, receive(BACK, 0)), report(1, receive(WAY, 0), posted=[[BACK, 1, 0]])], True),
-        ([report(0, receive(BACK, 1)), report(1, receive(WAY, 0), posted=[[BACK, 1, 0]])], False),
-        ([report(0, send(WAY, 0)), report(1, None, posted=[[WAY, 0, 1]])], True),
-        ([report(0, send(WAY, 0), posted=[[WAY, 1, 1]]), report(1)], False),  # its own posts meet nothing
-        ([report(0, BOTH), report(1, None, posted=[[WAY, 0, 1]])], False),  # a sendrecv needs both
-        ([report(0, BOTH), report(1, None, posted=[[WAY, 0, 1], [BACK, 1, 0]])], True),
+        ([report(0, receive(BACK, 0)), report(1, receive(WAY, 0), posts=[[BACK, 1, 0]])], True),
+        ([report(0, receive(BACK, 1)), report(1, receive(WAY, 0), posts=[[BACK, 1, 0]])], False),
+        ([report(0, send(WAY, 0)), report(1, None, posts=[[WAY, 0, 1]])], True),
+        ([report(0, send(WAY, 0), posts=[[WAY, 1, 1]]), report(1)], False),  # its own posts meet nothing
+        ([report(0, BOTH), report(1, None, posts=[[WAY, 0, 1]])], False),  # a sendrecv needs both
+        ([report(0, BOTH), report(1, None, posts=[[WAY, 0, 1], [BACK, 1, 0]])], True),
         ([report(0, BARRIER, entered=3), report(1, receive(WAY, 0), entered=2)], False),
         ([report(0, BARRIER, entered=3), report(1, receive(WAY, 0), entered=3)], True),
         ([report(0, ["signal", 1], background=[["", BARRIER]], entered=3), report(1, entered=2)], False),

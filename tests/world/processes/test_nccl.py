@@ -29,7 +29,7 @@ def test_a_send_is_over_only_when_its_receiver_has_asked_and_nothing_runs_before
     sent = a.send(b"head", [x], 1, 0)
     assert not sent.done()
     coming = b.expect(0, 0, [x])
-    assert coming.header() == b"head"
+    assert coming.receive_header() == b"head"
     assert not sent.done()
     assert np.array_equal(arrived(coming, [x], a, b)[0], x)
     until(sent.done, a, b)
@@ -47,7 +47,7 @@ def test_a_message_waits_until_the_gpu_has_computed_its_data_and_has_done_with_t
 
     b._cupy.empty = used
     sent, coming = a.send(b"", [x], 1, 0), b.expect(0, 0, [x])
-    assert coming.header() == b""
+    assert coming.receive_header() == b""
     (came,) = coming.into([(x.shape, x.dtype)])
     try:
         with pytest.raises(AssertionError, match="it hangs"):
@@ -77,15 +77,15 @@ def test_after_renew_nothing_of_what_was_under_way_is_left_and_messages_pass(two
     b.expect(0, 0, [x])
     a.send(b"half", [x], 1, 4)
     coming = b.expect(0, 4, [x])
-    until(lambda: coming.header() is not None, a, b)
+    until(lambda: coming.receive_header() is not None, a, b)
     coming.into([(x.shape, x.dtype)])  # b receives, and a never hears that it may send
     a.tell(1, b"an old note")
     old = dict(a._pairs)
     together(lambda rank: two[rank].renew(), 2)
     with pytest.raises(RuntimeError, match="aborted"):
-        old[0, 1].launch([x], a._posted([x]))
+        old[0, 1].launch([x], a._ready_event([x]))
     sent, coming = a.send(b"new", [2 * x], 1, 0), b.expect(0, 0, [x])
-    assert coming.header() == b"new"
+    assert coming.receive_header() == b"new"
     leaves = coming.into([(x.shape, x.dtype)])
     until(lambda: coming.done() and sent.done(), a, b)
     assert np.array_equal(leaves[0], 2 * x)

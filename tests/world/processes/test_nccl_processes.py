@@ -89,7 +89,7 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(capfd):
         from parlab.world.processes import nccl
 
         if comm.rank == 1:
-            nccl._Pair.launch = lambda pair, leaves, posted: print(1 // 0)
+            nccl._Pair.launch = lambda pair, leaves, ready_event: print(1 // 0)
         return comm.all_reduce(x)
 
     with pytest.raises(WorldError, match="a process ended before its program did: the status is"):

@@ -258,7 +258,7 @@ def test_an_error_that_cannot_be_made_again_from_its_arguments_comes_back_as_tex
 
 
 def test_what_cannot_travel_is_refused_before_any_process_starts(monkeypatch):
-    monkeypatch.setattr(launch, "_job", None)
+    monkeypatch.setattr(launch, "_started", None)
     lock = threading.Lock()
     with pytest.raises(ValueError, match=r"cannot be handed to another process: cannot pickle '_thread\.lock' object"):
         run(lambda comm: lock, 2, engine="mpi")
@@ -341,7 +341,7 @@ def test_whatever_ends_a_job_no_process_is_left_the_status_is_not_0_and_an_error
 
 
 def test_the_processes_of_a_run_that_is_over_end_by_themselves_with_status_0(monkeypatch):
-    started, jobs = launch._job, []
+    started, jobs = launch._started, []
 
     @contextmanager
     def patient(*arguments):
@@ -351,7 +351,7 @@ def test_the_processes_of_a_run_that_is_over_end_by_themselves_with_status_0(mon
             job.wait = lambda seconds=None: wait(seconds and 60)
             yield job
 
-    monkeypatch.setattr(launch, "_job", patient)
+    monkeypatch.setattr(launch, "_started", patient)
     assert run(lambda comm: comm.rank, 2, engine="mpi").results == [0, 1]
     assert [job.returncode for job in jobs] == [0]
 
@@ -422,7 +422,7 @@ def test_the_door_is_in_a_folder_of_mode_700_and_the_job_that_ends_early_is_an_e
         modes.append(stat.S_IMODE(os.stat(command[-2]).st_mode))
         yield SimpleNamespace(poll=lambda: 7, returncode=7)
 
-    monkeypatch.setattr(launch, "_job", ends_at_once)
+    monkeypatch.setattr(launch, "_started", ends_at_once)
     with pytest.raises(WorldError, match="a process ended before its program did: the status is 7"):
         run(print, 2, engine="mpi")
     assert modes == [0o700]
