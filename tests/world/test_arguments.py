@@ -69,7 +69,7 @@ ROWS = [
     (lambda: run(None, 2), "program=None: must be a function whose first parameter is the rank's comm"),
     *[
         (lambda f=f: run(f, 2), ": it yields, so a call would run nothing of it; return instead")
-        for f in (yields, Yields(), partial(yields, x=1), awaits_and_yields)
+        for f in (Yields(), partial(yields, x=1), awaits_and_yields)
     ],
     (lambda: run(awaits, 2), ": it is async, so a call would run nothing of it; use plain def"),
     *[(lambda v=v: run(print, v), f"size={v!r}: must be a whole number") for v in (True, 2.0, "2")],
@@ -80,7 +80,6 @@ ROWS = [
     (lambda: run(print, 2, collectives="native"), "collectives='native': on threads they are ours"),
     (lambda: run(print, 2, engine="mpi", collectives=None), "collectives=None: on mpi they are ours, or native"),
     (lambda: run(print, 3, per_rank([1, 2])), "items: per_rank has 2, but size=3: give one a rank"),
-    (lambda: run(print, 3, x=per_rank([1] * 4)), "items: per_rank has 4, but size=3: give one a rank"),
     (lambda: run(print, 2, [per_rank([1, 2])]), "per_rank inside a list or dict: wrap the whole argument"),
     (lambda: run(print, 2, x={"w": per_rank([1, 2])}), "per_rank inside a list or dict: wrap the whole"),
     *[(lambda v=v: per_rank(v), f"items={v}: per_rank takes a list, one item a rank") for v in (5, {"a": 1}, {1, 2})],
@@ -109,16 +108,12 @@ ROWS = [
     ),
     (cluster(name=3), "name=3: must be a string"),
     (cluster(device="A100"), "device='A100': must be a Device"),
-    (cluster(device=(DEVICE, None)), "device=None: must be a Device"),
     (cluster(device=()), "device=(): must be a Device"),
     (cluster(ranks_per_node=0), "ranks_per_node=0: must be a whole number, at least 1"),
     (cluster(intra=1e9), "intra=1000000000.0: must be a Link"),
-    (cluster(inter=None), "inter=None: must be a Link"),
     (cluster(ports=0), "ports=0: must be a whole number, at least 1, or None"),
-    (cluster(source=None), "source=None: must be a string"),
     (lambda: Cluster.uniform(0, 1, flops=-1), "flops=-1: must be a number greater than 0"),
     (lambda: Cluster.uniform(0, 1, memory_bandwidth=0), "memory_bandwidth=0: must be a number greater than 0"),
-    (lambda: Cluster.uniform(0, 1, ports=0), "ports=0: must be a whole number, at least 1, or None"),
     (lambda: CLASSROOM.reaching(0), "kernel=0: must be a number greater than 0"),
     (lambda: CLASSROOM.reaching(1.01), "kernel=1.01: must be at most 1, the peak"),
     # values
@@ -130,7 +125,6 @@ ROWS = [
     (of("send", np.array([{}]), 0), "x has dtype object: a message carries numbers"),
     (of("send", X.astype(">f8"), 0), "x has dtype >f8: a message carries numbers in this machine's byte order"),
     (of("send", np.ma.ones(3), 0), "x is a masked array: a message carries no mask; fill it, or"),
-    (of("isend", object, 0), "x is <class 'object'> (type): a message carries arrays"),
     (of("sendrecv", 5, 0, 0), "x is 5 (int): a message carries arrays"),
     (of("sendrecv", X, 0, 0, like="X"), "like is 'X' (str): a message carries arrays"),
     (of("recv", 0, None), "like is None (NoneType): a message carries arrays"),
@@ -139,12 +133,10 @@ ROWS = [
     *[(of(name, 2), "x is 2 (int): a message carries arrays") for name in COLLECTIVES],
     *[(of(name, [X]), "x is a list: a collective takes one array") for name in COLLECTIVES],
     (of("reduce", {}), "x is a dict: a collective takes one array"),
-    (of("reduce", (X,)), "x is a tuple: a collective takes one array"),
-    (of("all_to_all", [], 0, 0), "x is a list: a collective takes one array"),
+    (of("all_to_all", (X,), 0, 0), "x is a tuple: a collective takes one array"),
     # ranks
-    *[(of("send", X, v), f"dst={v!r}: must be a whole number") for v in ("0", 1.5, None, [1], np.ones(2))],
+    *[(of("send", X, v), f"dst={v!r}: must be a whole number") for v in ("0", 1.5, None)],
     *[(of("send", X, v), f"dst={v}: the ranks of this group are 0 to 1") for v in (2, -1)],
-    (of("isend", X, [1]), "dst=[1]: must be a whole number"),
     (of("sendrecv", X, 7, 0), "dst=7: the ranks of this group are 0 to 1"),
     (of("sendrecv", X, 0, 7), "src=7: the ranks of this group are 0 to 1"),
     (of("recv", -1, X), "src=-1: the ranks of this group are 0 to 1"),
@@ -157,7 +149,6 @@ ROWS = [
     *[(of(name, X, axis=2), "axis=2: the array has 2 axes") for name in TAKES_AN_AXIS],
     *[(of("all_gather", X, v), f"axis={v!r}: must be a whole number") for v in (None, "1")],
     (of("all_gather", X, -3), "axis=-3: the array has 2 axes"),
-    (of("all_gather", np.asarray(1.0)), "axis=0: the array has 0 axes"),
     (of("all_to_all", X, 5, 0), "split_axis=5: the array has 2 axes"),
     (of("all_to_all", X, 0, "1"), "concat_axis='1': must be a whole number"),
     (of("all_to_all", X, 1, 0, size=3), "split_axis=1: 2 elements along this axis do not divide among 3 ranks"),
@@ -172,7 +163,6 @@ ROWS = [
     (of("all_reduce", X + 1j, "max"), "op='max': complex numbers have no order"),
     *[(of(n, X, algorithm="tree"), f"algorithm='tree': {n} has {known}") for n, known in ALGORITHMS.items()],
     (of("all_to_all", X, 0, 0, "ring"), "algorithm='ring': all_to_all has pairwise, bruck, grid, hierarchical"),
-    (of("all_reduce", X, algorithm=["ring"]), "algorithm=['ring']: all_reduce has ring,"),
     (of("all_gather", X, algorithm="recursive_doubling", size=3), "needs a power of two of ranks, not 3; use ring"),
     (
         of("reduce_scatter", np.ones(6), algorithm="recursive_halving", size=6),
@@ -196,7 +186,6 @@ ROWS = [
     (of("all_gather", X, algorithm="bruck", counts=[4, 4]), "algorithm='bruck' needs equal pieces; use ring or hiera"),
     (of("iall_gather", X, counts=[1]), "counts=[1]: needs one length"),
     (of("reduce_scatter", X, counts=[1, 2]), "counts=[1, 2]: they add up to 3, but the axis has 4 elements"),
-    (of("ireduce_scatter", X, counts=[1, 1]), "counts=[1, 1]: they add up to 2, but"),
     (of("all_gather", X, out=np.ones((8, 2))), "x has shape (4, 2): with out=, arrays of one axis are gathered"),
     (of("all_gather", FLAT, out=np.ones(4)), "out is (4,) float64: an array (8,) of float64 is needed"),
     (of("all_gather", FLAT, out=np.ones(8, "f4")), "out is (8,) float32: an array (8,) of float64 is needed"),
@@ -209,7 +198,6 @@ ROWS = [
     (of("split", 0, name=5), "name=5: must be a string"),
     (of("compute", 5), "name=5: must be a string"),
     (of("compute", "f", flops=-1), "flops=-1: must be a number, at least 0 and finite"),
-    (of("compute", "f", bytes="9"), "bytes='9': must be a number, at least 0"),
     *[(of("compute", "f", seconds=v), f"seconds={v}: must be a number, at least 0") for v in (INF, NAN, 1e300)],
     (of("hold", X), "must be a string"),
     # timelines
