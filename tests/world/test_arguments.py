@@ -160,7 +160,7 @@ ROWS = [
     *[(of(name, X, op="mean"), "op='mean': the operations are sum, prod, max, min") for name in SUMS],
     *[(of("all_reduce", X, op), "the operations are sum, prod, max, min") for op in (np.add, ["sum"], None)],
     (of("all_reduce", X > 0), "op='sum': x is an array of booleans"),
-    (of("all_reduce", X + 1j, "max"), "op='max': complex numbers have no order"),
+    *[(of("all_reduce", X + 1j, op), f"op='{op}': complex numbers have no order") for op in ("max", "min")],
     *[(of(n, X, algorithm="tree"), f"algorithm='tree': {n} has {known}") for n, known in ALGORITHMS.items()],
     (of("all_to_all", X, 0, 0, "ring"), "algorithm='ring': all_to_all has pairwise, bruck, grid, hierarchical"),
     (of("all_gather", X, algorithm="recursive_doubling", size=3), "needs a power of two of ranks, not 3; use ring"),
@@ -182,7 +182,7 @@ ROWS = [
         for v in ([4], 8, [4, -4], [4.0, 4.0], [True, True])
     ],
     (of("all_gather", X, counts=[1, 2], size=1), "at least 0, for each of 1 rank"),
-    (of("all_gather", X, counts=[3, 4]), "counts=[3, 4]: rank 0 has 4 elements along the axis, not 3"),
+    (of("all_gather", X, counts=[4, 3]), "counts=[4, 3]: rank 1 has 4 elements along the axis, not 3"),
     (of("all_gather", X, algorithm="bruck", counts=[4, 4]), "algorithm='bruck' needs equal pieces; use ring or hiera"),
     (of("iall_gather", X, counts=[1]), "counts=[1]: needs one length"),
     (of("reduce_scatter", X, counts=[1, 2]), "counts=[1, 2]: they add up to 3, but the axis has 4 elements"),
