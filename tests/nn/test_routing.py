@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -147,25 +145,10 @@ def test_the_bias_moves_by_the_rate_up_below_the_mean_load_of_4_and_down_above_i
 def test_capacity_keeps_the_first_pairs_of_each_expert_by_token_then_slot(xp):
     routing = route(draw(xp, 15, 5), draw(xp, 5, 4), 2)
     capacity = capacity_of(15, 2, 4, 0.8)
-    assert capacity == 6
+    assert (capacity, capacity_of(10, 2, 4, 1.25)) == (6, 7)  # 6.25 rows need 7 places
     kept, seen = to_numpy(within_capacity(routing, 4, capacity).kept), [0] * 4
     for t, slots in enumerate(to_numpy(routing.chosen)):
         for s, expert in enumerate(slots):
             assert kept[t, s] == (seen[expert] < capacity)
             seen[expert] += 1
     assert sum(expert_loads(within_capacity(routing, 4, capacity), 4)) == kept.sum() < 30
-
-
-@pytest.mark.parametrize(("T", "k", "N", "cf"), [(64, 2, 8, 1.0), (256, 2, 16, 1.25)])
-def test_the_dropped_share_of_uniform_routing_is_the_tail_of_a_binomial(T, k, N, cf):
-    capacity, trials = capacity_of(T, k, N, cf), 400
-    draw_experts = np.random.default_rng(7)
-    dropped = 0
-    for _ in range(trials):
-        loads = np.bincount(draw_experts.integers(N, size=T * k), minlength=N)
-        dropped += np.maximum(loads - capacity, 0).sum()
-    terms = [
-        (j - capacity) * math.comb(T * k, j) * (1 / N) ** j * (1 - 1 / N) ** (T * k - j)
-        for j in range(capacity + 1, T * k + 1)
-    ]
-    assert dropped / (trials * T * k) == pytest.approx(N / (T * k) * sum(terms), rel=0.05)

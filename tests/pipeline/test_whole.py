@@ -1,7 +1,5 @@
 """A whole model's step on ranks against the serial step."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ from parlab.pipeline import (
     step_of_ranks,
     zb_h1,
 )
-from tests.pipeline.models import error, name_of
+from tests.pipeline.models import error, name_of, peak_but_for_sent
 
 CONFIG = LlamaConfig(
     vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=4, num_attention_heads=2, initializer_range=0.3
@@ -73,10 +71,6 @@ def test_microbatches_that_do_not_divide_the_batch_are_refused():
         step_of_ranks(gpipe(2, 3), MODEL, TOKENS, TOKENS)
 
 
-def most_bytes_but_for_sent(timeline, rank):
-    return max(itertools.accumulate(nbytes for _, nbytes, name in timeline._held[rank] if name != "sent"))
-
-
 @pytest.mark.parametrize(
     "schedule", [gpipe(4, 4), one_f_one_b(4, 8), interleaved_one_f_one_b(2, 2, 2), zb_h1(4, 8)], ids=name_of
 )
@@ -89,7 +83,7 @@ def test_the_bytes_of_a_microbatch_add_up_to_those_that_a_run_of_the_schedule_ho
         # the norms' gradients of the first microbatch, made by I, stay as the sum; rank 0 is fullest before its first W
         norms = (2 + (rank == 3)) * 4 * 8 if schedule.name.startswith("ZB-H1") and rank else 0
         expected = tables + norms + max(total for _, total in shown.kept_bytes(rank, *kept))
-        assert most_bytes_but_for_sent(ran, rank) == expected
+        assert peak_but_for_sent(ran, rank) == expected
 
 
 @pytest.mark.parametrize(("hidden", "inner", "heads"), [(8, 12, 2), (32, 64, 4), (64, 128, 4)])

@@ -15,7 +15,6 @@ from parlab.plan import (
     Layout,
     Software,
     estimate,
-    hardware_of,
     search,
     software_of,
     validation,
@@ -44,29 +43,20 @@ def software(**fields):
     return lambda: Software(**fields)
 
 
-def empty(name, **options):
-    return asked(Layout(**{name: np.array([])}), **options)
-
-
 ROWS = [
     # a fraction of the data sheet
     (hardware(products=1000), "products=1000: a fraction of the data sheet, greater than 0 and at most 1"),
+    *[(hardware(**{name: 2}), f"{name}=2: a fraction of the data sheet") for name in ("attention", "memory", "intra")],
     (hardware(products="1"), "products='1': must be a number greater than 0"),
-    (hardware(memory=2), "memory=2: a fraction of the data sheet"),
-    (hardware(intra=1.1), "intra=1.1: a fraction"),
     (hardware(inter=math.nan), "inter=nan: must be a number greater than 0"),
-    (hardware(exponentials=-1), "exponentials=-1: must be a number greater than 0"),
     (hardware(host_link=None), "host_link=None: must be a number greater than 0"),
-    (hardware(attention=2), "attention=2: a fraction of the data sheet"),
     (hardware(processors=0), "processors=0: must be a whole number, at least 1"),
     (hardware(usable=80), "usable=80: must be two numbers of GiB, the least and the most"),
     (hardware(usable=(80, 72)), "usable=(80, 72): the least comes first"),
-    (hardware(usable=(0, 72)), "usable=0: must be a number greater than 0"),
     (hardware(collective=-1), "collective=-1: must be"),
     # habits of software
     (software(hides={"everything"}), "hides={'everything'}: a set of some of tp, cp, pp, dp is needed"),
     (software(hides="tp"), "hides='tp': a set of some of"),
-    (software(hides=[["tp"]]), "hides=[['tp']]: a set of some of"),
     (software(order=["tp", "cp", "pp", "dp"]), "a tuple of tp, cp, pp, dp, the innermost first"),
     (software(order=("tp", "tp", "pp", "dp")), "order=('tp', 'tp', 'pp', 'dp'): a tuple"),
     (software(gradient=3), "gradient=3: an element of a floating dtype"),
@@ -75,29 +65,22 @@ ROWS = [
     (lambda: software_of("A100"), "cluster='A100': must be a Cluster"),
     (hardware(rails="no"), "rails='no': must be True or False"),
     (hardware(source=None), "source=None: must be a string"),
-    (lambda: hardware_of("A100"), "cluster='A100': must be a Cluster"),
     (lambda: validation(3), "hardware=3: must be a Hardware"),
     # an estimate
     (asked(itemsize=3), "itemsize=3: an element of a floating dtype has 1, 2, 4 or 8 bytes"),
-    (asked(itemsize=2.0), "itemsize=2.0: must be a whole number"),
     (asked(batch=10**19), "batch=10000000000000000000: must be at most 1000000000000"),
-    (asked(sequence=10**26), "sequence=100000000000000000000000000: must be at most 1000000000000"),
     (asked(state=None), "state=None: must be a StateBytes"),
-    (asked(hardware="H100"), "hardware='H100': must be a Hardware"),
-    (asked(software="PLAIN"), "software='PLAIN': must be a Software"),
     (lambda: estimate(None, DGX_H100, Layout(), batch=1, sequence=1), "config=None: a LlamaConfig or a GPTConfig"),
-    (lambda: estimate(LLAMA_8B, None, Layout(), batch=1, sequence=1), "cluster=None: must be a Cluster"),
     (lambda: estimate(LLAMA_8B, DGX_H100, None, batch=1, sequence=1), "layout=None: must be a Layout"),
     # a layout
     (asked(Layout(offload=1)), "offload=1: must be True or False"),
     (asked(Layout(offload=np.array([0, 1]))), "offload=0: must be True or False"),
-    *[(empty(name), "layout=columns of 0 layouts: at least one layout is needed") for name in vars(Layout())],
+    (asked(Layout(tp=np.array([]))), "layout=columns of 0 layouts: at least one layout is needed"),
     (
         asked(Layout(dp=np.array([1, 2]), tp=np.array([1, 2, 4]))),
         "layout: columns of the shapes dp [2], tp [3]: make them as long as each other",
     ),
     (asked(Layout(dp=2**21)), "dp=2097152: must be at most 1048576"),
-    (asked(Layout(chunks=2**62, pp=4)), "chunks=4611686018427387904: must be at most 1048576"),
     (
         asked(Layout(dp=2**18, tp=8)),
         "tp=8, cp=1, pp=1, dp=262144: their product, the number of ranks, must be at most 1048576",
@@ -105,7 +88,6 @@ ROWS = [
     # a search
     (sought(2**20 + 1), "ranks=1048577: must be at most 1048576"),
     (sought(memory=math.nan), "memory=nan: must be a number greater than 0"),
-    (sought(offload=1), "offload=1: must be True or False"),
     (lambda: why(None), "plans=None: must be a Plans"),
     (lambda: why(sought(batch=1, sequence=8, tp=8)(), 3), "layout=3: must be a Layout"),
 ]
@@ -117,7 +99,7 @@ def test_bad_input_is_refused_by_name_and_value(call, said):
         call()
 
 
-@pytest.mark.parametrize("hides", [(), ("tp",), ["tp", "cp", "pp", "dp"], {"dp"}, frozenset({"pp"})])
+@pytest.mark.parametrize("hides", [(), ["tp", "cp", "pp", "dp"], frozenset({"pp"})])
 def test_what_software_hides_is_any_collection_of_the_four_kinds(hides):
     assert Software(hides=hides).hides is hides
 

@@ -38,8 +38,17 @@ def tensor_step(comm, serial, **options):
     return ParallelLlama.from_full(comm, serial, **options).loss_and_gradients(tokens, targets)
 
 
+def ring_step(comm, config, dtype):
+    """Attention of a layer and its backward; each rank has a part of the sequence."""
+    draw = np.random.default_rng(comm.rank)
+    q, dout = draw.normal(size=(2, B, config.num_attention_heads, S // comm.size, config.head_dim)).astype(dtype)
+    k, v = draw.normal(size=(2, B, config.num_key_value_heads, S // comm.size, config.head_dim)).astype(dtype)
+    out, lse = ring_attention(comm, q, k, v, causal=True, layout="zigzag")
+    ring_attention_backward(comm, dout, q, k, v, out, lse, causal=True, layout="zigzag")
+
+
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize(("size", "heads"), [(2, 8), (2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize(("size", "heads"), [(2, 8), (4, 2)])
 def test_tensor_parallel_bytes_sent_equal_the_counted_ones(size, heads, sequence_parallel):
     serial = model(num_key_value_heads=heads)
     timeline = run(tensor_step, size, serial, sequence_parallel=sequence_parallel).timeline
@@ -50,7 +59,7 @@ def test_tensor_parallel_bytes_sent_equal_the_counted_ones(size, heads, sequence
 @pytest.mark.parametrize(
     "cluster", [CLASSROOM, Cluster("two a node", CLASSROOM.device, 2, CLASSROOM.intra, CLASSROOM.inter)]
 )
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [2, 4])
 def test_a_tensor_parallel_step_takes_the_seconds_of_the_clock(size, cluster):
     """To the rounding of a picosecond a message; 20 words, so that the ranks' parts of the head are alike."""
     serial = model(vocab_size=20)
@@ -60,7 +69,7 @@ def test_a_tensor_parallel_step_takes_the_seconds_of_the_clock(size, cluster):
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 def test_kept_bytes_of_a_layer_equal_the_counted_ones(size, sequence_parallel):
     serial = model(num_key_value_heads=2)
     options = {"sequence_parallel": sequence_parallel}
@@ -79,16 +88,8 @@ def test_kept_bytes_of_a_layer_equal_the_counted_ones(size, sequence_parallel):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_context_parallel_bytes_sent_equal_the_rings(size):
     config = model(num_hidden_layers=1).config
-
-    def program(comm):
-        draw = np.random.default_rng(comm.rank)
-        q, dout, out = draw.normal(size=(3, B, config.num_attention_heads, S // size, config.head_dim))
-        k, v = draw.normal(size=(2, B, config.num_key_value_heads, S // size, config.head_dim))
-        out, lse = ring_attention(comm, q, k, v, causal=True, layout="zigzag")
-        ring_attention_backward(comm, dout, q, k, v, out, lse, causal=True, layout="zigzag")
-
-    layout = Layout(cp=size, microbatch=B)
-    assert of(config, layout).sent["cp"] == all_sent(run(program, size).timeline)
+    found = of(config, Layout(cp=size, microbatch=B))
+    assert found.sent["cp"] == all_sent(run(ring_step, size, config, "f8").timeline)
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -101,19 +102,11 @@ def test_in_16_bits_the_loss_and_the_gradients_of_keys_travel_in_32(size):
     assert found.sent["tp"] == all_sent(timeline)
 
     config = model(num_hidden_layers=1).config
-
-    def ring(comm):
-        draw = np.random.default_rng(comm.rank)
-        q, dout, out = draw.normal(size=(3, B, config.num_attention_heads, S // size, config.head_dim)).astype("f2")
-        k, v = draw.normal(size=(2, B, config.num_key_value_heads, S // size, config.head_dim)).astype("f2")
-        out, lse = ring_attention(comm, q, k, v, causal=True, layout="zigzag")
-        ring_attention_backward(comm, dout, q, k, v, out, lse, causal=True, layout="zigzag")
-
     found = estimate(config, CLASSROOM, Layout(cp=size, microbatch=B), batch=B, sequence=S, **half)
-    assert found.sent["cp"] == all_sent(run(ring, size).timeline)
+    assert found.sent["cp"] == all_sent(run(ring_step, size, config, "f2").timeline)
 
 
-@pytest.mark.parametrize(("size", "heads"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize(("size", "heads"), [(2, 4), (4, 2)])
 def test_a_rank_holds_the_weights_that_tensor_parallelism_gives_it(size, heads):
     """Key/value heads of which several ranks share one are held by each; norms are whole on every rank."""
     serial = model(num_key_value_heads=heads, vocab_size=24)

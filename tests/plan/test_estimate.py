@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_activations_in_flight_on_the_first_of_4_ranks_with_8_microbatches(layou
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "looped_bfs"])
-@pytest.mark.parametrize(("p", "v"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (2, 3), (3, 2), (2, 4), (4, 2)])
+@pytest.mark.parametrize(("p", "v"), [(1, 1), (2, 1), (4, 1), (6, 1), (2, 3), (2, 4), (4, 2)])
 def test_the_fullest_rank_is_that_of_plain_loops_over_all_ranks_of_even_and_uneven_stages(p, v, schedule):
     config, S, m, L = LlamaConfig(32, 64, 192, 6, 4), 64, 2 * p, 6
     V, E, M = 32, 64, 192
@@ -185,6 +186,7 @@ def test_work_on_the_clock_is_the_counted_flops_of_causal_attention():
     assert found.total_seconds * 1e12 == pytest.approx(dense - of_attention + causal, rel=1e-12)
 
 
+@cache
 def random_cases(count):
     """Layouts of a small search, in columns."""
     plans = search(LLAMA_8B, DGX_H100, 32, batch=32, sequence=4096, offload=True)

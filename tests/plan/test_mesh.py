@@ -20,24 +20,20 @@ NUMBER = 8  # bytes of a loss: the trainer sums those too
 @pytest.mark.parametrize(
     ("schedule", "knobs"),
     [
-        (one_f_one_b(2, 4), dict(zero=0)),
-        (one_f_one_b(2, 4), dict(zero=1, sequence_parallel=True)),
         (one_f_one_b(2, 4), dict(zero=2, recompute="full")),
         (one_f_one_b(2, 4), dict(zero=3, sequence_parallel=True, recompute="full")),
-        (interleaved_one_f_one_b(2, 4, 2), dict(zero=1, chunks=2)),
         (looped_bfs(2, 4, 2), dict(zero=1, chunks=2, schedule="looped_bfs", sequence_parallel=True)),
     ],
-    ids=str,
+    ids=["ZeRO-2", "ZeRO-3", "breadth-first"],
 )
-@pytest.mark.parametrize("tied", [False, True])
-def test_bytes_of_a_mesh_of_2_by_2_by_2_by_2_equal_the_counted_ones(schedule, knobs, tied):
+def test_bytes_of_a_mesh_of_2_by_2_by_2_by_2_equal_the_counted_ones(schedule, knobs):
     options = {name: value for name, value in knobs.items() if name not in ("chunks", "schedule")}
     reduce = {"reduce": "each"} if knobs["zero"] == 2 else {}
-    timeline, _ = one_step(case(FOUR, schedule=schedule, tied=tied, **options, **reduce))
+    timeline, _ = one_step(case(FOUR, schedule=schedule, tied=True, **options, **reduce))
     counted = bytes_by_strategy(timeline)
     counted["dp"] -= 3 * (2 * 2) * 2 * NUMBER  # among the 4 ranks of dp × cp, once for each of pp × tp
     counted["pp"] -= (2 * 2 * 2) * 2 * NUMBER
-    config = model(num_hidden_layers=4, tie_word_embeddings=tied).config
+    config = model(num_hidden_layers=4, tie_word_embeddings=True).config
     layout = Layout(**FOUR, **knobs)
     found = estimate(config, CLASSROOM, layout, batch=8, sequence=8, state=StateBytes(8, 8, 16), itemsize=8).sent
     assert found == {name: counted[name] for name in found}
@@ -68,7 +64,7 @@ def pipelines(draw):
     return schedule, kind, p, v, layers
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(pipelines(), st.integers(0, 3), st.sampled_from([(2, 1), (1, 2), (3, 1)]), st.booleans())
 def test_data_and_pipeline_bytes_of_a_tied_or_untied_model_equal_the_counted_ones(pipeline, zero, data, tied):
     """Stage 2 reduces each microbatch's gradients under 1F1B alone; elsewhere it keeps them whole and reduces once."""

@@ -35,7 +35,7 @@ def by_loops(config, cluster, ranks, batch, sequence, memory, **fixed):
     return best
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_best_is_that_of_plain_loops(seed):
     draw = np.random.default_rng(seed)
     config, ranks = SMALL[seed % 2], int(draw.choice([2, 4]))
@@ -63,7 +63,7 @@ def test_309_060_layouts_of_405b_on_16_384_gpus_and_half_of_llama_3s_pipeline_fi
     assert alone.best.total_bytes <= 80e9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(1e9, 2e11), st.floats(1, 10))
 def test_more_memory_is_never_slower(memory, more):
     options = {"batch": 8, "sequence": 4096, "schedule": "1f1b"}
@@ -161,7 +161,7 @@ def test_where_the_verdict_stays_the_same_why_says_nothing_of_memory():
     assert why(plans).verdict() == []
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.3, 2.0), (0.01, 0.02)])
+@pytest.mark.parametrize(("low", "high"), [(0.3, 2.0), (0.01, 0.02)])
 def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high):
     plans = search(SMALL[0], DGX_A100, 4, batch=4, sequence=2048, memory=1e15)
     middle = float(np.median(plans.bytes))

@@ -38,7 +38,6 @@ def test_each_layout_has_the_planners_numbers_and_the_table_says_what_does_not_f
             r"tp, zero: a move changes one field, and dp takes or gives the rest: \.turn\(tp=2\)\.turn\(zero=3\)",
         ),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(tp=3), "63 ranks, and there are 64"),
-        (lambda: Walk(PLANS, Layout(dp=64)).turn(dp=32), "32 ranks, and there are 64"),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(dp=1), "1 rank, and there are 64"),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(chunks=2), "chunks=2: one stage a rank where pp is 1"),
         (lambda: Walk(PLANS, Layout(dp=64)).turn(tp=0), "tp=0: must be at least 1|ranks, and there are 64"),

@@ -23,7 +23,7 @@ EVEN = Cluster.uniform(latency=3e-7, bandwidth=7e9)  # no step lasts a round num
 LINK = EVEN.intra
 INTRA, INTER = Link(1e-6, 5e9), Link(4e-6, 1e9)
 OPERATIONS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-DTYPES = ("float64", "float32", "int64", "int8")
+DTYPES = ("float32", "int8")  # one that rounds, one that overflows
 ALL_REDUCES = ("ring", "recursive_doubling", "rabenseifner", "circulant", "hierarchical", "rings")
 
 
@@ -212,7 +212,7 @@ def test_circulant_takes_2_ceil_log2_N_steps_and_sends_2_n_N_minus_1_over_N():
     assert [(len(windows(N)), sum(windows(N))) for N in range(1, 18)] == [(ceil(log2(N)), N - 1) for N in range(1, 18)]
 
 
-@pytest.mark.parametrize(("size", "g"), NODES)
+@pytest.mark.parametrize(("size", "g"), [(6, 2), (6, 3), (8, 4)])
 def test_no_step_of_the_grid_mixes_links(size, g):
     done = run(lambda comm: comm.all_to_all(np.ones(size), 0, 0, "grid", ranks_per_node=g), size, cluster=nodes_of(g))
     crossing = {}
@@ -258,7 +258,7 @@ def test_all_reduce_of_6_ranks_does_sum_prod_max_min_in_the_arrays_own_dtype(xp,
     assert_each_rank_has(done.results, OPERATIONS[op].reduce([to_numpy(x) for x in xs], axis=0, dtype=dtype))
 
 
-@pytest.mark.parametrize("size", [2, 3, 6, 8])
+@pytest.mark.parametrize("size", [3, 8])
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 def test_all_ranks_of_an_all_reduce_hold_the_same_bits_even_where_sums_round(algorithm, size):
     xs = [np.random.default_rng([size, rank]).standard_normal(101) for rank in range(size)]
@@ -306,7 +306,7 @@ def test_ring_all_gather_and_reduce_scatter_take_counts_of_every_kind(xp, size):
         assert counted(done)[1] == [total - own for own in nbytes]
 
 
-@pytest.mark.parametrize(("size", "g"), NODES)
+@pytest.mark.parametrize(("size", "g"), [(1, 1), (3, 3), (6, 1), (6, 2), (8, 4)])
 def test_uneven_pieces_cross_to_each_other_node_once_at_once_and_in_the_background(size, g):
     """Pieces of 0, 1, 2, ... elements: all ranks together send N − 1 times all of them, (k − 1) times between nodes."""
     counts = [(3 * rank) % 5 for rank in range(size)]

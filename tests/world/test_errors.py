@@ -24,13 +24,11 @@ COLLECTIVE_MISMATCHES = [  # of ranks 0 and 1: the call, and the words that show
     (("all_reduce", EIGHT), "all_reduce(float64[8], op=sum)", ("barrier",), "barrier()"),
     (("split", 0), "split", ("barrier",), "barrier()"),
     (("all_reduce", EIGHT), "op=sum", ("all_reduce", EIGHT, "max"), "op=max"),
-    (("reduce", EIGHT, 0, "min"), "op=min", ("reduce", EIGHT), "op=sum"),
     (("all_gather", EIGHT, 0, "bruck"), "=bruck", ("all_gather", EIGHT, 0, "circulant"), "algorithm=circulant"),
     (("all_gather", EIGHT), "all_gather(float64[8], axis=0)", ("all_gather", EIGHT, 0, "bruck"), "algorithm=bruck"),
     (("all_reduce", EIGHT), "float64[8]", ("all_reduce", SQUARE), "float64[4, 2]"),
     (("all_reduce", EIGHT), "float64[8]", ("all_reduce", EIGHT.astype(np.float32)), "float32[8]"),
     (("broadcast", EIGHT, 0), "root=0", ("broadcast", EIGHT, 1), "root=1"),
-    (("gather", EIGHT, 0), "root=0", ("gather", EIGHT, 1), "root=1"),
     (("all_gather", SQUARE, 0), "axis=0", ("all_gather", SQUARE, 1), "axis=1"),
     (("all_to_all", SQUARE, 0, 1), "split_axis=0, concat_axis=1", ("all_to_all", SQUARE, 1, 0), "split_axis=1, con"),
     (
@@ -416,12 +414,9 @@ def test_two_threads_of_one_rank_in_comm_at_once_are_named_and_no_deadlock_is_in
             comm.send(np.ones(2), 0)
             comm.recv(0, np.ones(2))
 
-    for _ in range(5):
-        with pytest.raises(
-            WorldError, match=r"rank 0: comm is called from another thread than the rank's own"
-        ) as caught:
-            run(program, 2)
-        assert caught.value.rank == 0
+    with pytest.raises(WorldError, match=r"rank 0: comm is called from another thread than the rank's own") as caught:
+        run(program, 2)
+    assert caught.value.rank == 0
 
 
 def test_a_request_of_a_rank_is_waited_for_on_its_own_thread():

@@ -288,7 +288,11 @@ def test_a_deadlock_is_named_within_a_second_with_ranks_calls_and_cause(program,
         assert f"  rank {path[-1]} has already returned from the program" in text
 
 
-@pytest.mark.parametrize(("program", "size"), [case[:2] for case in CASES], ids=[c[0].__name__ for c in CASES])
+SOME = [both_send_first, rank_1_skips_one_barrier, crossed_order_of_two_groups, collective_against_messages]
+SOME = [case[:2] for case in CASES if case[0] in SOME]
+
+
+@pytest.mark.parametrize(("program", "size"), SOME)
 def test_the_text_of_a_deadlock_is_the_same_in_8_runs_under_random_delays(program, size):
     def late(comm, seed):
         time.sleep(Random(f"{seed} {comm.rank}").random() * 1e-3)

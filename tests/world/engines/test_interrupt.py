@@ -17,15 +17,8 @@ from parlab.world import run
 
 pytestmark = pytest.mark.threads  # Ctrl-C reaches a rank on a thread of its own alone
 X = np.ones(4)
+SLOW = pytest.mark.slow
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT, which Windows has not")
-
-
-def asleep(comm):
-    time.sleep(0.25)
-    comm.barrier()
-    while True:
-        comm.barrier()
-        time.sleep(0.01)
 
 
 def computing_in_python(comm):
@@ -57,8 +50,6 @@ def one_sleeps_while_the_others_stand_in(call):
 
 
 STATES = {
-    "asleep": asleep,
-    "computing in Python": computing_in_python,
     "computing in NumPy": computing_in_numpy,
     "one computes": one_computes_the_others_wait,
     "send": one_sleeps_while_the_others_stand_in(lambda comm: comm.send(X, 0)),
@@ -104,8 +95,12 @@ def ranks_left():
     return left
 
 
+QUICK = ("computing in NumPy", "sendrecv")
+EACH = [pytest.param(program, id=state, marks=[] if state in QUICK else SLOW) for state, program in STATES.items()]
+
+
 @POSIX
-@pytest.mark.parametrize("program", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("program", EACH)
 def test_ctrl_c_ends_4_ranks_and_the_next_run_works(program):
     before = set(threading.enumerate())
     assert interrupted(program, 4, 0.1) < 5
@@ -114,7 +109,7 @@ def test_ctrl_c_ends_4_ranks_and_the_next_run_works(program):
 
 
 @POSIX
-@pytest.mark.parametrize("size", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [30, pytest.param(300, marks=SLOW)])
 def test_ctrl_c_at_any_moment_of_starting_ranks_leaves_no_thread(size):
     for after in (0.001, 0.003, 0.005, 0.01, 0.02, 0.03):
         assert interrupted(one_computes_the_others_wait, size, after * size / 300) < 5
@@ -123,14 +118,14 @@ def test_ctrl_c_at_any_moment_of_starting_ranks_leaves_no_thread(size):
 
 
 @POSIX
-@pytest.mark.parametrize("moments", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_ctrl_c_during_a_busy_exchange_of_8_ranks_at_random_moments(moments):
+@SLOW
+def test_ctrl_c_during_a_busy_exchange_of_8_ranks_at_20_random_moments():
     def exchange(comm):
         while True:
             comm.sendrecv(X, comm.right, comm.left)
             comm.iall_reduce(X).wait()
 
-    for after in np.random.default_rng(0).uniform(0.005, 0.05, moments):
+    for after in np.random.default_rng(0).uniform(0.005, 0.05, 20):
         assert interrupted(exchange, 8, after) < 5
         assert not ranks_left()
 
@@ -207,6 +202,7 @@ def test_an_interrupt_while_a_collective_starts_in_the_background_ends_its_progr
     assert went_on == []
 
 
+@SLOW
 def test_a_second_ctrl_c_leaves_a_rank_behind_that_does_not_end():
     def program(comm):
         time.sleep(2)
@@ -246,6 +242,7 @@ def test_finally_blocks_run_on_every_rank():
 
 
 @POSIX
+@SLOW
 def test_a_finally_that_communicates_does_not_block_the_interrupt():
     def program(comm):
         request = comm.irecv(comm.left, X)
@@ -262,6 +259,7 @@ def test_a_finally_that_communicates_does_not_block_the_interrupt():
 
 
 @POSIX
+@SLOW
 def test_a_script_that_is_interrupted_ends_with_keyboard_interrupt_and_not_with_a_hang():
     script = """
         import numpy as np
