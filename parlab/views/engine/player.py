@@ -28,6 +28,7 @@ from functools import cached_property
 from html import escape
 from itertools import pairwise
 from typing import Any
+from xml.etree import ElementTree
 
 from parlab.views.engine import theme
 from parlab.world.units import format_time
@@ -170,12 +171,12 @@ class Film:
         when the clock goes on from `start` until it goes on from `end`.
 
         Raises:
-            ValueError: it ends before it starts.
+            ValueError: it ends before it starts, or SVG that is not closed, which would hide all that is drawn later.
         """
         if start is not None and end is not None and end < start:
             raise ValueError(f"start={start!r}, end={end!r}: it must not end before it starts")
         if start is end is None:
-            self._marks.append(mark)
+            self._marks.append(_well_formed(mark))
             return
         span = {"a": start if start is None else self.second(start, leaves=between or after)}
         span["b"] = end if end is None else self.second(end, leaves=not between)
@@ -242,7 +243,7 @@ class Film:
 
     def _add(self, kind: str, span: dict[str, Any], mark: str, *, hidden: bool = False) -> None:
         gone = ' opacity="0"' if hidden else ""  # for readers of SVG without our CSS
-        self._marks.append(f'<g class="{kind}"{_style(span)}{gone}>{mark}</g>')
+        self._marks.append(f'<g class="{kind}"{_style(span)}{gone}>{_well_formed(mark)}</g>')
 
     def tell(self, time: Any, line: str) -> None:
         """A line below the drawing, from `time`, a stop but the last, to the next stop.
@@ -346,6 +347,15 @@ class Film:
 
     def _repr_html_(self) -> str:
         return self.html
+
+
+def _well_formed(mark: str) -> str:
+    """The mark itself; a ValueError, if it is no well-formed SVG."""
+    try:
+        ElementTree.fromstring(f"<g>{mark}</g>")
+    except ElementTree.ParseError as error:
+        raise ValueError(f"mark={mark!r:.60}: is no well-formed SVG, such as '<line x1=\"0\" .../>': {error}") from None
+    return mark
 
 
 def _style(numbers: dict[str, Any]) -> str:

@@ -125,6 +125,12 @@ def test_what_travels_back_in_time_or_beyond_the_end_is_refused(start, end):
     check_refused(lambda: a_film().move(letter(0, 0, 40, 20), start, end, by=(9, 9)), f"start={start}", f"end={end}")
 
 
+@pytest.mark.parametrize("mark", ['<line x1="0" x2="9">', "<line x1=0 />", "<text>a & b</text>"])
+def test_svg_that_is_not_well_formed_is_refused(mark):
+    check_refused(lambda: a_film().draw(mark), f"mark={mark!r}", "well-formed")
+    check_refused(lambda: a_film().draw(mark, 0), f"mark={mark!r}", "well-formed")
+
+
 def test_what_goes_before_it_comes_is_refused():
     check_refused(lambda: a_film().draw(word(0, 0, "x"), 1_000_000, 0), "start=1000000", "end=0")
 
