@@ -128,8 +128,7 @@ def test_strips_of_tile_matches_dense_to_1e_12(B, G, group, S, T, D, diagonal, w
         )  # with one key dq and dk are 0 and noise
 
 
-@pytest.mark.parametrize("diagonal", [None, CAUSAL, STRICT])
-@pytest.mark.parametrize("S", [256, 257, 1100])
+@pytest.mark.parametrize(("S", "diagonal"), [(256, CAUSAL), (257, None), (257, CAUSAL), (257, STRICT), (1100, CAUSAL)])
 def test_tiles_of_512_and_256_match_dense_at_their_edges(S, diagonal):
     inputs = draw_inputs(np, 1, 2, 1, S, S, 4)
     assert_parity(strips_of_tile(*inputs, diagonal), dense_tile(*inputs, diagonal))

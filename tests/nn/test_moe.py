@@ -57,7 +57,7 @@ def test_forward_equals_a_loop_over_tokens_and_slots(xp, case):
     assert_parity([y], [by_tokens(made, x)], 1e-13)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["mixtral", "switch", "deepseek", "capacity 3 of 4"])
 def test_every_gradient_equals_finite_differences(case):
     made, x, dy = layer(np, case), draw(np, 1, 7, E), draw(np, 1, 7, E, seed=1)
     y, cache = made.forward(x)

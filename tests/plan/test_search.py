@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from parlab.nn import LlamaConfig
 from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
@@ -61,15 +59,6 @@ def test_309_060_layouts_of_405b_on_16_384_gpus_and_half_of_llama_3s_pipeline_fi
     assert (best.tp, best.cp, best.pp, best.dp, best.recompute) == (8, 1, 8, 256, "mlp.hidden")
     assert plans.best.total_seconds < alone.best.total_seconds  # two ranks for each sequence are faster still
     assert alone.best.total_bytes <= 80e9
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.floats(1e9, 2e11), st.floats(1, 10))
-def test_more_memory_is_never_slower(memory, more):
-    options = {"batch": 8, "sequence": 4096, "schedule": "1f1b"}
-    little, much = (search(LLAMA_8B, DGX_H100, 8, memory=limit, **options) for limit in (memory, memory * more))
-    assert len(much) >= len(little)
-    assert not len(little) or much.best.total_seconds <= little.best.total_seconds
 
 
 def test_plans_are_in_order_fit_and_have_the_front_of_plain_loops():

@@ -23,13 +23,6 @@ def test_flops_of_megatrons_rows_are_its_equation_3():
     assert row.predicted * 1e12 * 32 * found.total_seconds == pytest.approx(flops, rel=1e-12)
 
 
-def test_10_layer_times_within_5_percent_activations_within_1_and_zeros_table_exact():
-    errors = validation().errors
-    assert errors[TABLE_4][1] <= 0.05
-    assert errors[TABLE_2][1] <= 0.01
-    assert errors["ZeRO, table 1"] == (0, 0)
-
-
 def test_the_table_has_8_10_20_10_3_9_5_and_4_rows_and_prints_each():
     table = validation()
     families = [row.family for row in table]

@@ -208,10 +208,6 @@ def test_every_algorithm_by_name_is_one_of_those():
     assert {(name, algorithm) for name, known in tables.items() for algorithm in known} == SENT.keys() | folded
 
 
-def test_circulant_takes_2_ceil_log2_N_steps_and_sends_2_n_N_minus_1_over_N():
-    assert [(len(windows(N)), sum(windows(N))) for N in range(1, 18)] == [(ceil(log2(N)), N - 1) for N in range(1, 18)]
-
-
 @pytest.mark.parametrize(("size", "g"), [(6, 2), (6, 3), (8, 4)])
 def test_no_step_of_the_grid_mixes_links(size, g):
     done = run(lambda comm: comm.all_to_all(np.ones(size), 0, 0, "grid", ranks_per_node=g), size, cluster=nodes_of(g))

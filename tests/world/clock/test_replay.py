@@ -130,6 +130,24 @@ def test_a_wait_is_for_an_absent_peer_until_it_comes_and_then_for_the_transfer_o
     ]
 
 
+def test_of_two_messages_in_a_queue_the_second_goes_at_110_where_the_first_finds_its_other_port_busy_until_310():
+    def program_(comm):
+        posts = {
+            0: [(comm.isend, 100, 2), (comm.isend, 100, 1), (comm.isend, 100, 2)],
+            1: [(comm.irecv, 300, 3), (comm.irecv, 100, 0)],
+            2: [(comm.irecv, 100, 0), (comm.irecv, 100, 0)],
+            3: [(comm.isend, 300, 1)],
+        }[comm.rank]
+        for request in [
+            post(bytes_(count), peer) if post == comm.isend else post(peer, bytes_(count))
+            for post, count, peer in posts
+        ]:
+            request.wait()
+
+    timeline = run(program_, 4, cluster=TICKS).timeline
+    assert sorted(starts(timeline)) == [(0, 1, 310, 420), (0, 2, 0, 110), (0, 2, 110, 220), (3, 1, 0, 310)]
+
+
 def test_a_sendrecv_waits_for_its_source_and_only_then_for_who_takes_what_it_sends():
     """Rank 0 sends to 1, which comes at 200, and receives from 2, which comes at 50."""
 
@@ -256,6 +274,7 @@ def test_a_collective_beside_a_compute_of_equal_length_costs_no_time():
 
     done = run(overlapped, size, cluster=TICKS)
     assert done.timeline.makespan == alone
+    assert done.timeline.waits == []  # its messages wait for each other, and no rank for them
     np.testing.assert_array_equal(done.results[3], size * x)
 
 
