@@ -120,17 +120,3 @@ def test_explore_starts_at_the_defaults_and_numbers_are_sliders_and_words_menus(
 def test_explore_starts_at_the_first_value_where_the_default_is_none_of_them_and_leaves_other_arguments():
     assert repr(views.explore(hops, ranks=[2, 4])) == "explore_hops: 2 ranks by ring"
     assert type(views.explore(hops, ranks=[True, False]).controls["ranks"]) is Dropdown
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: views.explore(3, ranks=[1, 2]), "figure=3: must be a function that returns a figure"),
-        (lambda: views.explore(hops), r"choices: give the values of one argument or more, such as ranks=\[2, 4, 8\]"),
-        (lambda: views.explore(hops, size=[1, 2]), "size: hops takes ranks, way"),
-        (lambda: views.explore(hops, ranks=[8]), r"ranks=\[8\]: give two values or more"),
-    ],
-)
-def test_what_cannot_be_explored_is_refused(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

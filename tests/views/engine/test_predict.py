@@ -217,10 +217,5 @@ def test_where_nobody_guesses_the_answer_still_comes_later(displayed):
     assert answer["text/plain"].splitlines()[1] == "computed: 7 bytes"
 
 
-def test_a_truth_that_is_found_to_be_no_number_is_refused():
-    with pytest.raises(ValueError, match=r"truth=None: must be a finite number"):
-        asked(lambda: None).answer()
-
-
 def test_a_prediction_is_a_box():
     assert isinstance(asked(), ipywidgets.VBox)

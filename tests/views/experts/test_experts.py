@@ -132,38 +132,6 @@ def test_gates_stay_at_home_with_a_copy_an_expert_and_travel_where_a_node_adds_u
     assert "each node adds up its ranks' answers, times their gates" in views.token_way(EIGHT).story
 
 
-@pytest.mark.parametrize(
-    ("draw", "said"),
-    [
-        (lambda: views.token_way([]), "chosen=[]: a list of whole numbers is needed"),
-        (lambda: views.token_way([1, 1]), "chosen=[1, 1]: experts from 0 to 255 are needed, each once"),
-        (lambda: views.token_way([256]), "chosen=[256]: experts from 0 to 255"),
-        (lambda: views.token_way([1], nodes=9), "nodes=9: must be a whole number from 1 to 8"),
-        (lambda: views.token_way([1], 10), "num_experts=10: does not divide among 64 ranks"),
-        (lambda: views.token_way([1], copy="rank"), "copy='rank': use one of expert, node"),
-        (lambda: views.rows_way([[[0]]], 1), "chosen has shape (1, 1, 1): [P][T][k] whole numbers are needed"),
-        (lambda: views.rows_way([[[0]], [[0], [1]]], 2), "chosen: each rank needs [T, k]"),
-        (lambda: views.rows_way([[[0.5]], [[0]]], 2), "chosen has shape (2, 1, 1): [P][T][k] whole numbers"),
-        (lambda: views.rows_way([[[0]], [[0]]], 3), "num_experts=3: a multiple of the 2 ranks is needed, at most 10"),
-        (lambda: views.rows_way([[[0]], [[0]]], 12), "num_experts=12: a multiple of the 2 ranks is needed, at most 10"),
-        (lambda: views.rows_way([[[0]], [[2]]], 2), "chosen: experts from 0 to 1 are needed"),
-        (lambda: views.rows_way([[[0]] * 13] * 2, 2), "chosen: a rank has 26 rows, and 24 are the most"),
-        (
-            lambda: views.balanced_rows(labs.balanced, [np.ones((2, 4))]),
-            "scores: of 1 ranks and 4 experts; 2 to 4 ranks",
-        ),
-        (lambda: views.balanced_rows(labs.balanced, [np.ones((2, 3))] * 2), "scores: of 2 ranks and 3 experts"),
-        (lambda: views.work_and_messages({}, "none"), "times={}: must have one value or more, by name"),
-        (lambda: views.copies(nodes=3), "nodes=3: must divide the 256 experts"),
-        (lambda: views.copies(k=300), "k=300: there are 256 experts"),
-        (lambda: views.copies(limit=9), "limit=9: there are 8 nodes"),
-    ],
-)
-def test_bad_input_is_refused_by_name(draw, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        draw()
-
-
 WANTED = [[[0, 3], [1, 0]], [[2, 1], [0, 1]]]  # 2 ranks of 2 tokens and 2 experts, k = 2
 
 

@@ -7,7 +7,7 @@ from parlab import views
 from parlab.pipeline import KeptBytes, gpipe
 from parlab.views.engine.picture import png
 from parlab.views.pipeline.panels import color_of
-from tests.views.drawn import artists, boxes, check_controls, check_refused, check_text, texts
+from tests.views.drawn import artists, boxes, check_controls, check_text, texts
 
 KEPT = {
     4: KeptBytes([1024] * 4, [2048] * 4, 8),
@@ -78,20 +78,3 @@ def test_every_control_changes_the_picture():
     explorer = views.explore_bubble_prices(KEPT)
     check_controls(explorer)
     assert explorer.picture.value == png(views.bubble_prices(KEPT))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named", "right"),
-    [
-        ({"weight": -1}, "weight=-1", "at least 0"),
-        ({"transfer": -1}, "transfer=-1", "at least 0"),
-        ({"chunks": 1}, "chunks=1", "at least 2"),
-        ({"p": 1}, "p=1", "at least 2"),
-        ({"m": 9}, "m=9", "multiple"),
-        ({"first": "1F1B"}, "first='1F1B'", "must be a function of (p, m)"),
-        ({"kept": {4: KEPT[4]}}, "kept=", "what is kept on each of 8"),
-        ({"kept": {4: KEPT[8], 8: KEPT[8]}}, "kept=", "each of the 4 stages"),
-    ],
-)
-def test_other_numbers_are_refused(arguments, named, right):
-    check_refused(lambda: views.bubble_prices(**arguments), named, right)

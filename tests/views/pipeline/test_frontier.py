@@ -15,7 +15,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.views.pipeline.placement import paths_of, placement_of
-from tests.views.drawn import artists, check_refused, check_text
+from tests.views.drawn import artists, check_text
 
 
 def rows(figure):
@@ -96,20 +96,6 @@ def test_schedules_that_want_other_numbers_are_left_out():
 
 def test_where_nothing_takes_time_nothing_is_idle():
     assert rows(views.frontier(2, 3, Costs(0, 0, 0)))["1F1B"] == ["2", "0", "0.0", "0", "0.0", "%"]
-
-
-@pytest.mark.parametrize(
-    ("call", "value", "right"),
-    [
-        (lambda: views.frontier(4, 8, own=gpipe(3, 8)), "own=", "a schedule of 4 ranks and 8 microbatches"),
-        (lambda: views.frontier(2, 4, Costs(forward=[1, 2])), "costs=", "the same for all stages"),
-        (lambda: views.frontier(1, 4), "p=1", "2"),
-        (lambda: views.frontier(4, 8, schedules=["1F1B", "1F2B"]), "schedules='1F2B'", "DualPipe"),
-        (lambda: views.frontier(4, 8, schedules={"Ada": gpipe(3, 8)}), "schedules['Ada']=", "4 ranks and 8"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(call, value, right):
-    check_refused(call, value, right)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.pipeline import Action, KeptBytes, Schedule, kept_bytes, one_f_one_b, simulate, zb_h1
 from parlab.views.pipeline.board import BAR, DIGIT, LEVEL, NARROWEST, STRIP
-from tests.views.drawn import check_refused
 
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
 
@@ -87,13 +86,6 @@ def test_the_chosen_action_and_the_rank_change_the_picture():
     assert len(pictures) == 5
 
 
-def test_other_things_than_schedules_of_as_many_ranks_are_refused():
-    check_refused(lambda: views.reorder("1F1B", zb_h1(2, 2)), "start='1F1B'", "must be a schedule")
-    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(3, 3)), "target has 3 ranks, start has 2", "the same")
-    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(1, 3)), "target has 1 rank, start has 2", "the same")
-    check_refused(lambda: views.reorder(zb_h1(2, 2), zb_h1(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
-
-
 def test_the_bytes_beside_the_strips_are_those_of_a_counted_microbatch():
     config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2, num_attention_heads=1)
     model, tokens = Llama.random(config, dtype="float64"), np.zeros((1, 3), dtype=int)
@@ -101,10 +93,6 @@ def test_the_bytes_beside_the_strips_are_those_of_a_counted_microbatch():
     lines = repr(views.schedule(one_f_one_b(2, 2), kept=kept)).splitlines()
     assert lines[1].split()[-2:] == ["in", "bytes"]
     assert f"{2 * kept.activation[0] / 1024:.2f}".rstrip("0") in lines[2]
-
-
-def test_bytes_for_another_number_of_stages_are_refused():
-    check_refused(lambda: views.schedule(one_f_one_b(2, 2), kept=KEPT), "kept=", "each of the 2 stages")
 
 
 def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
@@ -192,8 +180,3 @@ def test_12_units_need_no_more_than_1f1bs_fullest_rank_and_11_need_all_that_zb_h
         fullest = max(most(row, rank) for rank, row in enumerate(rows))
         least[makespan] = min(fullest, least.get(makespan, fullest))
     assert sorted(least.items())[:2] == [(11, 48), (12, 34)]
-
-
-@pytest.mark.parametrize("goals", [[], 11, [(11,)], [(0, 1)], [(11, "much")], [(True, 3)]])
-def test_other_things_than_goals_are_refused(goals):
-    check_refused(lambda: views.reorder(zb_h1(2, 2), goals), "target=", "or goals: (makespan, most kept) each")

@@ -309,37 +309,6 @@ def test_a_rank_that_only_has_nothing_left_to_do_says_so():
     assert not artists(figure, "arrows")
 
 
-@pytest.mark.parametrize(
-    ("why", "reason"),
-    [
-        ((0, 1), r"why=\(0, 1\): rank 0 is idle 4 to 10, 24 to 25, 27 to 28, 30 to 31"),
-        (4, "why=4: choose a rank from 0 to 3, or"),
-        (-1, "why=-1: choose a rank"),
-        ("rank 0", "why='rank 0': choose a rank"),
-    ],
-)
-def test_an_idle_slot_that_is_not_there_is_refused_with_those_that_are(why, reason):
-    with pytest.raises(ValueError, match=reason):
-        views.schedule(one_f_one_b(4, 8), why=why)
-
-
-def test_a_rank_that_is_never_idle_is_refused():
-    with pytest.raises(ValueError, match="why=0: rank 0 is idle never"):
-        views.schedule(one_f_one_b(1, 2), why=0)
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: views.schedule([1]), r"schedule=\[1\]: must be a schedule, or what simulate"),
-        (lambda: views.schedule(simulate(gpipe(2, 2)), Costs()), "was simulated with costs of its own"),
-    ],
-)
-def test_bad_input_is_refused_by_name(call, reason):
-    with pytest.raises(ValueError, match=reason):
-        call()
-
-
 def test_nothing_that_takes_time_is_drawn_without_bars():
     figure = views.schedule(one_f_one_b(2, 2), Costs(0, 0, 0))
     assert not artists(figure, "actions")

@@ -122,10 +122,6 @@ def test_many_times_share_34_stops():
     check_film(film)
 
 
-def test_costs_of_a_simulated_schedule_are_refused():
-    check_refused(lambda: views.film(simulate(gpipe(2, 2)), costs=Costs()), "costs=", "its schedule instead")
-
-
 def test_an_arrow_shows_what_makes_room_of_1f1b_4_ranks_8_microbatches_from_the_second_group_on():
     film = views.film(one_f_one_b(4, 8))
     arrows = [numbers for numbers, words in marks(film, "see") if not words and "a" in numbers]
@@ -184,9 +180,3 @@ def test_a_last_rank_of_full_backwards_is_told_by_rank_0():
     halves = [Action(kind, 0, 0) for kind in "FIW"]
     mixed = Schedule([halves, [Action("F", 1, 0), Action("B", 1, 0)]])
     assert views.film(mixed, phases=True).lines[0] == "0: rank 0 does 1 forward, and keeps its activations"
-
-
-def test_phases_of_an_empty_rank_0_are_refused():
-    empty = Schedule([[], [Action("F", 0, 0), Action("B", 0, 0)]])
-    check_refused(lambda: views.film(empty, phases=True), "phases=True", "rank 0 has no forward")
-    check_refused(lambda: views.film(gpipe(2, 2), phases=1), "phases=1", "must be True or False")

@@ -18,7 +18,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.views.pipeline.placement import PLACEMENTS
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, check_text, title
 
 MS = Costs(18.522, 18.086, 9.337, 0.601)  # Zero Bubble (Qi et al., 2024), table 9: 1.5B, 8 stages, 24 microbatches
 TIMES = 18.522, 18.086, 9.337, 0.601
@@ -159,9 +159,3 @@ def test_the_buttons_draw_the_other_picture_and_at_first_one_step(published):
     explorer.controls["steps"].value = "steps in a row"
     assert explorer.picture.value != before
     assert title(explorer.figure).startswith("Steps in a row:")
-
-
-def test_other_words_and_other_sizes_are_refused():
-    check_refused(lambda: drawn({"ZB-H1": zb_h1(8, 24)}, "two"), "steps='two'", "one step")
-    check_refused(lambda: drawn({"a": zb_h1(4, 8), "b": zb_h1(8, 8)}, "one step"), "schedules=['a', 'b']", "same ranks")
-    check_refused(lambda: drawn({}, "one step"), "schedules=[]", "one or more")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from parlab import views
-from parlab.plan import LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, Validation, estimate, search, validation
+from parlab.plan import LLAMA_3, LLAMA_405B, Layout, estimate, search, validation
 from parlab.views.plan.predicted_and_measured import COLORS
 from parlab.views.plan.two_runs import meta_run
 from parlab.world import DGX_H100
@@ -14,7 +14,6 @@ from parlab.world.units import format_bytes
 from tests.views.drawn import artists, boxes, check_text, title
 
 ASKED = {"batch": 64, "sequence": 8192}
-PLANS = search(LLAMA_8B, DGX_H100, 16, **ASKED)
 WITHOUT_GROUPS = {"recompute": ["none", "full"], "software": LLAMA_3.but(sends_by_group=False)}
 META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
 SHORTER = META.but(dp=256, pp=8, chunks=16)
@@ -65,24 +64,6 @@ def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_
         "7.1%",
     ]
     check_text(figure)
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: views.forgotten({}), "must be estimates by the forgotten kind"),
-        (lambda: views.forgotten({"rest": PLANS.best}), "'rest' is no kind of seconds"),
-        (lambda: views.forgotten({"dp": PLANS.best}, best=6.6), "best=6.6"),
-        (lambda: views.forgotten({"dp": PLANS.best}, errors={"tp": 0.1}), "must have the kinds of chosen, dp"),
-        (lambda: views.layout(tp=0), "tp=0"),
-        (lambda: views.layout(recompute="some"), "recompute='some'"),
-        (lambda: views.predicted_and_measured(3), "table=3"),
-        (lambda: views.predicted_and_measured(Validation()), "table=.*with a row or more"),
-    ],
-)
-def test_bad_input_is_refused(call, text):
-    with pytest.raises(ValueError, match=text):
-        call()
 
 
 # ---- a layout of one's own

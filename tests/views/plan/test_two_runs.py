@@ -89,9 +89,3 @@ def test_by_the_runs_with_a_pipeline_alone_no_plan_would_be_left():
     held = [row.published / row.predicted for row in validation() if row.family == "torchtitan, table 6 (pp 8)"]
     assert min(held) == pytest.approx(1.14, abs=0.005)
     assert 77.8 * min(held) > CARD
-
-
-@pytest.mark.parametrize(("plans", "said"), [({}, "plans="), ({"a": 0}, "a=0")])
-def test_no_plans_or_plans_of_nothing_are_refused(plans, said):
-    with pytest.raises(ValueError, match=said):
-        views.refuted(plans)

@@ -17,3 +17,13 @@ def rings(size=8):
         "causal": run(ring_attention, size, *x, causal=True, cluster=free),
         "zigzag": run(ring_attention, size, *x, causal=True, layout="zigzag", cluster=free),
     }
+
+
+def learners_ring(comm, x, works=4, name="my ring", to_the_left=False):
+    """A ring as a learner writes it, whatever its work is called."""
+    there, back = (comm.left, comm.right) if to_the_left else (comm.right, comm.left)
+    for hop in range(comm.size):
+        if hop < works:
+            comm.compute(name, seconds=1e-6)
+        if hop < comm.size - 1:
+            x = comm.sendrecv(x, there, back)

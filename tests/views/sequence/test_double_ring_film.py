@@ -1,12 +1,9 @@
 """The film of a double ring: its tiles are the mask's, and its K/V are where they are attended."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
-from parlab import Cluster, labs, per_rank, run, views
-from parlab.sequence import LAYOUTS, RingSchedule, double_ring_attention, ring_attention, shard
+from parlab import labs, run, views
+from parlab.sequence import LAYOUTS, RingSchedule, double_ring_attention, ring_attention
 from parlab.views.sequence.double_ring_film import NODE, NOW, OTHER, double_ring_of
 from parlab.views.sequence.ring_film import LENGTH
 from tests.views.filmed import check_film, marks, tree_of
@@ -74,22 +71,3 @@ def test_without_a_mask_every_layout_fills_all_16_tiles():
         film = views.double_ring_film(ran(layout, causal=False), layout=layout)
         assert len(double_ring_of(ran(layout, causal=False), False, layout).tiles[0]) == 4
         assert film.headline.startswith("Double ring forward, 2 nodes of 2 ranks")
-
-
-def test_what_a_run_lacks_is_said():
-    shown = ran()
-    shown.computes = shown.computes[1:]
-    one = per_rank(shard(np.zeros((1, 1, 8, 2)), 4, "zigzag"))
-    link = replace(Cluster.uniform(0, 1e9), ranks_per_node=2)
-    ring = run(ring_attention, 4, one, one, one, causal=True, layout="zigzag", cluster=link)
-    for source, said in (
-        (ran(size=6, ranks_per_node=2), "run: 6 ranks; this film has two nodes of two"),
-        (
-            ran(ranks_per_node=4),
-            "run: rank 0 sends 3 messages inside its node and 0 to the other",
-        ),
-        (ring, "run: rank 0 sends 3 messages inside its node and 0 to the other"),
-        (shown, "run: rank 0 computes 3 times; with causal=True and layout='zigzag' it attends 4 tiles"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            views.double_ring_film(source, True, "zigzag")

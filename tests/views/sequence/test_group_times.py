@@ -6,7 +6,7 @@ from parlab import views
 from parlab.sequence import AttentionShape, method_times, ring_cost, step_time, ulysses_cost, usp_time
 from parlab.views.sequence.group_times import GPUS, GROUPS, KV_HEADS, TOKENS, H
 from parlab.world import DGX_A100, DGX_H100
-from tests.views.drawn import artists, check_controls, check_refused, check_text, title
+from tests.views.drawn import artists, check_controls, check_text, title
 
 THEIRS = AttentionShape(S=131072, H=32, G=32, D=32, itemsize=2, B=2)
 A100, L20 = views.PUBLISHED_RATES.values()
@@ -149,16 +149,3 @@ def test_all_text_is_readable():
 
 def test_every_value_of_every_control_changes_the_picture():
     check_controls(views.explore_group_times())
-
-
-@pytest.mark.parametrize(
-    ("draw", "said", "right"),
-    [
-        (lambda: views.group_times(48), "gpus=48", "use one of 32, 64, 128, 256"),
-        (lambda: views.group_times(kv_heads=4), "kv_heads=4", "use one of 32, 8"),
-        (lambda: views.group_times(step=-1), "step=-1", "must be"),
-        (lambda: views.published_groups((3,)), "groups=3", "use one of 1, 2, 4, 8"),
-    ],
-)
-def test_what_is_no_number_of_gpus_heads_cost_or_group_is_refused(draw, said, right):
-    check_refused(draw, said, right)

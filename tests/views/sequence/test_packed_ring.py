@@ -29,17 +29,3 @@ def test_the_kv_of_contiguous_documents_make_4_of_12_hops_and_zigzags_all_12():
     assert title(views.packed_ring(DOCUMENTS, 4, "zigzag")) == (
         "K/V make 12 of 12 hops, the slowest rank has 1 × the mean work"
     )
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: views.packed_ring([0, 2048], 4), r"documents\[-1\]=2048: must be a whole number from 1 to 1024"),
-        (lambda: views.packed_ring([], 4), r"documents=\[\]: a list of whole numbers"),
-        (lambda: views.packed_ring([0, 64], 99), "size=99"),
-        (lambda: views.packed_ring([0, 6, 64], 4, "zigzag"), "two for each of 4 ranks"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

@@ -6,7 +6,7 @@ from parlab import views
 from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, unmasked_pairs
 from parlab.views.sequence.ring_bill import GPUS, LAYERS, REPAIRS, STEPS
 from parlab.world import DGX_H100
-from tests.views.drawn import boxes, check_refused, check_text, texts, title
+from tests.views.drawn import boxes, check_text, texts, title
 
 PEAK = 989e12
 PARTS = ("work", "calls", "waits")
@@ -135,15 +135,3 @@ def test_the_headline_has_the_times_of_one_ring_and_the_best_repair_and_each_bar
 def test_all_words_have_their_place(gpus):
     for step in STEPS:
         check_text(views.ring_bill(gpus, step))
-
-
-@pytest.mark.parametrize(
-    ("call", "said", "right"),
-    [
-        (lambda: views.ring_bill(100), "gpus=100", "use one of 32, 64"),
-        (lambda: views.ring_bill(256, 2), "step=2", "use one of 0, 1"),
-        (lambda: views.best_repair(100), "gpus=100", "use one of 32, 64"),
-    ],
-)
-def test_what_is_no_stop_of_a_slider_is_refused(call, said, right):
-    check_refused(call, said, right)

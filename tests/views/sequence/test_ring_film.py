@@ -10,6 +10,7 @@ from parlab import Cluster, per_rank, run, views
 from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
 from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, ring_of
 from tests.views.filmed import check_film, marks, tree_of
+from tests.views.sequence.ring_runs import learners_ring
 
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
 
@@ -144,56 +145,9 @@ def test_k_and_v_travel_to_the_next_rank_while_the_run_says_so():
     assert {words[0] for _, words in letters} == {"0", "1", "2"}
 
 
-def mine(comm, x, works=4, name="my ring", to_the_left=False):
-    """A ring as a learner writes it, whatever its work is called."""
-    there, back = (comm.left, comm.right) if to_the_left else (comm.right, comm.left)
-    for hop in range(comm.size):
-        if hop < works:
-            comm.compute(name, seconds=1e-6)
-        if hop < comm.size - 1:
-            x = comm.sendrecv(x, there, back)
-
-
 @pytest.mark.parametrize("name", ["my ring", "ring", "ring, causal=True, layout=zigzag"])
 def test_a_learners_program_is_filmed_whatever_its_work_is_called(name):
-    assert "Ring attention forward, 4 ranks" in repr(views.ring_film(run(mine, 4, np.zeros(4), name=name)))
-
-
-@pytest.mark.parametrize(
-    ("size", "given", "film", "said"),
-    [
-        (
-            4,
-            {"works": 3},
-            {},
-            "rank 0 computes 3 times; with causal=False and layout='contiguous' it attends 4 tiles",
-        ),
-        (
-            4,
-            {},
-            {"causal": True},
-            "rank 0 computes 4 times; with causal=True and layout='contiguous' it attends 1 tile",
-        ),
-        (
-            4,
-            {"to_the_left": True},
-            {},
-            "rank 0 sends to 3, 3, 3; in a ring it sends 3 messages to rank 1, forward",
-        ),
-        (4, {}, {"backward": True}, "run: rank 0 sends to 1, 1, 1; in a ring it sends 7 messages to rank 1, backward"),
-        (5, {"works": 5}, {}, "run: 5 ranks; a ring of 2 to 4 can be drawn"),
-        (4, {}, {"layout": "mine"}, "layout='mine': use one of contiguous, zigzag, striped"),
-        (4, {}, {"causal": 1}, "causal=1: must be True or False"),
-    ],
-)
-def test_what_a_run_lacks_for_the_film_of_a_ring_is_said(size, given, film, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        views.ring_film(run(mine, size, np.zeros(4), **given), **film)
-
-
-def test_a_run_without_messages_is_no_ring():
-    with pytest.raises(ValueError, match="run: rank 0 sends to nobody; in a ring it sends 3 messages to rank 1"):
-        views.ring_film(run(lambda comm: None, 4))
+    assert "Ring attention forward, 4 ranks" in repr(views.ring_film(run(learners_ring, 4, np.zeros(4), name=name)))
 
 
 @pytest.mark.parametrize("size", [3, 4])

@@ -158,23 +158,6 @@ def test_a_rule_that_gives_rank_1_no_work_has_a_slowest_rank_of_twice_the_mean()
     assert repr(lazy).endswith("rank 1: 0 pairs; none, none")
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"rule": 3}, "rule=3: must be a function"),
-        ({"rule": own_style, "layout": "striped"}, "is for layout='zigzag' and causal=True, not 'striped' and True"),
-        ({"rule": own_style, "causal": False}, "not 'zigzag' and False"),
-        ({"rule": lambda *three: (slice(2), slice(2))}, r"rule returned \(slice\(None, 2, None\)"),
-        ({"rule": lambda *three: (slice(2), 2, True)}, "expected .slice of queries, slice of keys, whether causal"),
-        ({"rule": lambda *three: (slice(None, None, 2), slice(2), True)}, "slices with a step cannot be drawn"),
-        ({"rule": lambda *three: (slice(0), slice(2), False)}, "selects no pair"),
-    ],
-)
-def test_what_is_no_rule_of_zigzag_is_refused(given, text):
-    with pytest.raises(ValueError, match=text):
-        views.ring_masks(**{"S": 16, "size": 2, "layout": "zigzag"} | given)
-
-
 def test_the_halves_of_zigzag_shards_are_named_where_there_is_room_and_those_of_others_are_not():
     for size, layout, count in ((4, "zigzag", 8), (6, "zigzag", 12), (16, "zigzag", 0), (4, "contiguous", 0)):
         figure = views.ring_masks(2 * size, size, layout)

@@ -222,29 +222,3 @@ def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again(
         "x travels again",
         "dA and dC",
     ]
-
-
-def another(comm):
-    for name in STEPS[::-1]:
-        with comm.compute(name, flops=1):
-            pass
-
-
-def silent(comm):
-    for name in STEPS:
-        with comm.compute(name, flops=1):
-            pass
-    comm.sendrecv(np.ones(1), comm.right, comm.left)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: run(another, 2), r"run: rank 0 computes \['gradients', .*; this film needs \['columns', 'rows'"),
-        (lambda: run(silent, 2), "from rank 0 to 1 has the label None, which names no piece"),
-        (lambda: ran(6), "run: 6 ranks; a step of 2 to 4 can be filmed"),
-    ],
-)
-def test_what_a_run_lacks_is_said(make, said):
-    with pytest.raises(ValueError, match=said):
-        views.mlp_film(make())

@@ -55,18 +55,3 @@ def test_without_a_message_behind_attention_m_adds_up_to_nothing_known():
 def test_a_step_that_never_runs_the_backward_is_refused():
     with pytest.raises(Exception, match="step: it makes no dm"):
         arrays(2, lambda comm, block, x, dy: (block.mlp.forward(block.attention.forward(x)[0])[0], dy, {}))
-
-
-@pytest.mark.parametrize(
-    ("of_ranks", "alone", "said"),
-    [
-        ("ab", {"a": ONE}, "of_ranks='ab': must be a list"),
-        ([], {"a": ONE}, r"len\(of_ranks\)=0: must be a whole number from 1 to 8"),
-        ([{"a": ONE}], {}, "alone={}: must have one value or more"),
-        ([{"a": ONE}], {"a": 3}, r"alone\['a'\]=3: must be an array with 2 axes or more"),
-        ([{"b": ONE}], {"a": ONE}, r"of_ranks\[0\]: needs a of shape \(1, 2, 3\)"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(of_ranks, alone, said):
-    with pytest.raises(ValueError, match=said):
-        views.whole_or_partial(of_ranks, alone)

@@ -175,10 +175,3 @@ def test_the_librarys_sums_stand_in_while_nothing_is_written():
     assert OF_THE_LIBRARY == "sums of the library: yours are not written yet"
     assert told(film) == told(views.film_of_sums())
     assert "of the library" not in views.film_of_sums(sum_gradient).html
-
-
-def test_what_is_no_function_and_a_result_that_is_no_gradient_are_refused():
-    with pytest.raises(ValueError, match="program='norm': must be a function"):
-        views.film_of_sums("norm")
-    with pytest.raises(ValueError, match="returned None for kind 'cut': must be an array of shape"):
-        views.film_of_sums(lambda mesh, ends, kind, gradient: None)

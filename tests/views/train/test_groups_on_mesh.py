@@ -47,14 +47,3 @@ def test_every_rank_has_a_place_of_its_own():
 @pytest.mark.parametrize("sizes", [{"tp": 8}, {"dp": 2, "pp": 2, "tp": 8}, {"dp": 16}, {"pp": 4, "cp": 2}, {}])
 def test_the_words_of_other_meshes_are_free_of_each_other(sizes):
     check_text(views.groups_on_mesh(0, sizes))
-
-
-def test_other_axes_too_many_ranks_and_a_rank_that_is_not_there_are_refused():
-    with pytest.raises(ValueError, match="must be the sizes of dp, pp, cp and tp"):
-        views.groups_on_mesh(0, {"ep": 2})
-    with pytest.raises(ValueError, match="these are 64 ranks, and 32 are the most"):
-        views.groups_on_mesh(0, {"dp": 64})
-    with pytest.raises(ValueError, match="rank=16: the ranks of this group are 0 to 15"):
-        views.groups_on_mesh(16, SIXTEEN)
-    with pytest.raises(ValueError, match="tp=0"):
-        views.groups_on_mesh(0, {"tp": 0})

@@ -50,22 +50,6 @@ def test_of_losses_near_zero_the_ratio_is_said():
     assert title(views.loss_curves({"right": [0.0], "wrong": [1.0]})).endswith("loss of 1, right at 0")
 
 
-@pytest.mark.parametrize(
-    ("losses", "value", "right"),
-    [
-        ({"right": RIGHT}, "losses={", "2 to 4"),
-        ([RIGHT, RIGHT], "losses=[", "{name: losses}"),
-        ({"right": RIGHT, "wrong": RIGHT[:3]}, "[3, 40]", "same number"),
-        ({"right": [], "wrong": []}, "[0]", "1 or more"),
-        ({"right": RIGHT, "wrong": "bad"}, "losses={", "a list of numbers"),
-        ({"right": RIGHT, "wrong": 3}, "losses={", "a list of numbers"),
-    ],
-)
-def test_what_is_no_two_curves_is_refused(losses, value, right):
-    check_refused(lambda: views.loss_curves(losses), value, right)
-    check_refused(lambda: views.loss_curves({"right": RIGHT, "wrong": RIGHT}, headline=3), "headline=3", "text")
-
-
 def test_losses_that_hardly_differ_are_named_whole():
     figure = views.loss_curves({"right": [1000.0003, 1000.0002], "wrong": [1000.0003, 1000.0001]})
     low, high = figure.axes[0].get_ylim()

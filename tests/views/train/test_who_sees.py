@@ -1,7 +1,5 @@
 """The table of checks and bugs shows what was given, and counts the models that are further off than a right mesh."""
 
-import pytest
-
 from parlab import views
 from parlab.labs import PRICES as OF_LESSON
 from parlab.labs import many_models
@@ -92,22 +90,3 @@ def test_the_slider_has_three_arithmetics_and_only_copies_see_the_same_in_each()
     assert seen["bf16"] == ["3", "0 to 1", "4 to 6", "5", "0 to 1"]
     last = views.who_sees(many_models().differences["float64"], OF_LESSON, "float64")
     assert repr(explorer) == f"explore_who_sees: {last!r}"
-
-
-@pytest.mark.parametrize(
-    ("differences", "prices", "said"),
-    [
-        ({}, PRICES, "differences={}: must be"),
-        ({"none": RIGHT}, PRICES, "2 to 12 rows"),
-        (DIFFERENCES, {}, "prices={}: must be"),
-        (DIFFERENCES, PRICES | {"loss": 2}, "every bug needs every check of prices"),
-        (DIFFERENCES, PRICES | {"norm": -1}, r"prices\['norm'\]=-1"),
-        ({"none": {"norm": []}, "a bug": {"norm": []}}, {"norm": 1}, "1 or more"),
-        ({"none": {"norm": [0.0]}, "a bug": {"norm": [-0.5]}}, {"norm": 1}, r"differences\['a bug'\]\['norm'\]=-0.5"),
-        ({"none": {"norm": [float("nan")]}, "a bug": {"norm": [0.5]}}, {"norm": 1}, r"\['none'\]\['norm'\]=nan"),
-        ({str(bug): {} for bug in range(13)}, PRICES, "2 to 12 rows"),
-    ],
-)
-def test_an_empty_table_a_check_without_an_answer_and_numbers_below_0_are_refused(differences, prices, said):
-    with pytest.raises(ValueError, match=said):
-        views.who_sees(differences, prices, "bf16")

@@ -9,7 +9,6 @@ from parlab import Cluster, run, views
 from parlab.pipeline import Costs, simulate, zb_h1
 from parlab.views.world import clock_race_film as race_module
 from parlab.world import Timeline
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
 CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9)
@@ -136,10 +135,3 @@ def test_a_clock_starts_with_its_first_computation():
 
     film = views.film({"at once": run(program, 2, cluster=CLUSTER), "later": run(later, 2, cluster=CLUSTER)})
     assert repr(film).splitlines()[0] == "at once 3.00 µs; later 3.00 µs"
-
-
-def test_what_cannot_race_is_refused_by_name():
-    one = works(1e-6)
-    check_refused(lambda: views.film(dict.fromkeys("abcd", one)), "runs=", "1 to 3")
-    check_refused(lambda: views.film({"wide": works(1e-6, size=5)}), "source", "4 ranks of each run")
-    check_refused(lambda: views.film({"1F1B by a watch": one}), "source", "15 letters")

@@ -6,7 +6,7 @@ import pytest
 from parlab import Cluster, run, views
 from parlab.views.world import timeline
 from parlab.views.world.lanes_of import joined
-from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.drawn import artists, boxes, check_text, title
 from tests.views.zero.zero_runs import step
 
 TICKS = Cluster.uniform(0, 1e9)  # a byte a nanosecond
@@ -67,19 +67,6 @@ def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
 
 def test_a_rank_that_sends_nothing_hides_nothing():
     assert "hides nothing of" in title(views.lanes_of(run(lambda comm: comm.compute("work", seconds=1), 1)))
-
-
-def behind_each_other(comm):
-    """A message of 1000 ns, then work of 400 ns, on rank 1 of 800 ns."""
-    comm.sendrecv(np.zeros(125), comm.right, comm.left)
-    comm.compute("work", seconds=400e-9 * (1 + comm.rank))
-
-
-def test_what_is_no_run_or_rank_is_refused():
-    done = run(half_hidden, 2)
-    check_refused(lambda: views.lanes_of({}), "runs={}", "what run() or simulate() returned")
-    check_refused(lambda: views.lanes_of({"on": 3}), "runs['on']=3", "what run() or simulate() returned")
-    check_refused(lambda: views.lanes_of(done, 2), "rank=2", "0 to 1")
 
 
 def test_a_box_without_room_for_its_name_says_the_gradient_that_it_makes(monkeypatch):

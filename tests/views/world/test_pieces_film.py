@@ -1,7 +1,6 @@
 """The film of a ring collective: pieces travel to the right neighbour, and gather all ranks' numbers."""
 
 import numpy as np
-import pytest
 
 from parlab import Cluster, run, views
 from parlab.views.world.pieces_film import moves_of
@@ -209,23 +208,3 @@ def test_its_halves_are_filmed_too_and_small_rings_of_2_to_5():
         assert first in film.lines[0]
     for size in (2, 3, 5):
         check_film(views.pieces_film(collective("all_reduce", size, 60)))
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (
-            lambda: run(lambda comm, x: comm.sendrecv(x, comm.right, comm.left), 4, np.ones(8)),
-            "from rank 0 to 1 has the",
-        ),
-        (lambda: collective("all_reduce", 8), "run: 8 ranks; the pieces of 2 to 6 can be filmed"),
-        (lambda: run(lambda comm, x: x, 4, np.ones(8)), "run: messages of nothing; those of one collective"),
-        (
-            lambda: run(lambda comm, x: comm.all_reduce(comm.all_gather(x)), 4, np.ones(8)),
-            "run: messages of all_gather, all_reduce; those of one collective",
-        ),
-    ],
-)
-def test_of_other_programs_it_is_said_what_they_lack(make, said):
-    with pytest.raises(ValueError, match=said):
-        views.pieces_film(make())

@@ -5,7 +5,7 @@ import pytest
 
 from parlab import run, views
 from parlab.views.engine import theme
-from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.drawn import artists, boxes, check_text, title
 
 
 def of_8(algorithm, size=8):
@@ -47,10 +47,3 @@ def test_through_the_middle_8_ranks_send_at_once_when_they_exchange_halves_and_2
     for t in timeline.transfers:
         crossing[t.start] = crossing.get(t.start, 0) + ((t.src < 4) != (t.dst < 4))
     assert max(crossing.values()) == across
-
-
-def test_what_names_no_pieces_is_refused():
-    check_refused(lambda: views.pieces_sent({}), "runs={}", "at least one")
-    check_refused(lambda: views.pieces_sent({"a": of_8("ring"), "b": of_8("ring", 4)}), "runs=[4, 8]", "the same")
-    silent = run(lambda comm: comm.sendrecv(np.ones(1), comm.right, comm.left), 2)
-    check_refused(lambda: views.pieces_sent({"shift": silent}), "runs['shift']", "name no pieces")

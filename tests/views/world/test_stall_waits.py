@@ -1,14 +1,13 @@
 """How far a stall travels: bars of waiting beside the lanes, from which a law can be read."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 
 from parlab import Cluster, labs, run, views
 from parlab.views.engine import marks
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, check_text, title
 
 
 def again(stall, message, always=False):
@@ -109,9 +108,3 @@ def test_a_rank_that_stalls_in_every_round_sets_the_pace_and_its_neighbours_wait
     check_text(views.stall_waits(done))
     assert done.timeline.makespan == 8 * (8 + stall) * 10**9
     assert done.timeline.waited(4) == done.timeline.waited(6) == (6 * stall - 6) * 10**9
-
-
-def test_what_is_no_run_and_no_function_is_refused():
-    check_refused(lambda: views.stall_waits(3), "run=3", "what run() or simulate() returned")
-    check_refused(partial(views.stall_waits, run(lambda comm: None, 2)), "run=", "no rank works")
-    check_refused(lambda: views.explore_stall(3), "again=3", "must be a function")

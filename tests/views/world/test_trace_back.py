@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from parlab import Cluster, labs, run, views
 from parlab.views.engine import theme
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, check_text, title
 
 MS = 10**9  # picoseconds
 
@@ -52,11 +52,6 @@ def test_of_ranks_that_never_wait_nothing_is_framed():
     figure = views.trace_back(run(lambda comm: comm.compute("work", seconds=1), 2))
     assert title(figure) == "No rank waits for another"
     assert not artists(figure, "way back")
-
-
-def test_what_is_no_run_or_rank_is_refused():
-    check_refused(lambda: views.trace_back(3), "run=3", "what run() or simulate() returned")
-    check_refused(lambda: views.trace_back(labs.patient(), 8), "rank=8", "0 to 7")
 
 
 def test_the_way_is_red():

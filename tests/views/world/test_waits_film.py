@@ -11,7 +11,6 @@ from parlab.labs.patient import in_turn, posted_ahead
 from parlab.views.engine import theme
 from parlab.views.world.waiting import pattern_of
 from parlab.views.world.waits_film import RED
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
 MS = 10**9  # picoseconds
@@ -211,11 +210,3 @@ def test_without_a_wait_the_film_says_so():
     film = views.film(run(lambda comm: comm.compute("work", seconds=1), 2), waits=True)
     check_film(film)
     assert film.lines == ["0 s: no rank waits for another"]
-
-
-@pytest.mark.parametrize("size", [9, 12])
-def test_too_many_ranks_are_refused(size):
-    check_refused(
-        lambda: views.film(run(lambda comm: comm.compute("work", seconds=1), size), waits=True), f"{size} ranks", "8"
-    )
-    check_refused(lambda: views.film(run(lambda comm: None, 2), waits=True), "source=", "nothing takes any time")

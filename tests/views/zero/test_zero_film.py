@@ -3,9 +3,7 @@
 import re
 from itertools import pairwise
 
-import pytest
-
-from parlab import run, views
+from parlab import views
 from parlab.views.zero.zero_film import UPDATE, step_of
 from tests.views.filmed import check_film, marks, tree_of
 from tests.views.zero.zero_runs import step
@@ -50,27 +48,6 @@ def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
     uses = [use for use in step_of(step(3, size=3).timeline).uses if use.end > use.start]
     assert len(spans) == len(uses) + 1  # and the shards that the optimizer updates
     assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
-
-
-def test_4_ranks_with_6_blocks_would_be_64_kb_and_are_refused():
-    with pytest.raises(ValueError, match="film fewer ranks"):
-        views.zero_film(step(3))
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_step_of_another_stage_is_refused_with_its_gathers(stage):
-    with pytest.raises(ValueError, match="run: stage 3 has 12 all-gathers, one before each use of a block"):
-        views.zero_film(step(stage, size=3))
-
-
-def test_a_last_block_that_is_kept_is_gathered_11_times_in_all_and_refused():
-    with pytest.raises(ValueError, match="run: stage 3 has 12 all-gathers"):
-        views.zero_film(step(3, size=3, keep_last_block=True))
-
-
-def test_a_run_without_blocks_is_refused():
-    with pytest.raises(ValueError, match="run: 2 ranks and 0 computations called 'forward"):
-        views.zero_film(run(lambda comm: None, 2))
 
 
 def test_the_frame_of_a_block_comes_with_its_caption():
