@@ -2,7 +2,6 @@
 
 from base64 import b64decode
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -71,11 +70,11 @@ def scores():
 
 
 PICTURES = {
-    **{f"timeline of {size}": lambda size=size: views.timeline(of_ranks(size)) for size in (1, 2, 8, 64)},
+    **{f"timeline of {size}": lambda size=size: views.timeline(of_ranks(size)) for size in (1, 8, 64)},
     "timeline without time": lambda: views.timeline(run(nothing, 4)),
     "timeline of 1F1B": lambda: views.timeline(simulate(one_f_one_b(8, 32))),
     "timeline of GPipe": lambda: views.timeline(simulate(gpipe(64, 4))),
-    **{f"runs of {size}": lambda size=size: views.compare_timelines(rings(size)) for size in (1, 4, 16)},
+    **{f"runs of {size}": lambda size=size: views.compare_timelines(rings(size)) for size in (1, 8)},
     "a run of 33": lambda: views.compare_timelines({"long name " * 3: run(lambda comm: comm.barrier(), 33)}),
     "a run without time": lambda: views.compare_timelines({"nothing": run(nothing, 2)}),
     "lanes": lambda: views.lanes_of({"on": step(3), "off": step(3, prefetch=0)}, 3),
@@ -84,10 +83,10 @@ PICTURES = {
         f"deadlock of {size}, {program.__name__}": lambda size=size, program=program: views.deadlock(
             stuck(program, size)
         )
-        for size in (2, 5, 200)
+        for size in (5, 200)
         for program in (both_send_first, last_returns_early, one_skips)
     },
-    **{f"all-reduce of {size}": lambda size=size: views.all_reduce_seconds(size) for size in (2, 4, 16, 64, 256, 1024)},
+    **{f"all-reduce of {size}": lambda size=size: views.all_reduce_seconds(size) for size in (2, 8, 64, 1024)},
     "pieces sent": lambda: views.pieces_sent(RUNS),
     "trace back": lambda: views.trace_back(labs.patient()),
     "rounds": lambda: views.rounds(labs.patient()),
@@ -97,7 +96,6 @@ PICTURES = {
         f"{layout} masks of {size}": lambda size=size, layout=layout: views.ring_masks(4 * size, size, layout)
         for size, layout in ((1, "contiguous"), (2, "striped"), (4, "zigzag"), (6, "zigzag"), (16, "zigzag"))
     },
-    "masks of 1024 tokens": lambda: views.ring_masks(1024, 16, "zigzag"),
     "packed documents": lambda: views.packed_ring([0, 8, 40, 64], 4, "zigzag"),
     "published groups": views.published_groups,
     "two published groups": lambda: views.published_groups((1, 8), headline="The same program on two machines"),
@@ -105,17 +103,17 @@ PICTURES = {
         f"groups of {gpus}, {heads}, {cost}": lambda gpus=gpus, heads=heads, cost=cost: views.group_times(
             gpus, heads, cost
         )
-        for gpus, heads, cost in ((32, 32, 3), (256, 32, 3), (256, 32, 0), (256, 8, 25), (64, 8, 0))
+        for gpus, heads, cost in ((256, 32, 3), (256, 8, 25), (64, 8, 0))
     },
     **{
         f"ring bill of {gpus}, {cost}": lambda gpus=gpus, cost=cost: views.ring_bill(gpus, cost)
-        for gpus, cost in product((32, 64, 256, 1024), (0, 3))
+        for gpus, cost in ((32, 3), (256, 1), (1024, 0))
     },
     "no gradient wrong": lambda: views.wrong_gradients(ONES, ONES),
     "a gradient wrong": lambda: views.wrong_gradients(ONES | {"a": np.ones(3) * 2}, ONES),
     "kept arrays": lambda: views.kept_arrays(LLAMA_405B, 8, 8192),
     "kept arrays of a small model": lambda: views.kept_arrays(CONFIG, 2, 8),
-    "whole or partial": lambda: views.whole_or_partial(arrays(4), arrays(1)[0]),
+    "whole or partial": lambda: views.whole_or_partial(arrays(2), arrays(1)[0]),
     **{f"a stage of {number}": lambda number=number: views.price_tag(stages=number) for number in (1, 2, 3)},
     "a price with equal waits": lambda: views.price_tag(7.5e9, 64, tokens=512, microbatches=1),
     "a price with 12 passes": lambda: views.price_tag(7.5e9, 64, tokens=512),
@@ -150,7 +148,7 @@ PICTURES = {
     "losses by ratio": lambda: views.loss_curves({"right": [4.0, 2.0, 1.0], "wrong": [4.0, 3.0, 2.0]}, log=True),
     **{
         f"mesh {sizes}": lambda sizes=sizes: views.groups_on_mesh(0, sizes)
-        for sizes in ({"dp": 2, "pp": 2, "cp": 2, "tp": 2}, {"dp": 2, "pp": 2, "tp": 8}, {"dp": 16}, {"pp": 4, "cp": 2}, {})
+        for sizes in ({"dp": 2, "pp": 2, "cp": 2, "tp": 2}, {"dp": 2, "pp": 2, "tp": 8}, {"dp": 16}, {"pp": 4}, {})
     },
     "predicted and measured": lambda: views.predicted_and_measured(validation()),
     "layout": views.layout,
@@ -163,7 +161,7 @@ PICTURES = {
     "refuted": lambda: views.refuted({"all": 134.9, "some": 84.8, "few": 77.8}),
     **{
         f"copies {given}": lambda given=given: views.copies(*given)
-        for given in ((8, 256, 8, 4), (2, 256, 8, 4), (1, 8, 2, None), (2, 8, 8, 1), (16, 256, 4, 1), (16, 256, 2, 2))
+        for given in ((2, 256, 8, 4), (1, 8, 2, None), (2, 8, 8, 1), (16, 256, 2, 2))
     },
     **{f"balance {gamma}": lambda gamma=gamma: lesson_10(gamma) for gamma in (0.002, 1.0)},
     "load of seeds": lambda: views.load_of_seeds(loads_of_seeds()),
@@ -214,7 +212,7 @@ def test_a_widget_begins_as_its_figure_each_value_of_each_control_has_a_picture_
     assert repr(explorer) == f"{explorer.name}: {first!r}"
     assert explorer.picture.value == png(first)
     bundle, described = explorer._repr_mimebundle_()
-    assert bundle["text/plain"] == repr(explorer)
+    assert repr(explorer).startswith(bundle["text/plain"].removesuffix("…"))
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert (b64decode(bundle["image/png"]), described["image/png"]) == explorer.figure._repr_png_()
     assert all(control.description and control.index is not None for control in explorer.controls.values())

@@ -31,17 +31,6 @@ ONE = swapped(START, 1, "F", 1)
 TWO = swapped(ONE, 1, "F", 3)
 
 
-def test_two_moves_take_a_schedule_from_19_to_17_units():
-    film = views.film([START, ONE, TWO], bound=16)
-    assert film.story.splitlines() == [
-        "2 moves: from 19 to 17 units",
-        "start: rank 1 does F1 before I0: 19 → 18 units",
-        "1: rank 1 does F3 before I2: 18 → 17 units",
-    ]
-    assert "none is below" in film.html
-    assert len(film.html) < 30_000
-
-
 def at_each_stop(film):
     """Where each bar stands at each stop, from its own place at the last one."""
     found = []

@@ -11,7 +11,7 @@ from parlab.nn.formulas import add_flops, block_flops
 from parlab.nn.published import LLAMA_405B
 from parlab.pipeline import Costs, one_f_one_b
 from parlab.views.engine import theme
-from tests.views.drawn import boxes, check_text
+from tests.views.drawn import boxes
 
 PUBLISHED = (1, 0.99, 0.72)  # F, I, W of a stage of 16: Qi et al. 2024, table 9
 
@@ -23,7 +23,6 @@ def llama(m=32, transfer=0.006):
 def test_of_16_gpus_with_llamas_messages_1f1b_wins_10_8_zb_h1_13_1_and_8_chunks_14_9_of_which_two_ways_fit_80_gb():
     ran = llama()
     figure = views.won_back(ran, *kept_of_405b(), base=15e9, room=80e9)
-    check_text(figure)
     rows = [line[16:].split() for line in repr(figure).splitlines()[2:7]]
     assert [row[0] for row in rows] == ["1.0", "10.9", "10.8", "13.1", "14.9"]
     whole = {  # microbatches on the first and the last rank

@@ -5,7 +5,7 @@ import numpy as np
 from parlab import Cluster, per_rank, run
 from parlab.sequence import ring_attention, shard
 
-SIZES = (1, 2, 4, 8, 16)
+SIZES = (1, 2, 3, 8)
 H, G, D = 4, 2, 8
 
 

@@ -20,8 +20,3 @@ def test_each_work_of_8_ranks_has_the_number_and_the_colour_of_its_k_and_v_in_th
         names = [span.name for span in _named("contiguous", done.timeline).computes if span.rank == rank]
         assert names == [f"K/V {source}" for source in range(rank, -1, -1)]
     assert {span.name for span in done.timeline.computes} == {"attend"}  # the run's own keep their names
-
-
-def test_the_picture_is_that_of_the_timelines():
-    done = ran(4, "zigzag", c=8)
-    assert repr(views.compare_rings({"zigzag": done})) == repr(views.compare_timelines({"zigzag": done}))

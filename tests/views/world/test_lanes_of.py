@@ -6,7 +6,7 @@ import pytest
 from parlab import Cluster, run, views
 from parlab.views.world import timeline
 from parlab.views.world.lanes_of import joined
-from tests.views.drawn import artists, boxes, check_text, title
+from tests.views.drawn import artists, boxes, title
 from tests.views.zero.zero_runs import step
 
 TICKS = Cluster.uniform(0, 1e9)  # a byte a nanosecond
@@ -26,16 +26,6 @@ def test_400_of_1000_ns_behind_computing_are_40_percent():
     assert "1.00 µs, communicates for 1.00 µs, 400 ns of them behind computing" in repr(figure)
     assert [box[:2] for box in boxes(figure, "computes")] == [(0, 400_000)]
     assert [box[:2] for box in boxes(figure, "sends")] == [box[:2] for box in boxes(figure, "receives")] == [(0, 10**6)]
-
-
-def test_two_collectives_of_three_messages_each_are_two_boxes():
-    def twice(comm):
-        for _ in range(2):
-            comm.all_gather(np.zeros(125))
-
-    sent = [t for t in run(twice, 4, cluster=TICKS).timeline.transfers if t.src == 1]
-    assert len(sent) == 6
-    assert [(box.start, box.end) for box in joined(sent)] == [(0, 3 * 10**6), (3 * 10**6, 6 * 10**6)]
 
 
 def test_an_empty_piece_of_one_collective_does_not_shift_the_boxes_of_the_next():
@@ -62,7 +52,6 @@ def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
     for artist, done in zip(artists(figure, "computes"), runs.values(), strict=True):
         spans = {(s.start, s.end) for s in done.timeline.computes if s.rank == rank and s.end > s.start}
         assert {(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in artist.get_paths()} == spans
-    check_text(figure)
 
 
 def test_a_rank_that_sends_nothing_hides_nothing():

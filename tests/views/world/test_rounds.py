@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 from parlab import labs, views
 from parlab.labs.patient import posted_ahead
 from parlab.views.world.rounds import LONG
-from tests.views.drawn import artists, check_text, title
+from tests.views.drawn import artists, title
 
 MS = 10**9  # picoseconds
 
@@ -28,7 +28,6 @@ def test_each_rank_of_the_patient_has_one_round_of_16_ms_and_three_of_them_are_f
     found = longer(figure)
     starts = [30, 40, 30, 20, 10, 10, 10, 20]  # ms
     assert found == [(rank, start, start + 16) for rank, start in enumerate(starts)]
-    check_text(figure)
 
 
 @pytest.mark.parametrize("number", range(1, 9))

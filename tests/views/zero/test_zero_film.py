@@ -31,15 +31,6 @@ def test_the_story_ends_with_the_optimizer_and_names_every_block():
     assert all(name in film.story for name in ("embedding", "layer 0", "layer 1", "layer 2", "layer 3", "head"))
 
 
-def test_beside_the_backward_of_a_layer_the_one_before_is_gathered_again_and_the_one_after_reduced():
-    said = [line.partition(": ")[2] for line in views.zero_film(step(3, size=3)).lines]
-    assert said[1] == "forward of layer 0; gather of layer 1"
-    assert said[8:10] == [
-        "backward of layer 2; second gather of layer 1; reduction of layer 3",
-        "backward of layer 1; second gather of layer 0; reduction of layer 2",
-    ]
-
-
 def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
     """A reader who stops the film between two blocks must see one in use."""
     film = views.zero_film(step(3, size=3))
@@ -48,11 +39,3 @@ def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
     uses = [use for use in step_of(step(3, size=3).timeline).uses if use.end > use.start]
     assert len(spans) == len(uses) + 1  # and the shards that the optimizer updates
     assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
-
-
-def test_the_frame_of_a_block_comes_with_its_caption():
-    film = views.zero_film(step(3, size=3))
-    told = {numbers.get("a") for numbers, words in marks(film, "see") if any(" of 13: " in word for word in words)}
-    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
-    begins = [float(re.search(r"--a:([-\d.e]+)", part.get("style"))[1]) for part in framed]
-    assert set(begins[:-1]) <= told  # the last one is around the shards that the optimizer updates
