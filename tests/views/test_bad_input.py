@@ -39,7 +39,6 @@ RIGHT = {"norm": [0.01, 0.001]}
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
 OF_4, OF_8 = KeptBytes([1024] * 4, [2048] * 4, 8), KeptBytes([512] * 8, [1024] * 8, 8)
 PLAN = search(LLAMA_8B, DGX_H100, 16, batch=64, sequence=8192).best
-SIXTEEN = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
 WIDE = one_f_one_b(2, 2), zb_h1(2, 2)
 
 
@@ -105,12 +104,10 @@ REFUSED = [  # rules that many figures share
     (lambda: views.lanes_of(DONE, 4), "rank=4", "0 to 3"),
     (lambda: views.tensor(S="no"), "S='no': must be a whole number, at least 1"),
     (lambda: views.tensor(S=10**19), "S=10000000000000000000: must be at most 2147483648"),
-    (lambda: views.ring_masks(4, True), "size=True", "whole number"),
     (lambda: views.ring_masks(2048, 4), "S=2048", "1 to 1024"),
     (lambda: views.ring_masks(causal=[]), "causal=[]: must be True or False"),
     (lambda: views.ring_masks(32, 4, "spiral"), "layout='spiral'", "contiguous, zigzag, striped"),
     (lambda: views.packed_ring(8), "documents=8: a list of whole numbers is needed"),
-    (lambda: views.packed_ring({"a": 1}), "documents={'a': 1}: a list of whole numbers is needed"),
     (lambda: views.packed_ring([0, 2.5]), "documents[1]=2.5: must be a whole number"),
     (lambda: views.wrong_gradients({}, {}), "found={}: must have one value or more, by name"),
     (lambda: views.group_times(48), "gpus=48", "use one of 32, 64, 128, 256"),
@@ -122,15 +119,10 @@ REFUSED = [  # rules that many figures share
     (lambda: views.timeline(DONE, headline=3), "headline=3", "text"),
     # predict
     (lambda: views.predict("", 3), "question=''", "a text"),
-    (lambda: views.predict("How many?", "many"), "truth='many'", "a finite number"),
     (lambda: views.predict("How many?", NAN), "truth=nan", "a finite number"),
     (lambda: views.predict("How many?", lambda: None).answer(), "truth=None", "a finite number"),
-    (lambda: views.predict("How many?", 3, unit=5), "unit=5", "a string"),
-    (lambda: views.predict("How many?", 3, named=1), "named=1", "True or False"),
-    (lambda: views.predict("How many?", 3, later=1), "later=1", "a string"),
     (lambda: views.predict("How many?", 3, then=4), "then=4", "a function without arguments"),
     (lambda: views.predict("How many?", 3, usual=4), "usual=4", "the reasoning that leads there"),
-    (lambda: views.predict("How many?", 3, usual=(NAN, "so")), "usual[0]=nan", "a finite number"),
     (lambda: views.predict("How many?", 3, usual=(4, " ")), "usual[1]=' '", "a text"),
     (lambda: views.predict("How many?", 3, how="seen"), "how='seen'", "counted, computed, measured, published"),
     # explore
@@ -140,7 +132,7 @@ REFUSED = [  # rules that many figures share
     (lambda: views.explore(views.copies, k=[8]), "k=[8]: give two values or more"),
     # the world
     *((lambda ranks=ranks: views.timeline(DONE, ranks=ranks), f"ranks={ranks!r}", "0 to 3")
-      for ranks in ([], [4], -1, "all", [1.5], True)),
+      for ranks in ([], [4], "all", True)),
     (lambda: views.timeline(DONE, ranks=[1, 1]), "ranks=[1, 1]", "once"),
     (lambda: views.deadlock(DONE), "error=Run", "DeadlockError"),
     (lambda: views.all_reduce_seconds(12), "ranks=12", "2, 4, 8"),
@@ -156,9 +148,7 @@ REFUSED = [  # rules that many figures share
      "run: messages of all_gather, all_reduce; those of one collective"),
     (lambda: views.film("ring"), "source='ring'", "no film"),
     (lambda: views.film({}), "source={}", "no film"),
-    (lambda: views.film({"this": 7}), "source={'this': 7}", "no film"),
     (lambda: views.film(run(nothing, 2)), "source=", "nothing takes any time"),
-    (lambda: views.film(run(nothing, 2), waits=True), "source=", "nothing takes any time"),
     (lambda: views.film(run(nothing, 9), waits=True), "9 ranks", "8"),
     (lambda: views.film(dict.fromkeys("abcd", WORK)), "runs=", "1 to 3"),
     (lambda: views.film({"wide": exchanges(1, 5)}), "source", "4 ranks of each run"),
@@ -198,7 +188,6 @@ REFUSED = [  # rules that many figures share
     # tensor
     (lambda: views.tensor("GPT"), "model='GPT': use one of Llama 3 8B"),
     (lambda: views.tensor(ranks_per_node=3), "ranks_per_node=3: groups of 1, 2, 4, 8, 16, 32, 64 ranks must fill"),
-    (lambda: views.explore_tensor("GPT"), "model='GPT': use one of Llama 3 8B"),
     (lambda: views.explore_tensor(ranks_per_node=24), "ranks_per_node=24: use one of 8, 16, 32, 64"),
     (lambda: views.kept_arrays(CONFIG, 3, 9), "do not divide among 3"),
     (lambda: views.kept_arrays(CONFIG, 4, 6), "sequence length"),
@@ -218,10 +207,8 @@ REFUSED = [  # rules that many figures share
     (lambda: views.price_tag(stages=5), "stages=5"),
     (lambda: views.price_tag(products=1.5), "products=1.5"),
     (lambda: views.price_tag(state=16), "state=16"),
-    (lambda: views.price_tag(cluster=8), "cluster=8"),
     (lambda: views.zero_film(step(3)), "film fewer ranks"),  # 4 ranks with 6 blocks: 64 kB
-    *((lambda stage=stage: views.zero_film(step(stage, size=3)), "run: stage 3 has 12 all-gathers, one before each use")
-      for stage in (0, 1, 2)),
+    (lambda: views.zero_film(step(2, size=3)), "run: stage 3 has 12 all-gathers, one before each use"),
     (lambda: views.zero_film(step(3, size=3, keep_last_block=True)), "run: stage 3 has 12 all-gathers"),
     (lambda: views.zero_film(run(nothing, 2)), "run: 2 ranks and 0 computations called 'forward"),
     # pipeline
@@ -230,11 +217,8 @@ REFUSED = [  # rules that many figures share
     (lambda: views.schedule(WIDE[0], kept=KEPT), "kept=", "each of the 2 stages"),
     (lambda: views.schedule(one_f_one_b(4, 8), why=(0, 1)), "why=(0, 1): rank 0 is idle 4 to 10, 24 to 25, 27 to 28"),
     (lambda: views.schedule(one_f_one_b(4, 8), why=4), "why=4: choose a rank from 0 to 3, or"),
-    (lambda: views.schedule(one_f_one_b(4, 8), why=-1), "why=-1: choose a rank"),
     (lambda: views.schedule(one_f_one_b(4, 8), why="rank 0"), "why='rank 0': choose a rank"),
     (lambda: views.schedule(one_f_one_b(1, 2), why=0), "why=0: rank 0 is idle never"),
-    (lambda: views.film(WIDE[0], unit=5), "unit=5", "must be a string"),
-    (lambda: views.film(WIDE[0], stops=1), "stops=1", "2"),
     *((lambda stops=stops: views.film(WIDE[1], stops=stops), "stops=", "ascend from 0")
       for stops in ({1: "late"}, {0: "a", 3: "b", 2: "c"}, {0: "a", 99: "after the end"}, {})),
     (lambda: views.film(simulate(gpipe(2, 2)), costs=Costs()), "costs=", "its schedule instead"),
@@ -247,18 +231,16 @@ REFUSED = [  # rules that many figures share
     (lambda: views.reorder(WIDE[1], zb_h1(3, 3)), "target has 3 ranks, start has 2", "the same"),
     (lambda: views.reorder(WIDE[1], zb_h1(1, 3)), "target has 1 rank, start has 2", "the same"),
     *((lambda goals=goals: views.reorder(WIDE[1], goals), "target=", "or goals: (makespan, most kept) each")
-      for goals in ([], 11, [(11,)], [(0, 1)], [(11, "much")], [(True, 3)])),
+      for goals in ([], 11, [(0, 1)], [(11, "much")])),
     (lambda: views.bubble_prices(chunks=1), "chunks=1", "at least 2"),
     (lambda: views.bubble_prices(m=9), "m=9", "multiple"),
     (lambda: views.bubble_prices(first="1F1B"), "first='1F1B'", "must be a function of (p, m)"),
     (lambda: views.bubble_prices({4: OF_4}), "kept=", "what is kept on each of 8"),
     (lambda: views.bubble_prices({4: OF_8, 8: OF_8}), "kept=", "each of the 4 stages"),
-    (lambda: views.frontier(1, 4), "p=1", "2"),
     (lambda: views.frontier(4, 8, own=gpipe(3, 8)), "own=", "a schedule of 4 ranks and 8 microbatches"),
     (lambda: views.frontier(2, 4, Costs(forward=[1, 2])), "costs=", "the same for all stages"),
     (lambda: views.frontier(4, 8, schedules=["1F1B", "1F2B"]), "schedules='1F2B'", "DualPipe"),
     (lambda: views.frontier(4, 8, schedules={"Ada": gpipe(3, 8)}), "schedules['Ada']=", "4 ranks and 8"),
-    (lambda: steps_of({"ZB-H1": zb_h1(8, 24)}, "two"), "steps='two'", "one step"),
     (lambda: steps_of({"a": zb_h1(4, 8), "b": zb_h1(8, 8)}), "schedules=['a', 'b']", "same ranks"),
     (lambda: steps_of({}), "schedules=[]", "one or more"),
     (lambda: costs_of("gpipe"), "schedule='gpipe'", "1F1B"),
@@ -272,18 +254,15 @@ REFUSED = [  # rules that many figures share
     (lambda: views.film_of_sums(lambda *four: None), "returned None for kind 'cut': must be an array of shape"),
     (lambda: views.groups_on_mesh(0, {"ep": 2}), "must be the sizes of dp, pp, cp and tp"),
     (lambda: views.groups_on_mesh(0, {"dp": 64}), "these are 64 ranks, and 32 are the most"),
-    (lambda: views.groups_on_mesh(16, SIXTEEN), "rank=16: the ranks of this group are 0 to 15"),
     *((lambda loss=loss: views.line_up({"1": [2.0, loss], "2": [2.0, 1.0]}), "losses['1']: each loss must be finite")
-      for loss in (0.0, -1.0, NAN, float("inf"))),
+      for loss in (0.0, NAN)),
     (lambda: views.line_up({"1": LOSS}), "2 to 8"),
-    (lambda: views.line_up({str(number): LOSS for number in range(9)}), "2 to 8"),
     (lambda: views.line_up({"1": [1.0], "2": [1.0]}), "two stops or more"),
     (lambda: views.loss_curves({"right": LOSS}), "losses={", "2 to 4"),
     (lambda: views.loss_curves([LOSS, LOSS]), "losses=[", "{name: losses}"),
     (lambda: views.loss_curves({"right": LOSS, "wrong": LOSS[:1]}), "[1, 3]", "same number"),
     (lambda: views.loss_curves({"right": [], "wrong": []}), "[0]", "1 or more"),
     (lambda: views.loss_curves({"right": LOSS, "wrong": "bad"}), "losses={", "a list of numbers"),
-    (lambda: views.loss_curves({"right": LOSS, "wrong": 3}), "losses={", "a list of numbers"),
     (lambda: views.loss_curves({"a": [1.0, 0.0], "b": [1.0, 1.0]}, log=True), "log=True", "loss of 0"),
     (lambda: views.who_sees({}, {"norm": 1}, "bf16"), "differences={}: must be"),
     (lambda: views.who_sees({"none": RIGHT}, {"norm": 1}, "bf16"), "2 to 12 rows"),
@@ -298,7 +277,6 @@ REFUSED = [  # rules that many figures share
     (lambda: views.forgotten({"rest": PLAN}), "'rest' is no kind of seconds"),
     (lambda: views.forgotten({"dp": PLAN}, best=6.6), "best=6.6"),
     (lambda: views.forgotten({"dp": PLAN}, errors={"tp": 0.1}), "must have the kinds of chosen, dp"),
-    (lambda: views.layout(tp=0), "tp=0"),
     (lambda: views.layout(recompute="some"), "recompute='some'"),
     (lambda: views.predicted_and_measured(3), "table=3"),
     (lambda: views.predicted_and_measured(Validation()), "table=", "with a row or more"),
@@ -307,14 +285,11 @@ REFUSED = [  # rules that many figures share
     # experts
     (lambda: views.token_way([1, 1]), "chosen=[1, 1]: experts from 0 to 255 are needed, each once"),
     (lambda: views.token_way([256]), "chosen=[256]: experts from 0 to 255"),
-    (lambda: views.token_way([1], nodes=9), "nodes=9: must be a whole number from 1 to 8"),
     (lambda: views.token_way([1], 10), "num_experts=10: does not divide among 64 ranks"),
-    (lambda: views.token_way([1], copy="rank"), "copy='rank': use one of expert, node"),
     (lambda: views.rows_way([[[0]]], 1), "chosen has shape (1, 1, 1): [P][T][k] whole numbers are needed"),
     (lambda: views.rows_way([[[0]], [[0], [1]]], 2), "chosen: each rank needs [T, k]"),
     (lambda: views.rows_way([[[0.5]], [[0]]], 2), "chosen has shape (2, 1, 1): [P][T][k] whole numbers"),
     (lambda: views.rows_way([[[0]], [[0]]], 3), "num_experts=3: a multiple of the 2 ranks is needed, at most 10"),
-    (lambda: views.rows_way([[[0]], [[0]]], 12), "num_experts=12: a multiple of the 2 ranks is needed, at most 10"),
     (lambda: views.rows_way([[[0]], [[2]]], 2), "chosen: experts from 0 to 1 are needed"),
     (lambda: views.rows_way([[[0]] * 13] * 2, 2), "chosen: a rank has 26 rows, and 24 are the most"),
     (lambda: views.balanced_rows(labs.balanced, [np.ones((2, 4))]), "scores: of 1 ranks and 4 experts; 2 to 4 ranks"),

@@ -21,8 +21,6 @@ from parlab.views.world.all_reduce_seconds import all_reduce_seconds
 DARK = {"axes.facecolor": "black", "text.color": "white", "font.size": 20, "lines.linewidth": 9, "hatch.linewidth": 5}
 CELL = """
 import hashlib, json, sys, threading
-import matplotlib
-before = matplotlib.rcParams.copy()  # reading them one by one would load pyplot
 timer = threading.Timer  # matplotlib's, which speaks of the look for fonts after 5 s: here at once
 threading.Timer = lambda seconds, say: timer(0, say)
 from parlab import run, views
@@ -30,7 +28,8 @@ from parlab.views.engine.picture import pixels
 drawn = [views.timeline(run(lambda comm: comm.barrier(), 2)), views.explore_all_reduce_seconds().figure]
 print(json.dumps([hashlib.sha256(pixels(picture).tobytes()).hexdigest() for picture in drawn]))
 assert "matplotlib.pyplot" not in sys.modules
-assert matplotlib.rcParams.copy() == before
+import matplotlib
+assert matplotlib.rcParams.copy() == matplotlib.rcParamsOrig.copy()  # reading them one by one would load pyplot
 """
 
 

@@ -20,6 +20,8 @@ def bill(gpus, step=1):
     """The seconds of each part that are drawn, by way; the last bar is the work alone."""
     figure = views.ring_bill(gpus, step)
     found = {part: [right - left for left, right, _, _ in boxes(figure, part)] for part in PARTS}
+    for (_, end, *_), (start, *_) in zip(boxes(figure, "calls"), boxes(figure, "waits"), strict=True):
+        assert start == pytest.approx(end)
     return {name: {part: found[part][row] for part in PARTS} for row, name in enumerate([*WAYS, "work alone"])}
 
 
