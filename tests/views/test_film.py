@@ -8,7 +8,6 @@ import numpy as np
 
 from parlab import run, views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film
 from tests.views.world.test_timeline_film import stall
 
@@ -49,15 +48,6 @@ def test_the_bytes_are_the_same_whatever_the_hash_seed():
     ]
     assert said[0] == said[1]
     assert len(said[0].splitlines()) == len(SOURCES)
-
-
-def test_anything_else_is_refused_by_name():
-    check_refused(lambda: views.film("ring"), "source='ring'", "no film")
-    check_refused(lambda: views.film({}), "source={}", "no film")
-    check_refused(lambda: views.film({"this": 7}), "source={'this': 7}", "no film")
-    check_refused(lambda: views.film([]), "source=[]", "no film")
-    check_refused(lambda: views.film({"this": run(lambda comm: None, 2)}), "source: this", "computes nothing")
-    check_refused(lambda: views.film(stall(), S=32), "S:", "takes ranks, waits")
 
 
 def test_a_simulated_schedule_has_the_film_of_its_schedule():

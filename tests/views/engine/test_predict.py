@@ -3,7 +3,6 @@
 import ipywidgets
 import numpy as np
 import pytest
-from IPython.core import formatters
 
 from parlab import views
 from parlab.views.engine import predict as guess
@@ -75,11 +74,6 @@ def test_where_nobody_guesses_the_truth_the_usual_guess_and_the_figure_are_shown
         "How many bytes?\ncounted: 1 750 bytes\nmany say 56 bytes: a rank sends to each of the others"
     )
     assert isinstance(film["made"], Film)
-
-
-def test_ipython_displays_a_prediction_by_itself(displayed):
-    assert formatters.IPythonDisplayFormatter()(asked())
-    assert len(displayed) == 1
 
 
 def test_the_guess_stands_beside_the_truth_and_the_usual_guess():
@@ -215,12 +209,3 @@ def test_where_nobody_guesses_the_answer_still_comes_later(displayed):
     assert asks["text/plain"] == "How many bytes?\nThe answer opens in the section Find it."
     assert asks["text/html"] == "<b>How many bytes?</b> The answer opens in the section Find it."
     assert answer["text/plain"].splitlines()[1] == "computed: 7 bytes"
-
-
-def test_a_truth_that_is_found_to_be_no_number_is_refused():
-    with pytest.raises(ValueError, match=r"truth=None: must be a finite number"):
-        asked(lambda: None).answer()
-
-
-def test_a_prediction_is_a_box():
-    assert isinstance(asked(), ipywidgets.VBox)

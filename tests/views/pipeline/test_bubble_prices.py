@@ -5,9 +5,8 @@ from matplotlib.colors import to_hex
 
 from parlab import views
 from parlab.pipeline import KeptBytes, gpipe
-from parlab.views.engine.picture import png
 from parlab.views.pipeline.panels import color_of
-from tests.views.drawn import artists, boxes, check_controls, check_refused, check_text, texts
+from tests.views.drawn import artists, boxes, texts
 
 KEPT = {
     4: KeptBytes([1024] * 4, [2048] * 4, 8),
@@ -29,21 +28,6 @@ def test_p4_m8_idle_9_4_5_3_kept_4_5_5_4_messages_48_112_48():
     figure = views.bubble_prices(**UNIT)
     assert rows(figure) == [["33", "9", "4", "48"], ["28.5", "4.5", "5.5", "112"], ["27", "3", "4", "48"]]
     assert repr(figure).startswith("Idle on each rank: ZB-H1 3 units, 2 chunks 4.5, 1F1B 9\n")
-    check_text(figure)
-
-
-def test_where_w_takes_half_of_f_two_chunks_are_idle_less_than_zb_h1():
-    said = repr(views.bubble_prices(weight=1 / 2, transfer=0)).splitlines()[0]
-    assert said == "Idle on each rank: 2 chunks 3.75 units, ZB-H1 4.5, 1F1B 7.5"
-
-
-@pytest.mark.parametrize("weight", [0.5, 0.66, 0.72])
-@pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 32), (16, 48)])
-def test_at_published_w_and_transfers_four_chunks_are_idle_less_than_zb_h1_and_both_less_than_1f1b(weight, p, m):
-    said = repr(views.bubble_prices(weight=weight, transfer=0.03, chunks=4, p=p, m=m)).splitlines()[0]
-    assert [said.index(name) for name in ("4 chunks", "ZB-H1", "1F1B")] == sorted(
-        said.index(name) for name in ("4 chunks", "ZB-H1", "1F1B")
-    )
 
 
 def test_bytes_are_those_of_the_fullest_rank_and_a_bar_is_as_long_as_its_number():
@@ -53,10 +37,6 @@ def test_bytes_are_those_of_the_fullest_rank_and_a_bar_is_as_long_as_its_number(
     assert [end for _, end, *_ in boxes(figure, "kept on the fullest rank")] == [4096, 5632, 8192]
     assert [end for _, end, *_ in boxes(figure, "messages")] == [48, 112, 48]
     assert [end for _, end, *_ in boxes(figure, "units idle on each rank")] == [9, 4.5, 3]
-
-
-def test_4_chunks_idle_2_25_keep_4_75_and_send_240():
-    assert rows(views.bubble_prices(chunks=4, **UNIT))[1] == ["26.25", "2.25", "4.75", "240"]
 
 
 @pytest.mark.parametrize("chunks", [2, 4])
@@ -72,26 +52,3 @@ def test_later_chunks_have_the_full_colour_and_a_band_that_is_the_thicker_the_la
 
 def test_the_first_schedule_is_the_one_that_is_given():
     assert rows(views.bubble_prices(first=gpipe, **UNIT))[0] == ["33", "9", "8", "48"]
-
-
-def test_every_control_changes_the_picture():
-    explorer = views.explore_bubble_prices(KEPT)
-    check_controls(explorer)
-    assert explorer.picture.value == png(views.bubble_prices(KEPT))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named", "right"),
-    [
-        ({"weight": -1}, "weight=-1", "at least 0"),
-        ({"transfer": -1}, "transfer=-1", "at least 0"),
-        ({"chunks": 1}, "chunks=1", "at least 2"),
-        ({"p": 1}, "p=1", "at least 2"),
-        ({"m": 9}, "m=9", "multiple"),
-        ({"first": "1F1B"}, "first='1F1B'", "must be a function of (p, m)"),
-        ({"kept": {4: KEPT[4]}}, "kept=", "what is kept on each of 8"),
-        ({"kept": {4: KEPT[8], 8: KEPT[8]}}, "kept=", "each of the 4 stages"),
-    ],
-)
-def test_other_numbers_are_refused(arguments, named, right):
-    check_refused(lambda: views.bubble_prices(**arguments), named, right)

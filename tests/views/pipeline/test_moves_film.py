@@ -8,18 +8,14 @@ from parlab import views
 from parlab.pipeline import (
     Costs,
     Schedule,
-    gpipe,
     interleaved_one_f_one_b,
-    one_f_one_b,
     simulate,
     v_controlled,
     zb_auto,
-    zb_h1,
 )
 from parlab.pipeline.actions import Action
 from parlab.views.pipeline.moves_film import LEFT, RIGHT
 from parlab.views.pipeline.panels import color_of
-from tests.views.drawn import check_refused
 
 
 def swapped(schedule, rank, kind, microbatch):
@@ -33,17 +29,6 @@ def swapped(schedule, rank, kind, microbatch):
 START = zb_auto(3, 4, memory_limit=2, tries=0, metric="makespan")
 ONE = swapped(START, 1, "F", 1)
 TWO = swapped(ONE, 1, "F", 3)
-
-
-def test_two_moves_take_a_schedule_from_19_to_17_units():
-    film = views.film([START, ONE, TWO], bound=16)
-    assert film.story.splitlines() == [
-        "2 moves: from 19 to 17 units",
-        "start: rank 1 does F1 before I0: 19 → 18 units",
-        "1: rank 1 does F3 before I2: 18 → 17 units",
-    ]
-    assert "none is below" in film.html
-    assert len(film.html) < 30_000
 
 
 def at_each_stop(film):
@@ -96,18 +81,6 @@ def test_places_are_of_a_whole_rank_also_where_it_has_two_chunks():
     assert film.headline.startswith("room for 1, 2: ")
 
 
-@pytest.mark.parametrize(
-    ("source", "value", "right"),
-    [
-        ([START], "1 schedules", "2 to 12"),
-        ([zb_h1(3, 4), gpipe(3, 4)], "source", "the same actions"),
-        ([one_f_one_b(3, 4), one_f_one_b(2, 4)], "source", "the same actions"),
-    ],
-)
-def test_what_is_no_improvement_by_moves_is_refused(source, value, right):
-    check_refused(lambda: views.film(source), value, right)
-
-
 def test_named_stops_say_what_the_fullest_rank_keeps_and_later_chunks_are_paler():
     orders = [interleaved_one_f_one_b(p=4, m=8, chunks=2, group=group) for group in (4, 6, 8)]
     names = ["N = 4", "N = 6", "N = 8"]
@@ -122,7 +95,3 @@ def test_named_stops_say_what_the_fullest_rank_keeps_and_later_chunks_are_paler(
     colors = [color_of(kind, white) for kind in "FB" for white in (0, 0.55)]
     of_chunks = [film.html.count(f'height="28" fill="{color}"') for color in colors]
     assert of_chunks == [4 * 8] * 4  # 4 ranks, 8 microbatches
-
-
-def test_names_of_another_number_of_schedules_are_refused():
-    check_refused(lambda: views.film([START, ONE], names=["a"]), "names=", "one for each of 2 schedules")

@@ -26,7 +26,6 @@ from parlab.pipeline import (
 )
 from parlab.views import display
 from parlab.views.engine import marks, theme
-from parlab.views.engine.picture import png
 from parlab.views.pipeline import panels
 from tests.views.drawn import artists, boxes, texts
 
@@ -95,13 +94,6 @@ def test_every_bar_of_a_schedule_of_usual_size_has_its_microbatchs_number(shown)
     assert sorted(written) == sorted(middles)
 
 
-def test_a_number_stands_in_the_middle_of_its_half_of_a_box():
-    axes = views.schedule(one_f_one_b(2, 2), memory=False).axes[0]
-    marks.labels(axes, [marks.Interval(0, 4)], [1], (0.0, 0.42), [["F"]])
-    *_, word = axes.findobj(lambda artist: artist.get_gid() == "words")
-    assert word.get_offsets().tolist() == [[2, 1.21]]
-
-
 @each_shown
 def test_the_memory_strip_is_as_high_as_the_chunks_kept_at_every_instant(shown):
     (areas,) = artists(schedule(shown), "kept")
@@ -161,17 +153,6 @@ def test_busy_and_idle_are_each_ranks_own_where_stages_differ():
     assert [row[:3] for row in rows[2:]] == [["0", "6", "9"], ["1", "12", "3"]]
 
 
-def test_1f1b_p4_m8_in_numbers_33_units_bubble_27_3_percent_peaks_4_3_2_1():
-    assert repr(views.schedule(one_f_one_b(4, 8))) == (
-        "1F1B, 4 ranks, 8 microbatches: makespan 33 units, 27.3 % of it idle\n"
-        "rank      busy      idle peak kept\n"
-        "   0        24         9         4\n"
-        "   1        24         9         3\n"
-        "   2        24         9         2\n"
-        "   3        24         9         1"
-    )
-
-
 def test_a_unit_of_the_costs_stands_at_the_clock_and_in_the_text_and_the_given_timeline_keeps_its_own():
     given = simulate(gpipe(2, 2))
     figure = views.schedule(given, unit="ms")
@@ -182,35 +163,6 @@ def test_a_unit_of_the_costs_stands_at_the_clock_and_in_the_text_and_the_given_t
 
 def test_of_many_ranks_the_text_lists_16():
     assert repr(views.schedule(one_f_one_b(20, 20))).endswith("... and 4 more ranks")
-
-
-@pytest.mark.parametrize("shown", [SHOWN[3], SHOWN[8]])
-def test_two_drawings_are_the_same_bytes(shown):
-    assert png(views.schedule(shown)) == png(schedule(shown))
-
-
-@each_shown
-def test_no_two_texts_overlap_and_none_leaves_the_figure(shown):
-    check_texts(schedule(shown, critical_path=True, why=shown.size - 1 if shown.size > 1 else None))
-
-
-def test_the_longest_title_fits():
-    shown = simulate(looped_bfs(16, 64, 4), Costs(1 / 4, 1 / 4, 3 / 16, 1 / 8))
-    longest = max(shown.waits, key=lambda wait: wait.end - wait.start)
-    check_texts(views.schedule(shown, why=(longest.rank, longest.start)))
-
-
-def check_texts(figure):
-    width, height = figure.canvas.get_width_height()
-    found = texts(figure)
-    for text, box in found:
-        assert 0 <= box.x0 < box.x1 <= width, text
-        assert 0 <= box.y0 < box.y1 <= height, text
-    for number, (text, box) in enumerate(found):
-        for other, other_box in found[number + 1 :]:
-            across = min(box.x1, other_box.x1) - max(box.x0, other_box.x0)
-            along = min(box.y1, other_box.y1) - max(box.y0, other_box.y0)
-            assert across <= 1 or along <= 2, (text, other)
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4])
@@ -307,37 +259,6 @@ def test_a_rank_that_only_has_nothing_left_to_do_says_so():
     figure = views.schedule(zb_h2(2, 3), why=(0, 9))
     assert repr(figure).endswith("rank 0 is idle from 9 to 10: it has nothing left to do")
     assert not artists(figure, "arrows")
-
-
-@pytest.mark.parametrize(
-    ("why", "reason"),
-    [
-        ((0, 1), r"why=\(0, 1\): rank 0 is idle 4 to 10, 24 to 25, 27 to 28, 30 to 31"),
-        (4, "why=4: choose a rank from 0 to 3, or"),
-        (-1, "why=-1: choose a rank"),
-        ("rank 0", "why='rank 0': choose a rank"),
-    ],
-)
-def test_an_idle_slot_that_is_not_there_is_refused_with_those_that_are(why, reason):
-    with pytest.raises(ValueError, match=reason):
-        views.schedule(one_f_one_b(4, 8), why=why)
-
-
-def test_a_rank_that_is_never_idle_is_refused():
-    with pytest.raises(ValueError, match="why=0: rank 0 is idle never"):
-        views.schedule(one_f_one_b(1, 2), why=0)
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: views.schedule([1]), r"schedule=\[1\]: must be a schedule, or what simulate"),
-        (lambda: views.schedule(simulate(gpipe(2, 2)), Costs()), "was simulated with costs of its own"),
-    ],
-)
-def test_bad_input_is_refused_by_name(call, reason):
-    with pytest.raises(ValueError, match=reason):
-        call()
 
 
 def test_nothing_that_takes_time_is_drawn_without_bars():

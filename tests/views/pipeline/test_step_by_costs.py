@@ -2,7 +2,7 @@
 
 from parlab import views
 from parlab.pipeline import Costs, one_f_one_b, zb_h1
-from tests.views.drawn import check_controls, check_refused, title
+from tests.views.drawn import title
 
 SCHEDULES = {"1F1B": one_f_one_b(2, 2), "ZB-H1": zb_h1(2, 2)}
 WAYS = [[2, 2], [3, 1]]
@@ -25,20 +25,3 @@ def test_1f1b_p2_m2_of_2_layers_takes_18_s_as_told_and_30_with_a_head_of_2():
     assert title(figure) == "1F1B, layers 2 2: as told 18.0 s, as seen 30.0 s"
     assert "as told: 18.0 s" in repr(figure)
     assert "as seen: 30.0 s" in repr(figure)
-
-
-def test_every_value_of_both_controls_changes_the_picture():
-    explorer = views.explore_step_costs(SCHEDULES, WAYS, COSTS)
-    check_controls(explorer)
-    explorer.controls["way"].value = "3 1"
-    assert title(explorer.figure) == title(views.step_by_costs(SCHEDULES, COSTS, schedule="1F1B", layers=[3, 1]))
-
-
-def test_what_cannot_be_drawn_is_refused_by_name():
-    check_refused(lambda: views.explore_step_costs(SCHEDULES, WAYS[:1], COSTS), "layers=[[2, 2]]", "two or more ways")
-    for schedule, layers, costs, words in (
-        ("gpipe", [2, 2], COSTS, ("schedule='gpipe'", "1F1B")),
-        ("1F1B", [2, 2, 2], COSTS, ("3 costs", "2 stages")),
-        ("1F1B", [2, 2], {}, ("costs={}", "one or more")),
-    ):
-        check_refused(lambda: views.step_by_costs(SCHEDULES, costs, schedule=schedule, layers=layers), *words)  # noqa: B023

@@ -18,7 +18,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.views.pipeline.placement import PLACEMENTS
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, title
 
 MS = Costs(18.522, 18.086, 9.337, 0.601)  # Zero Bubble (Qi et al., 2024), table 9: 1.5B, 8 stages, 24 microbatches
 TIMES = 18.522, 18.086, 9.337, 0.601
@@ -45,7 +45,6 @@ def rows(figure):
 
 def test_published_1_5b_one_step_1310_and_1237_in_a_row_1227_and_1153_and_zb_v_1189_within_8(published):
     figure = drawn(published, "one step")
-    check_text(figure)
     assert rows(figure) == {
         "1F1B": (8, 1457, 1457),
         "ZB-H1": (8, 1310, 1310),
@@ -105,7 +104,6 @@ def test_with_longer_ws_zb_h2_and_zb_v_gain_in_a_row_and_the_v_stays_ahead(p, m,
 
 def test_unit_costs_p4_m8_zb_h2_27_in_one_step_and_24_in_a_row():
     figure = views.step_frontier({"ZB-H1": zb_h1(4, 8), "ZB-H2": zb_h2(4, 8)}, Costs(), three_arguments, on_rank_0)
-    check_text(figure)
     assert rows(figure) == {"ZB-H1": (4, 27, 27), "ZB-H2": (7, 27, 24)}
 
 
@@ -119,7 +117,6 @@ def test_a_step_in_a_row_takes_as_long_as_the_longest_stage(published):
 @pytest.mark.parametrize("steps", ["one step", "steps in a row"])
 def test_no_straight_schedule_is_in_the_grey_and_both_vs_are(published, steps):
     figure = drawn(published, steps)
-    check_text(figure)
     (grey,) = artists(figure, "impossible")
     path = grey.get_paths()[0]
     points = artists(figure, "points")
@@ -150,18 +147,3 @@ def test_only_points_that_gain_in_a_row_leave_a_ring_where_they_were(published):
     assert artists(drawn(published, "one step"), "one step") == []
     rings = artists(drawn(published, "steps in a row"), "one step")
     assert [ring.get_xydata().round().tolist() for ring in rings] == [[[16, 1237]], [[24, 1237]]]
-
-
-def test_the_buttons_draw_the_other_picture_and_at_first_one_step(published):
-    explorer = views.explore_steps(published, MS, three_arguments, on_rank_0)
-    assert title(explorer.figure).startswith("One step:")
-    before = explorer.picture.value
-    explorer.controls["steps"].value = "steps in a row"
-    assert explorer.picture.value != before
-    assert title(explorer.figure).startswith("Steps in a row:")
-
-
-def test_other_words_and_other_sizes_are_refused():
-    check_refused(lambda: drawn({"ZB-H1": zb_h1(8, 24)}, "two"), "steps='two'", "one step")
-    check_refused(lambda: drawn({"a": zb_h1(4, 8), "b": zb_h1(8, 8)}, "one step"), "schedules=['a', 'b']", "same ranks")
-    check_refused(lambda: drawn({}, "one step"), "schedules=[]", "one or more")

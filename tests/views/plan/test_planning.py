@@ -6,18 +6,16 @@ from dataclasses import replace
 import pytest
 
 from parlab import views
-from parlab.plan import LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, Validation, estimate, search, validation
+from parlab.plan import LLAMA_3, LLAMA_405B, Layout, estimate, search, validation
 from parlab.views.plan.predicted_and_measured import COLORS
 from parlab.views.plan.two_runs import meta_run
 from parlab.world import DGX_H100
 from parlab.world.units import format_bytes
-from tests.views.drawn import artists, boxes, check_text, title
+from tests.views.drawn import artists, boxes, title
 
 ASKED = {"batch": 64, "sequence": 8192}
-PLANS = search(LLAMA_8B, DGX_H100, 16, **ASKED)
 WITHOUT_GROUPS = {"recompute": ["none", "full"], "software": LLAMA_3.but(sends_by_group=False)}
 META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
-SHORTER = META.but(dp=256, pp=8, chunks=16)
 
 
 def test_predicted_and_measured_draws_every_rows_error():
@@ -34,7 +32,6 @@ def test_predicted_and_measured_draws_every_rows_error():
         assert list(bar.get_xdata()) == pytest.approx(both)
     assert len({COLORS[row.kind] for row in table}) == 3
     assert str(table) in repr(figure)
-    check_text(figure)
 
 
 def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_was_promised():
@@ -54,7 +51,6 @@ def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_
         assert total == pytest.approx(e.total_seconds)
     assert [f"{e.total_seconds:.2f}" for e in chosen.values()] == ["10.19", "7.23", "8.61"]
     assert round(plans.best.seconds["dp"], 2) == 0.08
-    check_text(figure)
     errors = {kind: validation(without=kind).errors["Narayanan 2021, table 1"][0] for kind in chosen}
     figure = views.forgotten(chosen, best=plans.best, errors=errors)
     (line,) = artists(figure, "best")
@@ -64,25 +60,6 @@ def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_
         "7.7%",
         "7.1%",
     ]
-    check_text(figure)
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: views.forgotten({}), "must be estimates by the forgotten kind"),
-        (lambda: views.forgotten({"rest": PLANS.best}), "'rest' is no kind of seconds"),
-        (lambda: views.forgotten({"dp": PLANS.best}, best=6.6), "best=6.6"),
-        (lambda: views.forgotten({"dp": PLANS.best}, errors={"tp": 0.1}), "must have the kinds of chosen, dp"),
-        (lambda: views.layout(tp=0), "tp=0"),
-        (lambda: views.layout(recompute="some"), "recompute='some'"),
-        (lambda: views.predicted_and_measured(3), "table=3"),
-        (lambda: views.predicted_and_measured(Validation()), "table=.*with a row or more"),
-    ],
-)
-def test_bad_input_is_refused(call, text):
-    with pytest.raises(ValueError, match=text):
-        call()
 
 
 # ---- a layout of one's own
@@ -106,7 +83,6 @@ def test_a_layout_of_ones_own_stands_below_llama_3s_on_axes_that_never_change():
         assert [words.get_text() for words in artists(figure, "cut")] == cut
         own = [words.get_text() for words in artists(figure, "sum") if words.get_position()[1] == 1]
         assert own[not cut :] == [format_bytes(found.total_bytes)]
-        check_text(figure)
 
 
 def test_half_the_pipeline_fits_if_a_layer_or_swiglu_is_computed_again_and_is_3_or_5_percent_faster():
@@ -118,7 +94,6 @@ def test_half_the_pipeline_fits_if_a_layer_or_swiglu_is_computed_again_and_is_3_
     assert title(figure) == "6.24 s and 64.1 GiB: fits" + said.format(5)
     (goal,) = artists(figure, "goal")
     assert goal.get_xdata()[0] == meta_run(16384).total_seconds
-    check_text(figure)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +108,3 @@ def test_for_a_layout_that_is_not_possible_the_reason_stands_there(asked, reason
     figure = views.layout(**asked)
     assert title(figure) == "This layout is not possible"
     assert f"your layout: {reason}" in [text.get_text() for text in figure.texts]
-    check_text(figure)

@@ -5,7 +5,7 @@ import numpy as np
 from parlab import Cluster, per_rank, run
 from parlab.sequence import ring_attention, shard
 
-SIZES = (1, 2, 4, 8, 16)
+SIZES = (1, 2, 3, 8)
 H, G, D = 4, 2, 8
 
 
@@ -17,3 +17,13 @@ def rings(size=8):
         "causal": run(ring_attention, size, *x, causal=True, cluster=free),
         "zigzag": run(ring_attention, size, *x, causal=True, layout="zigzag", cluster=free),
     }
+
+
+def learners_ring(comm, x, works=4, name="my ring", to_the_left=False):
+    """A ring as a learner writes it, whatever its work is called."""
+    there, back = (comm.left, comm.right) if to_the_left else (comm.right, comm.left)
+    for hop in range(comm.size):
+        if hop < works:
+            comm.compute(name, seconds=1e-6)
+        if hop < comm.size - 1:
+            x = comm.sendrecv(x, there, back)

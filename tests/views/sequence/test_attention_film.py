@@ -9,13 +9,11 @@ import pytest
 import parlab.sequence
 from parlab import per_rank, run, views
 from parlab.nn.attention import merge
-from parlab.nn.dense_attention import dense_attention
 from parlab.sequence import ring_attention, shard
 from parlab.views.sequence import attention_film as attention
 from parlab.views.sequence.attention_film import KV, OUT, QKV, plan_of
 from parlab.world import CLASSROOM, Link
 from tests.labs.answers import usp
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
 NODES = replace(CLASSROOM, ranks_per_node=2, inter=Link(latency=5e-6, bandwidth=2.5e9))
@@ -139,47 +137,6 @@ def test_all_output_is_at_home_in_the_end(name):
     assert {word for words in kept for word in words} == {"o0", "o1", "o2", "o3"}
 
 
-def test_the_double_ring_of_4_ranks_says_what_rank_0_does():
-    assert repr(filmed("double_ring")).splitlines() == [
-        "Double ring, 4 ranks: 105 µs",
-        "0 s: rank 0 (all alike) sends K/V 0 to rank 1, attends them",
-        "14.1 µs: rank 0 sends K/V 0 to rank 2, attends K/V 1",
-        "71.5 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
-    ]
-
-
-def test_a_double_ring_composed_of_two_rings_and_a_crossing_is_filmed_as_one():
-    """The crossing leaves first, so the hop inside waits at the port: 57.4 + 14.1 µs."""
-    assert repr(filmed("crossing first")).splitlines() == [
-        "Double ring, 4 ranks: 122 µs",
-        "0 s: rank 0 (all alike) sends K/V 0 to rank 2, attends them",
-        "57.4 µs: rank 0 sends K/V 0 to rank 1",
-        "71.5 µs: rank 0 attends K/V 1",
-        "88.3 µs: rank 0 sends K/V 2 to rank 1, attends K/V 2, 3",
-    ]
-
-
-def test_the_composed_double_ring_equals_attention_on_one_rank():
-    q, k, v = np.random.default_rng(3).normal(size=(3, 1, 4, 32, 8))
-    mine = run(crossing_first, 4, *[per_rank(shard(x, 4)) for x in (q, k, v)]).results
-    whole, lse = dense_attention(q, k, v)
-    assert np.max(np.abs(np.concatenate([out for out, _ in mine], axis=2) - whole)) <= 1e-12 * np.max(np.abs(whole))
-    assert np.max(np.abs(np.concatenate([part for _, part in mine], axis=2) - lse)) <= 1e-12 * np.max(np.abs(lse))
-
-
-def test_a_ring_beside_other_messages_is_refused_with_the_messages_that_are_too_many():
-    def greets(comm, q, k, v):
-        comm.sendrecv(q, comm.right, comm.left)
-        return ring_attention(comm, q, k, v)
-
-    x = [per_rank(shard(np.zeros((1, 4, 64, 16), np.float32), 4))] * 3
-    done = run(greets, 4, *x, cluster=NODES)
-    said = "run: rank 0 sends 4 messages to rank 1; in ring it sends 3"
-    check_refused(lambda: views.attention_film(done, "ring"), said, "")
-    said = "run: rank 0 sends 4 messages to rank 1; in double ring it sends 2"
-    check_refused(lambda: views.attention_film(done, "double ring", ranks_per_node=2), said, "")
-
-
 def test_below_a_ranks_work_a_line_shows_each_message_that_arrives():
     """The hop inside, the crossing, the hop of the second turn: three a rank, beside four tiles."""
     drawn = filmed("double_ring")._repr_html_()
@@ -193,12 +150,6 @@ def test_a_caption_has_at_most_60_letters(name):
     assert all(len(line.partition(": ")[2]) <= 60 for line in lines)
 
 
-def test_usp_turns_in_the_node_and_rings_between_nodes():
-    story = repr(filmed("usp"))
-    assert "10.8 µs: rank 0 sends K/V 0, 1 (heads 0, 1) to rank 2, attends them" in story
-    assert "rank 0 (all alike) sends q, k, v 0 (heads 2, 3) to rank 1" in story
-
-
 def test_two_ranks_and_a_students_usp_that_turns_q_k_and_v_one_by_one():
     check_film(views.attention_film(ran("ring", 2), "ring"))
     check_film(views.attention_film(ran("ulysses", 2), "Ulysses"))
@@ -207,25 +158,3 @@ def test_two_ranks_and_a_students_usp_that_turns_q_k_and_v_one_by_one():
         "0 s: rank 0 sends q 0 (heads 2, 3) to rank 1",
         "4.28 µs: rank 0 sends k 0 (heads 2, 3) to rank 1",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "more", "film", "said"),
-    [
-        ("ring", {"causal": True}, {"method": "ring"}, "run: rank 0 computes 1 time; in ring it attends 4 times"),
-        (
-            "ring",
-            {},
-            {"method": "ring", "causal": True},
-            "causal=True: only USP is filmed with a mask",
-        ),
-        ("ring", {}, {"method": "ring", "ulysses": 2}, "ulysses=2: the groups of USP; a ring has none"),
-        ("ring", {}, {"method": "ring", "ranks_per_node": 3}, "ranks_per_node=3: must divide the 4 ranks"),
-        ("ring", {}, {"method": "tree"}, "method='tree': use one of ring, double ring, Ulysses, USP"),
-        ("ring", {}, {"method": "Ulysses"}, "run: rank 0 sends 3 messages to rank 1; in Ulysses it sends 2"),
-        ("ring", {"size": 8}, {"method": "ring"}, "run: 8 ranks; attention on 2 or 4 can be filmed"),
-    ],
-)
-def test_what_a_run_lacks_is_said(name, more, film, said):
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
-        views.attention_film(ran(name, **more), **film)

@@ -1,10 +1,8 @@
 """Rings on one clock: each work has the number of the K/V that it attends."""
 
-import numpy as np
-import pytest
 from matplotlib.colors import to_hex
 
-from parlab import run, views
+from parlab import views
 from parlab.views.engine import theme
 from parlab.views.sequence.compare_rings import _named
 from tests.views.drawn import artists, boxes
@@ -22,15 +20,3 @@ def test_each_work_of_8_ranks_has_the_number_and_the_colour_of_its_k_and_v_in_th
         names = [span.name for span in _named("contiguous", done.timeline).computes if span.rank == rank]
         assert names == [f"K/V {source}" for source in range(rank, -1, -1)]
     assert {span.name for span in done.timeline.computes} == {"attend"}  # the run's own keep their names
-
-
-def test_the_picture_is_that_of_the_timelines():
-    done = ran(4, "zigzag", c=8)
-    assert repr(views.compare_rings({"zigzag": done})) == repr(views.compare_timelines({"zigzag": done}))
-
-
-def test_a_run_that_is_no_ring_is_refused_by_its_name():
-    with pytest.raises(ValueError, match=r"runs\['zigzag'\]: run: rank 0 sends to 1, 1, 1, 1, 1, 1; in a ring"):
-        views.compare_rings({"zigzag": run(lambda comm, x: comm.all_reduce(x), 4, np.zeros(4))})
-    with pytest.raises(ValueError, match=r"runs\['mine'\]: layout='mine': use one of contiguous"):
-        views.compare_rings({"mine": ran(4, "zigzag", c=8)})

@@ -6,7 +6,7 @@ from parlab import views
 from parlab.sequence import AttentionShape, method_times, ring_cost, step_time, ulysses_cost, usp_time
 from parlab.views.sequence.group_times import GPUS, GROUPS, KV_HEADS, TOKENS, H
 from parlab.world import DGX_A100, DGX_H100
-from tests.views.drawn import artists, check_controls, check_refused, check_text, title
+from tests.views.drawn import artists, title
 
 THEIRS = AttentionShape(S=131072, H=32, G=32, D=32, itemsize=2, B=2)
 A100, L20 = views.PUBLISHED_RATES.values()
@@ -138,27 +138,3 @@ def test_a_curve_stands_over_its_groups_as_multiples_of_its_lowest_point_which_h
         assert drawn == pytest.approx([max(rates.values()) / rate for rate in rates.values()])
     assert [line.get_xdata()[0] for line in artists(figure, "fastest")] == [8, 2]
     assert [line.get_xdata()[0] for line in artists(views.group_times(), "fastest")] == [8, 2, 8, 32]
-
-
-def test_all_text_is_readable():
-    check_text(views.published_groups())
-    check_text(views.published_groups((1, 8), headline="The same program on two machines"))
-    for gpus, kv_heads, step in ((32, 32, 3), (256, 32, 3), (256, 32, 0), (256, 8, 25), (64, 8, 0)):
-        check_text(views.group_times(gpus, kv_heads, step))
-
-
-def test_every_value_of_every_control_changes_the_picture():
-    check_controls(views.explore_group_times())
-
-
-@pytest.mark.parametrize(
-    ("draw", "said", "right"),
-    [
-        (lambda: views.group_times(48), "gpus=48", "use one of 32, 64, 128, 256"),
-        (lambda: views.group_times(kv_heads=4), "kv_heads=4", "use one of 32, 8"),
-        (lambda: views.group_times(step=-1), "step=-1", "must be"),
-        (lambda: views.published_groups((3,)), "groups=3", "use one of 1, 2, 4, 8"),
-    ],
-)
-def test_what_is_no_number_of_gpus_heads_cost_or_group_is_refused(draw, said, right):
-    check_refused(draw, said, right)

@@ -6,7 +6,6 @@ from matplotlib.colors import to_rgb
 
 from parlab import views
 from parlab.views.engine import theme
-from tests.views.drawn import check_text, title
 
 DOCUMENTS = [0, 8, 40, 64]
 
@@ -21,25 +20,3 @@ def test_a_pixel_is_coloured_where_a_query_sees_an_earlier_key_of_its_document(l
     for rank in range(4):  # a token sees itself
         own = np.arange(16 * rank, 16 * rank + 16)
         assert (pixels[own, own] == to_rgb(theme.rank_color(rank))).all()
-    check_text(figure)
-
-
-def test_the_kv_of_contiguous_documents_make_4_of_12_hops_and_zigzags_all_12():
-    assert title(views.packed_ring([0, 6, 38, 64], 4)).startswith("K/V make 4 of 12 hops")
-    assert title(views.packed_ring(DOCUMENTS, 4, "zigzag")) == (
-        "K/V make 12 of 12 hops, the slowest rank has 1 × the mean work"
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: views.packed_ring([0, 2048], 4), r"documents\[-1\]=2048: must be a whole number from 1 to 1024"),
-        (lambda: views.packed_ring([], 4), r"documents=\[\]: a list of whole numbers"),
-        (lambda: views.packed_ring([0, 64], 99), "size=99"),
-        (lambda: views.packed_ring([0, 6, 64], 4, "zigzag"), "two for each of 4 ranks"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(call, said):
-    with pytest.raises(ValueError, match=said):
-        call()

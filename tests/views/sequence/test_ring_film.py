@@ -9,7 +9,8 @@ import pytest
 from parlab import Cluster, per_rank, run, views
 from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
 from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, ring_of
-from tests.views.filmed import check_film, marks, tree_of
+from tests.views.filmed import check_film, tree_of
+from tests.views.sequence.ring_runs import learners_ring
 
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
 
@@ -110,15 +111,6 @@ def test_the_story_of_a_contiguous_ring_says_which_ranks_see_nothing():
     ]
 
 
-def test_a_caption_names_the_k_and_v_of_each_rank_and_no_rank_attends_those_of_all():
-    assert repr(filmed(3, "contiguous", causal=False)).splitlines()[1:] == [
-        "0 s: each rank attends its own K/V; all K/V go to the next rank",
-        "524 ns: rank 0 attends K/V 2, rank 1 K/V 0, rank 2 K/V 1; all K/V go to the next rank",
-        "1.05 µs: rank 0 attends K/V 1, rank 1 K/V 2, rank 2 K/V 0",
-        "1.57 µs: all ranks are done, 100% of the time was work",
-    ]
-
-
 @pytest.mark.parametrize(("size", "layout", "causal", "backward"), CASES)
 def test_the_captions_name_each_work_of_the_run_once(size, layout, causal, backward):
     shown = ran(size, layout, causal, backward).timeline
@@ -136,64 +128,9 @@ def test_the_captions_name_each_work_of_the_run_once(size, layout, causal, backw
     }
 
 
-def test_k_and_v_travel_to_the_next_rank_while_the_run_says_so():
-    shown = ran(3, "contiguous", causal=False).timeline
-    film = views.ring_film(shown)
-    letters = marks(film, "go")
-    assert len(letters) == len(shown.transfers) == 6
-    assert {words[0] for _, words in letters} == {"0", "1", "2"}
-
-
-def mine(comm, x, works=4, name="my ring", to_the_left=False):
-    """A ring as a learner writes it, whatever its work is called."""
-    there, back = (comm.left, comm.right) if to_the_left else (comm.right, comm.left)
-    for hop in range(comm.size):
-        if hop < works:
-            comm.compute(name, seconds=1e-6)
-        if hop < comm.size - 1:
-            x = comm.sendrecv(x, there, back)
-
-
 @pytest.mark.parametrize("name", ["my ring", "ring", "ring, causal=True, layout=zigzag"])
 def test_a_learners_program_is_filmed_whatever_its_work_is_called(name):
-    assert "Ring attention forward, 4 ranks" in repr(views.ring_film(run(mine, 4, np.zeros(4), name=name)))
-
-
-@pytest.mark.parametrize(
-    ("size", "given", "film", "said"),
-    [
-        (
-            4,
-            {"works": 3},
-            {},
-            "rank 0 computes 3 times; with causal=False and layout='contiguous' it attends 4 tiles",
-        ),
-        (
-            4,
-            {},
-            {"causal": True},
-            "rank 0 computes 4 times; with causal=True and layout='contiguous' it attends 1 tile",
-        ),
-        (
-            4,
-            {"to_the_left": True},
-            {},
-            "rank 0 sends to 3, 3, 3; in a ring it sends 3 messages to rank 1, forward",
-        ),
-        (4, {}, {"backward": True}, "run: rank 0 sends to 1, 1, 1; in a ring it sends 7 messages to rank 1, backward"),
-        (5, {"works": 5}, {}, "run: 5 ranks; a ring of 2 to 4 can be drawn"),
-        (4, {}, {"layout": "mine"}, "layout='mine': use one of contiguous, zigzag, striped"),
-        (4, {}, {"causal": 1}, "causal=1: must be True or False"),
-    ],
-)
-def test_what_a_run_lacks_for_the_film_of_a_ring_is_said(size, given, film, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        views.ring_film(run(mine, size, np.zeros(4), **given), **film)
-
-
-def test_a_run_without_messages_is_no_ring():
-    with pytest.raises(ValueError, match="run: rank 0 sends to nobody; in a ring it sends 3 messages to rank 1"):
-        views.ring_film(run(lambda comm: None, 4))
+    assert "Ring attention forward, 4 ranks" in repr(views.ring_film(run(learners_ring, 4, np.zeros(4), name=name)))
 
 
 @pytest.mark.parametrize("size", [3, 4])

@@ -111,37 +111,12 @@ def test_a_partial_sum_is_striped_and_as_large_as_the_whole_which_is_grey_and_a_
     ]
 
 
-def test_the_key_shows_the_three_states_that_an_array_can_have():
-    film = views.mlp_film(ran(2))
-    words = [part.text for part in tree_of(film).iter("text")]
-    assert [words.count(name) for name in ("whole", "shard", "partial sum")] == [1, 1, 1]
-    key = [kind for wide, high, kind in kinds(film) if high == 24]
-    assert sorted(key) == sorted([GREY, theme.rank_color(0), "stripes"])
-    assert words.count("whose share") == 1  # what the numbers on a partial sum say
-    assert [words.count(name) for name in ("z", "dz")] == [2, 2]
-
-
 def test_by_tokens_x_and_dy_are_shards_until_all_tokens_are_here_and_y_and_dx_end_as_shards():
     drawn = kinds(views.mlp_film(ran_by_tokens(2)))
     assert drawn.count((WIDE, HIGH, GREY)) == 2 * 3  # on each rank: x, dy, and x again
     assert (WIDE, HIGH / 2 - 1, GREY) not in drawn
     for rank in (0, 1):  # x, dy, y and dx, and the row matrices C and dC; and tokens that travel and arrive
         assert drawn.count((WIDE, HIGH / 2 - 1, theme.rank_color(rank))) >= 4
-
-
-def test_partial_sums_appear_when_they_are_computed_and_all_steps_are_told():
-    film = views.mlp_film(ran(2))
-    assert [line.partition(": ")[2][:24] for line in film.lines] == [
-        "each rank multiplies all",
-        "times C's rows of the sa",
-        "all-reduce: a piece of e",
-        "all-reduce: each rank ha",
-        "backward: dy is whole on",
-        "times its rows of Aᵀ: a ",
-        "all-reduce: a piece of e",
-        "all-reduce: each rank ha",
-        "dA and dC: shards, all o",
-    ]
 
 
 def grown(film):
@@ -222,29 +197,3 @@ def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again(
         "x travels again",
         "dA and dC",
     ]
-
-
-def another(comm):
-    for name in STEPS[::-1]:
-        with comm.compute(name, flops=1):
-            pass
-
-
-def silent(comm):
-    for name in STEPS:
-        with comm.compute(name, flops=1):
-            pass
-    comm.sendrecv(np.ones(1), comm.right, comm.left)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: run(another, 2), r"run: rank 0 computes \['gradients', .*; this film needs \['columns', 'rows'"),
-        (lambda: run(silent, 2), "from rank 0 to 1 has the label None, which names no piece"),
-        (lambda: ran(6), "run: 6 ranks; a step of 2 to 4 can be filmed"),
-    ],
-)
-def test_what_a_run_lacks_is_said(make, said):
-    with pytest.raises(ValueError, match=said):
-        views.mlp_film(make())

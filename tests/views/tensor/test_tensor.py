@@ -1,7 +1,5 @@
 """The kept arrays of a block have their bytes; the widget's numbers are the closed forms; wrong gradients are red."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,7 @@ from parlab.plan import LLAMA_405B
 from parlab.tensor import block_time, llama_kept_by_place
 from parlab.views.engine import theme
 from parlab.world import DGX_H100
-from parlab.world.collectives.rings import rings_all_reduce_cost
-from tests.views.drawn import artists, boxes, check_refused, check_text, texts, title
+from tests.views.drawn import artists, boxes, texts
 
 CONFIG = LlamaConfig(
     vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=8,
@@ -59,7 +56,6 @@ def test_gradients_stand_in_the_order_of_the_backward_a_row_for_each_layer_and_n
 def test_a_long_name_is_written_in_lines_that_fit_into_its_box():
     right = {"model.layers.0.post_attention_layernorm.weight": np.ones(1)}
     figure = views.wrong_gradients(right, right)
-    check_text(figure)
     written, ((left, box_right, _, _),) = dict(texts(figure)), boxes(figure, "row 0")
     name = written["post_\nattention_\nlayernorm"]
     assert left * figure.dpi < name.x0 < name.x1 < box_right * figure.dpi
@@ -74,19 +70,6 @@ def test_a_gradient_that_should_be_0_is_right_if_it_is_and_else_wrong_without_a_
     zeros = RIGHT | {"b": np.zeros(3)}
     assert repr(views.wrong_gradients(zeros, zeros)).startswith("all 2 gradients are right")
     assert repr(views.wrong_gradients(RIGHT, zeros)).endswith("\nb  WRONG: it should be 0")
-
-
-@pytest.mark.parametrize("expected", [{}, {"a": np.ones((0, 3))}])
-def test_no_gradients_are_refused(expected):
-    check_refused(lambda: views.wrong_gradients(expected | {"more": np.ones(1)}, expected), "expected", "must have one")
-
-
-@pytest.mark.parametrize(
-    ("found", "message"), [({"a": np.ones(3)}, "found lacks b"), (RIGHT | {"b": np.ones(2)}, r"has shape \(2,\)")]
-)
-def test_gradients_that_cannot_be_compared_are_refused(found, message):
-    with pytest.raises(ValueError, match=message):
-        views.wrong_gradients(found, RIGHT)
 
 
 # kept_arrays
@@ -111,21 +94,6 @@ def test_the_area_of_each_array_is_its_bytes_and_with_sequence_parallelism_the_w
         assert colors(figure, f"after {place}") == [rgb(0)]
 
 
-def test_of_405b_the_four_whole_arrays_are_1_of_1_37_gib_and_half_a_gib_is_left_with_sequence_parallelism():
-    """Four of 8192 · 16384 numbers of 2 bytes; Llama 3 405B: E = 16384, M = 53248, 128 and 8 heads of 128."""
-    figure = views.kept_arrays(LLAMA_405B, 8, 8192)
-    eighth = 8192 * (2 * (2 * 16384 + 2 * 1024 + 3 * 53248) + 4 * 128) // 8
-    whole = 8192 * 2 * (4 * 16384 + 4)
-    assert title(figure) == (
-        f"One of 8 ranks keeps {(eighth + whole) / 2**30:.2f} GiB of a block, "
-        f"with sequence parallelism {(eighth + whole // 8) / 2**30:.2f} GiB"
-    )
-    said = [text for text, _ in texts(figure)]
-    assert f"tensor parallelism: 1.37 GiB, of these {whole / 2**30:.2f} GiB whole" in said
-    assert "          attention.x      256 MiB     32.0 MiB" in repr(figure)
-    check_text(figure)
-
-
 def test_between_the_arrays_stand_two_operators_with_and_two_without_sequence_parallelism():
     said = [text for text, _ in texts(views.kept_arrays(CONFIG, 2, 8))]
     assert [said.count(name) for name in ("copy", "reduce", "gather", "scatter")] == [2] * 4
@@ -133,12 +101,6 @@ def test_between_the_arrays_stand_two_operators_with_and_two_without_sequence_pa
         there, back = ([said.count(f"{way} {sent}") for way in "→←"] for sent in (forward, backward))
         assert there == back == [2, 2]  # in front of the columns, and the other way round behind the rows
     assert said.count("← all-gather again") == 2  # of the columns' input, for their gradient
-
-
-@pytest.mark.parametrize(("size", "tokens", "wrong"), [(3, 9, "do not divide among 3"), (4, 6, "sequence length")])
-def test_what_does_not_divide_is_refused(size, tokens, wrong):
-    with pytest.raises(ValueError, match=wrong):
-        views.kept_arrays(CONFIG, size, tokens)
 
 
 # the step time
@@ -183,11 +145,6 @@ def test_405b_on_nodes_of_8_is_fastest_with_32_at_any_pace_but_with_16_for_2048_
     assert min((1, 2, 4, 8, 16, 32), key=takes) == (16 if (S, products) == (2048, 1.0) else 32)
 
 
-def test_computing_takes_1_over_0_65_as_long_as_at_the_peak():
-    peak = sum(block_time(LLAMA_405B, 1, 8192, 1, 2, DGX_H100, backward=back).compute for back in (False, True))
-    assert rows(views.tensor())[1][0][0] == pytest.approx(peak / 1e9 / 0.65, rel=0.005)
-
-
 def test_where_nvlink_joins_64_gpus_405b_is_76_58_and_37_percent_efficient_on_16_32_and_64():
     found = rows(views.tensor(ranks_per_node=64))
     assert [found[t][1] for t in (8, 16, 32, 64)] == ["88%", "76%", "58%", "37%"]
@@ -208,19 +165,6 @@ def test_8b_on_1024_tokens_is_fastest_at_8_where_nvlink_joins_64_and_31_hops_twi
     assert min(found, key=lambda t: found[t][0][3]) == 8
 
 
-def test_eight_rings_make_16_ranks_of_two_nodes_faster_than_8_and_less_efficient():
-    """Forward and backward are four all-reduces of 8192 · 16384 numbers in 16 bits; here the rings take turns."""
-    machine = DGX_H100.reaching(0.65)
-    eight, sixteen = (
-        [block_time(LLAMA_405B, 1, 8192, t, 2, machine, backward=back) for back in (False, True)] for t in (8, 16)
-    )
-    rings = rings_all_reduce_cost(16, 8192 * 16384, 2, 8, machine.intra, machine.inter)
-    of_8 = sum(map(sum, eight)) / 1e12
-    of_16 = sum(time.compute for time in sixteen) / 1e12 + 4 * rings.picoseconds / 1e12
-    assert of_8 / 2 < of_16 < of_8
-    assert of_8 / 2 < rows(views.tensor())[16][0][3] / 1e3 < of_16
-
-
 @pytest.mark.parametrize("node", [8, 16, 32, 64])
 def test_each_t_has_a_bar_and_all_add_computing_and_sending(node):
     figure = views.tensor(ranks_per_node=node)
@@ -230,12 +174,6 @@ def test_each_t_has_a_bar_and_all_add_computing_and_sending(node):
         assert [low[3] for low in below] == [high[2] for high in above]
         assert [low[:2] for low in below] == [high[:2] for high in above]
     assert len(artists(figure, "edge")) == (node < 32)
-    check_text(figure)
-
-
-def test_an_unknown_model_is_refused():
-    with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
-        views.tensor("GPT")
 
 
 def test_the_widget_starts_with_the_model_and_the_64_gpus_that_it_is_told():
@@ -243,17 +181,3 @@ def test_the_widget_starts_with_the_model_and_the_64_gpus_that_it_is_told():
     explorer = views.explore_tensor("Llama 3 8B", 64)
     assert len(explorer.controls) == 3
     assert repr(explorer) == f"explore_tensor: {views.tensor('Llama 3 8B', ranks_per_node=64)!r}"
-    with pytest.raises(ValueError, match="model='GPT': use one of Llama 3 8B"):
-        views.explore_tensor("GPT")
-    with pytest.raises(ValueError, match="ranks_per_node=24: use one of 8, 16, 32, 64"):
-        views.explore_tensor(ranks_per_node=24)
-
-
-def test_all_corners_of_the_sliders_draw():
-    controls = views.explore_tensor().controls
-    ends = [(control.options[0][1], control.options[-1][1]) for control in controls.values()]
-    for values in product(*ends):
-        chosen = dict(zip(controls, values, strict=True))
-        headline, setting, *_ = repr(views.tensor(**chosen)).splitlines()
-        assert headline.startswith(f"{chosen['model']}: t = ")
-        assert setting == f"{chosen['S']} tokens, H100s in nodes of {chosen['ranks_per_node']}"

@@ -7,7 +7,7 @@ from parlab import run, views
 from parlab.labs.bare import arrays_of_step, bare_block, block_step
 from parlab.tensor import shard_weights
 from tests.tensor.models import model
-from tests.views.drawn import artists, check_text, title
+from tests.views.drawn import artists
 
 ONE = np.arange(6.0).reshape(1, 2, 3)
 
@@ -19,14 +19,6 @@ def arrays(size, step=block_step):
     return run(
         lambda comm: arrays_of_step(comm, bare_block(comm, serial.config, owned[comm.rank]), step, x, dy), size
     ).results
-
-
-def test_of_six_arrays_of_a_block_step_a_m_dm_and_da_are_partial_sums():
-    figure = views.whole_or_partial(arrays(4), arrays(1)[0])
-    assert title(figure) == "4 of 6 arrays are partial sums, and need a message: a, m, dm, da"
-    said = dict(line.split(maxsplit=1) for line in repr(figure).splitlines()[1:])
-    assert [name for name, verdict in said.items() if verdict == "whole"] == ["y", "dh"]
-    check_text(figure)
 
 
 def test_every_number_of_every_rank_is_drawn_above_those_of_one_rank():
@@ -41,32 +33,6 @@ def test_an_array_that_is_neither_whole_nor_a_partial_sum_is_named():
     assert "neither" in repr(views.whole_or_partial([{"a": 2 * ONE}, {"a": ONE}], {"a": ONE}))
 
 
-def test_without_a_message_behind_attention_m_adds_up_to_nothing_known():
-    def without(comm, block, x, dy):
-        class Deaf:
-            def all_reduce(self, array):
-                return array
-
-        return block_step(Deaf(), block, x, dy)
-
-    assert "neither" in repr(views.whole_or_partial(arrays(2, without), arrays(1)[0]))
-
-
 def test_a_step_that_never_runs_the_backward_is_refused():
     with pytest.raises(Exception, match="step: it makes no dm"):
         arrays(2, lambda comm, block, x, dy: (block.mlp.forward(block.attention.forward(x)[0])[0], dy, {}))
-
-
-@pytest.mark.parametrize(
-    ("of_ranks", "alone", "said"),
-    [
-        ("ab", {"a": ONE}, "of_ranks='ab': must be a list"),
-        ([], {"a": ONE}, r"len\(of_ranks\)=0: must be a whole number from 1 to 8"),
-        ([{"a": ONE}], {}, "alone={}: must have one value or more"),
-        ([{"a": ONE}], {"a": 3}, r"alone\['a'\]=3: must be an array with 2 axes or more"),
-        ([{"b": ONE}], {"a": ONE}, r"of_ranks\[0\]: needs a of shape \(1, 2, 3\)"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(of_ranks, alone, said):
-    with pytest.raises(ValueError, match=said):
-        views.whole_or_partial(of_ranks, alone)

@@ -1,10 +1,8 @@
 """A mesh in its places: a rank's groups are those that the mesh makes."""
 
-import pytest
-
 from parlab import views
 from parlab.views.train.groups_on_mesh import COLORS, groups_of
-from tests.views.drawn import artists, boxes, check_text, title
+from tests.views.drawn import artists, boxes, title
 
 SIXTEEN = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
 
@@ -36,25 +34,8 @@ def test_the_ranks_of_a_group_have_its_colour_and_those_of_dp_times_cp_a_frame()
     assert len({filled(figure, rank) for rank in (0, 2, 3, 6, 8, 9, 10, 11, 12, 14, 15)}) == 1
     assert len(boxes(figure, "frame")) == 4 + 1  # and rank 5 itself
     assert "dp × cp: ranks 5, 7, 13, 15" in figure.text_shown
-    check_text(figure)
 
 
 def test_every_rank_has_a_place_of_its_own():
     figure = views.groups_on_mesh(0, SIXTEEN)
     assert len({tuple(box) for rank in range(16) for box in boxes(figure, f"rank {rank}")}) == 16
-
-
-@pytest.mark.parametrize("sizes", [{"tp": 8}, {"dp": 2, "pp": 2, "tp": 8}, {"dp": 16}, {"pp": 4, "cp": 2}, {}])
-def test_the_words_of_other_meshes_are_free_of_each_other(sizes):
-    check_text(views.groups_on_mesh(0, sizes))
-
-
-def test_other_axes_too_many_ranks_and_a_rank_that_is_not_there_are_refused():
-    with pytest.raises(ValueError, match="must be the sizes of dp, pp, cp and tp"):
-        views.groups_on_mesh(0, {"ep": 2})
-    with pytest.raises(ValueError, match="these are 64 ranks, and 32 are the most"):
-        views.groups_on_mesh(0, {"dp": 64})
-    with pytest.raises(ValueError, match="rank=16: the ranks of this group are 0 to 15"):
-        views.groups_on_mesh(16, SIXTEEN)
-    with pytest.raises(ValueError, match="tp=0"):
-        views.groups_on_mesh(0, {"tp": 0})

@@ -1,7 +1,5 @@
 """A line-up draws what was given, names each curve at its end, and says nothing about which one is right."""
 
-import math
-
 import pytest
 
 from parlab import views
@@ -47,19 +45,3 @@ def test_the_lessons_seven_are_named_from_the_highest_end_down_when_all_steps_ar
     assert TOP < min(heights.values()) < max(heights.values()) <= BOTTOM
     assert repr(film).splitlines()[0] == "7 trainings"
     assert "right" not in repr(film)
-
-
-@pytest.mark.parametrize("loss", [0.0, -1.0, math.nan, math.inf])
-def test_a_loss_without_a_place_on_a_logarithmic_axis_is_refused(loss):
-    with pytest.raises(ValueError, match=r"losses\['1'\]: each loss must be finite and above 0"):
-        views.line_up({"1": [2.0, loss], "2": [2.0, 1.0]})
-
-
-def test_one_training_nine_other_lengths_and_a_single_step_are_refused():
-    for losses in ({"1": [1.0]}, {str(number): [1.0] for number in range(9)}):
-        with pytest.raises(ValueError, match="2 to 8"):
-            views.line_up(losses)
-    with pytest.raises(ValueError, match="need the same number"):
-        views.line_up({"1": [1.0], "2": [1.0, 2.0]})
-    with pytest.raises(ValueError, match="two stops or more"):
-        views.line_up({"1": [1.0], "2": [1.0]})

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import views
 from parlab.views.engine.picture import png
-from tests.views.drawn import artists, check_refused, check_text, texts, title
+from tests.views.drawn import artists, title
 
 RIGHT = [4 / step for step in range(1, 41)]
 
@@ -17,7 +17,6 @@ def test_20_percent_more_loss_is_the_title_and_the_step_where_they_part_is_said(
     figure = views.loss_curves({"right": RIGHT, "no scale": wrong})
     assert title(figure) == "no scale ends at a loss of 0.12, right at 0.1: 20 % higher"
     assert repr(figure).splitlines()[-1] == "no scale and right part at step 10, by more than 1 %"
-    check_text(figure)
 
 
 def test_the_curves_are_the_losses():
@@ -26,7 +25,6 @@ def test_the_curves_are_the_losses():
         (line,) = artists(figure, f"losses {name}")
         assert list(line.get_xdata()) == list(range(1, 41))
         assert list(line.get_ydata()) == losses
-    check_text(figure)
 
 
 def test_a_loss_that_differs_by_1e_12_is_told_by_the_same_text_and_as_no_difference():
@@ -50,35 +48,8 @@ def test_of_losses_near_zero_the_ratio_is_said():
     assert title(views.loss_curves({"right": [0.0], "wrong": [1.0]})).endswith("loss of 1, right at 0")
 
 
-@pytest.mark.parametrize(
-    ("losses", "value", "right"),
-    [
-        ({"right": RIGHT}, "losses={", "2 to 4"),
-        ([RIGHT, RIGHT], "losses=[", "{name: losses}"),
-        ({"right": RIGHT, "wrong": RIGHT[:3]}, "[3, 40]", "same number"),
-        ({"right": [], "wrong": []}, "[0]", "1 or more"),
-        ({"right": RIGHT, "wrong": "bad"}, "losses={", "a list of numbers"),
-        ({"right": RIGHT, "wrong": 3}, "losses={", "a list of numbers"),
-    ],
-)
-def test_what_is_no_two_curves_is_refused(losses, value, right):
-    check_refused(lambda: views.loss_curves(losses), value, right)
-    check_refused(lambda: views.loss_curves({"right": RIGHT, "wrong": RIGHT}, headline=3), "headline=3", "text")
-
-
-def test_losses_that_hardly_differ_are_named_whole():
-    figure = views.loss_curves({"right": [1000.0003, 1000.0002], "wrong": [1000.0003, 1000.0001]})
-    low, high = figure.axes[0].get_ylim()
-    names = [float(text) for text, _ in texts(figure) if text.startswith("1000.00")]
-    assert len(names) > 2
-    assert all(low <= loss <= high for loss in names)
-
-
 def test_a_logarithmic_axis_is_one_where_equal_ratios_are_equal_distances():
     figure = views.loss_curves({"right": [4.0, 2.0, 1.0], "wrong": [4.0, 3.0, 2.0]}, log=True)
     (axes,) = figure.axes
     assert axes.get_yscale() == "log"
     assert views.loss_curves({"right": RIGHT, "wrong": RIGHT}).axes[0].get_yscale() == "linear"
-    check_text(figure)
-    check_refused(lambda: views.loss_curves({"a": [1.0, 0.0], "b": [1.0, 1.0]}, log=True), "log=True", "loss of 0")
-    check_refused(lambda: views.loss_curves({"a": [1.0], "b": [1.0]}, log="no"), "log='no'", "True or False")

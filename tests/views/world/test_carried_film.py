@@ -7,7 +7,6 @@ from parlab import Cluster, run, views
 from parlab.views.world.carried_film import Carried, carried, from_first_computation, idle_parts
 from parlab.world import Timeline
 from parlab.world.timeline import Span, Transfer
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks
 
 CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9)  # a message of 8 kB takes 8 µs
@@ -102,16 +101,6 @@ def test_a_posted_message_stands_dashed_at_its_sender_until_the_receiver_looks()
     ]
     moved = [at for at, _ in marks(film, "go") + marks(film, "go flow")]
     assert [at["x"] > 0 for at in moved] == [True, False]
-
-
-def test_what_has_no_place_is_refused_by_name():
-    def three(comm, x):
-        for _ in range(3):
-            exchange(comm, x)
-
-    check_refused(lambda: views.film({"wide": computed(3)}, messages=True), "wide", "3 ranks")
-    check_refused(lambda: views.film({"many": run(three, 2, np.ones(8))}, messages=True), "many", "3 messages")
-    check_refused(lambda: views.film({"one": computed()}, messages="no"), "messages='no'", "True or False")
 
 
 def real(**columns):

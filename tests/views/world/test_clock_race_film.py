@@ -9,7 +9,6 @@ from parlab import Cluster, run, views
 from parlab.pipeline import Costs, simulate, zb_h1
 from parlab.views.world import clock_race_film as race_module
 from parlab.world import Timeline
-from tests.views.drawn import check_refused
 from tests.views.filmed import check_film, marks, tree_of
 
 CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9)
@@ -78,16 +77,6 @@ def test_of_20_actions_7_have_a_line_every_third_and_the_last():
     assert starts == [film.x(number * 10**6) for number in (2, 5, 8, 11, 14, 17, 20)]
 
 
-def test_of_three_clocks_each_has_a_row_of_each_rank_and_an_action_that_only_one_has_no_line():
-    def other(comm):
-        comm.compute("0B7", seconds=1e-6)
-
-    film = views.film({"one": works(1e-6), "two": works(1e-6), "other": run(other, 2, cluster=CLUSTER)})
-    assert [film.html.count(f">{name}<") for name in ("one", "two", "other")] == [2, 2, 2]
-    joins = [path for path in tree_of(film).iter("path") if "L" in path.get("d") and path.get("class") == "trail"]
-    assert len(joins) == 2  # of each rank's rows one and two
-
-
 def test_a_number_stands_on_a_bar_that_has_room_for_it():
     film = views.film({"told": works(1e-6), "paid": works(50e-6)})
     said = [text.text for text in tree_of(film).iter("tspan")]
@@ -101,17 +90,6 @@ def test_the_words_done_come_at_each_clocks_own_end():
         "told: done at 4.00 µs": pytest.approx(film.second(4_000_000), abs=0.01),
         "paid: done at 10.0 µs": pytest.approx(film.second(10_000_000), abs=0.01),
     }
-
-
-def test_the_legend_names_the_kinds_of_work_in_both_runs_and_the_wait_once_each():
-    def program(comm):
-        comm.compute("0F0", seconds=1e-6)
-        comm.compute("0B0", seconds=1e-6)
-
-    film = views.film({"told": run(program, 2, cluster=CLUSTER), "paid": works(1e-6)})
-    shown = film.html
-    assert [shown.count(f">{name}<") for name in ("forward", "backward", "waits")] == [1, 1, 1]
-    assert ">backward for the input<" not in shown
 
 
 def test_a_legend_of_five_signs_takes_a_second_line_and_stays_inside_the_drawing():
@@ -136,10 +114,3 @@ def test_a_clock_starts_with_its_first_computation():
 
     film = views.film({"at once": run(program, 2, cluster=CLUSTER), "later": run(later, 2, cluster=CLUSTER)})
     assert repr(film).splitlines()[0] == "at once 3.00 µs; later 3.00 µs"
-
-
-def test_what_cannot_race_is_refused_by_name():
-    one = works(1e-6)
-    check_refused(lambda: views.film(dict.fromkeys("abcd", one)), "runs=", "1 to 3")
-    check_refused(lambda: views.film({"wide": works(1e-6, size=5)}), "source", "4 ranks of each run")
-    check_refused(lambda: views.film({"1F1B by a watch": one}), "source", "15 letters")

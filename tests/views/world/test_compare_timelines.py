@@ -3,7 +3,6 @@
 import numpy as np
 
 from parlab import Cluster, run, views
-from parlab.views.engine import marks
 from tests.views.drawn import artists, boxes, texts
 from tests.views.sequence.ring_runs import rings
 
@@ -45,23 +44,3 @@ def test_of_three_sends_to_one_port_the_second_waits_1_transfer_and_the_third_2(
     together = views.compare_timelines({"gather": done})
     assert repr(together).splitlines()[0] == "gather: 27.0 µs, 75 % waiting for a transfer, 25 % done"
     assert not artists(together, "ports")
-
-
-def test_a_wait_for_an_own_collective_that_is_narrow_names_the_collective():
-    def program(comm, x):
-        for _ in range(3):
-            for start in (comm.iall_gather, comm.ireduce_scatter):
-                request = start(x)
-                request.wait()
-                with comm.compute("work", seconds=1e-7):
-                    pass
-
-    figure = views.lanes_of(run(program, 2, np.ones(1000), cluster=Cluster.uniform(0, 1e10)))
-    beside = [
-        path.vertices
-        for words in artists(figure, "words")
-        for path, (_, lane) in zip(words.get_paths(), words.get_offsets(), strict=True)
-        if abs(lane) < 0.5
-    ]
-    for text, count in (("all-gather", 3), ("reduce", 3), ("its own", 0)):
-        assert sum(np.array_equal(vertices, marks._outline(text).vertices) for vertices in beside) == count

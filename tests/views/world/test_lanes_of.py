@@ -6,7 +6,7 @@ import pytest
 from parlab import Cluster, run, views
 from parlab.views.world import timeline
 from parlab.views.world.lanes_of import joined
-from tests.views.drawn import artists, boxes, check_refused, check_text, title
+from tests.views.drawn import artists, boxes, title
 from tests.views.zero.zero_runs import step
 
 TICKS = Cluster.uniform(0, 1e9)  # a byte a nanosecond
@@ -26,16 +26,6 @@ def test_400_of_1000_ns_behind_computing_are_40_percent():
     assert "1.00 µs, communicates for 1.00 µs, 400 ns of them behind computing" in repr(figure)
     assert [box[:2] for box in boxes(figure, "computes")] == [(0, 400_000)]
     assert [box[:2] for box in boxes(figure, "sends")] == [box[:2] for box in boxes(figure, "receives")] == [(0, 10**6)]
-
-
-def test_two_collectives_of_three_messages_each_are_two_boxes():
-    def twice(comm):
-        for _ in range(2):
-            comm.all_gather(np.zeros(125))
-
-    sent = [t for t in run(twice, 4, cluster=TICKS).timeline.transfers if t.src == 1]
-    assert len(sent) == 6
-    assert [(box.start, box.end) for box in joined(sent)] == [(0, 3 * 10**6), (3 * 10**6, 6 * 10**6)]
 
 
 def test_an_empty_piece_of_one_collective_does_not_shift_the_boxes_of_the_next():
@@ -62,24 +52,10 @@ def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
     for artist, done in zip(artists(figure, "computes"), runs.values(), strict=True):
         spans = {(s.start, s.end) for s in done.timeline.computes if s.rank == rank and s.end > s.start}
         assert {(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in artist.get_paths()} == spans
-    check_text(figure)
 
 
 def test_a_rank_that_sends_nothing_hides_nothing():
     assert "hides nothing of" in title(views.lanes_of(run(lambda comm: comm.compute("work", seconds=1), 1)))
-
-
-def behind_each_other(comm):
-    """A message of 1000 ns, then work of 400 ns, on rank 1 of 800 ns."""
-    comm.sendrecv(np.zeros(125), comm.right, comm.left)
-    comm.compute("work", seconds=400e-9 * (1 + comm.rank))
-
-
-def test_what_is_no_run_or_rank_is_refused():
-    done = run(half_hidden, 2)
-    check_refused(lambda: views.lanes_of({}), "runs={}", "what run() or simulate() returned")
-    check_refused(lambda: views.lanes_of({"on": 3}), "runs['on']=3", "what run() or simulate() returned")
-    check_refused(lambda: views.lanes_of(done, 2), "rank=2", "0 to 1")
 
 
 def test_a_box_without_room_for_its_name_says_the_gradient_that_it_makes(monkeypatch):

@@ -3,10 +3,10 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from parlab import labs, run, views
+from parlab import labs, views
 from parlab.labs.patient import posted_ahead
 from parlab.views.world.rounds import LONG
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, title
 
 MS = 10**9  # picoseconds
 
@@ -28,7 +28,6 @@ def test_each_rank_of_the_patient_has_one_round_of_16_ms_and_three_of_them_are_f
     found = longer(figure)
     starts = [30, 40, 30, 20, 10, 10, 10, 20]  # ms
     assert found == [(rank, start, start + 16) for rank, start in enumerate(starts)]
-    check_text(figure)
 
 
 @pytest.mark.parametrize("number", range(1, 9))
@@ -42,13 +41,3 @@ def test_no_patient_betrays_its_culprit_by_the_lengths_of_its_rounds(number):
 
 def test_messages_that_are_hidden_leave_only_the_round_of_the_stall_itself():
     assert longer(views.rounds(labs.patient(posted_ahead))) == [(5, 8, 22)]
-
-
-def one_works(comm):
-    if comm.rank:
-        comm.compute("work", seconds=1)
-
-
-def test_a_rank_without_work_has_no_rounds():
-    check_refused(lambda: views.rounds(run(one_works, 2)), "run=Run: 2 ranks", "rank 0 does not compute")
-    check_refused(lambda: views.rounds("a run"), "a run", "must be what run() or simulate() returned")

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 
 from parlab import Cluster, labs, run, views
-from parlab.views.engine import theme
-from tests.views.drawn import artists, check_refused, check_text, title
+from tests.views.drawn import artists, title
 
 MS = 10**9  # picoseconds
 
@@ -20,7 +18,6 @@ def test_the_way_back_of_the_patient_goes_from_rank_1_over_0_7_and_6_to_5():
     assert drawn == [(1, 48, 54), (0, 38, 44), (7, 28, 34), (6, 18, 24), (5, 10, 24)]
     (arrows,) = artists(figure, "arrows")
     assert len(arrows.get_segments()) == 4
-    check_text(figure)
 
 
 def test_another_ranks_last_wait_goes_the_other_way_round_to_the_same_rank():
@@ -52,13 +49,3 @@ def test_of_ranks_that_never_wait_nothing_is_framed():
     figure = views.trace_back(run(lambda comm: comm.compute("work", seconds=1), 2))
     assert title(figure) == "No rank waits for another"
     assert not artists(figure, "way back")
-
-
-def test_what_is_no_run_or_rank_is_refused():
-    check_refused(lambda: views.trace_back(3), "run=3", "what run() or simulate() returned")
-    check_refused(lambda: views.trace_back(labs.patient(), 8), "rank=8", "0 to 7")
-
-
-def test_the_way_is_red():
-    (frames,) = artists(views.trace_back(labs.patient()), "way back")
-    assert {to_hex(color).upper() for color in frames.get_edgecolor()} == {theme.ALARM}

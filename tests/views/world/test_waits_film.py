@@ -9,10 +9,8 @@ import pytest
 from parlab import Cluster, labs, per_rank, run, views
 from parlab.labs.patient import in_turn, posted_ahead
 from parlab.views.engine import theme
-from parlab.views.world.waiting import pattern_of
 from parlab.views.world.waits_film import RED
-from tests.views.drawn import check_refused
-from tests.views.filmed import check_film, marks, tree_of
+from tests.views.filmed import check_film, tree_of
 
 MS = 10**9  # picoseconds
 
@@ -53,27 +51,11 @@ def test_two_stalls_that_meet_leave_two_ranks_that_never_waited():
     assert film.lines[-1] == "44.0 ms: no rank waits for another; ranks 1 and 5 never did"
 
 
-def test_the_clock_has_a_time_each_20_ms_and_the_last_and_the_stall_has_its_own():
-    words = ["".join(part.itertext()) for part in tree_of(views.film(labs.patient(), waits=True)).iter("text")]
-    assert [one for one in words if one.endswith(" ms") or one == "0 s"] == [
-        "14 ms", "0 s", "20.0 ms", "40.0 ms", "60.0 ms", "84.0 ms",
-    ]  # fmt: skip
-
-
 def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
     films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
     stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
     assert stalls.count("14 ms") == 1
     assert "8 ms" not in well
-
-
-def test_a_message_is_seen_between_its_discs_at_its_whole_width():
-    """Neighbours of eight are 2 · 104 · sin(22.5°) = 79.6 apart, so 79.6 − 2 · 18 = 43.6 are free; it is 20 wide."""
-    circles = list(tree_of(views.film(labs.patient(), waits=True)).iter("circle"))
-    places = {complex(float(one.get("cx")), float(one.get("cy"))) for one in circles}
-    near = min(abs(one - other) for one in places for other in places if one != other)
-    radius = max(float(one.get("r")) + float(one.get("stroke-width")) / 2 for one in circles)
-    assert near - 2 * radius >= 2 * 20
 
 
 def test_an_arrow_is_seen_from_the_start_of_a_wait_until_the_other_rank_has_come():
@@ -146,25 +128,6 @@ def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank
     ] == ends  # ink of the page, from then on
 
 
-def test_the_two_kinds_of_waiting_have_patterns_of_their_own_in_the_discs_as_in_the_lanes():
-    """Lines from the lower left to the upper right, and rows of dots, all within the disc."""
-    for kind, steep in (("wait", -1), ("transfer", 0)):
-        path = pattern_of(kind, 100 + 50j, 18)
-        numbers = [float(one) for one in re.findall(r"[-\d.]+", re.search('d="([^"]*)"', path)[1])]
-        width = 4 if kind == "wait" else 3
-        lines = [numbers[at : at + width] for at in range(0, len(numbers), width)]
-        assert len(lines) == 5
-        for x, y, dx, *dy in lines:
-            assert (dy or [0])[0] == pytest.approx(steep * dx, abs=0.1)
-            for end in (complex(x, y), complex(x + dx, y + (dy or [0])[0])):
-                assert abs(end - (100 + 50j)) <= 18 + 1
-
-
-def test_as_many_messages_travel_as_were_sent():
-    film = views.film(labs.patient(), waits=True)
-    assert len(marks(film, "go") + marks(film, "go flow")) == 8 * 7
-
-
 def test_a_stall_that_is_swallowed_stops_at_its_neighbours():
     film = views.film(labs.patient(posted_ahead, stall=9e-3), waits=True)
     check_film(film)
@@ -213,17 +176,3 @@ def test_ranks_that_face_each_other_and_a_wait_from_the_start_on():
     assert film.lines[0] == "0 s: rank 0 waits for rank 2"
     (path,) = [part.get("d") for part in tree_of(film).iter("path") if part.get("stroke-width") == "4"]
     assert "nan" not in path
-
-
-def test_without_a_wait_the_film_says_so():
-    film = views.film(run(lambda comm: comm.compute("work", seconds=1), 2), waits=True)
-    check_film(film)
-    assert film.lines == ["0 s: no rank waits for another"]
-
-
-@pytest.mark.parametrize("size", [9, 12])
-def test_too_many_ranks_are_refused(size):
-    check_refused(
-        lambda: views.film(run(lambda comm: comm.compute("work", seconds=1), size), waits=True), f"{size} ranks", "8"
-    )
-    check_refused(lambda: views.film(run(lambda comm: None, 2), waits=True), "source=", "nothing takes any time")

@@ -3,9 +3,7 @@
 import re
 from itertools import pairwise
 
-import pytest
-
-from parlab import run, views
+from parlab import views
 from parlab.views.zero.zero_film import UPDATE, step_of
 from tests.views.filmed import check_film, marks, tree_of
 from tests.views.zero.zero_runs import step
@@ -33,15 +31,6 @@ def test_the_story_ends_with_the_optimizer_and_names_every_block():
     assert all(name in film.story for name in ("embedding", "layer 0", "layer 1", "layer 2", "layer 3", "head"))
 
 
-def test_beside_the_backward_of_a_layer_the_one_before_is_gathered_again_and_the_one_after_reduced():
-    said = [line.partition(": ")[2] for line in views.zero_film(step(3, size=3)).lines]
-    assert said[1] == "forward of layer 0; gather of layer 1"
-    assert said[8:10] == [
-        "backward of layer 2; second gather of layer 1; reduction of layer 3",
-        "backward of layer 1; second gather of layer 0; reduction of layer 2",
-    ]
-
-
 def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
     """A reader who stops the film between two blocks must see one in use."""
     film = views.zero_film(step(3, size=3))
@@ -50,32 +39,3 @@ def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
     uses = [use for use in step_of(step(3, size=3).timeline).uses if use.end > use.start]
     assert len(spans) == len(uses) + 1  # and the shards that the optimizer updates
     assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
-
-
-def test_4_ranks_with_6_blocks_would_be_64_kb_and_are_refused():
-    with pytest.raises(ValueError, match="film fewer ranks"):
-        views.zero_film(step(3))
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_step_of_another_stage_is_refused_with_its_gathers(stage):
-    with pytest.raises(ValueError, match="run: stage 3 has 12 all-gathers, one before each use of a block"):
-        views.zero_film(step(stage, size=3))
-
-
-def test_a_last_block_that_is_kept_is_gathered_11_times_in_all_and_refused():
-    with pytest.raises(ValueError, match="run: stage 3 has 12 all-gathers"):
-        views.zero_film(step(3, size=3, keep_last_block=True))
-
-
-def test_a_run_without_blocks_is_refused():
-    with pytest.raises(ValueError, match="run: 2 ranks and 0 computations called 'forward"):
-        views.zero_film(run(lambda comm: None, 2))
-
-
-def test_the_frame_of_a_block_comes_with_its_caption():
-    film = views.zero_film(step(3, size=3))
-    told = {numbers.get("a") for numbers, words in marks(film, "see") if any(" of 13: " in word for word in words)}
-    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
-    begins = [float(re.search(r"--a:([-\d.e]+)", part.get("style"))[1]) for part in framed]
-    assert set(begins[:-1]) <= told  # the last one is around the shards that the optimizer updates
