@@ -11,6 +11,7 @@ from parlab.pipeline import (
     one_f_one_b,
     run_schedule,
     simulate,
+    zb_v,
 )
 from parlab.world import Cluster, run
 from tests.pipeline.models import ALL, SECOND, name_of, peak_but_for_sent, tanh_model
@@ -59,6 +60,12 @@ def test_measured_peak_bytes_are_the_simulated_ones(schedule):
             sent = max(total for _, total in measured.held_by_name(rank)["sent"])
             assert sent == one * (2 if any(";" in span.name for span in measured.computes) else 1)  # an atomic pair: 2
         assert measured.held(rank)[-1][1] == steps[-1][1] == 0
+
+
+def test_what_passes_between_two_stages_of_one_rank_is_held_as_activation_and_as_gradient_of_120_bytes():
+    model, _, _, inputs, targets = tanh_model(2, 2)
+    held = run(run_schedule, 1, zb_v(1, 2), model, inputs, targets).timeline.held_by_name(0)
+    assert [max(total for _, total in held[name]) for name in ("activation", "gradient")] == [3 * 5 * 8] * 2
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4])
