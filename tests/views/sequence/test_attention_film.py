@@ -10,6 +10,7 @@ import parlab.sequence
 from parlab import per_rank, run, views
 from parlab.nn.attention import merge
 from parlab.sequence import ring_attention, shard
+from parlab.views.engine import theme
 from parlab.views.sequence import attention_film as attention
 from parlab.views.sequence.attention_film import KV, OUT, QKV, plan_of
 from parlab.world import CLASSROOM, Link
@@ -126,6 +127,7 @@ def test_a_cell_of_output_is_8_lower_than_one_of_kv_at_the_same_middle():
     (top, height), (lower_top, lower) = (
         [float(re.search(rf'{side}="([0-9.]+)"', mark)[1]) for side in (" y", "height")] for mark in (tall, low)
     )
+    assert f'fill="{theme.rank_color(1)}"' in tall  # of the rank that owns the tokens, on rank 0 too
     assert (height - lower, lower_top + lower / 2) == (8, top + height / 2)
 
 

@@ -86,6 +86,13 @@ def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
     assert bars == {8: 2 * 12, 20: 10}
 
 
+def test_k_and_v_that_come_while_a_rank_works_wait_beside_those_that_it_attends():
+    """Ranks 1, 2 and 3 work when the second hop ends, ranks 2 and 3 when the third does."""
+    seen = [group.find("rect") for group in tree_of(filmed(4, "contiguous")).iter("g") if group.get("class") == "see"]
+    places = [float(rect.get("x")) for rect in seen if rect is not None and rect.get("width") == str(CHIP)]
+    assert places.count(HERE[1]) == 3 + 2
+
+
 @pytest.mark.parametrize(("layout", "triangles"), [("contiguous", 4), ("zigzag", 4), ("striped", 16)])
 def test_grey_is_masked_in_a_tile_that_is_attended_and_nothing_else(layout, triangles):
     tree = tree_of(filmed(4, layout))

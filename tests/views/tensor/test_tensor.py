@@ -173,6 +173,10 @@ def test_each_t_has_a_bar_and_all_add_computing_and_sending(node):
     for below, above in ((computing, sent), (sent, latency)):
         assert [low[3] for low in below] == [high[2] for high in above]
         assert [low[:2] for low in below] == [high[:2] for high in above]
+    found = rows(figure)
+    for bars, column in ((computing, 0), (latency, 2)):  # t times the milliseconds that the text says
+        said = [1e9 * t * times[column] for t, (times, _) in found.items()]
+        assert [high - low for *_, low, high in bars] == pytest.approx(said, rel=0.01, abs=1)
     assert len(artists(figure, "edge")) == (node < 32)
 
 
