@@ -19,6 +19,7 @@ def by_a_pattern() -> Schedule:
     Every 18 units four microbatches start, 0, 2, 6 and 8 units after the first. Their F's and I's never wait. Each W
     takes the first unit that its rank has free.
 
+    >>> from parlab.pipeline import simulate
     >>> timeline = simulate(by_a_pattern())
     >>> timeline.makespan, max(timeline.peak_activations)
     (79, 4)
@@ -41,6 +42,7 @@ def units_kept(timeline: ScheduleTimeline) -> list[float]:
 
     Of one microbatch with full backwards; a chunk counts as its share of the rank's layers.
 
+    >>> from parlab.pipeline import Costs, one_f_one_b, simulate
     >>> units_kept(simulate(one_f_one_b(4, 1), Costs(1, 1, 0)))
     [7.0, 5.0, 3.0, 1.0]
     """
@@ -55,6 +57,7 @@ def units_kept(timeline: ScheduleTimeline) -> list[float]:
 def closer(schedule: Schedule) -> list[Schedule]:
     """The quick schedule of 3 ranks and 4 microbatches with room for 2, and move by move how it becomes the best.
 
+    >>> from parlab.pipeline import simulate, zb_auto
     >>> quick = zb_auto(3, 4, memory_limit=2, tries=0, metric="makespan")
     >>> [simulate(one).makespan for one in closer(quick)]
     [19, 18, 17]
