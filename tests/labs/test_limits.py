@@ -29,7 +29,8 @@ def test_ten_losses_miss_the_extra_mean_where_every_step_is_clipped_and_the_copi
     assert (suspect.difference("ten losses") == 0) == (clipped == [missed, missed])
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_on_two_more_models_too(seed):
     def losses_see(bug, limit):
         return Suspect(bug, seed, max_norm=limit).difference("ten losses")

@@ -36,6 +36,7 @@ def test_no_number_is_a_wrong_one():
     assert labs.wrong_arrays({name: nan * x for name, x in right.items()}, right) == 39
 
 
+@pytest.mark.slow
 def test_of_40_seeds_the_luckiest_and_the_unluckiest_end_at_1_15_and_9_78_times_the_right_loss():
     for seed, times in ((40, 1.15), (21, 9.78)):
         bug, right = (labs.forty_losses(one_f_one_b(4, 4), seed, change) for change in (OneSlot, None))
