@@ -22,7 +22,7 @@ import nbformat
 
 from tools.exercises import NOTEBOOKS
 from tools.open_lab import SHIPPED, update
-from tools.visit import first_visit
+from tools.visit import chromium, first_visit
 
 ROOT = NOTEBOOKS.parent
 FIRST = "00_ranks_and_messages.ipynb"
@@ -143,7 +143,8 @@ def main() -> None:
     made_of = ", ".join(f"{name} {version(name)}" for name in ("jupyterlite-core", "jupyterlite-pyodide-kernel"))
     print(f"{options.site}: {megabytes(options.site):.0f} MB, {made_of}, Pyodide {pyodide_version(options.site)}")
     try:
-        visit = first_visit(options.site, FIRST)
+        with chromium() as browser:
+            visit = first_visit(browser, options.site, FIRST)
         print(f"first visit: {visit.megabytes:.0f} MB, {visit.seconds:.0f} seconds to the result of the first cell")
     except (FileNotFoundError, ConnectionError, TimeoutError) as error:
         print(f"first visit: not measured, {error}")

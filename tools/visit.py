@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,28 +68,39 @@ def served(site: Path) -> Iterator[str]:
         server.server_close()
 
 
-def first_visit(site: Path, lesson: str) -> Visit:
-    """Open a lesson in Chromium, and run its first cell.
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A Chromium without a window.
 
     Raises:
-        FileNotFoundError: there is no Chromium, or no playwright.
-        ConnectionError: an address cannot be reached, of Pyodide's host for example.
-        TimeoutError: the result did not come.
+        FileNotFoundError: there is none, or no playwright.
     """
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
         raise FileNotFoundError("no Chromium is installed")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise FileNotFoundError("playwright is not installed") from None
+    with sync_playwright() as started:
+        yield started.chromium.launch(executable_path=path, args=ARGUMENTS)
+
+
+def first_visit(browser: Any, site: Path, lesson: str) -> Visit:
+    """Open a lesson in a browser, and run its first cell.
+
+    Raises:
+        ConnectionError: an address cannot be reached, of Pyodide's host for example.
+        TimeoutError: the result did not come.
+    """
     sizes: list[int] = []
     failed: list[str] = []
-    with served(site) as address, sync_playwright() as started:
-        page = started.chromium.launch(executable_path=chromium, args=ARGUMENTS).new_page()
+    visitor = browser.new_context()
+    with served(site) as address, closing(visitor):
+        page = visitor.new_page()
         page.set_default_timeout(1000 * PATIENCE)
-        page.context.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
-        page.context.on("requestfailed", lambda request: failed.append(request.url))
+        visitor.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
+        visitor.on("requestfailed", lambda request: failed.append(request.url))
         begin = time.monotonic()
         page.goto(f"{address}/lab/index.html?path={lesson}")
         page.wait_for_function("() => window.jupyterapp")

@@ -169,8 +169,8 @@ def test_a_slider_starts_ranks_a_guess_locks_and_answers_are_checked(lesson):
 
 
 @pytest.mark.slow
-def test_a_first_visit_sees_the_first_picture_and_takes_less_than_50_megabytes(built):
-    visit = first_visit(built, FIRST)
+def test_a_first_visit_sees_the_first_picture_and_takes_less_than_50_megabytes(chromium, built):
+    visit = first_visit(chromium, built, FIRST)
     assert visit.outputs == ["execute_result"]
     assert 20 < visit.megabytes < 50
     assert pyodide_version(built) == "0.27.7"
