@@ -71,6 +71,7 @@ def build(site: Path, *, pyodide: Path | None = None, solutions: bool = True) ->
         told += ["--ignore-sys-prefix", *parts]  # else it takes all that is installed here, nbgrader's buttons too
         _run("-m", "jupyterlite_core", "build", *told, inside=work / "lite")  # where it keeps a file of what it did
         shutil.copytree(work / "wheels", site / "wheels")
+    (site / "static").mkdir(exist_ok=True)
     if pyodide is not None:
         shutil.copytree(pyodide, site / "static/pyodide")
     shutil.copy(SHIPPED / "custom/custom.css", site / "static/parlab.css")

@@ -204,3 +204,13 @@ def test_the_lesson_of_processes_says_that_it_is_read_and_shows_its_first_film(l
     opened.page.locator("strong", has_text="you read this lesson, and do not run it").wait_for()
     opened.page.locator(".film svg").first.wait_for()
     assert "a page starts no processes" in opened.page.evaluate(RUN_CELL, [2, ""])[0]["evalue"]
+
+
+@pytest.mark.slow
+def test_without_a_pyodide_of_its_own_the_site_names_its_hosts_and_has_12_lessons_and_no_solutions_if_told(tmp_path):
+    build(tmp_path, solutions=False)
+    assert pyodide_version(tmp_path) == "314.0.6"
+    assert len(list(tmp_path.glob("files/[0-9]*.ipynb"))) == 12
+    assert not list(tmp_path.rglob("solutions"))
+    page = (tmp_path / "lab/index.html").read_text(encoding="utf-8")
+    assert (tmp_path / "lab" / re.search(r'href="([^"]+parlab.css)"', page)[1]).exists()
