@@ -12,6 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE = 240  # seconds
 TYPES = {".mjs": "text/javascript", ".wasm": "application/wasm"}  # a browser refuses them under another name
@@ -75,15 +76,17 @@ def chromium() -> Iterator[Any]:
     Raises:
         FileNotFoundError: there is none, or no playwright.
     """
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise FileNotFoundError("no Chromium is installed")
+        raise FileNotFoundError("no Chromium on PATH")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise FileNotFoundError("playwright is not installed") from None
     with sync_playwright() as started:
-        yield started.chromium.launch(executable_path=path, args=ARGUMENTS)
+        browser = started.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
 
 
 def first_visit(browser: Any, site: Path, lesson: str) -> Visit:

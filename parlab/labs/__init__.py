@@ -55,6 +55,7 @@ from parlab.labs.checked_models import (
     seven_losses,
     seven_trainers,
 )
+from parlab.labs.difference import wrong_arrays
 from parlab.labs.exercise import PASSED, Exercise, Review
 from parlab.labs.expert_gradient import ep_times_too_large, mean_gradient, thirty_steps
 from parlab.labs.frontier import FRONTIER_GUESSES, by_a_pattern, closer, units_kept
@@ -73,7 +74,7 @@ from parlab.labs.kv_gradient import copies_alike, forget_kv_sum, forgotten_place
 from parlab.labs.lower_bound import on_rank_0, three_arguments
 from parlab.labs.mesh import added_for_a_norm
 from parlab.labs.mixture import EXPERT_GUESSES
-from parlab.labs.one_slot import forty_losses, four_layers, token_before, wrong_arrays
+from parlab.labs.one_slot import forty_losses, four_layers, token_before
 from parlab.labs.patient import RANK_GUESSES, patient, posted_ahead, wait_log
 from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
@@ -92,7 +93,7 @@ from parlab.labs.ring_clock import (
 from parlab.labs.ring_hops import posted_ring
 from parlab.labs.rows import answered, expert_of_each, summed
 from parlab.labs.session import Summary, load, save
-from parlab.labs.sharded import TENSOR_GUESSES, fastest_t, first_stage, number_wrong, six_arrays, small_llama
+from parlab.labs.sharded import TENSOR_GUESSES, fastest_t, first_stage, six_arrays, small_llama
 from parlab.labs.silent_bugs import BUGS, PRICES, Suspect, compete, find_bug, suspect
 from parlab.labs.tensor_mlp import mlp_run
 from parlab.labs.zero_prefetch import gathered_ahead
@@ -318,7 +319,6 @@ __all__ = [
     "mlp_run",
     "mlp_step",
     "naive_all_reduce",
-    "number_wrong",
     "on_rank_0",
     "one_update",
     "passes",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from parlab.arrays import Array
 from parlab.labs.results import Foreign
 
 SHOWN = 8  # elements of an array that are printed
@@ -101,3 +102,13 @@ def _form(x: Any) -> str:
 def _shown(x: Any, digits: int) -> str:
     text = np.array2string(x, separator=", ", formatter={"float_kind": lambda value: f"{value:.{digits}g}"})
     return " ".join(text.split())
+
+
+def wrong_arrays(found: Mapping[str, Array], right: Mapping[str, Array]) -> int:
+    """Of how many arrays the gradient is wrong by more than 1e-12 of its largest entry.
+
+    >>> import numpy as np
+    >>> wrong_arrays({"a": np.ones(2), "b": np.ones(2)}, {"a": np.ones(2), "b": np.array([1, 1 + 1e-9])})
+    1
+    """
+    return sum(not bool(abs(found[name] - one).max() <= 1e-12 * abs(one).max()) for name, one in right.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from parlab import arrays
@@ -41,16 +41,6 @@ def token_before(*seed: int, sequences: int = 8) -> tuple[Array, Array]:
     drawn = arrays.generator(*seed).integers(LETTERS, size=(sequences, TOKENS))
     tokens = arrays.default_namespace().asarray(drawn)  # [B, S]
     return tokens, tokens[:, [0, *range(TOKENS - 1)]]
-
-
-def wrong_arrays(found: Mapping[str, Array], right: Mapping[str, Array]) -> int:
-    """Of how many arrays the gradient is wrong by more than 1e-12 of its largest entry.
-
-    >>> import numpy as np
-    >>> wrong_arrays({"a": np.ones(2), "b": np.ones(2)}, {"a": np.ones(2), "b": np.array([1, 1 + 1e-9])})
-    1
-    """
-    return sum(not bool(abs(found[name] - one).max() <= 1e-12 * abs(one).max()) for name, one in right.items())
 
 
 def forty_losses(schedule: Schedule, seed: int, change: Callable[[Any], Any] | None = None) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from parlab.nn.moe import sum_of_slots
 from parlab.world import Comm
 
 
@@ -30,7 +31,7 @@ def summed(answers: Any, order: Any, gates: Any) -> Any:
     """
     pairs = np.empty_like(answers)
     pairs[order] = answers  # the answer of row i belongs to pair order[i]
-    return (pairs.reshape(*gates.shape, -1) * gates[..., None]).sum(axis=1)
+    return sum_of_slots(pairs.reshape(*gates.shape, -1), gates)
 
 
 def expert_of_each(comm: Comm, table: Any) -> Any:

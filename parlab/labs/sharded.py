@@ -14,6 +14,7 @@ from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.published import LLAMA_405B
 from parlab.tensor import block_time, llama_kept_by_place, shard_weights
 from parlab.world import DGX_H100, Comm, run
+from parlab.world.cluster import REACHED
 from parlab.zero import StateBytes, model_state_bytes
 
 TENSOR_GUESSES = {  # the usual wrong guesses of lesson 05, and the reasoning that leads there
@@ -21,7 +22,6 @@ TENSOR_GUESSES = {  # the usual wrong guesses of lesson 05, and the reasoning th
     "wrong": (4, "those of k and v, in both blocks"),
     "t": (8, "tensor parallelism stays inside a node"),
 }
-REACHED = 0.65  # of the peak, by products: one fraction for all lessons
 STAGES, REPLICAS, TOKENS = 16, 64, 8192
 
 
@@ -32,12 +32,6 @@ def small_llama() -> tuple[Llama, Array, Array]:
     config = LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=1)
     tokens = xp.asarray(np.random.default_rng(2).integers(config.vocab_size, size=(2, 8)))
     return Llama.random(config, seed=1, dtype="float64"), tokens, xp.roll(tokens, 1, axis=1)
-
-
-def number_wrong(found: dict[str, Array], expected: dict[str, Array]) -> int:
-    """How many of the `expected` gradients are found wrong, by more than rounding."""
-    xp = default_namespace()
-    return sum(not xp.allclose(found[name], right, rtol=1e-9, atol=1e-12) for name, right in expected.items())
 
 
 def six_arrays(step: Callable[..., Any], model: Llama, size: int) -> list[dict[str, Array]]:

@@ -13,6 +13,7 @@ from parlab.arguments import amount, instance, positive, text, whole
 A_LEVEL = "a level"  # of ports: one inside the node, and one between nodes
 PICOSECONDS = 10**12  # in a second
 MOST_SECONDS = 1e18  # of one message or computation: older than the universe, and far from where floats end
+REACHED = 0.65  # of the peak, by products: one fraction for all lessons
 
 
 def picoseconds(seconds: float) -> int:

@@ -3,36 +3,34 @@
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from tests.browser.reader import FAILED, Reader
+from tools import visit
 from tools.open_lab import LOOK
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SETTINGS = {"windowingMode": "none"}  # every cell in the page, seen or not
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        reason = "no Chromium on PATH: install one (Debian, Ubuntu: apt-get install chromium) to test in the browser"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+    with ExitStack() as stack:
+        try:
+            browser = stack.enter_context(visit.chromium())
+        except FileNotFoundError as error:
+            reason = f"{error}: install one (Debian, Ubuntu: apt-get install chromium) to test in the browser"
+            pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -44,5 +44,5 @@ def test_of_the_six_arrays_a_m_dm_and_da_differ_from_rank_to_rank_and_add_up_to_
 
 def test_a_gradient_that_is_off_by_more_than_rounding_or_no_number_is_wrong():
     right = {"a": np.ones(3), "b": np.ones(2)}
-    assert labs.number_wrong({"a": np.ones(3) * (1 + 1e-15), "b": np.full(2, 2.0)}, right) == 1
-    assert labs.number_wrong({"a": np.full(3, np.nan), "b": np.full(2, 2.0)}, right) == 2
+    assert labs.wrong_arrays({"a": np.ones(3) * (1 + 1e-15), "b": np.full(2, 2.0)}, right) == 1
+    assert labs.wrong_arrays({"a": np.full(3, np.nan), "b": np.full(2, 2.0)}, right) == 2

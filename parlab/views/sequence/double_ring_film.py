@@ -10,7 +10,18 @@ from parlab.sequence import LAYOUTS, RingSchedule, Tile
 from parlab.views.engine import theme
 from parlab.views.engine.lanes import timeline_of
 from parlab.views.engine.player import Film, box, outline, word
-from parlab.views.sequence.ring_film import CHIP, LENGTH, ROW, TOP, attended, chip, draw_rows, draw_tile, tell_end
+from parlab.views.sequence.ring_film import (
+    CHIP,
+    LENGTH,
+    ROW,
+    TOP,
+    attended,
+    chip,
+    draw_rows,
+    draw_tile,
+    tell_end,
+    timed_tiles,
+)
 from parlab.world import Run, Span, Timeline, Transfer
 from parlab.world.units import several
 
@@ -55,8 +66,6 @@ def double_ring_of(shown: Timeline, causal: bool, layout: str) -> DoubleRing:
     for rank in range(SIZE):
         schedule = RingSchedule(rank, SIZE)
         found = [(s, schedule.tile(s, LENGTH, layout, causal=causal)) for s in _sources(rank)]
-        work = [(source, tile) for source, tile in found if tile is not None]
-        spans = [span for span in shown.computes if span.rank == rank]
         sent = sorted((t for t in shown.transfers if t.src == rank), key=lambda t: t.start)
         inside, across = ([t for t in sent if abs(t.dst - rank) == far] for far in (1, INSIDE))
         if (len(inside), len(across)) != (INSIDE, 1):
@@ -64,12 +73,7 @@ def double_ring_of(shown: Timeline, causal: bool, layout: str) -> DoubleRing:
                 f"run: rank {rank} sends {several(len(inside), 'message')} inside its node and {len(across)} to the "
                 f"other; in a double ring {INSIDE} and 1"
             )
-        if len(spans) != len(work):
-            raise ValueError(
-                f"run: rank {rank} computes {several(len(spans), 'time')}; with causal={causal} and "
-                f"layout={layout!r} it attends {several(len(work), 'tile')}"
-            )
-        tiles.append([(span, *one) for span, one in zip(spans, work, strict=True)])
+        tiles.append(timed_tiles(shown, rank, found, causal=causal, layout=layout))
         turns = _sources(rank)[::INSIDE]  # of each turn the K/V that begin it
         messages += [Crossed(t, source) for t, source in zip(inside, turns, strict=True)]
         messages.append(Crossed(across[0], rank))

@@ -56,9 +56,8 @@ def ring_of(shown: Timeline, causal: bool, layout: str, *, backward: bool = Fals
         raise ValueError(f"run: {size} ranks; a ring of 2 to {most} can be drawn")
     tiles, hops = [], []
     for rank in range(size):
-        ring, spans = RingSchedule(rank, size), [span for span in shown.computes if span.rank == rank]
+        ring = RingSchedule(rank, size)
         found = [(s, ring.tile(s, LENGTH, layout, causal=causal)) for s in ((rank - hop) % size for hop in range(size))]
-        work = [(source, tile) for source, tile in found if tile is not None]
         sent = sorted((t for t in shown.transfers if t.src == rank), key=lambda t: (t.start, -t.nbytes))
         # at one time dK/dV leave, then the next K/V, which are no wider
         order = [(hop // 2, bool(hop % 2)) for hop in range(2 * size - 2)] + [(size - 1, True)]
@@ -70,14 +69,27 @@ def ring_of(shown: Timeline, causal: bool, layout: str, *, backward: bool = Fals
             raise ValueError(
                 f"run: rank {rank} sends to {to}; in a ring it sends {len(order)} messages to rank {right}, {way}"
             )
-        if len(spans) != len(work):
-            raise ValueError(
-                f"run: rank {rank} computes {several(len(spans), 'time')}; with causal={causal} and "
-                f"layout={layout!r} it attends {several(len(work), 'tile')}"
-            )
-        tiles.append([(span, *one) for span, one in zip(spans, work, strict=True)])
+        tiles.append(timed_tiles(shown, rank, found, causal=causal, layout=layout))
         hops += [RingHop(t, (rank - hop) % size, of_dkv) for t, (hop, of_dkv) in zip(sent, order, strict=True)]
     return Ring(tiles, hops, backward)
+
+
+def timed_tiles(
+    shown: Timeline, rank: int, found: list[tuple[int, Tile | None]], *, causal: bool, layout: str
+) -> list[tuple[Span, int, Tile]]:
+    """The tiles that the mask leaves of those `found`, by source, each with the time in which `rank` computes it.
+
+    Raises:
+        ValueError: the rank computes more or fewer times.
+    """
+    work = [(source, tile) for source, tile in found if tile is not None]
+    spans = [span for span in shown.computes if span.rank == rank]
+    if len(spans) != len(work):
+        raise ValueError(
+            f"run: rank {rank} computes {several(len(spans), 'time')}; with causal={causal} and "
+            f"layout={layout!r} it attends {several(len(work), 'tile')}"
+        )
+    return [(span, *one) for span, one in zip(spans, work, strict=True)]
 
 
 def ring_film(run: Run | Timeline, causal: bool = False, layout: str = "contiguous", *, backward: bool = False) -> Film:

@@ -19,6 +19,7 @@ from parlab.views.engine.explore import Explorer, choice, steps
 from parlab.views.engine.lanes import legend_of
 from parlab.views.engine.picture import Picture, plot, scale, write
 from parlab.world import DGX_H100, Cluster
+from parlab.world.cluster import REACHED
 from parlab.world.units import format_time
 
 MODELS = {"Llama 3 8B": LLAMA_8B, "Llama 3 70B": LLAMA_70B, "Llama 3 405B": LLAMA_405B}
@@ -26,7 +27,6 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 JOINED = (8, 16, 32, 64)  # GPUs of a node
 FARTHEST = 32  # ranks, where a node is smaller
 ITEMSIZE = 2  # bytes of an element: 16 bits
-REACHED = 0.65  # of the peak, by products: one fraction for all lessons
 COMPUTE, MESSAGES = theme.KINDS["compute"].color, theme.KINDS["send"].color
 LATENCY = theme.paler(MESSAGES, 0.6)
 

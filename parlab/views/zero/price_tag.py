@@ -29,12 +29,12 @@ from parlab.views.zero.model_state import (
     spoken,
 )
 from parlab.world import DGX_A100, DGX_H100, Cluster
+from parlab.world.cluster import REACHED
 from parlab.world.units import format_time
 from parlab.zero import StateBytes, model_state_bytes, step_waiting, tokens_to_hide_a_gather
 from parlab.zero.arguments import checked_ranks_per_node
 
 FLOAT32 = StateBytes(gradient=4)  # as Megatron keeps and reduces gradients
-REACHED = 0.65  # of the peak, by products: one fraction for all lessons
 RESERVE = 0.2 * DEVICE  # for activations, buffers and the blocks in use
 LONGEST = 20  # times a device's memory: bars that are longer still are cut
 ADAM = 0.02  # of the longest strip: the optimizer's mark, between two passes or behind the last
