@@ -14,7 +14,7 @@ from parlab import arrays
 from parlab.world import values
 from parlab.world.comm import Comm
 from parlab.world.engines.base import Engine
-from parlab.world.engines.process_state import interrupts, one_blas_thread
+from parlab.world.engines.process_state import interrupts, keep_freed_memory, one_blas_thread
 from parlab.world.engines.tasks import Task
 from parlab.world.errors import DeadlockError
 from parlab.world.send_buffer import finish
@@ -54,6 +54,7 @@ def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], k
         task.result = program(Comm(world, task, world.world), *own_args, **own_kwargs)
         finish(task.to_finish)
 
+    keep_freed_memory()
     with interrupts(world.interrupt), one_blas_thread():
         world.run(body)
     if world.presses:

