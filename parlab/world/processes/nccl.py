@@ -199,10 +199,6 @@ class NCCLTransport:
             return None
         return self._cupy.cuda.get_current_stream().record(self._cupy.cuda.Event(disable_timing=True))
 
-    def connect(self, members: tuple[int, ...], tag: int) -> Any:
-        """See `Transport`."""
-        raise NotImplementedError("NCCL's own collectives")
-
 
 class _Pair:
     """One direction between two ranks. `end` is 0 at the sender and 1 at the receiver; both make it at the same time.

@@ -73,10 +73,7 @@ def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_progra
     assert reports == [(0, "report")] * 2
 
     world.running = world.blocked = 0
-    world._nobody_can_move()
-    world._report()
+    monkeypatch.setattr(world, "_news", lambda within: True)
+    monkeypatch.setattr(world, "_poll", lambda over: world._report())
+    world._await_the_end()
     assert reports == [(0, "report")] * 3  # its program is over, which will not change
-
-    world.reported, world.ending = False, True
-    world._report()
-    assert reports == [(0, "report")] * 3
