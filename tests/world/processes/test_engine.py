@@ -7,7 +7,6 @@ import weakref
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from parlab import run
 from parlab.world.processes import engine
@@ -33,9 +32,8 @@ def receives_and_drops(comm):
     return dead
 
 
-@pytest.mark.parametrize("kind", ["threads", "mpi"])
-def test_what_was_received_dies_with_the_programs_last_reference(kind):
-    assert run(receives_and_drops, 2, engine=kind).results == [[True] * 4] * 2
+def test_what_was_received_dies_with_the_programs_last_reference():
+    assert run(receives_and_drops, 2).results == [[True] * 4] * 2
 
 
 def test_what_was_received_by_nccl_dies_with_the_programs_last_reference():
