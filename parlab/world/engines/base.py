@@ -4,6 +4,10 @@ A `Comm` talks to an `Engine`. A task is a strand with a `Task` record: it runs 
 background. `strands.py` says how one strand parks and another wakes it. All state changes under one mutex, which is
 held for a few microseconds and never while data are copied. `engines/threads.py` and `processes/engine.py` say how
 messages reach the other ranks.
+
+Invariant, whenever the mutex is free: of the `running` tasks, `blocked` are parked, or about to park, for something
+that has not happened. What happens is told to the tasks that wait for it before the mutex is free again. So when all
+are blocked, no task of this process can move.
 """
 
 from __future__ import annotations
@@ -181,6 +185,8 @@ class Engine(ABC):
         collective.waiters.append(task)
         name = collective.entries[task.rank].name
         self._block(task, collective, name if group is self.world else f"{name} of group {group.name}")
+
+    # Collectives in the background
 
     def spawn(self, main: Task, work: Callable[[Task], Any], after: Signal | None) -> Signal:
         """Run `work(task)` in a background task of `main`'s rank, after the signal `after`.

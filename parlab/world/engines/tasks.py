@@ -182,8 +182,6 @@ working: ContextVar[Task | None] = ContextVar("working", default=None)  # the ta
 
 
 def _died(held: Held) -> None:
-    """Log the death in the task that dropped the last reference."""
+    """Log the death where the birth was logged. The same task drops the last reference: see `Engine.spawn`."""
     if held.task.held.pop(held.key, None) is not None:
-        task = working.get() or held.task
-        log = task.log if task.rank == held.task.rank else held.task.log
-        log += (HOLD, (held.name, -held.nbytes))
+        held.task.log += (HOLD, (held.name, -held.nbytes))

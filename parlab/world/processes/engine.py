@@ -56,8 +56,8 @@ class ProcessEngine(Engine):
         self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
         self.awaited: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
         self.to_release: dict[tuple[str, int], CollectiveCall] = {}  # collectives, when their last member has entered
-        self.split = 0  # the number of this rank's last split
-        self.splits = 0  # that this rank has released
+        self.last_split = 0  # the number of the last split that this rank took part in
+        self.splits_released = 0  # by this rank
         self.report_at = math.inf  # when this rank tells rank 0 what it waits for, if it still waits then
         self.reports: dict[int, deadlock.Report] = {}  # on rank 0
         self.last_reports: list[deadlock.Report] = []  # of all ranks, at the end of the run
@@ -136,9 +136,9 @@ class ProcessEngine(Engine):
         del self.to_release[key]
         split = None
         if collective.entries[member].detail is not None:  # of a split
-            self.splits += 1
-            # Numbers of other ranks' splits differ modulo the size, so no split has another one's
-            split = 1 + self.splits * self.transport.size + self.transport.rank
+            self.splits_released += 1
+            # No other split has this number: modulo the size it names the rank that released, which counts its own.
+            split = 1 + self.splits_released * self.transport.size + self.transport.rank
         error = difference(collective, group)
         entries = [collective.entries[member] for member in members]
         for member in members:
@@ -149,7 +149,7 @@ class ProcessEngine(Engine):
         key, split, error, entries = payload
         collective = self.awaited.pop(tuple(key))
         if split is not None:
-            self.split = split
+            self.last_split = split
         collective.error = error
         for member, entry in zip(collective.members, entries, strict=True):
             collective.entries[member] = Entry(*entry)
@@ -160,7 +160,7 @@ class ProcessEngine(Engine):
         if name not in self.groups:
             foreground: Any = self.groups.get(name.removesuffix(BACKGROUND))
             if foreground is None:
-                self.groups[name] = group = ProcessGroup(name, members, self.split)
+                self.groups[name] = group = ProcessGroup(name, members, self.last_split)
                 if self.native:
                     self._connect(group)
             else:

@@ -124,6 +124,24 @@ def test_a_wait_is_for_an_absent_peer_until_it_comes_and_then_for_the_transfer_o
     ]
 
 
+def test_of_two_messages_in_a_queue_the_second_goes_at_110_where_the_first_finds_its_other_port_busy_until_310():
+    def program_(comm):
+        posts = {
+            0: [(comm.isend, 100, 2), (comm.isend, 100, 1), (comm.isend, 100, 2)],
+            1: [(comm.irecv, 300, 3), (comm.irecv, 100, 0)],
+            2: [(comm.irecv, 100, 0), (comm.irecv, 100, 0)],
+            3: [(comm.isend, 300, 1)],
+        }[comm.rank]
+        for request in [
+            post(bytes_(count), peer) if post == comm.isend else post(peer, bytes_(count))
+            for post, count, peer in posts
+        ]:
+            request.wait()
+
+    timeline = run(program_, 4, cluster=TICKS).timeline
+    assert sorted(starts(timeline)) == [(0, 1, 310, 420), (0, 2, 0, 110), (0, 2, 110, 220), (3, 1, 0, 310)]
+
+
 def test_a_wait_that_never_ends_names_who_never_came_and_one_for_work_beside_the_program_its_own_rank():
     def program_(comm):
         if comm.rank == 2:

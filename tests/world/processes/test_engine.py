@@ -61,6 +61,10 @@ def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_progra
     world._report()
     assert reports == []  # it has only begun to wait
     now[0] += engine.STUCK + 0.01
+    world.blocked = 0
+    world._report()
+    assert reports == []  # it has gone on meanwhile
+    world.blocked = world.running
     for _ in range(3):
         world._report()
     assert reports == [(0, "report")]
