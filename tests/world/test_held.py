@@ -235,18 +235,6 @@ def test_what_is_returned_is_held_to_the_end_and_dies_after_the_run_unnoticed():
     assert done.timeline.held(1) == [(0, KB)]
 
 
-def test_memory_in_a_cycle_lives_to_the_end_of_the_run_in_every_run():
-    def program(comm):
-        node = {"x": bytes_(np, KB)}
-        node["self"] = node
-        comm.hold("cycle", node["x"])
-        del node
-        comm.hold("more", x := bytes_(np, KB))
-        return x.size
-
-    assert {run(program, 1).timeline.peak_bytes(0) for _ in range(5)} == {2 * KB}
-
-
 def test_an_empty_array_holds_nothing(xp):
     def program(comm):
         comm.hold("empty", bytes_(xp, 0))
@@ -255,15 +243,6 @@ def test_an_empty_array_holds_nothing(xp):
     assert run(program, 2).timeline.peak_bytes(0) == 0
     exchanged = run(lambda comm: comm.sendrecv(bytes_(xp, 0), comm.right, comm.left), 2).timeline
     assert exchanged.held(0) == []  # not even a change by nothing
-
-
-def test_arrays_of_the_caller_may_be_held_and_the_callers_memory_counts_on_every_rank(xp):
-    def program(comm, x):
-        comm.hold("weights", x)
-        return x
-
-    timeline = run(program, 2, bytes_(xp, KB)).timeline
-    assert [timeline.peak_bytes(rank) for rank in (0, 1)] == [KB, KB]
 
 
 @pytest.mark.parametrize("runs", [4, pytest.param(40, marks=pytest.mark.slow)])
