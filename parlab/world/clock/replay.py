@@ -183,10 +183,27 @@ class _Clock:
             self.now,
             computes=self.computes,
             transfers=transfers,
-            waits=lambda: columns_of([_wait(trace, self.entered, self.ready_at, *wait) for wait in waits], 6),
+            waits=lambda: columns_of([self._wait(*wait) for wait in waits], 6),
             held=self.held,
             cluster=self.cluster.name,
         )
+
+    def _wait(self, rank: int, end: int, start: int, code: int, row: int) -> tuple[int, int, int, int, str, int]:
+        """The fields of the `Wait` of `rank`, which waited in (code, row) from `start` to `end`."""
+        trace = self.trace
+        if code == WAIT:
+            sends = trace.src[row] == rank
+            peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
+            came = max(start, self.ready_at[row]) if self.ready_at[row] >= 0 else end
+            return rank, start, end, peer, name, came
+        if code == ENTER:
+            names, members, _ = trace.collectives[row]
+            entered = [trace.ranks[task] for task in self.entered[row]]
+            peer = entered[-1]
+            if len(entered) < len(members):  # no rank can move any more: it waits for a rank that did not enter
+                peer = min(set(members) - set(entered))
+            return rank, start, end, peer, names[rank], end
+        return rank, start, end, rank, "request", start
 
 
 def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:
@@ -261,21 +278,3 @@ class _Ports:
             if queue >= 0 and self.free[queue] and self.queues[queue]:
                 heappush(candidates, (*heappop(self.queues[queue]), queue))
         return started
-
-
-def _wait(
-    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, end: int, start: int, code: int, row: int
-) -> tuple[int, int, int, int, str, int]:
-    """The fields of the `Wait` of `rank`, which waited in (code, row) from `start` to `end`."""
-    if code == WAIT:
-        sends = trace.src[row] == rank
-        peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
-        came = max(start, ready_at[row]) if ready_at[row] >= 0 else end
-        return rank, start, end, peer, name, came
-    if code == ENTER:
-        names, members, _ = trace.collectives[row]
-        peer = trace.ranks[entered[row][-1]]
-        if len(entered[row]) < len(members):  # no rank can move any more: it waits for a rank that did not enter
-            peer = min(set(members) - {trace.ranks[task] for task in entered[row]})
-        return rank, start, end, peer, names[rank], end
-    return rank, start, end, rank, "request", start

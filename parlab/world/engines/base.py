@@ -73,7 +73,7 @@ class Engine(ABC):
         """Log the entry, and add it to the next collective of `group`. Called with the mutex held.
 
         Returns:
-            The collective, and whether `task` must sleep until it begins.
+            The collective, and whether `task` must wait until it begins.
         """
 
     @abstractmethod
@@ -173,8 +173,8 @@ class Engine(ABC):
         """
         self.check(task)
         with self.mutex:
-            collective, waits = self._enter(task, group, entry)
-        if waits:
+            collective, must_wait = self._enter(task, group, entry)
+        if must_wait:
             self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
