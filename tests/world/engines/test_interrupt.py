@@ -82,10 +82,14 @@ def interrupted(program, size, *after):
     return lasted
 
 
+def ranks():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+
+
 def ranks_left():
     """Threads of ranks that are still there a moment later."""
     deadline = time.monotonic() + 5
-    while (left := [t for t in threading.enumerate() if t.name.startswith("rank ")]) and time.monotonic() < deadline:
+    while (left := ranks()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
 
@@ -193,7 +197,7 @@ def test_an_interrupt_while_a_collective_starts_in_the_background_ends_its_progr
 def test_a_second_ctrl_c_leaves_a_rank_behind_that_does_not_end():
     go = threading.Event()
     interrupted(lambda comm: go.wait(SOON), 2, 0.1, 0.2)
-    behind = ranks_left()
+    behind = ranks()
     go.set()
     assert behind
     assert not ranks_left()

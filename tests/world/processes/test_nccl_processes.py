@@ -60,7 +60,10 @@ def gpus(monkeypatch):
 SOME = "random|other|groups|late|named|prints|both_send|skips|sends_another"  # what differs from MPI, and 7 that fail
 
 
-@pytest.mark.parametrize(("size", "some"), [(3, SOME), *(pytest.param(size, "", marks=slow) for size in (2, 3, 4))])
+@pytest.mark.parametrize(
+    ("size", "some"),
+    [pytest.param(3, SOME, id="3 some"), *(pytest.param(size, "", id=f"{size} all", marks=slow) for size in (2, 3, 4))],
+)
 def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size, some):
     command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.processes.nccl_job", "2", some]
     command += ["gpus"] if GPUS else []
@@ -100,6 +103,7 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(capfd):
     assert "ZeroDivisionError" in capfd.readouterr().out
 
 
+@slow
 @pytest.mark.skipif(GPUS, reason="here ranks share GPUs")
 def test_a_rank_whose_machine_has_too_few_gpus_ends_all_and_shows_why():
     script = (
