@@ -37,7 +37,8 @@ class _LogPickler(pickle.Pickler):
             state = {name: getattr(thing, name) for name in MESSAGE}
             return Reference, (), {**state, "label": label, "key": (*thing.key, thing.number)}
         if isinstance(thing, CollectiveCall):
-            return CollectiveCall, (thing.members, thing.key), (None, {"entries": thing.entries})  # the state of an object with slots
+            slots = {"entries": thing.entries}
+            return CollectiveCall, (thing.members, thing.key), (None, slots)
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
