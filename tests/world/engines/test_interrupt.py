@@ -53,9 +53,9 @@ STATES = {
 }
 
 
-def interrupted(program, size, *after):
-    """Run `program`, and press Ctrl-C so many seconds after the run began to handle it; returns how long it lasted from
-    the first press on.
+def interrupted(program, size, *after, ready=None):
+    """Run `program`, and press Ctrl-C so many seconds after the run began to handle it, and the event `ready`; returns
+    how long it lasted from the first press on.
 
     Before that, a KeyboardInterrupt is Python's, which drops one that falls into a callback of the garbage collector:
     hypothesis has one.
@@ -67,6 +67,8 @@ def interrupted(program, size, *after):
         running.wait()
         while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             time.sleep(1e-4)
+        if ready is not None:
+            ready.wait(SOON)
         for pause in after:
             time.sleep(pause)
             pressed.append(time.monotonic())
@@ -217,15 +219,17 @@ def test_after_a_run_ctrl_c_is_handled_as_before_it():
 
 
 def test_finally_blocks_run_on_every_rank():
-    left = []
+    left, all_began = [], threading.Event()
 
     def program(comm):
         try:
+            comm.barrier()
+            all_began.set()
             one_computes_the_others_wait(comm)
         finally:
             left.append(comm.rank)
 
-    interrupted(program, 4, 0.1)
+    interrupted(program, 4, 0, ready=all_began)
     assert sorted(left) == [0, 1, 2, 3]
 
 
