@@ -301,7 +301,7 @@ class Comm:
 
     def iall_reduce(self, x: Array, *, ranks_per_node: int | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), _by(ranks_per_node)
+        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
         reduce = algorithms.all_reduce(self.size, x, "sum", algorithm, ranks_per_node)
         return self._in_background("iall_reduce", x, reduce)
 
@@ -315,7 +315,7 @@ class Comm:
         ranks_per_node: int | None = None,
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
-        x, algorithm = one_array(x), _by(ranks_per_node)
+        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
         gather = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
         return self._in_background("iall_gather", x, gather)
 
@@ -323,7 +323,7 @@ class Comm:
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, ranks_per_node: int | None = None
     ) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), _by(ranks_per_node)
+        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
         reduce = algorithms.reduce_scatter(self.size, x, axis, "sum", algorithm, counts, ranks_per_node)
         return self._in_background("ireduce_scatter", x, reduce)
 
@@ -436,6 +436,6 @@ class Comm:
         self._task.printed = True
 
 
-def _by(ranks_per_node: int | None) -> str | None:
+def _algorithm_for(ranks_per_node: int | None) -> str | None:
     """The algorithm of a collective in the background."""
     return None if ranks_per_node is None else "hierarchical"
