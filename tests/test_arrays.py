@@ -162,12 +162,6 @@ def test_memory_that_no_array_owns_belongs_to_the_array_over_it():
     assert arrays.owning_buffer(over_bytes[:1]) is over_bytes
 
 
-def test_equal_seeds_draw_equal_numbers_and_others_do_not():
-    first, second, other = (arrays.generator(*seed).random(4) for seed in ((1, 2), (1, 2), (2, 1)))
-    np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, other)
-
-
 def test_add_at_adds_twice_to_a_row_named_twice(xp):
     x = xp.zeros((3, 2))
     result = arrays.add_at(x, xp.asarray([0, 2, 0]), xp.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))

@@ -98,11 +98,8 @@ def test_a_browser_without_stacks_is_refused_with_the_3_kinds_that_have_them(mon
     assert "Chrome or Edge 137, Firefox 153, Safari 27" in guide
 
 
-@pytest.mark.parametrize(
-    "path",
-    [LESSONS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in LESSONS[1:])],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_prints_what_is_stored_where_ranks_take_turns(path):
     done = python("tests/standin/lesson.py", str(path))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -10,14 +10,14 @@ from parlab.arguments import amount, checked_axis, checked_rank, text, whole
 from parlab.arrays import Array, namespace
 from parlab.world import values
 from parlab.world.cluster import MOST_SECONDS
-from parlab.world.collectives import calls
-from parlab.world.collectives.calls import Collective
+from parlab.world.collectives import algorithms
+from parlab.world.collectives.algorithms import Collective
 from parlab.world.collectives.common import combiner, cut, equal_lengths
 from parlab.world.collectives.rooted import binomial_broadcast, binomial_reduce, linear_gather, linear_scatter
 from parlab.world.collectives.shifts import dissemination_barrier
 from parlab.world.engines.base import Engine
 from parlab.world.engines.log import COMPUTE, PRINT
-from parlab.world.engines.tasks import BACKGROUND, Group, Mailbox, Message, Signal, Task
+from parlab.world.engines.tasks import BACKGROUND, Entry, Group, Mailbox, Message, Signal, Task
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.send_buffer import SendBuffer
 from parlab.world.values import Value, one_array
@@ -156,8 +156,8 @@ class Comm:
 
     # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
-    # Where there are several algorithms, `calls` has a table of them. It checks the arguments, and returns a function
-    # of a `Comm` and an array that runs the chosen one: here at once, below in the background.
+    # Where there are several algorithms, `algorithms` has a table of them. It checks the arguments, and returns a
+    # function of a `Comm` and an array that runs the chosen one: here at once, below in the background.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -176,7 +176,8 @@ class Comm:
             MismatchError: another rank entered another collective, or this one with other arguments.
         """
         x = one_array(x)
-        return calls.all_reduce(self.size, x, op, algorithm, ranks_per_node)(self, x)
+        collective = algorithms.all_reduce(self.size, x, op, algorithm, ranks_per_node)
+        return collective(self, x)
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
@@ -219,7 +220,8 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
         x = one_array(x)
-        return calls.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)(self, x)
+        collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
+        return collective(self, x)
 
     def reduce_scatter(
         self,
@@ -243,7 +245,8 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         x = one_array(x)
-        return calls.reduce_scatter(self.size, x, axis, op, algorithm, counts, ranks_per_node)(self, x)
+        collective = algorithms.reduce_scatter(self.size, x, axis, op, algorithm, counts, ranks_per_node)
+        return collective(self, x)
 
     def all_to_all(
         self,
@@ -266,7 +269,8 @@ class Comm:
         Raises: as `all_reduce`, and ValueError where the axis does not divide.
         """
         x = one_array(x)
-        return calls.all_to_all(self.size, x, split_axis, concat_axis, algorithm, ranks_per_node)(self, x)
+        collective = algorithms.all_to_all(self.size, x, split_axis, concat_axis, algorithm, ranks_per_node)
+        return collective(self, x)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
         """Rank r gets the r-th piece of the array of rank `root`. The others pass an array of its shape and dtype.
@@ -297,8 +301,9 @@ class Comm:
 
     def iall_reduce(self, x: Array, *, ranks_per_node: int | None = None) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        return self._in_background("iall_reduce", x, calls.all_reduce(self.size, x, "sum", algorithm, ranks_per_node))
+        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
+        reduce = algorithms.all_reduce(self.size, x, "sum", algorithm, ranks_per_node)
+        return self._in_background("iall_reduce", x, reduce)
 
     def iall_gather(
         self,
@@ -310,16 +315,16 @@ class Comm:
         ranks_per_node: int | None = None,
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
-        x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        gather = calls.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
+        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
+        gather = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
         return self._in_background("iall_gather", x, gather)
 
     def ireduce_scatter(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, ranks_per_node: int | None = None
     ) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), None if ranks_per_node is None else "hierarchical"
-        reduce = calls.reduce_scatter(self.size, x, axis, "sum", algorithm, counts, ranks_per_node)
+        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
+        reduce = algorithms.reduce_scatter(self.size, x, axis, "sum", algorithm, counts, ranks_per_node)
         return self._in_background("ireduce_scatter", x, reduce)
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
@@ -351,11 +356,12 @@ class Comm:
         key = self.rank if key is None else whole("key", key)
         if name is not None:
             text("name", name)
-        wishes = self._engine.enter(self._task, self._group, self.rank, "split", "split", (color, key))
+        entries = self._engine.enter(self._task, self._group, Entry("split", "split", (color, key)))
         self._splits += 1
         if color is None:
             return None
-        chosen = sorted((wish[1], rank) for rank, wish in wishes.items() if wish[0] == color)
+        wishes = [entries[member].detail for member in self._group.members]  # by rank in this group
+        chosen = sorted((key, rank) for rank, (wanted, key) in enumerate(wishes) if wanted == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"
         group = f"{place}:{color}" if name is None else f"{name} {color} ({place})"
@@ -371,7 +377,7 @@ class Comm:
         """Enter a collective with the group; returns this rank's `Comm` on the channel of collectives."""
         described = [values.form(x, shape)] if x is not None else []
         described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
-        self._engine.enter(self._task, self._group, self.rank, name, f"{name}({', '.join(described)})")
+        self._engine.enter(self._task, self._group, Entry(name, f"{name}({', '.join(described)})"))
         if self._inner is None:
             self._inner = Comm(self._engine, self._task, self._group, "collectives")
         self._inner._name = self._named(name)
@@ -428,3 +434,8 @@ class Comm:
         self._engine.check(self._task)
         self._task.log += (PRINT, " ".join(map(str, objects)))
         self._task.printed = True
+
+
+def _algorithm_for(ranks_per_node: int | None) -> str | None:
+    """The algorithm of a collective in the background."""
+    return None if ranks_per_node is None else "hierarchical"

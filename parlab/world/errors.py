@@ -54,9 +54,6 @@ class DeadlockError(WorldError):
         self.path = _follow(waiting)
         super().__init__(_explain(waiting, self.path, left))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DeadlockError, (self.waiting, self.left), self.__dict__
-
     @property
     def cycle(self) -> list[int]:
         """The ranks that wait for each other in a circle; empty if the waits end at a rank that left."""

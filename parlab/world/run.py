@@ -63,10 +63,6 @@ class Run:
         _check_cluster(cluster, self._trace.size)
         return replay(self._trace, cluster)[0]
 
-    def __getstate__(self) -> dict[str, Any]:
-        self._trace  # noqa: B018 - it replaces the tasks, which cannot be pickled
-        return self.__dict__
-
     def __repr__(self) -> str:
         return repr(self.timeline).replace("Timeline:", "Run:", 1)
 

@@ -10,7 +10,6 @@ import linecache
 import math
 import weakref
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +82,7 @@ def finish(compared: list[SendBuffer]) -> None:
 
 def _reference(x: Array, counts: bool) -> Callable[[], Array | None]:
     """A strong reference, or a weak one."""
-    return partial(_itself, x) if counts else weakref.ref(x)
-
-
-def _itself(x: Array) -> Array:
-    return x
+    return (lambda: x) if counts else weakref.ref(x)
 
 
 def fingerprint(x: Array) -> Any:

@@ -102,9 +102,6 @@ class Timeline:
         self._tables = {"computes": computes, "transfers": transfers, "waits": waits}
         self._held = held if held is not None else [()] * size
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_tables": {table: self._columns(table) for table in self._tables}}
-
     def _columns(self, table: str) -> Columns:
         columns = self._tables[table]
         if callable(columns):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link, run
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
 
 
 def test_the_classroom_has_numbers_for_the_head():
@@ -54,14 +54,3 @@ def test_a_link_of_infinite_bandwidth_costs_its_latency_alone():
 def test_the_roofline_is_the_longer_of_computing_and_moving():
     device = Device("x", flops=100, memory_bandwidth=10)
     assert (device.seconds(50, 1), device.seconds(50, 50), device.seconds(0, 0)) == (0.5, 5.0, 0.0)
-
-
-def test_a_billion_small_steps_lose_no_picosecond():
-    """Times are whole numbers, so 1000 computes of a third of a microsecond add up to 1000 times one of them."""
-
-    def many(comm):
-        for _ in range(1000):
-            with comm.compute("third", seconds=1e-6 / 3):
-                pass
-
-    assert run(many, 1).timeline.makespan == 1000 * 333_333

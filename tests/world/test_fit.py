@@ -11,7 +11,7 @@ import pytest
 from parlab.world import Cluster, fit, fit_cluster, run
 
 
-@pytest.mark.parametrize("engine", ["threads", "mpi"])
+@pytest.mark.parametrize("engine", ["threads", pytest.param("mpi", marks=pytest.mark.slow)])
 def test_a_fitted_cluster_of_2_ranks_times_a_run(engine):
     cluster = fit_cluster(engine, 2)
     assert isinstance(cluster, Cluster)

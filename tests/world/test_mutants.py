@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from parlab.world import WorldError, run, values
-from parlab.world.collectives import calls, circulant, ring, rings, two_levels
+from parlab.world.collectives import algorithms, circulant, ring, rings, two_levels
 from parlab.world.engines import tasks
 from tests.world.test_collectives import (
     test_values_equal_numpys_and_messages_bytes_and_time_those_of_the_papers as equals_numpy_and_the_papers,
 )
 
 
-def shifted_by_one(comm, total, pieces, how, sent, received, shift=ring._shift):
-    return shift(comm, total, pieces, how, (sent + 1) % comm.size, (received + 1) % comm.size)
+def shifted_by_one(comm, flat, pieces, how, sent, received, shift=ring._shift):
+    return shift(comm, flat, pieces, how, (sent + 1) % comm.size, (received + 1) % comm.size)
 
 
-def whole_array_sent(comm, total, pieces, how, sent, received):
-    return comm.sendrecv(total, comm.right, comm.left)[pieces[received]]
+def whole_array_sent(comm, flat, pieces, how, sent, received):
+    return comm.sendrecv(flat, comm.right, comm.left)[pieces[received]]
 
 
 def forgotten(*arguments):
@@ -31,7 +31,7 @@ def wrong_operation(op, x):
     return np.maximum
 
 
-def swapped_levels(comm, g, levels=two_levels.levels):
+def swapped_levels(comm, g, levels=two_levels.inside_and_between):
     return levels(comm, comm.size // g)
 
 
@@ -48,19 +48,19 @@ def same_place(rank, size, ring, part, g, ring_place=rings.ring_place):
     return ring_place(rank, size, 0, part, g)
 
 
-def one_ring_after_the_other(comm, total, places, back, shift=rings._shift_on_all):
+def one_ring_after_the_other(comm, flat, places, back, shift=rings._shift_on_all):
     """A rank waits on each ring before it sends on the next: the rank that it waits for waits for it."""
-    return [came for place in places for came in shift(comm, total, [place], back)]
+    return [came for place in places for came in shift(comm, flat, [place], back)]
 
 
 MUTANTS = [
     (ring, "_shift", shifted_by_one, ("all_reduce", "ring", 6, 6)),
     (ring, "_shift", whole_array_sent, ("all_reduce", "ring", 6, 6)),
     (ring, "ring_all_gather", forgotten, ("all_reduce", "ring", 6, 6)),
-    (calls, "combiner", wrong_operation, ("all_reduce", "ring", 6, 6)),
-    (two_levels, "levels", swapped_levels, ("all_gather", "hierarchical", 6, 3)),
-    (two_levels, "levels", swapped_levels, ("reduce_scatter", "hierarchical", 6, 3)),
-    (two_levels, "levels", swapped_levels, ("all_to_all", "hierarchical", 6, 3)),
+    (algorithms, "combiner", wrong_operation, ("all_reduce", "ring", 6, 6)),
+    (two_levels, "inside_and_between", swapped_levels, ("all_gather", "hierarchical", 6, 3)),
+    (two_levels, "inside_and_between", swapped_levels, ("reduce_scatter", "hierarchical", 6, 3)),
+    (two_levels, "inside_and_between", swapped_levels, ("all_to_all", "hierarchical", 6, 3)),
     (two_levels, "ring_reduce_scatter", forgotten, ("reduce_scatter", "hierarchical", 6, 3)),
     (rings, "ring_place", same_place, ("all_reduce", "rings", 6, 3)),
     (rings, "_shift_on_all", one_ring_after_the_other, ("all_reduce", "rings", 6, 3)),

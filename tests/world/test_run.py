@@ -8,18 +8,19 @@ import gc
 import os
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from parlab.arrays import to_numpy
 from parlab.world import CLASSROOM, Cluster, Run, per_rank, run
 
 
 def test_results_are_a_list_in_rank_order_whatever_rank_is_done_first():
-    import time
-
     def program(comm):
         time.sleep(0.02 * (3 - comm.rank))
         return comm.rank, comm.size, comm.left, comm.right
@@ -153,20 +154,7 @@ def test_the_garbage_collector_is_paused_in_a_run_and_on_again_after_it_also_aft
     assert gc.isenabled()
 
 
-def test_blas_works_on_one_thread_inside_a_run_and_on_as_many_as_before_after_it():
-    from threadpoolctl import threadpool_info
-
-    def threads():
-        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-    before = threads()
-    assert set(run(lambda comm: threads(), 2).results[0]) <= {1}
-    assert threads() == before
-
-
 def test_of_two_runs_at_once_the_one_that_began_first_puts_the_blas_threads_back():
-    from threadpoolctl import threadpool_info
-
     before = threadpool_info()
     first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
     first = threading.Thread(target=run, args=(lambda comm: (first_is_in.set(), second_is_in.wait(10)), 1))
@@ -281,25 +269,8 @@ def test_colours_that_are_equal_numbers_of_other_types_are_one_group():
     assert run(program, 3).results == [3.0] * 3
 
 
-def test_groups_messages_and_collectives_keep_apart():
-    """The same two ranks talk in two groups and in collectives at once, without mixing a message up."""
-
-    def program(comm):
-        groups = [comm, comm.split(0), comm.split(0)]
-        other = 1 - comm.rank
-        requests = [group.irecv(other, np.ones(1)) for group in groups]
-        total = comm.all_reduce(np.full(1, 100.0))[0]
-        for number, group in reversed(list(enumerate(groups))):
-            group.isend(np.full(1, float(number)), other).wait()
-        return [float(request.wait()[0]) for request in requests], float(total)
-
-    assert run(program, 2).results == [([0.0, 1.0, 2.0], 200.0)] * 2
-
-
 def test_all_values_of_the_contract_travel_arrays_tuples_lists_dicts_named_tuples_and_numpy_scalars():
-    from collections import namedtuple
-
-    pair = namedtuple("pair", "k v")
+    pair = collections.namedtuple("pair", "k v")
     value = (np.ones(2), [np.zeros((1, 2), dtype=np.int8)], {"b": np.float32(3), "a": pair(np.ones(0), np.ones(1) > 0)})
     received = run(lambda comm: comm.sendrecv(value, comm.right, comm.left), 2).results[0]
     assert isinstance(received, tuple)
@@ -312,8 +283,6 @@ def test_all_values_of_the_contract_travel_arrays_tuples_lists_dicts_named_tuple
 
 
 def test_runs_started_from_several_threads_at_once_do_not_mix():
-    from concurrent.futures import ThreadPoolExecutor
-
     def one(number):
         return run(lambda comm: float(comm.all_reduce(np.full(3, float(number)))[0]), 4).results
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 from random import Random
 
 import numpy as np
 import pytest
 
-from parlab.world import CLASSROOM, Cluster, DeadlockError, Link, run
+from parlab.world import CLASSROOM, Cluster, Link, run
 from parlab.world.timeline import Timeline
 from parlab.world.units import format_bytes, format_time
 from tests.world.random_programs import program, random_steps
@@ -168,18 +167,6 @@ def test_every_arrow_starts_and_ends_at_a_slice_and_messages_that_take_no_time_h
     arrows = [e for e in events if e["ph"] in "sf"]
     assert len(arrows) == 2 * sum(t.end > t.start for t in timeline.transfers)
     assert {(e["pid"], e["tid"], e["ts"]) for e in arrows} <= slices
-
-
-def test_a_run_a_timeline_and_a_deadlock_survive_pickle():
-    done = run(relay, 3)
-    again, timeline = pickle.loads(pickle.dumps((done, run(relay, 3).timeline)))
-    assert repr(again) == repr(done)
-    assert again.on(TICKS).spans == done.on(TICKS).spans
-    assert timeline.spans == done.timeline.spans
-    with pytest.raises(DeadlockError) as caught:
-        run(lambda comm: comm.recv(comm.left, np.ones(1)), 2)
-    error = pickle.loads(pickle.dumps(caught.value))
-    assert (str(error), error.cycle, repr(error.run)) == (str(caught.value), [0, 1], repr(caught.value.run))
 
 
 def test_messages_of_a_named_group_say_its_name_also_beside_the_program_and_in_groups_split_off_it():

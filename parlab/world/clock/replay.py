@@ -37,10 +37,10 @@ def replay(trace: Trace, cluster: Cluster) -> tuple[Timeline, list[Printed]]:
     """
     clock = _Clock(trace, cluster)
     while clock.events:
-        free = clock.complete()
+        going_on = clock.complete()
         ready: list[int] = []
-        for task in free:  # grows when a collective is complete, or a signal raised
-            clock.continue_task(task, free, ready)
+        for task in going_on:  # grows when a collective is complete, or a signal raised
+            clock.continue_task(task, going_on, ready)
         clock.start(ready)
     return clock.timeline(), sorted(clock.prints, key=lambda printed: printed[:2])
 
@@ -56,14 +56,14 @@ class _Clock:
         self.ends_posted = bytearray(count)  # how many ends of each message are posted
         self.ready_at, self.start_at, self.end_at = [-1] * count, [-1] * count, [-1] * count
         self.sender_task, self.receiver_task = [-1] * count, [-1] * count  # that wait for the message, at either end
-        self.stands: list[tuple[int, int, int] | None] = [None] * tasks  # since when a task waits: in which (code, row)
+        self.waiting: list[tuple[int, int, int] | None] = [None] * tasks  # since when each task waits; its (code, row)
+        self.waits: list[tuple[int, int, int, int, int]] = []  # those that are over: rank, end, start, code, row
         self.entered: list[list[int]] = [[] for _ in trace.collectives]
         self.raised = bytearray(trace.signals)
         self.awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
         self.held: list[list[tuple[int, int, str]]] = [[] for _ in range(trace.size)]
         self.prints: list[Printed] = []
         self.computes: tuple[list[Any], ...] = ([], [], [], [])  # the columns rank, start, end, name
-        self.stops: list[tuple[int, int, int, int, int]] = []  # rank, end, start, code, row
         self.ports = _Ports(trace, cluster)
         self.events = [(0, ~task) for task in range(tasks)]  # (time, message that ends) or (time, ~task that runs on)
         self.now = 0
@@ -72,37 +72,37 @@ class _Clock:
         """Go to the next instant, and complete its messages. Returns the tasks that continue now."""
         events, trace = self.events, self.trace
         now = self.now = events[0][0]
-        free = []
+        going_on = []
         while events and events[0][0] == now:
             message = heappop(events)[1]
             if message < 0:
-                free.append(~message)
+                going_on.append(~message)
                 continue
             self.end_at[message] = now
             self.ports.release(message)
             if trace.kept[message]:
                 self.held[trace.src[message]].append((now, -trace.kept[message], "sent"))
             if self.sender_task[message] >= 0:
-                free.append(self.sender_task[message])
+                going_on.append(self.sender_task[message])
             if self.receiver_task[message] >= 0:
-                free.append(self.receiver_task[message])
-        return free
+                going_on.append(self.receiver_task[message])
+        return going_on
 
-    def continue_task(self, task: int, free: list[int], ready: list[int]) -> None:
+    def continue_task(self, task: int, going_on: list[int], ready: list[int]) -> None:
         """Run a task until it waits or computes.
 
         Args:
-            free: tasks that continue at this instant; those that this one wakes are added.
+            going_on: tasks that continue at this instant; those that this one wakes are added.
             ready: messages whose second end is posted at this instant; added here.
         """
         trace, now, ends_posted, end_at = self.trace, self.now, self.ends_posted, self.end_at
         rank = trace.ranks[task]
         held = self.held[rank]
-        stood = self.stands[task]
-        if stood is not None:
-            self.stands[task] = None
-            if task < trace.size and now > stood[0]:
-                self.stops.append((rank, now, *stood))
+        waited = self.waiting[task]
+        if waited is not None:
+            self.waiting[task] = None
+            if task < trace.size and now > waited[0]:
+                self.waits.append((rank, now, *waited))
         for code, row in self.actions[task]:
             if code <= POST_RECEIVE:  # of either end
                 if code == POST_RECEIVE:
@@ -116,9 +116,9 @@ class _Clock:
                     ready.append(row)
             elif code == WAIT:
                 if end_at[row] < 0:
-                    waiting = self.sender_task if trace.src[row] == rank else self.receiver_task
-                    waiting[row] = task
-                    self.stands[task] = (now, code, row)
+                    task_at_end = self.sender_task if trace.src[row] == rank else self.receiver_task
+                    task_at_end[row] = task
+                    self.waiting[task] = (now, code, row)
                     return
             elif code == COMPUTE:
                 if self._compute(task, *row):
@@ -128,20 +128,20 @@ class _Clock:
                     continue
                 members = self.entered[row]
                 members.append(task)
-                self.stands[task] = (now, code, row)
+                self.waiting[task] = (now, code, row)
                 if len(members) == len(trace.collectives[row].members):
-                    free.extend(members)
+                    going_on.extend(members)
                 return
             elif code == HOLD:
                 name, change = row
                 held.append((now, change, name))
             elif code == SIGNAL:
                 self.raised[row] = 1
-                free.extend(self.awaiting[row])
+                going_on.extend(self.awaiting[row])
             elif code == AWAIT:
                 if not self.raised[row]:
                     self.awaiting[row].append(task)
-                    self.stands[task] = (now, code, row)
+                    self.waiting[task] = (now, code, row)
                     return
             else:
                 self.prints.append((now, rank, row))
@@ -169,10 +169,10 @@ class _Clock:
 
     def timeline(self) -> Timeline:
         """The timeline, when nothing is left to happen."""
-        trace, stops = self.trace, self.stops
-        for rank, stood in enumerate(self.stands[: trace.size]):
-            if stood is not None and self.now > stood[0]:
-                stops.append((rank, self.now, *stood))
+        trace, waits = self.trace, self.waits
+        for rank, waited in enumerate(self.waiting[: trace.size]):
+            if waited is not None and self.now > waited[0]:
+                waits.append((rank, self.now, *waited))
         times = self.ready_at, self.start_at, self.end_at
         transfers: Columns = (trace.src, trace.dst, trace.nbytes, *times, trace.names, trace.labels)
         passed = [message for message, end in enumerate(self.end_at) if end >= 0]
@@ -183,10 +183,27 @@ class _Clock:
             self.now,
             computes=self.computes,
             transfers=transfers,
-            waits=lambda: columns_of([_wait(trace, self.entered, self.ready_at, *stop) for stop in stops], 6),
+            waits=lambda: columns_of([self._wait(*wait) for wait in waits], 6),
             held=self.held,
             cluster=self.cluster.name,
         )
+
+    def _wait(self, rank: int, end: int, start: int, code: int, row: int) -> tuple[int, int, int, int, str, int]:
+        """The fields of the `Wait` of `rank`, which waited in (code, row) from `start` to `end`."""
+        trace = self.trace
+        if code == WAIT:
+            sends = trace.src[row] == rank
+            peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
+            came = max(start, self.ready_at[row]) if self.ready_at[row] >= 0 else end
+            return rank, start, end, peer, name, came
+        if code == ENTER:
+            names, members, _ = trace.collectives[row]
+            entered = [trace.ranks[task] for task in self.entered[row]]
+            peer = entered[-1]
+            if len(entered) < len(members):  # no rank can move any more: it waits for a rank that did not enter
+                peer = min(set(members) - set(entered))
+            return rank, start, end, peer, names[rank], end
+        return rank, start, end, rank, "request", start
 
 
 def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:
@@ -201,7 +218,7 @@ def _transfer_times(trace: Trace, cluster: Cluster) -> list[int]:
     return times
 
 
-def _levels(trace: Trace, cluster: Cluster) -> list[int]:
+def _port_sets(trace: Trace, cluster: Cluster) -> list[int]:
     """Which set of ports each message takes: 1 for those between nodes, where that is a set of its own; else 0."""
     if cluster.ports != A_LEVEL:
         return [0] * len(trace.src)
@@ -222,9 +239,9 @@ class _Ports:
         self.free = [width] * (4 * trace.size)  # out-ports by rank, then in-ports; then those between nodes
         self.queues: list[list[tuple[int, int, int]]] = [[] for _ in self.free]
         self.freed: list[int] = []  # ports with a queue that became free at this instant
-        levels = _levels(trace, cluster)
-        self.out = [2 * trace.size * level + src for src, level in zip(trace.src, levels, strict=True)]
-        self.into = [2 * trace.size * level + trace.size + dst for dst, level in zip(trace.dst, levels, strict=True)]
+        sets = _port_sets(trace, cluster)
+        self.out = [2 * trace.size * its_set + src for src, its_set in zip(trace.src, sets, strict=True)]
+        self.into = [2 * trace.size * its_set + trace.size + dst for dst, its_set in zip(trace.dst, sets, strict=True)]
         self.to_itself = [src == dst for src, dst in zip(trace.src, trace.dst, strict=True)]
         # by posting number, then sender
         self.order = [number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)]
@@ -261,21 +278,3 @@ class _Ports:
             if queue >= 0 and self.free[queue] and self.queues[queue]:
                 heappush(candidates, (*heappop(self.queues[queue]), queue))
         return started
-
-
-def _wait(
-    trace: Trace, entered: list[list[int]], ready_at: list[int], rank: int, end: int, start: int, code: int, row: int
-) -> tuple[int, int, int, int, str, int]:
-    """The fields of the `Wait` of `rank`, which stood in (code, row) from `start` to `end`."""
-    if code == WAIT:
-        sends = trace.src[row] == rank
-        peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
-        came = max(start, ready_at[row]) if ready_at[row] >= 0 else end
-        return rank, start, end, peer, name, came
-    if code == ENTER:
-        names, members, _ = trace.collectives[row]
-        peer = trace.ranks[entered[row][-1]]
-        if len(entered[row]) < len(members):  # no rank can move any more: it waits for a rank that did not enter
-            peer = min(set(members) - {trace.ranks[task] for task in entered[row]})
-        return rank, start, end, peer, names[rank], end
-    return rank, start, end, rank, "request", start

@@ -89,8 +89,9 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
     if thing.index < 0:
         if code == ENTER:
             thing.index = len(trace.collectives)
-            joint = len(thing.names) < len(thing.members) or any(d is not None for d in thing.details.values())
-            trace.collectives.append(TracedCollective(thing.names, thing.members, joint))
+            names = {rank: entry.name for rank, entry in thing.entries.items()}
+            joint = not thing.complete or any(entry.detail is not None for entry in thing.entries.values())
+            trace.collectives.append(TracedCollective(names, thing.members, joint))
         elif code in (SIGNAL, AWAIT):
             thing.index = trace.signals
             trace.signals += 1

@@ -1,6 +1,6 @@
 """Collectives, each built from point-to-point messages, with its closed form next to it.
 
-`Comm` checks the arguments and calls these; a learner can call them too, on any `comm`. `calls` lists the algorithms of
+`Comm` checks the arguments and calls these; a learner can call them too, on any `comm`. `algorithms` lists those of
 each collective by name.
 """
 

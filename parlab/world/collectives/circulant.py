@@ -17,16 +17,25 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, flat_copy, labels_of, piece_sizes, pieces_of
+from parlab.world.collectives.common import (
+    Combine,
+    Cost,
+    flat_copy,
+    in_joined,
+    joined,
+    labels_of,
+    piece_sizes,
+    pieces_of,
+)
 
 
 def circulant_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     """A reduce-scatter, then an all-gather: 2⌈log₂P⌉ steps, 2(P − 1)/P of the data sent by each rank."""
-    total = flat_copy(x)  # [n]
-    pieces = pieces_of(piece_sizes(total.shape[0], comm.size))
-    circulant_reduce_scatter(comm, total, pieces, combine)
-    circulant_all_gather(comm, total, pieces)
-    return namespace(x).reshape(total, x.shape)
+    flat = flat_copy(x)  # [n]
+    pieces = pieces_of(piece_sizes(flat.shape[0], comm.size))
+    circulant_reduce_scatter(comm, flat, pieces, combine)
+    circulant_all_gather(comm, flat, pieces)
+    return namespace(x).reshape(flat, x.shape)
 
 
 def circulant_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:
@@ -35,15 +44,15 @@ def circulant_all_reduce_cost(size: int, length: int, itemsize: int, link: Link)
     return circulant_reduce_scatter_cost(nbytes, link) + circulant_all_gather_cost(nbytes, link)
 
 
-def circulant_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: Combine) -> None:
-    """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r."""
+def circulant_reduce_scatter(comm: Any, flat: Array, pieces: list[slice], combine: Combine) -> None:
+    """`flat` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r."""
     for window, half in halvings(comm.size):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         given, kept = _window(pieces, ahead, window - half), _window(pieces, comm.rank, window - half)
         labels = labels_of("add", comm.size, window - half, sent=ahead, received=comm.rank)
-        partial = comm.sendrecv(_joined(total, given), ahead, behind, like=_joined(total, kept), **labels)
+        partial = comm.sendrecv(joined(flat, given), ahead, behind, like=joined(flat, kept), **labels)
         for piece, sums in _parted(partial, kept):
-            total[piece] = combine(total[piece], sums)
+            flat[piece] = combine(flat[piece], sums)
 
 
 def circulant_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
@@ -51,15 +60,15 @@ def circulant_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
     return _window_cost(nbytes, link, ahead=True)
 
 
-def circulant_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
-    """`total` [n], in place: rank r's piece r goes to all others."""
+def circulant_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
+    """`flat` [n], in place: rank r's piece r goes to all others."""
     for window, half in reversed(halvings(comm.size)):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         mine, theirs = _window(pieces, comm.rank, window - half), _window(pieces, ahead, window - half)
         labels = labels_of("take", comm.size, window - half, sent=comm.rank, received=ahead)
-        finished = comm.sendrecv(_joined(total, mine), behind, ahead, like=_joined(total, theirs), **labels)
+        finished = comm.sendrecv(joined(flat, mine), behind, ahead, like=joined(flat, theirs), **labels)
         for piece, result in _parted(finished, theirs):
-            total[piece] = result
+            flat[piece] = result
 
 
 def circulant_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
@@ -86,14 +95,9 @@ def _window(pieces: list[slice], first: int, count: int) -> list[slice]:
     return [pieces[(first + number) % len(pieces)] for number in range(count)]
 
 
-def _joined(total: Array, window: list[slice]) -> Array:
-    return namespace(total).concat([total[piece] for piece in window])
-
-
 def _parted(message: Array, window: list[slice]) -> list[tuple[slice, Array]]:
     """The pieces of a message, each with its place in the array."""
-    places = pieces_of([piece.stop - piece.start for piece in window])
-    return [(piece, message[place]) for piece, place in zip(window, places, strict=True)]
+    return [(piece, message[place]) for piece, place in zip(window, in_joined(window), strict=True)]
 
 
 def _window_cost(nbytes: list[int], link: Link, *, ahead: bool) -> Cost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -40,6 +40,16 @@ def piece_sizes(length: int, parts: int) -> list[int]:
 def pieces_of(sizes: Sequence[int]) -> list[slice]:
     """Consecutive pieces of these sizes."""
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
+
+
+def joined(flat: Array, pieces: Sequence[slice]) -> Array:
+    """A copy of these pieces of `flat`, one after the other."""
+    return namespace(flat).concat([flat[piece] for piece in pieces])
+
+
+def in_joined(pieces: Sequence[slice]) -> list[slice]:
+    """Where each of these pieces stands when they are joined."""
+    return pieces_of([piece.stop - piece.start for piece in pieces])
 
 
 def label_of(how: str, first: int, count: int, parts: int) -> str:
@@ -121,13 +131,11 @@ class Cost:
         nbytes: how many bytes each rank sends.
         picoseconds: from the moment when all ranks enter together to the moment when all have the result, on links of
             equal speed with one port each way.
-        between: how many of its bytes each rank sends to another node; empty where the form does not know nodes.
     """
 
     messages: list[int]
     nbytes: list[int]
     picoseconds: int
-    between: list[int] = field(default_factory=list)
 
     def __add__(self, then: Cost) -> Cost:
         """The cost of one collective and of another after it."""

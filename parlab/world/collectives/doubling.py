@@ -71,8 +71,8 @@ def rabenseifner_all_reduce_cost(size: int, length: int, itemsize: int, link: Li
     return _folded_cost(size, sum(sizes), core, link)
 
 
-def recursive_halving_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: Combine) -> None:
-    """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
+def recursive_halving_reduce_scatter(comm: Any, flat: Array, pieces: list[slice], combine: Combine) -> None:
+    """`flat` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
     Invariant: before the step with distance d, rank r has, in the aligned window of 2d pieces around piece r, the
     combination of all ranks that equal r modulo 2d. The step halves the window: a rank keeps the half with its own
@@ -83,8 +83,8 @@ def recursive_halving_reduce_scatter(comm: Any, total: Array, pieces: list[slice
         partner = comm.rank ^ distance
         kept, given = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
         labels = _labels("add", comm, distance, sent=partner, received=comm.rank)
-        arrived = comm.sendrecv(total[given], partner, partner, like=total[kept], **labels)
-        total[kept] = combine(total[kept], arrived)
+        arrived = comm.sendrecv(flat[given], partner, partner, like=flat[kept], **labels)
+        flat[kept] = combine(flat[kept], arrived)
         distance //= 2
 
 
@@ -93,8 +93,8 @@ def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost
     return _halving_cost(nbytes, link, lambda rank, width: rank ^ width)
 
 
-def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
-    """`total` [n], in place: rank r's piece r goes to all others.
+def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
+    """`flat` [n], in place: rank r's piece r goes to all others.
 
     Invariant: before the step with distance d, rank r has the finished pieces of its aligned window of d.
     """
@@ -103,7 +103,7 @@ def recursive_doubling_all_gather(comm: Any, total: Array, pieces: list[slice]) 
         partner = comm.rank ^ distance
         mine, theirs = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
         labels = _labels("take", comm, distance, sent=comm.rank, received=partner)
-        total[theirs] = comm.sendrecv(total[mine], partner, partner, like=total[theirs], **labels)
+        flat[theirs] = comm.sendrecv(flat[mine], partner, partner, like=flat[theirs], **labels)
         distance *= 2
 
 

@@ -20,41 +20,41 @@ from parlab.world.collectives.common import Combine, Cost, flat_copy, labels_of,
 
 def ring_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     """A reduce-scatter, then an all-gather: 2(P − 1) steps, 2(P − 1)/P of the data sent by each rank."""
-    total = flat_copy(x)  # [n]
-    pieces = pieces_of(piece_sizes(total.shape[0], comm.size))
-    ring_reduce_scatter(comm, total, pieces, combine)
-    ring_all_gather(comm, total, pieces)
-    return namespace(x).reshape(total, x.shape)
+    flat = flat_copy(x)  # [n]
+    pieces = pieces_of(piece_sizes(flat.shape[0], comm.size))
+    ring_reduce_scatter(comm, flat, pieces, combine)
+    ring_all_gather(comm, flat, pieces)
+    return namespace(x).reshape(flat, x.shape)
 
 
-def ring_reduce_scatter(comm: Any, total: Array, pieces: list[slice], combine: Combine) -> None:
-    """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
+def ring_reduce_scatter(comm: Any, flat: Array, pieces: list[slice], combine: Combine) -> None:
+    """`flat` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
     Invariant: after step s (from 0), rank r has in piece (r − s − 2) mod P the combination of s + 2 ranks' pieces.
     """
     for step in range(comm.size - 1):
         sent = (comm.rank - step - 1) % comm.size
         received = (comm.rank - step - 2) % comm.size
-        own = total[pieces[received]]
+        own = flat[pieces[received]]
         # The received piece has no name, so its memory is freed here.
-        total[pieces[received]] = combine(own, _shift(comm, total, pieces, "add", sent, received))
+        flat[pieces[received]] = combine(own, _shift(comm, flat, pieces, "add", sent, received))
 
 
-def ring_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
-    """`total` [n], in place: rank r's piece r goes to all others.
+def ring_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
+    """`flat` [n], in place: rank r's piece r goes to all others.
 
     Invariant: after step s (from 0), rank r has the finished pieces r, r − 1, ..., r − s − 1 (mod P).
     """
     for step in range(comm.size - 1):
         sent = (comm.rank - step) % comm.size
         received = (comm.rank - step - 1) % comm.size
-        total[pieces[received]] = _shift(comm, total, pieces, "take", sent, received)
+        flat[pieces[received]] = _shift(comm, flat, pieces, "take", sent, received)
 
 
-def _shift(comm: Any, total: Array, pieces: list[slice], how: str, sent: int, received: int) -> Array:
+def _shift(comm: Any, flat: Array, pieces: list[slice], how: str, sent: int, received: int) -> Array:
     """Send piece `sent` to the right, and return piece `received` from the left. Figures read the labels."""
     labels = labels_of(how, comm.size, 1, sent=sent, received=received)
-    return comm.sendrecv(total[pieces[sent]], comm.right, comm.left, total[pieces[received]], **labels)
+    return comm.sendrecv(flat[pieces[sent]], comm.right, comm.left, flat[pieces[received]], **labels)
 
 
 def ring_all_reduce_cost(size: int, length: int, itemsize: int, link: Link) -> Cost:

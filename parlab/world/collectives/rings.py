@@ -39,23 +39,23 @@ def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int)
     Invariant, on each ring: after step s of the reduce-scatter, position q has the sum of s + 2 ranks' pieces in piece
     (q − s − 2) mod P; after step s of the all-gather it has the finished pieces q, q − 1, ..., q − s − 1.
     """
-    total = flat_copy(x)  # [n]
-    parts = pieces_of(piece_sizes(total.shape[0], ranks_per_node))
+    flat = flat_copy(x)  # [n]
+    parts = pieces_of(piece_sizes(flat.shape[0], ranks_per_node))
     rings = [ring_place(comm.rank, comm.size, ring, part, ranks_per_node) for ring, part in enumerate(parts)]
     for step in range(comm.size - 1):
-        for received, arrived in _shift_on_all(comm, total, rings, step + 1):
-            total[received] = combine(total[received], arrived)
+        for received, arrived in _shift_on_all(comm, flat, rings, step + 1):
+            flat[received] = combine(flat[received], arrived)
     for step in range(comm.size - 1):
-        for received, arrived in _shift_on_all(comm, total, rings, step):
-            total[received] = arrived
-    return namespace(x).reshape(total, x.shape)
+        for received, arrived in _shift_on_all(comm, flat, rings, step):
+            flat[received] = arrived
+    return namespace(x).reshape(flat, x.shape)
 
 
-def _shift_on_all(comm: Any, total: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
+def _shift_on_all(comm: Any, flat: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
     """On all rings at once, send `piece(back)`; returns the pieces that came, `piece(back + 1)`, after their places."""
     received = [ring.piece(back + 1) for ring in rings]
-    incoming = [comm.irecv(ring.before, total[place]) for ring, place in zip(rings, received, strict=True)]
-    outgoing = [comm.isend(total[ring.piece(back)], ring.after) for ring in rings]
+    incoming = [comm.irecv(ring.before, flat[place]) for ring, place in zip(rings, received, strict=True)]
+    outgoing = [comm.isend(flat[ring.piece(back)], ring.after) for ring in rings]
     arrived = [request.wait() for request in incoming]
     for request in outgoing:
         request.wait()
@@ -85,17 +85,14 @@ def rings_all_reduce_cost(size: int, length: int, itemsize: int, ranks_per_node:
     """
     g = ranks_per_node
     parts = pieces_of(piece_sizes(length, g))
-    messages, nbytes, between = [], [], []
-    for rank in range(size):
-        sent = [_sent(ring_place(rank, size, ring, part, g), itemsize) for ring, part in enumerate(parts)]
-        crosses = (rank + 1) % g  # the ring that leaves the node at this rank's place
-        messages.append(2 * (size - 1) * g)
-        nbytes.append(sum(sent))
-        between.append(sent[crosses] if size > g else 0)
+    nbytes = [
+        sum(_sent(ring_place(rank, size, ring, part, g), itemsize) for ring, part in enumerate(parts))
+        for rank in range(size)
+    ]
     longest = itemsize * max(piece.stop - piece.start for piece in ring_place(0, size, 0, parts[0], g).pieces)
     inside, crossing = intra.picoseconds(longest), inter.picoseconds(longest)
     time = 2 * (size - 1) * (max(crossing, (g - 1) * inside) if size > g else g * inside)
-    return Cost(messages, nbytes, time, between)
+    return Cost([2 * (size - 1) * g] * size, nbytes, time)
 
 
 def _sent(place: RingPlace, itemsize: int) -> int:

@@ -42,7 +42,7 @@ def grid_all_to_all_cost(size: int, piece_nbytes: int, ranks_per_node: int, intr
     """(g − 1)(α + bβ) + (P − g)(α' + bβ'), b bytes a piece."""
     near, far = ranks_per_node - 1, size - ranks_per_node
     time = near * intra.picoseconds(piece_nbytes) + far * inter.picoseconds(piece_nbytes)
-    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time, [far * piece_nbytes] * size)
+    return Cost([size - 1] * size, [(size - 1) * piece_nbytes] * size, time)
 
 
 def _piece_by_piece(comm: Any, pieces: list[Array], steps: Iterable[tuple[int, int]]) -> list[Array]:
@@ -81,13 +81,13 @@ def bruck_all_to_all_cost(size: int, piece_nbytes: int, link: Link) -> Cost:
     return cost_of_steps(size, sent, link)
 
 
-def bruck_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
-    """`total` [n], in equal pieces, in place: rank r's piece r goes to all others.
+def bruck_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
+    """`flat` [n], in equal pieces, in place: rank r's piece r goes to all others.
 
     Invariant: before the step with distance d, rank r has the pieces r, r + 1, ..., r + d − 1 (mod P).
     """
-    xp, size = namespace(total), comm.size
-    own = total[pieces[comm.rank]]
+    xp, size = namespace(flat), comm.size
+    own = flat[pieces[comm.rank]]
     held = xp.reshape(own, (1, -1))  # [pieces held, n/P]
     distance = 1
     while distance < size:
@@ -96,7 +96,7 @@ def bruck_all_gather(comm: Any, total: Array, pieces: list[slice]) -> None:
         held = xp.concat([held, comm.sendrecv(held[:count, :], near, far)], axis=0)
         distance *= 2
     for number in range(size):
-        total[pieces[(comm.rank + number) % size]] = held[number, :]
+        flat[pieces[(comm.rank + number) % size]] = held[number, :]
 
 
 def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:

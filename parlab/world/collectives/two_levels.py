@@ -15,12 +15,11 @@ mixed-precision" (2018), section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, flat_copy, piece_sizes, pieces_of
+from parlab.world.collectives.common import Combine, Cost, Subset, flat_copy, in_joined, joined, piece_sizes, pieces_of
 from parlab.world.collectives.ring import (
     ring_all_gather,
     ring_all_gather_cost,
@@ -32,7 +31,7 @@ from parlab.world.collectives.ring import (
 from parlab.world.collectives.shifts import pairwise_all_to_all, pairwise_all_to_all_cost
 
 
-def levels(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
+def inside_and_between(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
     """This rank's node, numbered by place, and the ranks of its place, numbered by node."""
     node, place = divmod(comm.rank, ranks_per_node)
     inside = Subset(comm, range(node * ranks_per_node, (node + 1) * ranks_per_node))
@@ -40,38 +39,29 @@ def levels(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
     return inside, between
 
 
-def _by_place(pieces: list[slice], ranks_per_node: int) -> tuple[list[int], list[slice]]:
-    """All ranks, place after place and in a place by node; and where each place's pieces stand in this order."""
-    ranks = [range(place, len(pieces), ranks_per_node) for place in range(ranks_per_node)]
-    lengths = [sum(pieces[rank].stop - pieces[rank].start for rank in of_place) for of_place in ranks]
-    return [rank for of_place in ranks for rank in of_place], pieces_of(lengths)
+def _by_place(pieces: list[slice], ranks_per_node: int) -> tuple[list[slice], list[slice]]:
+    """The pieces, place after place and in a place by node; and where each place's stand when they are joined so."""
+    of_places = [pieces[place::ranks_per_node] for place in range(ranks_per_node)]
+    lengths = [sum(piece.stop - piece.start for piece in of_place) for of_place in of_places]
+    return [piece for of_place in of_places for piece in of_place], pieces_of(lengths)
 
 
-def _joined(total: Array, pieces: list[slice], ranks: Sequence[int]) -> Array:
-    """A copy of these ranks' pieces, one after the other."""
-    return namespace(total).concat([total[pieces[rank]] for rank in ranks])
-
-
-def _in_joined(pieces: list[slice], ranks: Sequence[int]) -> list[slice]:
-    """Where each of these ranks' pieces stands in `_joined`."""
-    return pieces_of([pieces[rank].stop - pieces[rank].start for rank in ranks])
-
-
-def hierarchical_all_gather(comm: Any, total: Array, pieces: list[slice], ranks_per_node: int) -> None:
-    """`total` [n], in place: rank r's piece r goes to all others.
+def hierarchical_all_gather(comm: Any, flat: Array, pieces: list[slice], ranks_per_node: int) -> None:
+    """`flat` [n], in place: rank r's piece r goes to all others.
 
     A piece crosses to each other node once; inside the node it travels with the pieces of its place.
     """
-    inside, between = levels(comm, ranks_per_node)
+    inside, between = inside_and_between(comm, ranks_per_node)
 
-    def gather(level: Subset, order: Sequence[int], of_member: list[slice]) -> None:
-        """Gather the pieces of the ranks in `order`, joined; `of_member`: which part of them each member has."""
-        joined = _joined(total, pieces, order)  # only the pieces that this rank has are right
-        ring_all_gather(level, joined, of_member)
-        for rank, place in zip(order, _in_joined(pieces, order), strict=True):
-            total[pieces[rank]] = joined[place]
+    def gather(level: Subset, wanted: list[slice], of_member: list[slice]) -> None:
+        """Gather the pieces `wanted`, joined; `of_member`: which part of them each member of this level has."""
+        together = joined(flat, wanted)  # only the pieces that this rank has are right
+        ring_all_gather(level, together, of_member)
+        for piece, place in zip(wanted, in_joined(wanted), strict=True):
+            flat[piece] = together[place]
 
-    gather(between, between.members, _in_joined(pieces, between.members))
+    of_own_place = pieces[inside.rank :: ranks_per_node]
+    gather(between, of_own_place, in_joined(of_own_place))
     gather(inside, *_by_place(pieces, ranks_per_node))
 
 
@@ -84,20 +74,20 @@ def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: i
 
 
 def hierarchical_reduce_scatter(
-    comm: Any, total: Array, pieces: list[slice], combine: Combine, ranks_per_node: int
+    comm: Any, flat: Array, pieces: list[slice], combine: Combine, ranks_per_node: int
 ) -> None:
-    """`total` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
+    """`flat` [n], in place: rank r's piece r becomes the combination of all ranks' pieces r.
 
     The ranks of a node add up first. So each node sends one sum of a piece, and not one part from each rank.
     """
-    inside, between = levels(comm, ranks_per_node)
+    inside, between = inside_and_between(comm, ranks_per_node)
     order, of_place = _by_place(pieces, ranks_per_node)
-    by_place = _joined(total, pieces, order)  # [n]
+    by_place = joined(flat, order)  # [n]
     ring_reduce_scatter(inside, by_place, of_place, combine)
     own_place = by_place[of_place[inside.rank]]  # the node's sums of our place's pieces
-    each = _in_joined(pieces, between.members)
+    each = in_joined(pieces[inside.rank :: ranks_per_node])
     ring_reduce_scatter(between, own_place, each, combine)
-    total[pieces[comm.rank]] = own_place[each[between.rank]]
+    flat[pieces[comm.rank]] = own_place[each[between.rank]]
 
 
 def hierarchical_reduce_scatter_cost(
@@ -117,7 +107,7 @@ def hierarchical_all_to_all(comm: Any, pieces: list[Array], ranks_per_node: int)
     rank sends the pieces of its whole node to its place in each other node, one message a node.
     """
     xp = namespace(pieces[0])
-    inside, between = levels(comm, ranks_per_node)
+    inside, between = inside_and_between(comm, ranks_per_node)
     nodes, places = range(between.size), range(inside.size)
     for_place = [xp.stack([pieces[node * ranks_per_node + place] for node in nodes]) for place in places]
     from_place = pairwise_all_to_all(inside, for_place)  # of each place here [k, piece], for our place in each node
@@ -140,14 +130,14 @@ def hierarchical_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_nod
     After the reduce-scatter inside, a rank has its node's sum of the piece of its place. After the ring between the
     ranks of its place it has the whole sum of that piece. The all-gather inside spreads it.
     """
-    inside, between = levels(comm, ranks_per_node)
-    total = flat_copy(x)  # [n]
-    pieces = pieces_of(piece_sizes(total.shape[0], ranks_per_node))
-    ring_reduce_scatter(inside, total, pieces, combine)
+    inside, between = inside_and_between(comm, ranks_per_node)
+    flat = flat_copy(x)  # [n]
+    pieces = pieces_of(piece_sizes(flat.shape[0], ranks_per_node))
+    ring_reduce_scatter(inside, flat, pieces, combine)
     own = pieces[inside.rank]
-    total[own] = ring_all_reduce(between, total[own], combine)
-    ring_all_gather(inside, total, pieces)
-    return namespace(x).reshape(total, x.shape)
+    flat[own] = ring_all_reduce(between, flat[own], combine)
+    ring_all_gather(inside, flat, pieces)
+    return namespace(x).reshape(flat, x.shape)
 
 
 def hierarchical_all_reduce_cost(
@@ -158,12 +148,10 @@ def hierarchical_all_reduce_cost(
     pieces = piece_sizes(length, ranks_per_node)
     across = [ring_all_reduce_cost(size // ranks_per_node, piece, itemsize, inter) for piece in pieces]
     places = [divmod(rank, ranks_per_node) for rank in range(size)]
-    between = [across[place].nbytes[node] for node, place in places]
     return Cost(
         [inside.messages[place] + across[place].messages[node] for node, place in places],
-        [inside.nbytes[place] + crossed for (_, place), crossed in zip(places, between, strict=True)],
+        [inside.nbytes[place] + across[place].nbytes[node] for node, place in places],
         inside.picoseconds + across[0].picoseconds,
-        between,
     )
 
 
@@ -173,5 +161,4 @@ def _both_levels(size: int, inside: Cost, between: Cost) -> Cost:
         [inside.messages[0] + between.messages[0]] * size,
         [inside.nbytes[0] + between.nbytes[0]] * size,
         inside.picoseconds + between.picoseconds,
-        [between.nbytes[0]] * size,
     )

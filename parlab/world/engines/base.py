@@ -4,6 +4,10 @@ A `Comm` talks to an `Engine`. A task is a strand with a `Task` record: it runs 
 background. `strands.py` says how one strand parks and another wakes it. All state changes under one mutex, which is
 held for a few microseconds and never while data are copied. `engines/threads.py` and `processes/engine.py` say how
 messages reach the other ranks.
+
+Invariant, whenever the mutex is free: of the `running` tasks, `blocked` are parked, or about to park, for something
+that has not happened. What happens is told to the tasks that wait for it before the mutex is free again. So when all
+are blocked, no task of this process can move.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from parlab.world import values
 from parlab.world.engines import strands
 from parlab.world.engines.log import AWAIT, SIGNAL, WAIT
 from parlab.world.engines.process_state import collector_paused
-from parlab.world.engines.tasks import Awaited, Group, Mailbox, Message, Signal, Task, working
+from parlab.world.engines.tasks import Awaited, CollectiveCall, Entry, Group, Mailbox, Message, Signal, Task, working
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.values import Value
 
@@ -65,16 +69,11 @@ class Engine(ABC):
         """Ask for the next value in `box`, of the form of `like`. If `call` is not empty, block until it comes."""
 
     @abstractmethod
-    def enter(self, task: Task, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
-        """Wait until every member of `group` has entered its next collective, and compare the calls.
-
-        On the simulated clock nobody waits here, unless the members exchange a `detail`.
+    def _enter(self, task: Task, group: Group, entry: Entry) -> tuple[CollectiveCall, bool]:
+        """Log the entry, and add it to the next collective of `group`. Called with the mutex held.
 
         Returns:
-            The `detail` of every member, by its rank in the group.
-
-        Raises:
-            MismatchError: on every member, if two calls differ.
+            The collective, and whether `task` must wait until it begins.
         """
 
     @abstractmethod
@@ -158,6 +157,34 @@ class Engine(ABC):
             owner = arrays.owning_buffer(array)
             task.watch(owner, "received", arrays.nbytes(owner))
         return value
+
+    # Collectives
+
+    def enter(self, task: Task, group: Group, entry: Entry) -> dict[int, Entry]:
+        """Wait until every member of `group` has entered its next collective, and compare the calls.
+
+        On the simulated clock nobody waits here, unless the members tell each other a detail.
+
+        Returns:
+            The entry of every member, by its rank in the run.
+
+        Raises:
+            MismatchError: on every member, if two calls differ.
+        """
+        self.check(task)
+        with self.mutex:
+            collective, must_wait = self._enter(task, group, entry)
+        if must_wait:
+            self._sleep(task)
+        if collective.error is not None:
+            raise MismatchError(collective.error)
+        return collective.entries
+
+    def _await_members(self, task: Task, group: Group, collective: CollectiveCall) -> None:
+        """Let `task` wait until all members have entered."""
+        collective.waiters.append(task)
+        name = collective.entries[task.rank].name
+        self._block(task, collective, name if group is self.world else f"{name} of group {group.name}")
 
     # Collectives in the background
 

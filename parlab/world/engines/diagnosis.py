@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from parlab.world import values
-from parlab.world.engines.tasks import CollectiveCall, Group, Message, Signal, Task
+from parlab.world.engines.tasks import CollectiveCall, Message, Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
 from parlab.world.values import Value
 
@@ -41,8 +41,7 @@ def _peers(task: Task) -> tuple[int, ...]:
     if isinstance(task.waits_for, Signal):
         return _peers(task.waits_for.task)
     if isinstance(task.waits_for, CollectiveCall):
-        entered = task.waits_for.calls
-        return tuple(member for rank, member in enumerate(task.waits_for.members) if rank not in entered)
+        return tuple(member for member in task.waits_for.members if member not in task.waits_for.entries)
     unmatched = [message for message in task.waits_for if not message.matched]
     return tuple(sorted({message.dst if message.src == task.rank else message.src for message in unmatched}))
 
@@ -123,13 +122,14 @@ def other_label(message: Message) -> str | None:
     return None
 
 
-def difference(collective: CollectiveCall, group: Group) -> str | None:
-    """How the members' calls differ, as text; None if they do not."""
-    first = collective.calls[0]
-    for rank, member in enumerate(group.members):
-        if (call := collective.calls[rank]) != first:
+def difference(collective: CollectiveCall, group: str) -> str | None:
+    """How the calls of the group's members differ, as text; None if they do not."""
+    first = collective.members[0]
+    expected = collective.entries[first].call
+    for member in collective.members:
+        if (call := collective.entries[member].call) != expected:
             return (
-                f"the ranks of group {group.name} entered different collectives: "
-                f"rank {group.members[0]} calls {first}, rank {member} calls {call}"
+                f"the ranks of group {group} entered different collectives: "
+                f"rank {first} calls {expected}, rank {member} calls {call}"
             )
     return None

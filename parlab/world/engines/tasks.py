@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,23 +53,34 @@ class Mailbox:
         self.receives: deque[Message] = deque()
 
 
+class Entry(NamedTuple):
+    """A member's entry into a collective."""
+
+    name: str  # of the collective
+    call: str  # with its arguments, as text; the calls of all members must be equal
+    detail: Any = None  # that it tells the other members
+
+
 class CollectiveCall:
-    """A collective call of a group: the members that have entered, and the call of each.
+    """A collective call of a group, and the entries of the members that have entered.
 
     Other processes know it by its `key`: the name of the group, and the number of collectives before it there.
     """
 
-    __slots__ = ("calls", "details", "error", "index", "key", "members", "names", "waiters")
+    __slots__ = ("entries", "error", "index", "key", "members", "waiters")
 
     def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
         self.key = key
-        self.names: dict[int, str] = {}  # of the collective that each rank of the run has entered
-        self.calls: dict[int, str] = {}  # with arguments, by rank in the group
-        self.details: dict[int, Any] = {}  # that the members exchange by entering, by rank in the group
+        self.entries: dict[int, Entry] = {}  # by rank in the run
         self.waiters: list[Task] = []
         self.error: str | None = None
         self.index = -1
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members have entered."""
+        return len(self.entries) == len(self.members)
 
 
 BACKGROUND = " (background)"  # ends the name of a group of background collectives
@@ -171,8 +182,6 @@ working: ContextVar[Task | None] = ContextVar("working", default=None)  # the ta
 
 
 def _died(held: Held) -> None:
-    """Log the death in the task that dropped the last reference."""
+    """Log the death where the birth was logged. The same task drops the last reference: see `Engine.spawn`."""
     if held.task.held.pop(held.key, None) is not None:
-        task = working.get() or held.task
-        log = task.log if task.rank == held.task.rank else held.task.log
-        log += (HOLD, (held.name, -held.nbytes))
+        held.task.log += (HOLD, (held.name, -held.nbytes))

@@ -16,8 +16,7 @@ from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import deadlock_of, difference, mismatch
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.process_state import wake_without_preempting
-from parlab.world.engines.tasks import CollectiveCall, Group, Mailbox, Message, Task
-from parlab.world.errors import MismatchError
+from parlab.world.engines.tasks import CollectiveCall, Entry, Group, Mailbox, Message, Task
 from parlab.world.values import Value
 
 
@@ -77,29 +76,21 @@ class ThreadsEngine(Engine):
             self._sleep(task)
         return message
 
-    def enter(self, task: Task, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
-        """See `Engine`."""
-        self.check(task)
-        with self.mutex:
-            collective = group.collective
-            if collective is None:
-                collective = group.collective = CollectiveCall(group.members)
-            collective.names[task.rank], collective.calls[rank], collective.details[rank] = name, call, detail
-            task.log += (ENTER, collective)
-            last = len(collective.calls) == len(group.members)
-            if last:
-                group.collective = None
-                collective.error = difference(collective, group)
-                for waiter in collective.waiters:
-                    self._release(waiter)
-            else:
-                collective.waiters.append(task)
-                self._block(task, collective, f"{name} of group {group.name}" if group is not self.world else name)
-        if not last:
-            self._sleep(task)
-        if collective.error is not None:
-            raise MismatchError(collective.error)
-        return collective.details
+    def _enter(self, task: Task, group: Group, entry: Entry) -> tuple[CollectiveCall, bool]:
+        """See `Engine`. The last member lets the others go on."""
+        collective = group.collective
+        if collective is None:
+            collective = group.collective = CollectiveCall(group.members)
+        collective.entries[task.rank] = entry
+        task.log += (ENTER, collective)
+        if not collective.complete:
+            self._await_members(task, group, collective)
+            return collective, True
+        group.collective = None
+        collective.error = difference(collective, group.name)
+        for waiter in collective.waiters:
+            self._release(waiter)
+        return collective, False
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
         """See `Engine`. The first member that asks makes the group."""

@@ -31,7 +31,7 @@ def report(main: Task, place: str, groups: Mapping[str, Any]) -> Report:
         "place": place,
         "error": any(task.error is not None for task in tasks),
         "posts": [[box.key, box.posts[POST_SEND], box.posts[POST_RECEIVE]] for box in boxes],
-        "entered": {name: group.entered for name, group in groups.items()},
+        "collectives": {name: group.next_collective for name, group in groups.items()},
         "tasks": [[task.call, _waits_for(task, tasks)] if task.missing else None for task in tasks],
         "open": [[str(request), _needs(request)] for request in main.open],
     }
@@ -71,7 +71,7 @@ class _Reports:
             return self.missing(tasks[needs[0]][1], tasks)
         if kind == "collective":
             (group, number), members = needs
-            return [member for member in members if self.of[member]["entered"].get(group, 0) <= number]
+            return [member for member in members if self.of[member]["collectives"].get(group, 0) <= number]
         return sorted({_peer(key, end) for key, number, end in needs[0] if not self.matched(key, number, end)})
 
 
@@ -97,11 +97,11 @@ def deadlock_in(reports: list[Report]) -> DeadlockError | None:
     if not failed(reports) or any(report["error"] for report in reports):
         return None
     known = _Reports(reports)
-    waiting = {report["rank"]: _stands(report, known) for report in reports if report["tasks"][0]}
+    waiting = {report["rank"]: _parked(report, known) for report in reports if report["tasks"][0]}
     return DeadlockError(waiting, frozenset(known.of) - waiting.keys())
 
 
-def _stands(report: Report, known: _Reports) -> WaitsFor:
+def _parked(report: Report, known: _Reports) -> WaitsFor:
     """The call in which a rank is parked, and its peers."""
     call, waits = report["tasks"][0]
     if waits[0] == "messages":

@@ -3,17 +3,18 @@
 A task that waits polls: it progresses all messages of this process, then sleeps, longer and longer. So ranks that wait
 leave the cores to ranks that compute.
 
-A collective begins at rank 0 of its group. Each member sends its call to rank 0. Rank 0 compares the calls and releases
-the members. `deadlock.py` says how the processes find out that no rank can move.
+A collective begins at rank 0 of its group. Each member sends its entry to rank 0. Rank 0 compares them and releases the
+members. `deadlock.py` says how the processes find out that no rank can move.
 
 Invariant, whenever the mutex is free: a message of this process is in `moving`, or in the `coming` of a mailbox that is
-`listening`, until it has passed, and in no other place; a collective that this rank has entered is in `entered` until
+`listening`, until it has passed, and in no other place; a collective that this rank has entered is in `awaited` until
 rank 0 of its group releases it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import traceback
@@ -28,8 +29,8 @@ from parlab.world import values
 from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import difference, places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
-from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, Task
-from parlab.world.errors import MismatchError, Unwind
+from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Entry, Group, Mailbox, Task
+from parlab.world.errors import Unwind
 from parlab.world.processes import deadlock
 from parlab.world.processes.messages import ExpectedArray, MessageEnd, ProcessGroup, ProcessMailbox, header_of
 from parlab.world.processes.transport import Transport
@@ -53,18 +54,17 @@ class ProcessEngine(Engine):
         self.groups["world"] = self.world
         self.moving: list[MessageEnd] = []  # messages on the wire
         self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
+        self.awaited: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
         self.to_release: dict[tuple[str, int], CollectiveCall] = {}  # collectives, when their last member has entered
-        self.entered: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
-        self.split = 0  # the number of this rank's last split
-        self.splits = 0  # that this rank has released
-        self.stuck_since = 0.0
-        self.reported = False
+        self.last_split = 0  # the number of the last split that this rank took part in
+        self.splits_released = 0  # by this rank
+        self.report_at = math.inf  # when this rank tells rank 0 what it waits for, if it still waits then
         self.reports: dict[int, deadlock.Report] = {}  # on rank 0
         self.last_reports: list[deadlock.Report] = []  # of all ranks, at the end of the run
-        self.computed: list[tuple[int, int, str]] = []  # measured: (start, end, name)
-        self.stood: list[tuple[int, int, Any]] = []  # measured: (start, end, reason)
+        self.computes: list[tuple[int, int, str]] = []  # measured: (start, end, name)
+        self.waits: list[tuple[int, int, Any]] = []  # measured: (start, end, reason)
         self.answers: dict[str, Callable[[Any], None]] = {  # to the notes of other ranks, by their kind
-            "calls": self._on_calls,
+            "enters": self._on_enters,
             "begins": self._on_begins,
             "report": self._on_report,
             "over": self._on_over,
@@ -113,54 +113,46 @@ class ProcessEngine(Engine):
 
     # Collectives
 
-    def enter(self, task: Task, group: Group, rank: int, name: str, call: str, detail: Any = None) -> dict[int, Any]:
+    def _enter(self, task: Task, group: Group, entry: Entry) -> tuple[CollectiveCall, bool]:
         """See `Engine`."""
         assert isinstance(group, ProcessGroup)
-        self.check(task)
-        with self.mutex:
-            collective = CollectiveCall(group.members, (group.name, group.entered))
-            group.entered += 1
-            collective.names[task.rank], collective.calls[rank], collective.details[rank] = name, call, detail
-            collective.waiters.append(task)
-            task.log += (ENTER, collective)
-            self.entered[collective.key] = collective
-            self._block(task, collective, f"{name} of group {group.name}" if group is not self.world else name)
-            self._notify(
-                group.members[0], "calls", [collective.key, group.members, task.rank, rank, name, call, detail]
-            )
-        self._sleep(task)
-        if collective.error is not None:
-            raise MismatchError(collective.error)
-        return collective.details
+        collective = CollectiveCall(group.members, (group.name, group.next_collective))
+        group.next_collective += 1
+        collective.entries[task.rank] = entry
+        task.log += (ENTER, collective)
+        self.awaited[collective.key] = collective
+        self._await_members(task, group, collective)
+        self._notify(group.members[0], "enters", [collective.key, group.members, task.rank, entry])
+        return collective, True
 
-    def _on_calls(self, payload: list[Any]) -> None:
+    def _on_enters(self, payload: list[Any]) -> None:
         """A member has entered a collective that this rank releases."""
-        (group, number), members, member, rank, name, call, detail = payload
+        (group, number), members, member, entry = payload
         key = (group, number)
         collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
-        collective.names[member], collective.calls[rank], collective.details[rank] = name, call, detail
-        if len(collective.calls) < len(members):
+        collective.entries[member] = Entry(*entry)
+        if not collective.complete:
             return
         del self.to_release[key]
         split = None
-        if detail is not None:  # of a split
-            self.splits += 1
-            # Numbers of other ranks' splits differ modulo the size, so no split has another one's
-            split = 1 + self.splits * self.transport.size + self.transport.rank
-        error = difference(collective, Group(group, collective.members))
-        details = [collective.details[rank] for rank in range(len(members))]
+        if collective.entries[member].detail is not None:  # of a split
+            self.splits_released += 1
+            # No other split has this number: modulo the size it names the rank that released, which counts its own.
+            split = 1 + self.splits_released * self.transport.size + self.transport.rank
+        error = difference(collective, group)
+        entries = [collective.entries[member] for member in members]
         for member in members:
-            self._notify(member, "begins", [key, split, error, collective.names, details])
+            self._notify(member, "begins", [key, split, error, entries])
 
     def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""
-        key, split, error, names, details = payload
-        collective = self.entered.pop(tuple(key))
+        key, split, error, entries = payload
+        collective = self.awaited.pop(tuple(key))
         if split is not None:
-            self.split = split
+            self.last_split = split
         collective.error = error
-        collective.names = {int(member): name for member, name in names.items()}
-        collective.details = dict(enumerate(details))
+        for member, entry in zip(collective.members, entries, strict=True):
+            collective.entries[member] = Entry(*entry)
         self._release(collective.waiters[0])
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> ProcessGroup:
@@ -168,7 +160,7 @@ class ProcessEngine(Engine):
         if name not in self.groups:
             foreground: Any = self.groups.get(name.removesuffix(BACKGROUND))
             if foreground is None:
-                self.groups[name] = group = ProcessGroup(name, members, self.split)
+                self.groups[name] = group = ProcessGroup(name, members, self.last_split)
                 if self.native:
                     self._connect(group)
             else:
@@ -213,7 +205,7 @@ class ProcessEngine(Engine):
         what = waited_for(task) if task.waits_for and not task.is_background else None
         self._poll(lambda: task.strand.park(blocking=False))
         if what is not None:
-            self.stood.append((began, time.perf_counter_ns(), what))
+            self.waits.append((began, time.perf_counter_ns(), what))
         if self.ending:
             raise Unwind
 
@@ -265,19 +257,22 @@ class ProcessEngine(Engine):
         """See `Engine`."""
         start = time.perf_counter_ns()
         yield
-        self.computed.append((start, time.perf_counter_ns(), name))
+        self.computes.append((start, time.perf_counter_ns(), name))
 
     # The end
 
     def _nobody_can_move(self) -> None:
-        self.stuck_since, self.reported = time.monotonic(), False
+        self.report_at = time.monotonic() + STUCK
+
+    def _await_the_end(self) -> None:
+        super()._await_the_end()
+        self.report_at = time.monotonic()  # at once: a program that is over stays so
+        self._poll(lambda: self.last_reports or self.presses)
 
     def _report(self) -> None:
-        """Report to rank 0, once, that this rank waits for others: after STUCK seconds, or when its program is over."""
-        all_wait = self.blocked == self.running and not self.ending
-        long_enough = not self.running or time.monotonic() - self.stuck_since > STUCK
-        if all_wait and long_enough and not self.reported:
-            self.reported = True
+        """If it is time, and all tasks of this rank wait or are over, report to rank 0 what they wait for."""
+        if self.blocked == self.running and time.monotonic() >= self.report_at:
+            self.report_at = math.inf  # once
             main = self.tasks[0]
             place = places_of(self.tasks).get(main.rank, "")
             self._notify(0, "report", deadlock.report(main, place, self.groups))
@@ -292,11 +287,6 @@ class ProcessEngine(Engine):
     def _on_over(self, reports: list[deadlock.Report]) -> None:
         self.last_reports = reports
         self._unwind()
-
-    def _await_the_end(self) -> None:
-        super()._await_the_end()
-        self.reported = False
-        self._poll(lambda: self.last_reports or self.presses)
 
 
 def _known_to_libraries(argument: Any) -> bool:

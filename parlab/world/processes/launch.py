@@ -1,8 +1,8 @@
 """A run on processes: `run` starts them, or they are there because mpiexec or Slurm started this script.
 
-Processes that `run` starts fetch the program from a socket in a folder that only this user can open. First both ends
-prove that they know a fresh random key. When the connection ends, the processes end. Programs and results are pickled:
-they belong to this user, and come by this connection only. `worker.py` is the other end.
+Processes that `run` starts fetch the program from a socket in a folder that only this user can open. When the
+connection ends, the processes end. Programs and results are pickled: they belong to this user, and come by this
+connection only. `worker.py` is the other end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import os
 import pickle
-import secrets
 import shutil
 import signal
 import socket
@@ -21,8 +20,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
@@ -70,8 +68,6 @@ def _on_new_processes(job: Job, size: int, engine: str) -> Outcome:
         raise ValueError(f"engine={engine!r}: on Windows, start the script by {machine.by_hand(size)} {sys.argv[0]}")
     data, folder = pack_program((job, np.geterr())), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
     try:
-        key = secrets.token_bytes(32)
-        (folder / "key").write_bytes(key)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder / "listener"))
             listener.listen()
@@ -79,7 +75,7 @@ def _on_new_processes(job: Job, size: int, engine: str) -> Outcome:
             command += [sys.executable, "-c", WORKER, engine, str(folder), str(size)]
             with (
                 _started(command, machine.ENVIRONMENT[engine]) as processes,
-                _first_connection(listener, key, processes) as connection,
+                _first_connection(listener, processes) as connection,
             ):
                 connection.send_bytes(data)
                 outcome = pickle.loads(connection.recv_bytes())
@@ -94,14 +90,11 @@ def _on_new_processes(job: Job, size: int, engine: str) -> Outcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first_connection(listener: socket.socket, key: bytes, processes: Processes) -> Connection:
-    """The connection to rank 0, after both ends have proved that they know the key."""
+def _first_connection(listener: socket.socket, processes: Processes) -> Connection:
+    """The connection to rank 0. An EOFError, if the processes end before they connect."""
     while processes.poll() is None:
-        with suppress(TimeoutError, AuthenticationError, EOFError, ConnectionError):
-            connection = Connection(listener.accept()[0].detach())
-            deliver_challenge(connection, key)
-            answer_challenge(connection, key)
-            return connection
+        with suppress(TimeoutError):
+            return Connection(listener.accept()[0].detach())
     raise EOFError
 
 

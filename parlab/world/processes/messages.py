@@ -42,7 +42,7 @@ class ProcessGroup(Group):
     def __init__(self, name: str, members: tuple[int, ...], split: int, *, background: bool = False):
         super().__init__(name, members)
         self.split, self.background = split, background
-        self.entered = 0  # collectives that this rank has entered
+        self.next_collective = 0  # the number of the one that this rank enters next
         self.native: Any = None  # the transport's collectives, if they are wanted
 
     def tag(self, channel: str) -> int:

@@ -161,15 +161,15 @@ OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum
 class _Started:
     """A collective that MPI has started. It keeps MPI's memory alive; mpi4py does so for some of them only."""
 
-    def __init__(self, request: Any, *memory: Any, total: np.ndarray | None = None):
-        self._request, self._memory, self._total = request, memory, total
+    def __init__(self, request: Any, *memory: Any, into: np.ndarray | None = None):
+        self._request, self._memory, self._into = request, memory, into
 
     def finish(self) -> bool:
-        """Whether this rank's part is over. Once it is, the first array of the memory is copied into `total`."""
+        """Whether this rank's part is over. Once it is, the first array of the memory is copied `into`."""
         if not self._request.Test():
             return False
-        if self._total is not None:
-            self._total[:] = self._memory[0]
+        if self._into is not None:
+            self._into[:] = self._memory[0]
         return True
 
 
@@ -191,17 +191,17 @@ class MPICollectives:
         total = np.empty_like(x)
         return _Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__]), x, total), total
 
-    def ring_all_gather(self, total: np.ndarray, pieces: list[slice]) -> tuple[_Started, None]:
+    def ring_all_gather(self, flat: np.ndarray, pieces: list[slice]) -> tuple[_Started, None]:
         """MPI_Iallgatherv, in place."""
-        size, buffer = total.itemsize, np.ascontiguousarray(total)  # which it is, unless it is the caller's `out`
+        size, buffer = flat.itemsize, np.ascontiguousarray(flat)  # which it is, unless it is the caller's `out`
         counts, starts = [size * (b.stop - b.start) for b in pieces], [size * b.start for b in pieces]
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, starts, MPI.BYTE])
-        return _Started(request, buffer, total=None if buffer is total else total), None
+        return _Started(request, buffer, into=None if buffer is flat else flat), None
 
-    def ring_reduce_scatter(self, total: np.ndarray, pieces: list[slice], combine: Any) -> tuple[_Started, None]:
+    def ring_reduce_scatter(self, flat: np.ndarray, pieces: list[slice], combine: Any) -> tuple[_Started, None]:
         """MPI_Ireduce_scatter."""
-        counts, own = [piece.stop - piece.start for piece in pieces], total[pieces[self._comm.rank]]
-        x = total.copy()
+        counts, own = [piece.stop - piece.start for piece in pieces], flat[pieces[self._comm.rank]]
+        x = flat.copy()
         return _Started(self._comm.Ireduce_scatter(x, own, counts, OPERATIONS[combine.__name__]), x, own), None
 
     def pairwise_all_to_all(self, pieces: list[np.ndarray]) -> tuple[_Started, list[np.ndarray]]:

@@ -3,10 +3,12 @@ memory, and notes.
 
 When the header has come, the receiver, which has made room on its GPU, tells the sender "go" and launches its receive
 kernel. On "go" the sender launches its send kernel. Every ordered pair of ranks has a communicator and a stream of its
-own. Therefore:
+own.
 
-- Both ends launch the messages of a pair in the same order: that of their "go", and MPI keeps notes in order. So the
-  right kernels meet, for messages of all groups and channels, and for every order of posts.
+Invariant: the k-th kernels on the two streams of a pair are the two ends of one message. For both ends launch in the
+order of "go", and MPI keeps notes in order. This holds for messages of all groups and channels, and for every order of
+posts. Therefore:
+
 - A kernel starts when both ends are posted. On the GPU it waits only for earlier messages of its pair and for work that
   its rank had already queued. So no message can block another.
 - A send ends only when the receiver has asked for the message.
@@ -88,11 +90,9 @@ class _Coming:
     def into(self, forms: list[Form]) -> list[Any]:
         """See `Coming`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
         of = _by_memory(forms, self._memories)
-        came = {
-            Memory.HOST: iter(self._by_mpi.into(of[Memory.HOST])),
-            Memory.GPU: iter(self._onto_gpu(of[Memory.GPU])),
-        }
-        return [next(came[memory]) for memory in self._memories]
+        by_mpi = iter(self._by_mpi.into(of[Memory.HOST]))
+        by_nccl = iter(self._onto_gpu(of[Memory.GPU]))
+        return [next(by_nccl if memory is Memory.GPU else by_mpi) for memory in self._memories]
 
     def _onto_gpu(self, forms: list[Form]) -> list[Any]:
         if not forms:
@@ -198,10 +198,6 @@ class NCCLTransport:
         if not on_gpu:
             return None
         return self._cupy.cuda.get_current_stream().record(self._cupy.cuda.Event(disable_timing=True))
-
-    def connect(self, members: tuple[int, ...], tag: int) -> Any:
-        """See `Transport`."""
-        raise NotImplementedError("NCCL's own collectives")
 
 
 class _Pair:

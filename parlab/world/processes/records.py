@@ -19,14 +19,13 @@ from parlab.world.program import Outcome
 
 
 class Reference:
-    """A message or a collective call in a log that has left its process: it is known by its `key`."""
+    """A message in a log that has left its process: it is known by its `key`."""
 
     index = -1
     like: tuple[()] = ()  # stays in its process, as the value does
 
 
 MESSAGE = ("src", "dst", "name", "nbytes", "kept", "posted_at", "done_at")
-CALL = ("key", "members", "names", "details")
 
 
 class _LogPickler(pickle.Pickler):
@@ -38,7 +37,8 @@ class _LogPickler(pickle.Pickler):
             state = {name: getattr(thing, name) for name in MESSAGE}
             return Reference, (), {**state, "label": label, "key": (*thing.key, thing.number)}
         if isinstance(thing, CollectiveCall):
-            return Reference, (), {name: getattr(thing, name) for name in CALL}
+            slots = {"entries": thing.entries}
+            return CollectiveCall, (thing.members, thing.key), (None, slots)
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
@@ -56,7 +56,7 @@ def pack_record(world: ProcessEngine) -> bytes:
             "arrays and numbers"
         )
     tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
-    clock = (world.transport.ahead, world.computed, world.stood)
+    clock = (world.transport.ahead, world.computes, world.waits)
     file = io.BytesIO()
     _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, clock))
     return file.getvalue()
@@ -112,5 +112,4 @@ def _join(logs: list[list[Any]], sent: dict[Any, Reference]) -> None:
                 log[i + 1] = sent.get(thing.key, thing)
             elif code == ENTER:
                 log[i + 1] = call = calls.setdefault(thing.key, thing)
-                call.names |= thing.names
-                call.details |= thing.details
+                call.entries |= thing.entries

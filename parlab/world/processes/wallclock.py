@@ -34,9 +34,9 @@ def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Ti
         ready[out.key] = begin
         transfers.append((out.src, out.dst, out.nbytes, begin, begin, end, out.name, out.label))
     computes, waits = [], []
-    for rank, (_, computed, stood) in enumerate(clocks):
+    for rank, (_, computed, waited) in enumerate(clocks):
         computes += [(rank, at(rank, start), at(rank, end), name) for start, end, name in computed]
-        for start, end, (peer, name, key) in stood:
+        for start, end, (peer, name, key) in waited:
             start, end = at(rank, start), at(rank, end)
             waits.append((rank, start, end, peer, name, min(end, max(start, ready.get(key, end)))))
     ends = [row[2] for row in computes] + [row[5] for row in transfers] + [row[2] for row in waits]

@@ -69,18 +69,12 @@ def test_the_random_programs_tell_each_rule_from_a_broken_one(broken):
     raise AssertionError("200 programs cannot tell this rule from the right one")
 
 
-@pytest.mark.parametrize("ports", [1, 2, None, "a level"])
-def test_run_on_another_cluster_equals_a_fresh_run_there_for_4_random_programs(ports):
-    for seed in range(4):
-        random = Random(seed)
-        steps = random_steps(random, 5, 30)
-        other = Cluster("other", CLASSROOM.device, 2, Link(1e-6, 3e9), Link(3e-6, 1e9), ports=ports)
-        replayed, fresh = run(program, 5, steps).on(other), run(program, 5, steps, cluster=other).timeline
-        assert replayed.spans == fresh.spans
-        assert replayed.transfers == fresh.transfers
-        assert replayed.waits == fresh.waits
-        assert [replayed.held(r) for r in range(5)] == [fresh.held(r) for r in range(5)]
-        assert replayed.cluster == fresh.cluster == "other"
+def test_run_on_another_cluster_equals_a_fresh_run_there():
+    steps = random_steps(Random(0), 5, 30)
+    other = Cluster("other", CLASSROOM.device, 2, Link(1e-6, 3e9), Link(3e-6, 1e9), ports="a level")
+    replayed, fresh = run(program, 5, steps).on(other), run(program, 5, steps, cluster=other).timeline
+    assert (replayed.spans, replayed.transfers) == (fresh.spans, fresh.transfers)
+    assert (replayed.cluster, repr(replayed)) == ("other", repr(fresh))
 
 
 TICKS = Cluster.uniform(latency=10e-12, bandwidth=1e12)  # 10 ticks and one a byte
@@ -146,23 +140,6 @@ def test_of_two_messages_in_a_queue_the_second_goes_at_110_where_the_first_finds
 
     timeline = run(program_, 4, cluster=TICKS).timeline
     assert sorted(starts(timeline)) == [(0, 1, 310, 420), (0, 2, 0, 110), (0, 2, 110, 220), (3, 1, 0, 310)]
-
-
-def test_a_sendrecv_waits_for_its_source_and_only_then_for_who_takes_what_it_sends():
-    """Rank 0 sends to 1, which comes at 200, and receives from 2, which comes at 50."""
-
-    def program_(comm):
-        if comm.rank == 0:
-            comm.sendrecv(bytes_(100), 1, 2)
-        elif comm.rank == 1:
-            late(comm, 200)
-            comm.recv(0, bytes_(100))
-        else:
-            late(comm, 50)
-            comm.send(bytes_(100), 0)
-
-    waits = run(program_, 3, cluster=TICKS).timeline.waits
-    assert [wait for wait in waits if wait.rank == 0] == [(0, 0, 160, 2, "receive", 50), (0, 160, 310, 1, "send", 200)]
 
 
 def test_a_wait_that_never_ends_names_who_never_came_and_one_for_work_beside_the_program_its_own_rank():

@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 import types
 from dataclasses import fields
@@ -172,11 +173,14 @@ def worst(ours, threads):
     return float(np.max(errors, initial=0.0))  # NaN, if there is one
 
 
-def main(engine="mpi", other=array_api_strict):
+def main(engine="mpi", other=array_api_strict, some=""):
+    """`some`: a pattern of names, of which alone the programs run."""
     size, rank = int(os.environ["PMI_SIZE"]), int(os.environ["PMI_RANK"])
     output = sys.stdout
     sys.stdout = io.StringIO()  # for what programs print
     for name, chosen in programs(size, other).items():
+        if not re.search(some, name):
+            continue
         ours = outcome(engine, size, chosen)
         if rank == 0:
             found = differences(ours, threads := outcome("threads", size, chosen))

@@ -15,7 +15,7 @@ def report(rank, waits=None, *, posts=(), entered=0, error=False, background=())
     tasks = [waits and ["recv" if waits[0] == "messages" else "barrier", waits], *background]
     posts = [list(counts) for counts in posts]
     place = f", at line {rank}"
-    return dict(rank=rank, place=place, error=error, posts=posts, entered={"world": entered}, tasks=tasks, open=[])
+    return dict(rank=rank, place=place, error=error, posts=posts, collectives={"world": entered}, tasks=tasks, open=[])
 
 
 def receive(way, number):

@@ -7,7 +7,6 @@ import weakref
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from parlab import run
 from parlab.world.processes import engine
@@ -33,9 +32,8 @@ def receives_and_drops(comm):
     return dead
 
 
-@pytest.mark.parametrize("kind", ["threads", "mpi"])
-def test_what_was_received_dies_with_the_programs_last_reference(kind):
-    assert run(receives_and_drops, 2, engine=kind).results == [[True] * 4] * 2
+def test_what_was_received_dies_with_the_programs_last_reference():
+    assert run(receives_and_drops, 2).results == [[True] * 4] * 2
 
 
 def test_what_was_received_by_nccl_dies_with_the_programs_last_reference():
@@ -63,6 +61,10 @@ def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_progra
     world._report()
     assert reports == []  # it has only begun to wait
     now[0] += engine.STUCK + 0.01
+    world.blocked = 0
+    world._report()
+    assert reports == []  # it has gone on meanwhile
+    world.blocked = world.running
     for _ in range(3):
         world._report()
     assert reports == [(0, "report")]
@@ -73,10 +75,7 @@ def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_progra
     assert reports == [(0, "report")] * 2
 
     world.running = world.blocked = 0
-    world._nobody_can_move()
-    world._report()
+    monkeypatch.setattr(world, "_news", lambda within: True)
+    monkeypatch.setattr(world, "_poll", lambda over: world._report())
+    world._await_the_end()
     assert reports == [(0, "report")] * 3  # its program is over, which will not change
-
-    world.reported, world.ending = False, True
-    world._report()
-    assert reports == [(0, "report")] * 3

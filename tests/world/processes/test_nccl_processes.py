@@ -57,15 +57,21 @@ def gpus(monkeypatch):
     stop()
 
 
-@pytest.mark.parametrize("size", [pytest.param(2, marks=slow), 3, pytest.param(4, marks=slow)])
-def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size):
-    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.processes.nccl_job", "2"]
+SOME = "random|other|groups|late|named|prints|both_send|skips|sends_another"  # what differs from MPI, and 7 that fail
+
+
+@pytest.mark.parametrize(
+    ("size", "some"),
+    [pytest.param(3, SOME, id="3 some"), *(pytest.param(size, "", id=f"{size} all", marks=slow) for size in (2, 3, 4))],
+)
+def test_programs_of_all_rooms_and_random_ones_have_the_bits_trace_words_and_makespan_of_threads(size, some):
+    command = [MPIEXEC, "-n", str(size), sys.executable, "-m", "tests.world.processes.nccl_job", "2", some]
     command += ["gpus"] if GPUS else []
     known = environment() | machine.ENVIRONMENT["nccl"]
     done = subprocess.run(command, env=known, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     found = dict(map(json.loads, done.stdout.splitlines()))
-    assert len(found) >= 35
+    assert len(found) >= (12 if some else 33)
     assert {name: differs for name, differs in found.items() if differs} == {}
 
 
@@ -97,6 +103,7 @@ def test_a_gpu_that_fails_on_one_rank_ends_all_and_shows_why(capfd):
     assert "ZeroDivisionError" in capfd.readouterr().out
 
 
+@slow
 @pytest.mark.skipif(GPUS, reason="here ranks share GPUs")
 def test_a_rank_whose_machine_has_too_few_gpus_ends_all_and_shows_why():
     script = (

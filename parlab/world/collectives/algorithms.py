@@ -1,9 +1,10 @@
-"""The collectives that have several algorithms: of each a table of them, and the call that runs one.
+"""The collectives that have several algorithms: of each a table of them by name, and the check of a call.
 
-A call is checked where the program makes it. It runs at once, or in the background on another `Comm` and a copy of the
-array. So each function here checks the arguments, and returns a function `(on, own)` that runs the collective on that
-`Comm` and array. The first algorithm of a table is the default. It is never chosen by size, so that a program always
-does the same.
+A call is checked where the program makes it, by the form of its array. Checked, it is a `Collective`: a function of a
+comm and an array of that form. `Comm.all_reduce` calls it at once, with itself and the caller's array.
+`Comm.iall_reduce` lets a task in the background call it, with a `Comm` of that task and a copy of the array.
+
+The first algorithm of a table is the default. It is never chosen by size, so that a program always does the same.
 
 Most algorithms move flat pieces. The calls cut arrays of any shape into such pieces, and reshape the result.
 """
@@ -38,7 +39,7 @@ from parlab.world.collectives.two_levels import (
 from parlab.world.units import several
 
 Algorithms = dict[str, Callable[..., Any]]
-Collective = Callable[[Any, Array], Array]
+Collective = Callable[[Any, Array], Array]  # of a comm and this rank's array
 
 ALL_REDUCE: Algorithms = {
     "ring": ring_all_reduce,
@@ -50,12 +51,12 @@ ALL_REDUCE: Algorithms = {
 }
 
 
-def all_reduce(size: int, x: Array, op: str, algorithm: str | None, ranks_per_node: int | None) -> Collective:
-    """See `Comm.all_reduce`."""
+def all_reduce(size: int, like: Array, op: str, algorithm: str | None, ranks_per_node: int | None) -> Collective:
+    """See `Comm.all_reduce`. `like` has the form of each rank's array."""
     chosen, algorithm = _chosen("all_reduce", ALL_REDUCE, algorithm, ranks_per_node, size)
-    combine = combiner(op, x)
+    combine = combiner(op, like)
     arguments = dict(op=op, algorithm=algorithm, ranks_per_node=ranks_per_node)
-    return lambda on, own: on._enter("all_reduce", own, **arguments)._run(chosen, own, combine)
+    return lambda comm, x: comm._enter("all_reduce", x, **arguments)._run(chosen, x, combine)
 
 
 ALL_GATHER: Algorithms = {
@@ -70,42 +71,41 @@ ALL_GATHER: Algorithms = {
 def all_gather(
     rank: int,
     size: int,
-    x: Array,
+    like: Array,
     axis: int,
     algorithm: str | None,
     counts: list[int] | None,
     out: Array | None,
     ranks_per_node: int | None,
 ) -> Collective:
-    """See `Comm.all_gather`."""
+    """See `Comm.all_gather`. `like` has the form of this rank's array."""
     chosen, algorithm = _chosen("all_gather", ALL_GATHER, algorithm, ranks_per_node, size)
-    axis = checked_axis(axis, "axis", x)
-    counts, length, shown = _lengths(counts, size, algorithm), x.shape[axis], x.shape
+    axis = checked_axis(axis, "axis", like)
+    counts, length, shown = _lengths(counts, size, algorithm), like.shape[axis], like.shape
     if counts is not None:
         if counts[rank] != length:
             raise ValueError(f"counts={counts}: rank {rank} has {length} elements along the axis, not {counts[rank]}")
-        shown = (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
+        shown = (*like.shape[:axis], "counts", *like.shape[axis + 1 :])
     lengths = counts or [length] * size
     if out is not None:
-        _check_out(out, x, sum(lengths))
-    _check_power_of_two(algorithm, size)
-    xp = namespace(x)
-    shapes = [(*x.shape[:axis], each, *x.shape[axis + 1 :]) for each in lengths]
+        _check_out(out, like, sum(lengths))
+    xp = namespace(like)
+    shapes = [(*like.shape[:axis], each, *like.shape[axis + 1 :]) for each in lengths]
     places = pieces_of([math.prod(shape) for shape in shapes])
     arguments = dict(axis=axis, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
 
-    def join(on: Any, own: Array) -> Array:
-        group = on._enter("all_gather", own, shape=shown, **arguments)
+    def gather(comm: Any, x: Array) -> Array:
+        inner = comm._enter("all_gather", x, shape=shown, **arguments)
         # [n], one rank's elements after the other's
-        total = xp.empty((places[-1].stop,), dtype=own.dtype, device=own.device) if out is None else out
-        total[places[rank]] = xp.reshape(own, (-1,))
-        group._run(chosen, total, places)
+        flat = xp.empty((places[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
+        flat[places[rank]] = xp.reshape(x, (-1,))
+        inner._run(chosen, flat, places)
         if axis == 0:
-            return xp.reshape(total, (sum(lengths), *own.shape[1:]))
-        parts = [xp.reshape(total[place], shape) for place, shape in zip(places, shapes, strict=True)]
+            return xp.reshape(flat, (sum(lengths), *x.shape[1:]))
+        parts = [xp.reshape(flat[place], shape) for place, shape in zip(places, shapes, strict=True)]
         return xp.concat(parts, axis=axis)
 
-    return join
+    return gather
 
 
 REDUCE_SCATTER: Algorithms = {
@@ -118,33 +118,32 @@ REDUCE_SCATTER: Algorithms = {
 
 def reduce_scatter(
     size: int,
-    x: Array,
+    like: Array,
     axis: int,
     op: str,
     algorithm: str | None,
     counts: list[int] | None,
     ranks_per_node: int | None,
 ) -> Collective:
-    """See `Comm.reduce_scatter`."""
+    """See `Comm.reduce_scatter`. `like` has the form of each rank's array."""
     chosen, algorithm = _chosen("reduce_scatter", REDUCE_SCATTER, algorithm, ranks_per_node, size)
-    axis = checked_axis(axis, "axis", x)
-    combine = combiner(op, x)
+    axis = checked_axis(axis, "axis", like)
+    combine = combiner(op, like)
     counts = _lengths(counts, size, algorithm)
-    if counts is not None and sum(counts) != x.shape[axis]:
-        raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
-    lengths = counts or equal_lengths(x, axis, size, "axis", ", or give counts=")
-    _check_power_of_two(algorithm, size)
-    xp = namespace(x)
+    if counts is not None and sum(counts) != like.shape[axis]:
+        raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {like.shape[axis]} elements")
+    lengths = counts or equal_lengths(like, axis, size, "axis", ", or give counts=")
+    xp = namespace(like)
     arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
 
-    def share_out(on: Any, own: Array) -> Array:
-        group = on._enter("reduce_scatter", own, **arguments)
-        pieces = cut(own, axis, lengths)
+    def share_out(comm: Any, x: Array) -> Array:
+        inner = comm._enter("reduce_scatter", x, **arguments)
+        pieces = cut(x, axis, lengths)
         places = pieces_of([math.prod(piece.shape) for piece in pieces])
-        total = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
-        group._run(chosen, total, places, combine)
-        share = xp.asarray(total[places[group.rank]], copy=True)  # so that the rest of `total` is freed
-        return xp.reshape(share, pieces[group.rank].shape)
+        flat = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
+        inner._run(chosen, flat, places, combine)
+        share = xp.asarray(flat[places[inner.rank]], copy=True)  # so that the rest of `flat` is freed
+        return xp.reshape(share, pieces[inner.rank].shape)
 
     return share_out
 
@@ -158,24 +157,25 @@ ALL_TO_ALL: Algorithms = {
 
 
 def all_to_all(
-    size: int, x: Array, split_axis: int, concat_axis: int, algorithm: str | None, ranks_per_node: int | None
+    size: int, like: Array, split_axis: int, concat_axis: int, algorithm: str | None, ranks_per_node: int | None
 ) -> Collective:
-    """See `Comm.all_to_all`."""
+    """See `Comm.all_to_all`. `like` has the form of each rank's array."""
     chosen, algorithm = _chosen("all_to_all", ALL_TO_ALL, algorithm, ranks_per_node, size)
-    axes = dict(
-        split_axis=checked_axis(split_axis, "split_axis", x), concat_axis=checked_axis(concat_axis, "concat_axis", x)
-    )
-    lengths = equal_lengths(x, axes["split_axis"], size, "split_axis")
+    split_axis = checked_axis(split_axis, "split_axis", like)
+    concat_axis = checked_axis(concat_axis, "concat_axis", like)
+    lengths = equal_lengths(like, split_axis, size, "split_axis")
+    arguments = dict(split_axis=split_axis, concat_axis=concat_axis, algorithm=algorithm, ranks_per_node=ranks_per_node)
 
-    def transpose(on: Any, own: Array) -> Array:
-        group = on._enter("all_to_all", own, **axes, algorithm=algorithm, ranks_per_node=ranks_per_node)
-        pieces = group._run(chosen, cut(own, axes["split_axis"], lengths))
-        return namespace(own).concat(pieces, axis=axes["concat_axis"])
+    def transpose(comm: Any, x: Array) -> Array:
+        inner = comm._enter("all_to_all", x, **arguments)
+        pieces = inner._run(chosen, cut(x, split_axis, lengths))
+        return namespace(x).concat(pieces, axis=concat_axis)
 
     return transpose
 
 
 KNOW_NODES = ("hierarchical", "rings", "grid")  # the algorithms that must know which ranks share a node
+POWERS_OF_TWO = (recursive_doubling_all_gather, recursive_halving_reduce_scatter)  # need such a number of ranks
 
 
 def _chosen(
@@ -185,8 +185,8 @@ def _chosen(
     which may be asked for in both ways. If the algorithm must know the nodes, the function is told.
 
     Raises:
-        ValueError: the collective has no such algorithm; `ranks_per_node` is missing, or no divisor of the group's
-            size; or the algorithm does not take it.
+        ValueError: the collective has no such algorithm, or not for this number of ranks; `ranks_per_node` is missing,
+            or no divisor of the group's size; or the algorithm does not take it.
     """
     default = next(iter(algorithms))
     if algorithm is None or algorithm == default:
@@ -195,6 +195,8 @@ def _chosen(
         run = algorithms[algorithm]
     else:
         raise ValueError(f"algorithm={algorithm!r}: {collective} has {', '.join(algorithms)}")
+    if run in POWERS_OF_TWO and size != power_of_two_below(size):
+        raise ValueError(f"algorithm={algorithm!r}: needs a power of two of ranks, not {size}; use ring")
     if algorithm not in KNOW_NODES:
         if ranks_per_node is not None:
             raise ValueError(f"ranks_per_node={ranks_per_node!r}: only the algorithms {', '.join(KNOW_NODES)} take it")
@@ -218,11 +220,6 @@ def _lengths(counts: Sequence[int] | None, size: int, algorithm: str | None) -> 
     if algorithm not in (None, "hierarchical"):
         raise ValueError(f"counts={counts!r}: algorithm={algorithm!r} needs equal pieces; use ring or hierarchical")
     return lengths
-
-
-def _check_power_of_two(algorithm: str | None, size: int) -> None:
-    if algorithm in ("recursive_doubling", "recursive_halving") and size != power_of_two_below(size):
-        raise ValueError(f"algorithm={algorithm!r}: needs a power of two of ranks, not {size}; use ring")
 
 
 def _check_out(out: Any, x: Array, length: int) -> None:
