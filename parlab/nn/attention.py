@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from parlab.arrays import Array, exp_, namespace, on_host
-from parlab.nn.attention_arguments import check_gradient, check_inputs
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import accumulator_dtype, row_dot, wide_zeros, widened
 from parlab.nn.tiles import (
     LOWEST_EXPONENT,
@@ -63,7 +63,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     >>> bool(np.allclose(np.exp(lse[0, 0] - 2), np.arange(1, 9)))  # each logit is 2; query i counts i + 1 keys
     True
     """
-    check_inputs(q, k, v, same_length=causal, scale=scale)
+    check_inputs(q, k, v, scale=scale, same_length=causal)
     xp = namespace(q)
     out, lse = attend_tile(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
     return xp.astype(out, q.dtype, copy=False), lse
@@ -87,8 +87,7 @@ def attention_backward(
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_inputs(q, k, v, same_length=causal, scale=scale)
-    check_gradient(dout, q, out, lse)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale, same_length=causal)
     xp = namespace(q)
     diagonal = CAUSAL if causal else None
     gradients = attend_tile_backward(dout, q, k, v, lse, row_dot(dout, out), diagonal=diagonal, scale=scale)
