@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
 from parlab.experts.two_levels import local_routing
-from parlab.nn.moe import MixCache, MixtureOfExperts
+from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache
 from parlab.nn.routing import Routing, destinations
 from parlab.world import Comm
 
@@ -28,7 +28,7 @@ class GatheredCache(NamedTuple):
     """The arrays that a rank keeps for its backward."""
 
     local: Routing  # of all tokens among this rank's experts
-    experts: MixCache
+    experts: OwnExpertsCache
 
 
 def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing) -> tuple[Array, GatheredCache]:
@@ -37,7 +37,7 @@ def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing
     own = xp.reshape(destinations(routing, layer.num_experts), routing.chosen.shape)  # [T, k]; N: dropped
     tokens, chosen, gates = (comm.all_gather(part) for part in (x, own, routing.gates))  # [P·T, E], twice [P·T, k]
     local = local_routing(chosen, gates, layer.own_experts())
-    share, of_experts = layer.mix_here(tokens, local)  # [P·T, E]
+    share, of_experts = layer.mix_own_experts(tokens, local)  # [P·T, E]
     comm.hold("slots", of_experts.slots)
     return comm.reduce_scatter(share), GatheredCache(local, of_experts)
 
@@ -46,5 +46,5 @@ def mix_gathered_backward(
     layer: MixtureOfExperts, comm: Comm, dy: Array, cache: GatheredCache
 ) -> tuple[Array, Array, list[Any]]:
     """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-    dtokens, dgates, pending = layer.mix_here_backward(comm.all_gather(dy), cache.local, cache.experts)
+    dtokens, dgates, pending = layer.mix_own_experts_backward(comm.all_gather(dy), cache.local, cache.experts)
     return comm.reduce_scatter(dtokens), comm.reduce_scatter(dgates), pending

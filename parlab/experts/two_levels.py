@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from parlab.arrays import Array, add_at, namespace, to_host
 from parlab.experts.all_to_all import rows_like
-from parlab.nn.moe import MixCache, MixtureOfExperts, parts_of
+from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache, parts_of
 from parlab.nn.routing import Routing, destinations
 from parlab.world import Comm
 from parlab.world.collectives.walks import partners
@@ -89,7 +89,7 @@ class TwoLevelCache(NamedTuple):
     tokens: int  # rows before the exchange between nodes: T
     at_node: int  # rows before the exchange inside: those that came between nodes
     local: Routing  # of the rows that came inside, among this rank's experts
-    experts: MixCache
+    experts: OwnExpertsCache
 
 
 def mix_in_two_levels(
@@ -109,7 +109,7 @@ def mix_in_two_levels(
     rows, chosen, gates = send_rows(second, at_node, "dispatch inside")
 
     local = local_routing(chosen, gates, layer.own_experts())
-    sums, of_experts = layer.mix_here(rows, local)
+    sums, of_experts = layer.mix_own_experts(rows, local)
     inside.hold("slots", of_experts.slots)
     (sums,) = add_back(second, (sums,), at_node[0].shape[0], "combine inside")
     (y,) = add_back(first, (sums,), x.shape[0], "combine between nodes")
@@ -122,7 +122,7 @@ def mix_in_two_levels_backward(
     """`(dx [T, E], dgates [T, k], pending of the experts)`."""
     (dsums,) = send_rows(cache.between, (dy,), "combine's backward between nodes")
     (dsums,) = send_rows(cache.inside, (dsums,), "combine's backward inside")
-    drows, dgates, pending = layer.mix_here_backward(dsums, cache.local, cache.experts)
+    drows, dgates, pending = layer.mix_own_experts_backward(dsums, cache.local, cache.experts)
     drows, dgates = add_back(cache.inside, (drows, dgates), cache.at_node, "dispatch's backward inside")
     dx, dgates = add_back(cache.between, (drows, dgates), cache.tokens, "dispatch's backward between nodes")
     return dx, dgates, pending

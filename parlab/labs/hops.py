@@ -11,7 +11,7 @@ from parlab.labs.difference import brief
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
-from parlab.sequence.tiles import how_dealt, journeys
+from parlab.sequence.tiles import kv_hops, sharded_mask
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class PackedCase:
 def _try_hops(trial: Trial, case: PackedCase) -> list[str]:
     calls = [(rank, case.size, list(case.documents)) for rank in range(case.size)]
     results = trial.called_each(calls)
-    right = journeys(case.size, case.documents[-1] // case.size, how_dealt(causal=True, documents=case.documents))
+    c = case.documents[-1] // case.size
+    right = kv_hops(sharded_mask(case.size, c, causal=True, documents=case.documents))
     for (rank, *_), mine, wanted in zip(calls, results, right, strict=True):
         if not isinstance(mine, int | np.integer) or isinstance(mine, bool):
             raise Wrong(f"for rank {rank} it returned {brief(mine)}, expected a whole number")
@@ -76,7 +77,7 @@ HOPS = Exercise(
     ],
     _try_hops,
     _draw_packed,
-    solved_by=("parlab.sequence.tiles.journeys",),
+    solved_by=("parlab.sequence.tiles.kv_hops",),
 )
 
 EXERCISES = (HOPS,)

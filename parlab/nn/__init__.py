@@ -5,7 +5,6 @@ The pieces are in files of their own (`parlab.nn.norm`, `parlab.nn.attention`, .
 
 from parlab.nn.config import GPTConfig, LlamaConfig
 from parlab.nn.corpus import MarkovSource
-from parlab.nn.counting import itemize
 from parlab.nn.embedding import IGNORED
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral, MixtralConfig

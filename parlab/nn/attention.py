@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from parlab.arrays import Array, exp_, namespace, on_host
-from parlab.nn.attention_arguments import check_gradient, check_inputs
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import accumulator_dtype, row_dot, wide_zeros, widened
 from parlab.nn.tiles import (
     LOWEST_EXPONENT,
@@ -26,10 +26,11 @@ from parlab.nn.tiles import (
     hide,
     largest_score,
     product_of,
-    quick_softmax,
     row_sums,
+    scores_are_small,
     scores_buffer,
     stretches_of,
+    unshifted_softmax,
 )
 
 CAUSAL = 0  # `diagonal` of a tile whose query i sees keys 0..i
@@ -62,7 +63,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: floa
     >>> bool(np.allclose(np.exp(lse[0, 0] - 2), np.arange(1, 9)))  # each logit is 2; query i counts i + 1 keys
     True
     """
-    check_inputs(q, k, v, same_length=causal, scale=scale)
+    check_inputs(q, k, v, scale=scale, same_length=causal)
     xp = namespace(q)
     out, lse = attend_tile(q, k, v, diagonal=CAUSAL if causal else None, scale=scale)
     return xp.astype(out, q.dtype, copy=False), lse
@@ -86,8 +87,7 @@ def attention_backward(
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_inputs(q, k, v, same_length=causal, scale=scale)
-    check_gradient(dout, q, out, lse)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale, same_length=causal)
     xp = namespace(q)
     diagonal = CAUSAL if causal else None
     gradients = attend_tile_backward(dout, q, k, v, lse, row_dot(dout, out), diagonal=diagonal, scale=scale)
@@ -113,9 +113,10 @@ def attend_tile(
     query without keys gets out 0 and lse −inf.
     """
     xp, scale = namespace(q, k, v), default_scale(scale, q.shape[3])
-    softmax = quick_softmax(q, k, scale) or _online_softmax
+    softmax = unshifted_softmax if scores_are_small(q, k, scale) else _online_softmax
     sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
-    merges = into is not None and not (on_host(q) and _has_no_keys(sums[1]))
+    # a tile that is merged with sums over no keys stays as it is, to the bit: to write it is quicker
+    merges = into is not None and _have_keys(into[1])
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     stretches, buffer = list(stretches_of(q, k, diagonal, window, out)), scores_buffer(out)
     for b, g, h in few_at_a_time(q, stretches):
@@ -129,10 +130,10 @@ def attend_tile(
     return sums
 
 
-def _has_no_keys(lse: Array) -> bool:
-    """Whether no query has seen a key yet. Not asked on a device, where the answer would have to be waited for."""
+def _have_keys(lse: Array) -> bool:
+    """Whether some query has seen a key. On a device it may have: the answer would have to be waited for."""
     xp = namespace(lse)
-    return bool(xp.all(lse == -xp.inf))
+    return not on_host(lse) or bool(xp.any(lse != -xp.inf))
 
 
 def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:

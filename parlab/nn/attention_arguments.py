@@ -7,8 +7,8 @@ from parlab.arrays import Array, is_array, namespace
 from parlab.nn.sums import accumulator_dtype
 
 
-def check_inputs(q: Array, k: Array, v: Array, *, same_length: bool, scale: float | None) -> None:
-    """Refuse what attention cannot mean, each with what would be right."""
+def check_inputs(q: Array, k: Array, v: Array, *, scale: float | None, same_length: bool = True) -> None:
+    """Refuse what attention cannot mean, each with what would be right. `same_length`: as many queries as keys."""
     named = (("q", q), ("k", k), ("v", v))
     for name, x in named:
         if not is_array(x):
@@ -34,8 +34,19 @@ def check_inputs(q: Array, k: Array, v: Array, *, same_length: bool, scale: floa
         finite("scale", scale)
 
 
-def check_gradient(dout: Array, q: Array, out: Array, lse: Array) -> None:
-    """Refuse what cannot be the gradient of an attention's output, or that output."""
+def check_backward_inputs(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    scale: float | None,
+    same_length: bool = True,
+) -> None:
+    """As `check_inputs`, and refuse what cannot be the gradient of this attention's output, or that output."""
+    check_inputs(q, k, v, scale=scale, same_length=same_length)
     wide = accumulator_dtype(q)
     expected = (("dout", dout, q.shape, q.dtype), ("out", out, q.shape, q.dtype), ("lse", lse, q.shape[:-1], wide))
     for name, x, shape, dtype in expected:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import default_scale
-from parlab.nn.attention_arguments import check_gradient, check_inputs
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 
 
 def dense_attention(
@@ -29,7 +29,7 @@ def dense_attention(
     Raises:
         ValueError: shapes that do not fit.
     """
-    check_inputs(q, k, v, same_length=causal, scale=scale)
+    check_inputs(q, k, v, scale=scale, same_length=causal)
     xp = namespace(q, k, v)
     scores = _scores(q, k, causal, scale, mask)  # [B, H, S, T]
     largest = xp.max(scores, axis=-1, keepdims=True)  # [B, H, S, 1]
@@ -58,9 +58,8 @@ def dense_attention_backward(
 
     With P = softmax(scores): dV = Pᵀ dO, dP = dO Vᵀ, and through the softmax dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
-    check_inputs(q, k, v, same_length=causal, scale=scale)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale, same_length=causal)
     xp = namespace(dout, q, k, v)
-    check_gradient(dout, q, out, lse)
     B, H, S, D = q.shape
     _, G, T, _ = k.shape
     keys, values = xp.repeat(k, H // G, axis=1), xp.repeat(v, H // G, axis=1)  # [B, H, T, D]

@@ -5,6 +5,9 @@
     experts   each expert on the rows of its tokens
     combine   y[token] = Σ over its slots of gate · row, in the order of the slots
 
+The last three together are `mix`. Where ranks share the experts (`parlab.experts`), another `mix` has messages between
+them; `mix_own_experts` takes the three steps over the experts that are here.
+
 Backward takes the same steps: the gradient of a slot's gate is <row, dy>, that of its row is gate · dy; then each
 expert's backward; dx[token] is the sum of the experts' dx over the token's slots, plus the router's dx.
 
@@ -99,11 +102,11 @@ class MoECache(NamedTuple):
     x: Array  # [T, E]
     routing: Routing
     loads: list[int] | None  # pairs on each expert, of all tokens that the auxiliary loss sees together
-    mixed: Any  # the cache of `mix`
+    mix_cache: Any  # of `mix`
 
 
-class MixCache(NamedTuple):
-    """The arrays that `mix_here` keeps for its backward."""
+class OwnExpertsCache(NamedTuple):
+    """The arrays that `mix_own_experts` keeps for its backward."""
 
     pairs: Pairs
     experts: list[Any]  # each expert's cache: its input and activations
@@ -159,13 +162,13 @@ class MixtureOfExperts(Stage):
         shape, x = x.shape, as_rows(x)  # [T, E]
         routing = self.routed(x)
         loads = self.loads_together(routing) if self.auxiliary else None
-        y, mixed = self.mix(x, routing)
-        return namespace(y).reshape(y, shape), MoECache(x, routing, loads, mixed)
+        y, mix_cache = self.mix(x, routing)
+        return namespace(y).reshape(y, shape), MoECache(x, routing, loads, mix_cache)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """`(dx, pending)`."""
         shape, dy = dy.shape, as_rows(dy)  # [T, E]
-        dx, dgates, of_experts = self.mix_backward(dy, cache.routing, cache.mixed)
+        dx, dgates, of_experts = self.mix_backward(dy, cache.routing, cache.mix_cache)
         through_router, of_router = self.backward_of_router(dgates, cache)
         return namespace(dx).reshape(dx + through_router, shape), (of_router, of_experts)
 
@@ -191,20 +194,22 @@ class MixtureOfExperts(Stage):
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
         """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`. All experts are here."""
-        return self.mix_here(x, routing)
+        return self.mix_own_experts(x, routing)
 
     def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-        return self.mix_here_backward(dy, routing, cache)
+        return self.mix_own_experts_backward(dy, routing, cache)
 
-    def mix_here(self, x: Array, routing: Routing) -> tuple[Array, MixCache]:
+    def mix_own_experts(self, x: Array, routing: Routing) -> tuple[Array, OwnExpertsCache]:
         """As `mix`, over the experts that are here; `routing` numbers them from 0."""
         pairs = sort_by_expert(routing, len(self.experts))
         answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
-        return sum_of_slots(slots, routing.gates), MixCache(pairs, caches, slots)
+        return sum_of_slots(slots, routing.gates), OwnExpertsCache(pairs, caches, slots)
 
-    def mix_here_backward(self, dy: Array, routing: Routing, cache: MixCache) -> tuple[Array, Array, list[Any]]:
+    def mix_own_experts_backward(
+        self, dy: Array, routing: Routing, cache: OwnExpertsCache
+    ) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
         pairs, caches, slots = cache
         dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)

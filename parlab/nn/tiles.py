@@ -10,7 +10,7 @@ hides is in none, or has −inf added to its score.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 from array_api_compat import is_numpy_array
@@ -28,15 +28,16 @@ SMALL = 30.0  # scores within ±30 need no maximum: exp(30) is far from overflow
 # (keys, mask). The mask covers the strip's last keys: 0 or −inf is added to their scores. None: no key is hidden.
 Strip = tuple[slice, Array | None]
 Stretch = tuple[slice, list[Strip]]  # a stretch of queries, and the strips of keys that it sees
-Softmax = Callable[[Array, Array, Array, list[Strip], Array], tuple[Array, Array]]  # of a stretch: its out and lse
 
 
 def stretches_of(q: Array, k: Array, diagonal: int | None, window: int | None, like: Array) -> Iterator[Stretch]:
     """The stretches of queries `[..., S, D]` that see any of the keys `[..., T, D]`, each with its strips of keys."""
+    S, T = q.shape[-2], k.shape[-2]
     if diagonal is None:
-        yield from _full(q.shape[-2], k.shape[-2], like)
-    else:
-        yield from _masked(q.shape[-2], k.shape[-2], diagonal, window, like)
+        return _full(S, T, like)
+    if window is None:
+        return _causal(S, T, diagonal, like)
+    return _windowed(S, T, diagonal, window, like)
 
 
 def _full(num_queries: int, num_keys: int, like: Array) -> Iterator[Stretch]:
@@ -47,52 +48,82 @@ def _full(num_queries: int, num_keys: int, like: Array) -> Iterator[Stretch]:
         yield slice(start, min(start + side, num_queries)), strips
 
 
-def _masked(num_queries: int, num_keys: int, diagonal: int, window: int | None, like: Array) -> Iterator[Stretch]:
-    """Query i sees keys 0..i + diagonal, with a window the last `window` of them.
+def _causal(num_queries: int, num_keys: int, diagonal: int, like: Array) -> Iterator[Stretch]:
+    """Query i sees keys 0..i + diagonal. A stretch of four queries (s: seen, .: hidden):
 
-    The first query of a stretch sees the keys oldest..newest, and each next query those one further. A stretch of four
-    queries, with a window of 7 (s: seen, .: hidden):
+        query 0   s s s s s s s . . .
+        query 1   s s s s s s s s . .
+        query 2   s s s s s s s s s .
+        query 3   s s s s s s s s s s
+                              newest
+
+    `newest` is the last key that its first query sees. Each next query sees one more: from there on the mask is a
+    triangle, the same for every stretch.
+    """
+    side, height = _side(like), _height(num_queries, num_queries, like)
+    later = namespace(like).triu(_never(height, height, like), k=1)  # row i hides the columns behind i
+    for start in range(0, num_queries, height):
+        rows = min(height, num_queries - start)
+        newest = start + diagonal
+        strips = _strips(0, newest + rows, num_keys, side, later[:rows, :], newest)
+        if strips:
+            yield slice(start, start + rows), strips
+
+
+def _windowed(num_queries: int, num_keys: int, diagonal: int, window: int, like: Array) -> Iterator[Stretch]:
+    """Query i sees the last `window` of the keys 0..i + diagonal. A stretch of four queries, with a window of 7:
 
         query 0   s s s s s s s . . .
         query 1   . s s s s s s s . .
         query 2   . . s s s s s s s .
         query 3   . . . s s s s s s s
-                  before|  all  |after
+              oldest  inner   newest
 
-    Every query of the stretch sees the keys inner..newest. The keys before them have one triangular mask, the keys
-    after them another. Both masks are slices of `band`, which is the same for every stretch. The keys before are a
-    strip of their own; the keys after end the last strips. In a window shorter than the stretch no key is seen by all,
-    and one mask has both triangles.
+    The first query sees the keys oldest..newest, all queries see inner..newest. The keys before `inner` are a strip of
+    their own, with one triangle as its mask; from `newest` on the mask is the other triangle, as in `_causal`. In a
+    window shorter than the stretch no key is seen by all, and one mask has both triangles.
     """
-    xp, side = namespace(like), _side(like)
-    most = max(min(num_queries, window or num_queries) // 4, 64)  # else a short tile is all triangle
+    xp, side, height = namespace(like), _side(like), _height(num_queries, window, like)
+    never = _never(height, height, like)
+    earlier, later = xp.tril(never, k=-1), xp.triu(never, k=1)  # row i hides the columns before i, those behind i
+    wide = _never(height, height + window - 1 if window < height else 0, like)  # in a longer window it is not needed
+    both = xp.tril(wide, k=-1) + xp.triu(wide, k=window)  # row i hides all but the columns i..i + window − 1
+    for start in range(0, num_queries, height):
+        rows = min(height, num_queries - start)
+        newest = start + diagonal
+        oldest = newest - window + 1
+        inner, end = oldest + rows - 1, newest + rows
+        if inner <= newest:
+            strips = _strips(oldest, inner, num_keys, side, earlier[:rows, :], oldest)
+            strips += _strips(inner, end, num_keys, side, later[:rows, :], newest)
+        else:
+            strips = _strips(oldest, end, num_keys, side, both[:rows, :], oldest)
+        if strips:
+            yield slice(start, start + rows), strips
+
+
+def _strips(start: int, stop: int, num_keys: int, side: int, mask: Array, origin: int) -> list[Strip]:
+    """The strips of those keys start..stop − 1 that there are; from key `origin` on they have the columns of `mask`."""
+    strips: list[Strip] = []
+    start, stop = max(start, 0), min(stop, num_keys)
+    for left in range(start, stop, side):
+        right, masked = min(left + side, stop), max(left, origin)
+        hidden = mask[:, masked - origin : right - origin] if masked < right else None
+        strips.append((slice(left, right), hidden))
+    return strips
+
+
+def _height(num_queries: int, window: int, like: Array) -> int:
+    """The most queries of a stretch of which some see a key that others do not."""
+    most = max(min(num_queries, window) // 4, 64)  # else a short tile is all triangle
     if not on_host(like):
         most = num_queries
-    height = min(TRIANGLE * side // SIDE, most, num_queries)
-    width = 1 if window is None else min(window, height)
-    never = xp.full((height, height + width - 1), -xp.inf, dtype=like.dtype, device=like.device)
-    band = xp.triu(never, k=width)  # row i sees the columns 0..i + width − 1
-    if window is None:
-        window = num_queries + abs(diagonal)  # all of them
-    else:
-        band += xp.tril(never, k=-1)  # ... i..i + width − 1
-    for start in range(0, num_queries, height):
-        stop = min(start + height, num_queries)
-        newest, oldest = start + diagonal, start + diagonal - window + 1
-        edges = (oldest, stop + diagonal - window, newest, stop + diagonal)
-        first, inner, full, end = (min(max(edge, 0), num_keys) for edge in edges)
-        column = newest - width + 1  # the key of the band's column 0; of the triangle before it is `oldest`
-        if inner > full:
-            inner, full, column = first, first, oldest
-        strips: list[Strip] = []
-        if first < inner:
-            strips.append((slice(first, inner), band[: stop - start, first - oldest : inner - oldest]))
-        for left in range(inner, end, side):
-            right, edge = min(left + side, end), max(left, full)
-            hidden = band[: stop - start, edge - column : right - column] if edge < right else None
-            strips.append((slice(left, right), hidden))
-        if strips:
-            yield slice(start, stop), strips
+    return min(TRIANGLE * _side(like) // SIDE, most, num_queries)
+
+
+def _never(rows: int, columns: int, like: Array) -> Array:
+    """A mask that hides every key from every query."""
+    return namespace(like).full((rows, columns), -namespace(like).inf, dtype=like.dtype, device=like.device)
 
 
 def _side(like: Array) -> int:
@@ -111,11 +142,13 @@ def few_at_a_time(q: Array, stretches: list[Stretch], share: int = 1) -> Iterato
     """
     B, G, heads, _, D = q.shape
     sizes = [(rows.stop - rows.start, keys.stop - keys.start) for rows, strips in stretches for keys, _ in strips]
-    fit = kept = B * G * heads
+    by_scores = by_keys = B * G * heads  # how many heads: all
     if on_host(q) and sizes:
-        fit = max(SIDE * SIDE // share // max(rows * keys for rows, keys in sizes), 1)
-        kept = SIDE * SIDE // 4 // (D * max(keys for _, keys in sizes))
-    each = (B, max(min(fit, kept) // (G * heads), 1)), (G, max(fit // heads, 1)), (heads, fit)
+        most_scores, most_keys = max(rows * keys for rows, keys in sizes), max(keys for _, keys in sizes)  # of a head
+        by_scores = max(SIDE * SIDE // share // most_scores, 1)
+        by_keys = SIDE * SIDE // 4 // (most_keys * D)
+    sequences = max(min(by_scores, by_keys) // (G * heads), 1)
+    each = (B, sequences), (G, max(by_scores // heads, 1)), (heads, by_scores)
     return product(*([slice(at, min(at + few, size)) for at in range(0, size, few)] for size, few in each))
 
 
@@ -145,12 +178,9 @@ def row_sums(x: Array) -> Array:
     return x @ namespace(x).ones((x.shape[-1], 1), dtype=x.dtype, device=x.device)
 
 
-def quick_softmax(q: Array, k: Array, scale: float) -> Softmax | None:
-    """The softmax without a maximum, where all scores are small; else None.
-
-    Not asked on a device, where the answer would have to be waited for.
-    """
-    return _unshifted_softmax if on_host(q) and largest_score(q, k, scale) < SMALL else None
+def scores_are_small(q: Array, k: Array, scale: float) -> bool:
+    """Whether no score of the tile needs a maximum. On a device it is not asked: the answer would be waited for."""
+    return on_host(q) and largest_score(q, k, scale) < SMALL
 
 
 def largest_score(q: Array, k: Array, scale: float) -> float:
@@ -159,8 +189,8 @@ def largest_score(q: Array, k: Array, scale: float) -> float:
     return abs(scale) * math.sqrt(float(xp.max(row_dot(q, q)))) * math.sqrt(float(xp.max(row_dot(k, k))))
 
 
-def _unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
-    """`(out, lse)` where all scores are small: exp can neither overflow nor vanish, so no maximum is needed."""
+def unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
+    """As the online softmax, where all scores are small: exp can neither overflow nor vanish, without a maximum too."""
     xp = namespace(q, k, v)
     total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
     for columns, hidden in strips:

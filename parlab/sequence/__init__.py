@@ -32,7 +32,6 @@ from parlab.sequence.allgather import allgather_attention, allgather_attention_b
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
-    overlap_tokens,
     pair_flops,
     score_memory_savings,
     unmasked_pairs,
@@ -43,7 +42,7 @@ from parlab.sequence.double_ring import (
     double_ring_cost,
 )
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
-from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes, level_flops
+from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.ring_schedule import RingSchedule, RingStep
 from parlab.sequence.splitting.analysis import (

@@ -13,7 +13,8 @@ from typing import Any
 
 from parlab.arguments import whole
 from parlab.arrays import Array
-from parlab.nn.sums import wide_zeros
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot, wide_zeros
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
@@ -23,8 +24,7 @@ from parlab.sequence.attend import (
     add_to,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -32,7 +32,7 @@ from parlab.sequence.attend import (
 from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.exchange import swap_with_all
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import HowDealt, how_dealt, readers, tiles_between
+from parlab.sequence.tiles import ShardedMask, readers, sharded_mask, tiles_between
 from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
 
@@ -56,16 +56,17 @@ def allgather_attention(
     K/V go straight to each rank that needs them: without documents, to all. With `ranks_per_node`, how many consecutive
     ranks share a node, they go to all, in two levels (`TwoLevelGather`).
     """
-    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale}
-    told |= {"causal": causal, "layout": layout, "documents": documents}
-    label, dealt = begin(comm, "all-gather", q, k, v, **told)
+    check_inputs(q, k, v, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
+    label = label_of("all-gather", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
-    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, dealt)
+    kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         gathered = kv_exchange.gather(few)  # of every source
         for source, kv in gathered.items():
-            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
+            tiles = tiles_between(comm.rank, source, mask)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
         del gathered, kv  # no longer held when the next heads come
     out = narrowed(out, q)
@@ -94,19 +95,22 @@ def allgather_attention_backward(
     K/V are gathered again. Their gradients, on each rank those of all tokens, are reduce-scattered: they go straight
     home and are summed there.
     """
-    told: Any = {"kv_heads": kv_heads, "ranks_per_node": ranks_per_node, "scale": scale}
-    told |= {"causal": causal, "layout": layout, "documents": documents}
-    label, dealt, delta = begin_backward(comm, "all-gather", dout, q, k, v, out, lse, **told)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
+    label = label_of("all-gather backward", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
-    kv_exchange = gather_exchange(comm, k, label, ranks_per_node, dealt)
+    kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
         few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
         gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
-            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
+            tiles = tiles_between(comm.rank, source, mask)
             shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
@@ -139,11 +143,11 @@ class GatherExchange:
 
 
 def gather_exchange(
-    comm: Comm, k: Array, label: str, ranks_per_node: int | None, dealt: HowDealt
+    comm: Comm, mask: ShardedMask, label: str, ranks_per_node: int | None
 ) -> GatherExchange | TwoLevelGather:
     """The exchange of K/V in one level, or told the ranks of a node in two."""
     if ranks_per_node is None:
-        return GatherExchange(comm, readers(comm.size, k.shape[2], dealt), label)
+        return GatherExchange(comm, readers(mask), label)
     return TwoLevelGather(comm, label, ranks_per_node)
 
 
@@ -174,7 +178,7 @@ def allgather_cost(
     (3, 786432)
     """
     c = shape.shard(size, rank)
-    reads = readers(size, c, how_dealt(**how))
+    reads = readers(sharded_mask(size, c, **how))
     goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
     there, back = goes, comes  # messages
     column = min(goes, 1)  # how many sources' gradients the largest message home has

@@ -1,4 +1,4 @@
-"""The local work of every method: check the call, attend tiles of queries × keys, and finish the sums.
+"""The local work of every method: name the call, attend tiles of queries × keys, and finish the sums.
 
 The methods differ in which rank holds which q, k and v when. Between their messages they all do what stands here.
 
@@ -17,11 +17,9 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import attend_tile, attend_tile_backward
-from parlab.nn.attention_arguments import check_gradient, check_inputs
-from parlab.nn.sums import row_dot, wide_zeros
+from parlab.nn.sums import wide_zeros
 from parlab.sequence.costs import pair_flops
-from parlab.sequence.layouts import Documents, checked_documents
-from parlab.sequence.tiles import HowDealt, Tile, how_dealt
+from parlab.sequence.tiles import ShardedMask, Tile
 from parlab.world import Comm
 
 Scale = float | None
@@ -32,45 +30,12 @@ ALL: Heads = [(slice(None), slice(None))]
 SUMS, GRADIENTS = "out, lse", "dq, dk, dv"  # the names under which results are held
 
 
-def begin(
-    comm: Comm,
-    method: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    scale: Scale,
-    causal: bool = False,
-    layout: str = "contiguous",
-    documents: Documents = None,
-    q_is_shard: bool = True,
-    **others: Any,
-) -> tuple[str, HowDealt]:
-    """Check the arguments of a forward and hold its shards. Returns the label of all its messages, and how the
-    sequence is dealt out.
-
-    The label names every argument, so that a rank that was called with other arguments is a MismatchError.
-    `q_is_shard`: q is a shard of the queries, as k is of the keys; else it is the same on every rank.
+def label_of(method: str, mask: ShardedMask, **others: Any) -> str:
+    """The label of every message of a call. It names all arguments, so that a rank that was called with others is a
+    MismatchError.
     """
-    check_inputs(q, k, v, same_length=q_is_shard, scale=scale)
-    dealt = how_dealt(causal, layout, documents)
-    if q_is_shard:
-        checked_documents(dealt.documents, q.shape[2] * comm.size, comm.size, layout)
-    comm.hold("q, k, v", q, k, v)
-    told = dealt._asdict() | others | {"scale": scale}
-    said = [f"{name}={value}" for name, value in told.items() if value is not None]
-    return ", ".join([method, *said]), dealt
-
-
-def begin_backward(
-    comm: Comm, method: str, dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **told: Any
-) -> tuple[str, HowDealt, Array]:
-    """The same for a backward. Returns also delta = rowsum(dO ∘ O) `[B, H, S/P]`."""
-    label, dealt = begin(comm, f"{method} backward", q, k, v, **told)
-    check_gradient(dout, q, out, lse)
-    delta = row_dot(dout, out)
-    comm.hold("dout, out, lse", dout, out, lse, delta)
-    return label, dealt, delta
+    arguments = {"causal": mask.causal, "layout": mask.layout, "documents": mask.documents} | others
+    return ", ".join([method, *(f"{name}={value}" for name, value in arguments.items() if value is not None)])
 
 
 def no_keys_yet(comm: Comm, q: Array) -> tuple[Array, Array]:

@@ -1,15 +1,14 @@
-"""The cost of attention on paper: work, bytes of a token, and the shard from which on transfers are hidden.
+"""The cost of attention on paper: work, and the bytes of a token.
 
 `S` tokens, `size` ranks (P), shards of c = S/P tokens, `H` query heads, `G` key/value heads, `D` head size, `B` batch.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parlab.arguments import amount, checked_rank, flag, positive, whole
+from parlab.arguments import checked_rank, flag, whole
 from parlab.sequence.layouts import checked_documents
 
 
@@ -111,46 +110,3 @@ def pair_flops(pairs: int, B: int, H: int, D: int, *, backward: bool = False) ->
     whole("D", D, least=1)
     flag("backward", backward)
     return (10 if backward else 4) * pairs * B * H * D
-
-
-def overlap_tokens(
-    flops_per_second: float,
-    bytes_per_second: float,
-    itemsize: int = 2,
-    kv_heads_per_query_head: float = 1,
-    *,
-    half_masked: bool = False,
-    backward: bool = False,
-    latency: float = 0.0,
-    width: float | None = None,
-) -> float:
-    """The shortest shard, in tokens, whose attention takes as long as the next K/V take to arrive.
-
-    4·c²·D·H flops against 2·c·D·G·itemsize bytes: c ≥ (itemsize/2)·(G/H)·(flop/s ÷ byte/s), as in Liu et al. 2023,
-    "Ring Attention". Causal zigzag and striped do half of the work for the same bytes (`half_masked`): twice as long.
-    `backward`: 2.5 times the flops against K/V and gradients of 4 bytes or more, whose last hop nothing hides. A
-    `latency`, seconds a message, needs the `width` H·D, or is a ValueError.
-
-    >>> overlap_tokens(312e12, 300e9), overlap_tokens(312e12, 12.5e9)  # A100 on NVLink, on 100 Gbit/s
-    (1040.0, 24960.0)
-    >>> overlap_tokens(312e12, 300e9, backward=True)  # 2 + 4 bytes for 2.5 times the flops
-    1248.0
-    """
-    positive("flops_per_second", flops_per_second)
-    positive("bytes_per_second", bytes_per_second)
-    whole("itemsize", itemsize, least=1)
-    positive("kv_heads_per_query_head", kv_heads_per_query_head)
-    flag("half_masked", half_masked)
-    flag("backward", backward)
-    amount("latency", latency)
-    if width is not None:
-        positive("width", width)
-    if latency and width is None:
-        raise ValueError(f"latency={latency!r}: needs width=, the query heads times their size")
-    masked = 2 if half_masked else 1
-    tokens = itemsize / 2 * kv_heads_per_query_head * flops_per_second / bytes_per_second * masked
-    if backward:
-        tokens *= (1 + max(itemsize, 4) / itemsize) / 2.5
-    messages, flops = (2, 10) if backward else (1, 4)
-    late = messages * latency * flops_per_second * masked / (flops * (width or 1))
-    return tokens / 2 + math.sqrt(tokens**2 / 4 + late)  # flops·c²·width/F/masked = messages·α + bytes·c/W

@@ -15,10 +15,10 @@ Source: Gu et al. 2024, "LoongTrain: Efficient Training of Long-Sequence LLMs wi
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arguments import one_of
 from parlab.arrays import Array
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
@@ -27,8 +27,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -37,7 +36,7 @@ from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.exchange import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.tiles import tiles_between
+from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -62,19 +61,22 @@ def double_ring_attention(
     """
     one_of("crossing", crossing, CROSSINGS)
     inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
-    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
-    label, dealt = begin(comm, "double ring", q, k, v, **told)
+    check_inputs(q, k, v, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout)
+    label = label_of("double ring", mask, ranks_per_node=inside, crossing=crossing, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     node, between = grid(comm, "ranks_per_node", inside)
     out, lse = no_keys_yet(comm, q)
-    crosses_beside = _crosses_beside(node, crossing)
-    from_node = k, v
-    for turn in range(between.size):  # with the K/V of `source_node`
+    crossing_step = _crossing_step(node.size, crossing)
+    from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
+    for turn in range(between.size):
         source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
-        for local, kv in around_ring(node, from_node, label):  # twice [B, G, S/P, D], of its rank `local`
-            if local == crosses_beside and not last:
+        for local, kv in around_ring(node, from_node, label):  # of the rank at place `local`
+            step = (node.rank - local) % node.size
+            if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = tiles_between(comm.rank, source_node * inside + local, comm.size, k.shape[2], dealt)
+            tiles = tiles_between(comm.rank, source_node * inside + local, mask)
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
         if not last:
@@ -106,11 +108,15 @@ def double_ring_attention_backward(
     """
     one_of("crossing", crossing, CROSSINGS)
     inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
-    told: Any = {"causal": causal, "layout": layout, "ranks_per_node": inside, "crossing": crossing, "scale": scale}
-    label, dealt, delta = begin_backward(comm, "double ring", dout, q, k, v, out, lse, **told)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout)
+    label = label_of("double ring backward", mask, ranks_per_node=inside, crossing=crossing, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     node, between = grid(comm, "ranks_per_node", inside)
     dq = no_gradient_yet(comm, q)
-    crosses_beside = _crosses_beside(node, crossing)
+    crossing_step = _crossing_step(node.size, crossing)
     to_our_node = Homeward(between, (k, v), label)
     share: KV | None = None  # of the turn before
     from_node = k, v
@@ -118,13 +124,14 @@ def double_ring_attention_backward(
         source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
         to_our_place = Homeward(node, (k, v), label)
         for local, kv in around_ring(node, from_node, label):
-            if local == crosses_beside and share:
+            step = (node.rank - local) % node.size
+            if step == crossing_step and share:
                 to_our_node.add(share)
                 share = None
-            if local == crosses_beside and not last:
+            if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = tiles_between(comm.rank, source_node * inside + local, comm.size, k.shape[2], dealt)
+            tiles = tiles_between(comm.rank, source_node * inside + local, mask)
             to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
         share = to_our_place.wait()  # the whole node's
@@ -141,10 +148,9 @@ def double_ring_attention_backward(
     return dq, narrowed(dk, k), narrowed(dv, v)
 
 
-def _crosses_beside(node: Comm, crossing: str) -> int:
-    """The rank beside whose K/V the transfers between nodes are posted: behind a turn's first hop, or its last."""
-    hop = 0 if crossing == EARLY else max(node.size - 2, 0)
-    return (node.rank - hop) % node.size
+def _crossing_step(ranks_per_node: int, crossing: str) -> int:
+    """The step of a turn in which the transfers between nodes are posted: that of its first hop, or of its last."""
+    return 0 if crossing == EARLY else max(ranks_per_node - 2, 0)
 
 
 def double_ring_cost(

@@ -35,30 +35,10 @@ class Homeward:
         """One step: add this rank's share to the sum that came from the ranks before it, and send the sum on. `share`
         None: the K/V of this step stopped before this rank, and so did their sum.
         """
-        comm, step = self.comm, self.step
-        source, next_source = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
-        stops_at = self.hops[source]  # the step at which the K/V of this step stop
-        goes_on, goes_home = step < stops_at, step == stops_at > 0
-        comes = step < self.hops[next_source]
-        comes_home = step == self.hops[comm.rank] > 0  # our own K/V have stopped
-
-        total = wait_both(self.arriving, self.leaving)
-        self.arriving = self.leaving = None
-        if step == 0:  # our own K/V: no rank had them before
-            total = share
-            self.never_left = total if stops_at == 0 else None
-            if comm.size > 1:
-                comm.hold(GRADIENTS, *total)
-        elif total is not None:
-            add_to(total, share)
-        if goes_on:
-            self.leaving = comm.isend(total, comm.right, label=self.label)
-        if goes_home:
-            self.leaving = comm.isend(total, source, label=self.label)
-        if comes:
-            self.arriving = comm.irecv(comm.left, self.form, label=self.label)
-        if comes_home:  # from the rank `step` places on, where they stopped
-            self.coming_home = comm.irecv((comm.rank + step) % comm.size, self.form, label=self.label)
+        total = self._sum_with(share)
+        if total is not None:
+            self._send_on(total)
+        self._receive_next()
         self.step += 1
 
     def wait(self) -> Any:
@@ -67,3 +47,35 @@ class Homeward:
         total = wait_both(self.coming_home, None) or self.never_left
         self.leaving = self.coming_home = self.never_left = None
         return total
+
+    def _sum_with(self, share: Any) -> Any:
+        """The sum that came, with this rank's share; of its own K/V, in step 0, the share alone."""
+        total = wait_both(self.arriving, self.leaving)
+        self.arriving = self.leaving = None
+        if self.step == 0:
+            if self.comm.size > 1:  # else it is all of the result, which the caller holds
+                self.comm.hold(GRADIENTS, *share)
+            return share
+        if total is not None:
+            add_to(total, share)
+        return total
+
+    def _send_on(self, total: KV) -> None:
+        """Send the sum after its K/V, to the right; or straight home, if they stop here."""
+        source = (self.comm.rank - self.step) % self.comm.size
+        if self.step < self.hops[source]:
+            self.leaving = self.comm.isend(total, self.comm.right, label=self.label)
+        elif source != self.comm.rank:
+            self.leaving = self.comm.isend(total, source, label=self.label)
+        else:
+            self.never_left = total
+
+    def _receive_next(self) -> None:
+        """Take the sum that follows the next K/V, from the left; and that of our own K/V, if they have just stopped."""
+        rank, size = self.comm.rank, self.comm.size
+        next_source = (rank - self.step - 1) % size
+        if self.step < self.hops[next_source]:
+            self.arriving = self.comm.irecv(self.comm.left, self.form, label=self.label)
+        if 0 < self.step == self.hops[rank]:
+            stopped_at = (rank + self.step) % size
+            self.coming_home = self.comm.irecv(stopped_at, self.form, label=self.label)

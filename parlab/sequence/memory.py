@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from parlab.arguments import one_of, whole
 from parlab.arrays import Array, asarray, namespace, nbytes, to_numpy
 from parlab.nn.activation import swiglu
 from parlab.nn.config import LlamaConfig
 from parlab.nn.counting import arrays_in
-from parlab.nn.formulas import block_flops, block_kept_bytes
+from parlab.nn.formulas import block_kept_bytes
 from parlab.nn.layers import Block, Core, SelfAttention, split_heads
 from parlab.nn.stage import Gradients, Stage
-from parlab.sequence.costs import pair_flops, unmasked_pairs
 from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm, Link
 
@@ -30,20 +29,12 @@ AGAIN = "again"  # the name of computations that are repeated because their resu
 PCIE = Link(latency=10e-6, bandwidth=25e9)  # to host memory: PCIe 4.0 with 16 lanes, as measured
 
 
-class MemoryLevel(NamedTuple):
-    """The places of the cache that a level keeps (`parlab.nn.formulas.block_kept_bytes`), and the work it repeats."""
-
-    keeps: Callable[[str], bool]
-    products: bool = False  # all products outside attention are computed again
-    attention: bool = False  # attention is computed again, with its messages
-
-
-MEMORY_LEVELS = {
-    "none": MemoryLevel(lambda place: True),
-    "low": MemoryLevel(lambda place: place not in ("attention.x", "mlp.x", "mlp.hidden")),  # repeated without a product
-    "medium": MemoryLevel(lambda place: place in ("attention_norm.x", "attention.merged", "attention.lse"), True),
-    "high": MemoryLevel(lambda place: place == "attention_norm.x", True, True),
-    "extreme": MemoryLevel(lambda place: False, True, True),  # the input is moved to the host
+MEMORY_LEVELS: dict[str, Callable[[str], bool]] = {  # whether a level keeps an array, by its place in the block's cache
+    "none": lambda place: True,
+    "low": lambda place: place not in ("attention.x", "mlp.x", "mlp.hidden"),  # made again without a product
+    "medium": lambda place: place in ("attention_norm.x", "attention.merged", "attention.lse"),
+    "high": lambda place: place == "attention_norm.x",  # attention too is computed again, with its messages
+    "extreme": lambda place: False,  # the input is moved to the host
 }
 
 
@@ -145,19 +136,5 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     whole("itemsize", itemsize, least=1)
     one_of("level", level, tuple(MEMORY_LEVELS))
     checked_documents(None, S, size)
-    items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level].keeps
+    items, keeps = block_kept_bytes(config, B, S // size, itemsize).items(), MEMORY_LEVELS[level]
     return sum(nbytes for place, nbytes in items if keeps(place))
-
-
-def level_flops(config: LlamaConfig, B: int, S: int, size: int, level: str) -> list[int]:
-    """The flops that each rank repeats for a block in a causal zigzag ring; attention also sends its messages again."""
-    whole("B", B, least=1)
-    whole("S", S)
-    whole("size", size)
-    one_of("level", level, tuple(MEMORY_LEVELS))
-    checked_documents(None, S, size, "zigzag")
-    projections = sum(f.forward for name, f in block_flops(config, B, S // size).items() if name != "attention")
-    _, products, attention = MEMORY_LEVELS[level]
-    heads = config.num_attention_heads, config.head_dim
-    again = [pair_flops(pairs, B, *heads) for pairs in unmasked_pairs(S, size, "zigzag")]
-    return [projections * products + flops * attention for flops in again]

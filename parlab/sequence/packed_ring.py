@@ -1,39 +1,31 @@
 """Ring attention over packed documents: K/V travel no further than to the last rank that reads them.
 
-Invariant: that of the ring (`parlab.sequence.ring`), but the K/V of rank s make `journeys(...)[s]` hops instead of
+Invariant: that of the ring (`parlab.sequence.ring`), but the K/V of rank s make `kv_hops(mask)[s]` hops instead of
 P − 1. So at a step a rank may have nothing to send, to take, or to attend. The backward stands with the ring's: the
 last rank that has a pair of K/V sends their gradients straight home (`Homeward`).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arrays import Array
-from parlab.sequence.attend import (
-    SUMS,
-    Scale,
-    attend,
-    begin,
-    narrowed,
-    no_keys_yet,
-)
+from parlab.sequence.attend import SUMS, Scale, attend, label_of, narrowed, no_keys_yet
 from parlab.sequence.costs import RankCost, Token
-from parlab.sequence.tiles import HowDealt, journeys, tiles_between
+from parlab.sequence.tiles import ShardedMask, kv_hops, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
 
 def packed_ring_attention(
-    comm: Comm, q: Array, k: Array, v: Array, *, scale: Scale, **told: Any
+    comm: Comm, q: Array, k: Array, v: Array, mask: ShardedMask, scale: Scale
 ) -> tuple[Array, Array]:
     """`ring_attention` with documents: at each step a rank attends the tiles of one source, one a document."""
-    label, dealt = begin(comm, "ring", q, k, v, scale=scale, **told)
+    label = label_of("ring", mask, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
-    hops = journeys(comm.size, k.shape[2], dealt)
+    hops = kv_hops(mask)
     for source, kv in around_ring(comm, (k, v), label, hops):  # None: they stopped before this rank
         if kv is not None:
-            tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
+            tiles = tiles_between(comm.rank, source, mask)
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
@@ -41,9 +33,9 @@ def packed_ring_attention(
     return out, lse
 
 
-def packed_ring_cost(token: Token, c: int, size: int, rank: int, dealt: HowDealt, *, backward: bool) -> RankCost:
-    """`ring_cost` of shards of c tokens, where the K/V of rank s make `journeys[s]` hops, and their dK/dV one more."""
-    hops = journeys(size, c, dealt)
+def packed_ring_cost(token: Token, rank: int, mask: ShardedMask, *, backward: bool) -> RankCost:
+    """`ring_cost` with documents: the K/V of rank s make `kv_hops(mask)[s]` hops, and their dK/dV one more."""
+    size, c, hops = mask.size, mask.length, kv_hops(mask)
     sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
     here = [hops[source] >= step for step, source in enumerate(sources)]
     goes = [hops[source] > step for step, source in enumerate(sources)]

@@ -9,17 +9,16 @@ layouts of `parlab.sequence.layouts` and tiles merged by their log-sum-exp.
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arrays import Array
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
     Scale,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -28,7 +27,7 @@ from parlab.sequence.costs import AttentionShape, RankCost, Token
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.layouts import Documents
 from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_cost
-from parlab.sequence.tiles import how_dealt, journeys, tiles_between
+from parlab.sequence.tiles import kv_hops, sharded_mask, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -70,10 +69,12 @@ def ring_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # rank 0 owns tokens 0 and 7, which see 1 and 8 keys
     [1, 8]
     """
-    told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
+    check_inputs(q, k, v, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
     if documents is not None:
-        return packed_ring_attention(comm, q, k, v, **told)
-    label, dealt = begin(comm, "ring", q, k, v, **told)  # the label names all of it: a rank told otherwise is refused
+        return packed_ring_attention(comm, q, k, v, mask, scale)
+    label = label_of("ring", mask, scale=scale)  # all arguments: a rank that was called with others is refused
+    comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
     kv = k, v  # twice [B, G, S/P, D], at first our own
     for step in range(comm.size):
@@ -81,7 +82,7 @@ def ring_attention(
         if not last:
             leaving = comm.isend(kv, comm.right, label=label)
             arriving = comm.irecv(comm.left, kv, label=label)
-        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
+        tiles = tiles_between(comm.rank, source, mask)
         attend(comm, tiles, q, kv, (out, lse), scale=scale)  # each merged into out and lse
         if not last:
             kv = arriving.wait()
@@ -121,13 +122,17 @@ def ring_attention_backward(
     Raises:
         ValueError, MismatchError: as the forward.
     """
-    told: Any = {"causal": causal, "layout": layout, "documents": documents, "scale": scale}
-    label, dealt, delta = begin_backward(comm, "ring", dout, q, k, v, out, lse, **told)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
+    label = label_of("ring backward", mask, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     dq = no_gradient_yet(comm, q)
-    hops = journeys(comm.size, k.shape[2], dealt)  # P − 1 of each, or fewer with documents
+    hops = kv_hops(mask)  # P − 1 of each, or fewer with documents
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
-        tiles = tiles_between(comm.rank, source, comm.size, k.shape[2], dealt)
+        tiles = tiles_between(comm.rank, source, mask)
         homeward.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
     dk, dv = homeward.wait()
@@ -155,10 +160,10 @@ def ring_cost(
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    dealt = how_dealt(causal, layout, documents)
     c, token = shape.shard(size, rank), shape.token(backward=backward)
+    mask = sharded_mask(size, c, causal, layout, documents)
     if documents is not None:
-        return packed_ring_cost(token, c, size, rank, dealt, backward=backward)
+        return packed_ring_cost(token, rank, mask, backward=backward)
     return plain_ring_cost(token, c, size, backward=backward)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parlab.arguments import whole
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import Tile, how_dealt, tiles_between
+from parlab.sequence.tiles import Tile, sharded_mask, tiles_between
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RingSchedule:
         """`tiles_between` this rank and rank `source`."""
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        return tiles_between(self.rank, source, self.size, length, how_dealt(causal, layout, documents))
+        return tiles_between(self.rank, source, sharded_mask(self.size, length, causal, layout, documents))
 
     def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
         """The only tile of one document; None when no query sees any of the K/V."""

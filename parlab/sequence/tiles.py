@@ -16,9 +16,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from parlab.arguments import flag, one_of
+from parlab.arguments import flag
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.layouts import LAYOUTS, Documents, checked_documents, edges_of
+from parlab.sequence.layouts import Documents, checked_documents
 
 
 @dataclass(frozen=True)
@@ -55,44 +55,53 @@ class Tile:
         return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))
 
 
-class HowDealt(NamedTuple):
-    """How a sequence is dealt out among the ranks, and what its tokens see; made by `how_dealt`."""
+class ShardedMask(NamedTuple):
+    """Which keys the queries of a sequence see, and how its tokens are dealt out to ranks; made by `sharded_mask`."""
 
+    size: int  # P, the ranks
+    length: int  # S/P, the tokens of each
     causal: bool
     layout: str
-    documents: tuple[int, ...] | None
+    documents: tuple[int, ...] | None  # their starts, and the end; None: one document
 
 
-def how_dealt(causal: bool = False, layout: str = "contiguous", documents: Documents = None) -> HowDealt:
-    """These arguments of `ring_attention`, checked as far as they can be without the sequence's length."""
+def sharded_mask(
+    size: int, length: int, causal: bool = False, layout: str = "contiguous", documents: Documents = None
+) -> ShardedMask:
+    """The mask of a sequence on `size` ranks of `length` tokens each; the other arguments as `ring_attention`.
+
+    Raises:
+        ValueError: as `positions`.
+    """
     flag("causal", causal)
-    one_of("layout", layout, LAYOUTS)
-    return HowDealt(causal, layout, None if documents is None else edges_of(documents))
+    edges = checked_documents(documents, size * length, size, layout)
+    return ShardedMask(size, length, causal, layout, None if documents is None else edges)
 
 
 @lru_cache(maxsize=4096)
-def tiles_between(rank: int, source: int, size: int, length: int, dealt: HowDealt) -> Sequence[Tile]:
-    """The tiles that `rank` of `size` attends of the K/V of rank `source`, `length` tokens: at most one a document.
+def tiles_between(rank: int, source: int, mask: ShardedMask) -> Sequence[Tile]:
+    """The tiles that `rank` attends of the K/V of rank `source`: at most one a document.
 
-    >>> tiles_between(1, 0, 2, 6, how_dealt(causal=True, documents=[0, 2, 7, 12]))  # the second is cut
+    >>> tiles_between(1, 0, sharded_mask(2, 6, causal=True, documents=[0, 2, 7, 12]))  # the second document is cut
     (Tile(queries=slice(0, 1, None), keys=slice(2, 6, None), diagonal=None, window=None),)
     """
     found = []
-    for start, stop in pairwise(checked_documents(dealt.documents, length * size, size, dealt.layout)):
-        queries, keys = (_part(owner, size, length, dealt.layout, start, stop) for owner in (rank, source))
-        tile = _causal(queries, keys, rank, source, dealt.layout) if dealt.causal else Tile(queries, keys)
+    for start, stop in pairwise(mask.documents or (0, mask.size * mask.length)):
+        queries, keys = _part(rank, mask, start, stop), _part(source, mask, start, stop)
+        tile = _causal(queries, keys, rank, source, mask.layout) if mask.causal else Tile(queries, keys)
         if tile is not None and tile.pairs:
             found.append(tile)
     return tuple(found)
 
 
-def _part(rank: int, size: int, length: int, layout: str, start: int, stop: int) -> slice:
+def _part(rank: int, mask: ShardedMask, start: int, stop: int) -> slice:
     """Where the tokens start..stop − 1, one document, stand in the shard of `rank`."""
-    if layout == "contiguous":
-        return slice(*(min(max(edge - rank * length, 0), length) for edge in (start, stop)))
-    if layout == "zigzag":  # each rank has as much of it
+    size, length, edges = mask.size, mask.length, (start, stop)
+    if mask.layout == "contiguous":
+        return slice(*(min(max(edge - rank * length, 0), length) for edge in edges))
+    if mask.layout == "zigzag":  # each rank has as much of it
         return slice(start // size, stop // size)
-    return slice(*((edge - rank + size - 1) // size for edge in (start, stop)))
+    return slice(*((edge - rank + size - 1) // size for edge in edges))
 
 
 def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) -> Tile | None:
@@ -109,21 +118,22 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
     return Tile(queries, keys) if source < rank else None
 
 
-def readers(size: int, length: int, dealt: HowDealt) -> list[list[bool]]:
+def readers(mask: ShardedMask) -> list[list[bool]]:
     """Which ranks need the K/V of each source: all of them; with documents those whose queries see some of its keys.
 
-    `readers(...)[source][rank]`; every rank computes the same.
+    `readers(mask)[source][rank]`; every rank computes the same.
     """
-    if dealt.documents is None:
-        return [[True] * size] * size
-    return [[bool(tiles_between(rank, source, size, length, dealt)) for rank in range(size)] for source in range(size)]
+    ranks = range(mask.size)
+    if mask.documents is None:
+        return [[True for _ in ranks] for _ in ranks]
+    return [[bool(tiles_between(rank, source, mask)) for rank in ranks] for source in ranks]
 
 
-def journeys(size: int, length: int, dealt: HowDealt) -> list[int]:
-    """How many hops the K/V of each rank make: to the last of its `readers`, which take the same arguments.
+def kv_hops(mask: ShardedMask) -> list[int]:
+    """How many hops the K/V of each rank make around the ring: to the last of its `readers`.
 
-    >>> journeys(4, 3, how_dealt(causal=True, documents=[0, 2, 8, 12]))  # token 2, on rank 0, is seen by ranks 1 and 2
+    >>> kv_hops(sharded_mask(4, 3, causal=True, documents=[0, 2, 8, 12]))  # ranks 1 and 2 see token 2, on rank 0
     [2, 1, 1, 0]
     """
-    found = readers(size, length, dealt)
-    return [max(hop for hop in range(size) if found[s][(s + hop) % size]) for s in range(size)]
+    reads, size = readers(mask), mask.size
+    return [max(hop for hop in range(size) if reads[s][(s + hop) % size]) for s in range(size)]

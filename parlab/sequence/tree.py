@@ -14,24 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlab.arguments import flag
 from parlab.arrays import Array, namespace
 from parlab.nn.attention import CAUSAL, merge
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot
 from parlab.sequence.attend import (
     GRADIENTS,
     Scale,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
 from parlab.sequence.exchange import swap
-from parlab.sequence.tiles import Tile
+from parlab.sequence.tiles import Tile, sharded_mask
 from parlab.world import Comm
 
 Parts = Sequence[Array]  # arrays whose rows, axis 2, are queries: out and lse, or dq
@@ -53,9 +54,11 @@ def tree_attention(
     ([8], 2)
     """
     flag("replicated", replicated)
-    told: Any = {"causal": causal, "replicated": replicated, "q_is_shard": not replicated, "scale": scale}
-    label, _ = begin(comm, "tree", q, k, v, **told)
+    check_inputs(q, k, v, scale=scale, same_length=not replicated)
     refuse_more_queries(q, k, comm.size)
+    mask = sharded_mask(comm.size, k.shape[2], causal)
+    label = label_of("tree", mask, replicated=replicated, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
     sums = no_keys_yet(comm, all_q)
@@ -84,9 +87,13 @@ def tree_attention_backward(
     dk and dv are complete where they are made. dq is summed along the same tree.
     """
     flag("replicated", replicated)
-    told: Any = {"causal": causal, "replicated": replicated, "q_is_shard": not replicated, "scale": scale}
-    label, _, delta = begin_backward(comm, "tree", dout, q, k, v, out, lse, **told)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale, same_length=not replicated)
     refuse_more_queries(q, k, comm.size)
+    mask = sharded_mask(comm.size, k.shape[2], causal)
+    label = label_of("tree backward", mask, replicated=replicated, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P or T]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     rows = [q, dout, lse, delta]  # twice [B, H, S/P or T, D], twice [B, H, S/P or T]
     all_q, all_dout, all_lse, all_delta = rows if replicated else gather_rows(comm, rows, label)
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)

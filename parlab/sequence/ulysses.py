@@ -13,23 +13,22 @@ Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arrays import Array
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
     Scale,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import tiles_between
+from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_exchange, ranks_inside
 from parlab.world import Comm
 
@@ -52,13 +51,15 @@ def ulysses_attention(
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
     """
-    told: Any = {"causal": causal, "documents": documents, "ranks_per_node": ranks_per_node, "scale": scale}
     in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
-    label, dealt = begin(comm, "Ulysses", q, k, v, **told)
+    check_inputs(q, k, v, scale=scale)
+    mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
+    label = label_of("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
-    tiles = tiles_between(0, 0, 1, k.shape[2], dealt)  # one shard holds the whole sequence
+    tiles = tiles_between(0, 0, mask)
     attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=exchange.heads)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
@@ -86,14 +87,18 @@ def ulysses_attention_backward(
     q, k and v become heads once more; the authors' code keeps them from the forward. The gradients of a K/V head that
     several ranks read are summed at home.
     """
-    told: Any = {"causal": causal, "documents": documents, "ranks_per_node": ranks_per_node, "scale": scale}
     in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
-    label, dealt, delta = begin_backward(comm, "Ulysses", dout, q, k, v, out, lse, **told)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
+    mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
+    label = label_of("Ulysses backward", mask, ranks_per_node=ranks_per_node, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
     rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
-    tiles = tiles_between(0, 0, 1, k.shape[2], dealt)  # one shard holds the whole sequence
+    tiles = tiles_between(0, 0, mask)
     dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)

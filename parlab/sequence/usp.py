@@ -10,9 +10,9 @@ Source: Fang, Zhao 2024, "USP: A Unified Sequence Parallelism Approach for Long 
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arrays import Array
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
@@ -20,8 +20,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -31,7 +30,7 @@ from parlab.sequence.exchange import grid
 from parlab.sequence.heads import head_shares, most_held, share_token
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.tiles import tiles_between
+from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
@@ -58,15 +57,18 @@ def usp_attention(
     """
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "scale": scale}
     in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
-    label, dealt = begin(comm, "USP", q, k, v, **told, ranks_per_node=ranks_per_node)
+    check_inputs(q, k, v, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout)
+    label = label_of("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, "ulysses", ulysses)
     exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
+    mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
     out, lse = no_keys_yet(comm, q)
     for source, kv in around_ring(ring, (k, v), label):
-        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], dealt)
+        tiles = tiles_between(ring.rank, source, mask)
         attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=exchange.heads)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
@@ -94,16 +96,21 @@ def usp_attention_backward(
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, `ulysses` and `ranks_per_node`."""
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    told: Any = {"causal": causal, "layout": layout, "ulysses": ulysses, "scale": scale}
     in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
-    label, dealt, delta = begin_backward(comm, "USP", dout, q, k, v, out, lse, **told, ranks_per_node=ranks_per_node)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
+    mask = sharded_mask(comm.size, k.shape[2], causal, layout)
+    label = label_of("USP backward", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     group, ring = grid(comm, "ulysses", ulysses)
     exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
     rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
+    mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
     dq, homeward = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
-        tiles = tiles_between(ring.rank, source, ring.size, k.shape[2], dealt)
+        tiles = tiles_between(ring.rank, source, mask)
         homeward.add(
             attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
         )

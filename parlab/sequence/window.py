@@ -8,11 +8,11 @@ Source: Beltagy et al. 2020, "Longformer", section 3.1; Jiang et al. 2023, "Mist
 
 from __future__ import annotations
 
-from typing import Any
-
 from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention import CAUSAL
+from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
+from parlab.nn.sums import row_dot
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -21,13 +21,12 @@ from parlab.sequence.attend import (
     add_to,
     attend,
     attend_backward,
-    begin,
-    begin_backward,
+    label_of,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.tiles import Tile
+from parlab.sequence.tiles import Tile, sharded_mask
 from parlab.world import Comm, Request
 
 
@@ -48,9 +47,12 @@ def window_attention(
     >>> np.exp(lse[0, 0] - 2).round().astype(int).tolist()  # everyone sees itself and the token before
     [2, 2]
     """
-    label, _ = begin(comm, "window", q, k, v, causal=causal, window=window, scale=scale)
+    check_inputs(q, k, v, scale=scale)
     length = k.shape[2]
+    mask = sharded_mask(comm.size, length, causal)
     W = checked_window(window, causal, length, comm.size)
+    label = label_of("window", mask, window=W, scale=scale)
+    comm.hold("q, k, v", q, k, v)
     left, right = neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
     sends, coming = post_tails(comm, (k, v), left, right, label)
@@ -82,10 +84,14 @@ def window_attention_backward(
 
     The tails of the neighbours' K/V come once more, and their gradients go straight back.
     """
-    told: Any = {"causal": causal, "window": window, "scale": scale}
-    label, _, delta = begin_backward(comm, "window", dout, q, k, v, out, lse, **told)
+    check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     length = k.shape[2]
+    mask = sharded_mask(comm.size, length, causal)
     W = checked_window(window, causal, length, comm.size)
+    label = label_of("window backward", mask, window=W, scale=scale)
+    delta = row_dot(dout, out)  # [B, H, S/P]
+    comm.hold("q, k, v", q, k, v)
+    comm.hold("dout, out, lse", dout, out, lse, delta)
     left, right = neighbours(comm, length, W)
     dq = no_gradient_yet(comm, q)
     sends, coming = post_tails(comm, (k, v), left, right, label)

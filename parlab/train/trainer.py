@@ -177,7 +177,7 @@ class Trainer:
         tables = []
         for block in model.blocks:
             hidden, cache = block.forward(hidden)
-            tables.append(cache["mlp"].mixed.plan.counts)
+            tables.append(cache["mlp"].mix_cache.plan.counts)
         return tables
 
     def finish(self) -> None:

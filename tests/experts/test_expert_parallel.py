@@ -42,7 +42,7 @@ def one_rank(comm, weights, x, dy, num_experts, k, options):
     made.loss_weight = 1 / comm.size  # the ranks' tokens are parts of one mean
     y, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
-    return y, dx, gradients, getattr(cache.mixed, "plan", None) and cache.mixed.plan.counts
+    return y, dx, gradients, getattr(cache.mix_cache, "plan", None) and cache.mix_cache.plan.counts
 
 
 def serial(weights, x, dy, num_experts, k, options):
@@ -310,7 +310,7 @@ def kept(comm, weights, x, num_experts, k, options):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
     _, cache = made.forward(x)
     comm.barrier()
-    return getattr(cache.mixed, "plan", None) and cache.mixed.plan.counts, cache  # held until the run ends
+    return getattr(cache.mix_cache, "plan", None) and cache.mix_cache.plan.counts, cache  # held until the run ends
 
 
 def bytes_kept(size, num_experts, k, tokens, **options):

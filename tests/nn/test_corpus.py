@@ -53,13 +53,6 @@ def test_floors_equal_the_entropies_summed_over_every_context(order):
     assert source.entropy_rate == source.floor(order)
 
 
-def test_the_stationary_shares_stay_after_one_more_character():
-    source = MarkovSource(order=2)
-    joint = (source.stationary[:, None] * source.transitions).reshape(9, 9, 9)
-    assert joint.sum() == pytest.approx(1.0, rel=1e-12)
-    assert joint.sum(axis=0).reshape(-1) == pytest.approx(source.stationary, abs=1e-14)
-
-
 def test_400_000_characters_have_the_sources_frequencies():
     source = MarkovSource("abcd", order=2, concentration=0.5, seed=1)
     tokens, targets = source.batch(0, batch_size=2000, length=200)

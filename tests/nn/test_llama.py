@@ -23,6 +23,7 @@ from parlab.nn.layers import Core
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.stage import add_gradients
 from tests.libraries import EACH_LIBRARY
+from tests.nn.kept import arrays_by_place
 from tests.nn.transformers_reference import CONFIGURATIONS, SIZES, draw_tokens, evaluate, float64_throughout, make_model
 
 STORED = Path(__file__).parents[1] / "data" / "llama"
@@ -104,15 +105,6 @@ def test_bfloat16_folders_open_as_float32_with_the_same_values(tmp_path):
     for name, weight in theirs.named_parameters():
         assert model.weights[name].dtype == np.float32
         assert (turned(name, model.weights[name]) == weight.detach().double().numpy()).all()
-
-
-def buffers(cache, place):
-    """The place of every array in a cache, and the memory that it looks into."""
-    if isinstance(cache, np.ndarray):
-        yield place, id(owning_buffer(cache))
-    items = cache.items() if isinstance(cache, dict) else enumerate(cache) if isinstance(cache, tuple | list) else ()
-    for name, item in items:
-        yield from buffers(item, f"{place}.{name}")
 
 
 @settings(max_examples=25)
@@ -210,28 +202,6 @@ def test_weight_parts_of_three_microbatches_in_any_order_are_bitwise_the_joint_b
     assert all((again[name] == joint[0][name]).all() for name in again)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_logits_of_a_prefix_are_those_of_the_whole_there(dtype):
-    """No token sees a later one; and one model serves sequences of several lengths."""
-    model = Llama.random(LlamaConfig(**SIZES), dtype=dtype)
-    tokens, _ = draw_tokens()
-    whole = model.logits(tokens)
-    for length in (1, 9, 24):
-        assert np.max(np.abs(model.logits(tokens[:, :length]) - whole[:, :length])) <= 1e-5 * np.max(np.abs(whole))
-
-
-def test_accumulated_microbatches_equal_the_whole_batch():
-    model = small_model()
-    tokens, targets = draw_tokens()
-    _, whole = model.loss_and_gradients(tokens, targets)
-    total = {}
-    for row in range(2):
-        _, cache = model.chain.forward(tokens[row : row + 1], targets[row : row + 1])
-        total = add_gradients(total, model.chain.backward(0.5, cache)[1])
-    for name, gradient in whole.items():
-        assert np.max(np.abs(total[name] - gradient)) <= 1e-14 * np.max(np.abs(gradient)) + 1e-16
-
-
 def test_positions_and_core_let_context_parallelism_take_over():
     """Two ranks' worth of zigzag tokens in one batch row, with a core that knows their order: the same logits."""
     model = small_model()
@@ -263,7 +233,7 @@ def test_weights_replaced_between_forward_and_backward_are_the_ones_used():
     with pytest.raises(KeyError):
         model.chain.backward(1.0, cache)
     held = [id(owning_buffer(x)) for x in kept.values()]
-    assert not [place for place, buffer in buffers(cache, "") if buffer in held]
+    assert not [place for place, x in arrays_by_place(cache) if id(owning_buffer(x)) in held]
     model.weights.update({name: x.copy() for name, x in kept.items()})
     _, gradients = model.chain.backward(1.0, cache)
     assert all((gradients[name] == expected[name]).all() for name in expected)

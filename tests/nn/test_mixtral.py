@@ -6,7 +6,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from parlab.nn import mixtral
-from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import Mixtral, MixtralConfig
 from tests.libraries import EACH_LIBRARY
 from tests.nn.test_llama import STORED, assert_agrees, live
@@ -80,8 +79,3 @@ def test_a_saved_model_comes_back_to_the_bit_with_its_configuration(tmp_path):
 def test_a_configuration_that_is_not_this_model_is_refused_by_name(changes, text):
     with pytest.raises(ValueError, match=text):
         MixtralConfig.from_dict(MIXTURES["top_2_of_5"] | changes)
-
-
-def test_a_llama_does_not_take_a_mixtral_for_itself():
-    with pytest.raises(ValueError, match="model_type='mixtral': only 'llama' is known here"):
-        LlamaConfig.from_dict(MixtralConfig(**MIXTURES["top_2_of_5"]).to_dict())

@@ -95,13 +95,6 @@ def test_weights_change_in_place_and_gradients_do_not():
     assert (gradient == seen).all()
 
 
-def test_decay_is_decoupled_from_the_gradients_size():
-    """Without gradient a weight shrinks by lr · decay exactly; as L2 in the gradient it would move by lr."""
-    weights = {"w": np.array([2.0, -1.0])}
-    AdamW(lr=0.1, weight_decay=0.5).step(weights, {"w": np.zeros(2)})
-    assert weights["w"].tolist() == [1.9, -0.95]
-
-
 def test_clipping_gives_norm_1_and_leaves_small_gradients_alone():
     gradients = {"a": draw(0, 40), "b": draw(1, 3, 4)}
     norm = math.sqrt(sum(float(np.sum(g**2)) for g in gradients.values()))

@@ -185,18 +185,6 @@ def test_linear_rope_scaling_stretches_positions(xp):
     assert np.allclose(to_numpy(stretched) * 4, to_numpy(inverse_frequencies(xp, 8, 10000.0)), rtol=1e-15)
 
 
-def test_linear_weight_part_later_and_in_any_order_is_bitwise_the_same(xp):
-    weight = draw(xp, 4, 5)
-    caches = [linear(draw(xp, 2, 3, 4, seed=i), weight)[1] for i in range(3)]
-    dys = [draw(xp, 2, 3, 5, seed=i) for i in range(3)]
-    at_once = [
-        linear_backward_weight(linear_backward_input(dy, x, weight)[1]) for dy, x in zip(dys, caches, strict=True)
-    ]
-    pending = [linear_backward_input(dy, cache, weight)[1] for dy, cache in zip(dys, caches, strict=True)]
-    for i in (2, 0, 1):
-        assert bool(xp.all(linear_backward_weight(pending[i]) == at_once[i]))
-
-
 @pytest.mark.parametrize(
     ("call", "text"),
     [

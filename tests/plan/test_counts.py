@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.nn import itemize
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule
@@ -19,6 +18,7 @@ from parlab.tensor import ParallelLlama
 from parlab.world import CLASSROOM, Cluster
 from parlab.zero import MIXED, StateBytes, elements_sent
 from parlab.zero.training import replica_of, train_replica
+from tests.nn.kept import itemize
 from tests.pipeline.models import tanh_model
 from tests.tensor.models import B, S, model, text
 

@@ -23,10 +23,8 @@ from parlab.sequence import (
     best_size,
     lab_attention,
     level_bytes,
-    level_flops,
     loads_of,
     method_times,
-    overlap_tokens,
     packed_work,
     positions,
     ring_cost,
@@ -56,8 +54,6 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "unmasked_pairs": {"S": 8, "size": 2, "layout": "zigzag", "causal": True},
     "score_memory_savings": {"P": 2},
     "pair_flops": {"pairs": 1, "B": 1, "H": 2, "D": 4, "backward": False},
-    "overlap_tokens": dict.fromkeys(("flops_per_second", "bytes_per_second", "itemsize", "latency", "width"), 1)
-    | {"kv_heads_per_query_head": 1, "half_masked": True, "backward": True},
     "AttentionShape": {"S": 16, "H": 4, "G": 2, "D": 4, "itemsize": 2, "B": 1},
     "ring_cost": {"size": 2, "rank": 1, "causal": True, "layout": "zigzag", "documents": [0, 12], "backward": True},
     "allgather_cost": RANKS | {"kv_heads": 2, "causal": True, "layout": "zigzag", "documents": [0, 12]},
@@ -69,7 +65,6 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "ring_time": {"size": 2, "cluster": DGX_H100, "backward": True},
     "step_time": {"size": 2, "cluster": DGX_H100},
     "level_bytes": {"B": 1, "S": 8, "size": 2, "level": "low", "itemsize": 4},
-    "level_flops": {"B": 1, "S": 8, "size": 2, "level": "low"},
     "split_equal": {"length": 8, "limit": 4, "overlap": 1, "ranks": 2},
     "split_by_memory": {"length": 8, "budgets": [9], "bytes_per_token": 1},
     "best_size": {"length": 8, "bytes_per_token": 1, "bytes_per_rank": 9, "world": 2},
@@ -94,7 +89,7 @@ FREE = {("pair_flops", "pairs")}  # of any number, as a formula has it
 @pytest.mark.parametrize("bad", [2.5j, "no", -1], ids=str)
 @pytest.mark.parametrize("name", GOOD)
 def test_an_argument_that_cannot_be_is_refused_by_its_name(name, bad):
-    first = {"level_bytes": [CONFIG], "level_flops": [CONFIG]}.get(name, [SHAPE] if name in OF_A_SHAPE else [])
+    first = {"level_bytes": [CONFIG]}.get(name, [SHAPE] if name in OF_A_SHAPE else [])
     call = partial(getattr(sequence, name), *first)
     call(**GOOD[name])
     for argument in GOOD[name]:
@@ -113,7 +108,6 @@ ROWS = [  # rules with words of their own
     (lambda: usp_cost(SHAPE, 4, ulysses=3), "ulysses=3: must divide the 4 ranks: use one of [1, 2, 4]"),
     (lambda: usp_time(SHAPE, 2, DGX_H100, ulysses=2, way="grid"), "way='grid': groups of 2 ranks fill no nodes of 8"),
     (lambda: method_times(SHAPE, 2, DGX_H100, 1.1), "kernel=1.1: must be at most 1, the peak"),
-    (lambda: overlap_tokens(1e12, 1e9, latency=1e-6), "latency=1e-06: needs width="),
     (
         lambda: positions(10, 4),
         "sequence length 10 does not divide into 4 shards: use a multiple of 4 (zigzag needs 8)",
@@ -127,7 +121,6 @@ ROWS = [  # rules with words of their own
     (lambda: unshard([np.zeros((2, 2)), np.zeros((3, 2))]), "shards have the shapes [(2, 2), (3, 2)]: all must have"),
     (lambda: unshard([]), "shards have the shapes []: all must have the same, and there must be one"),
     (lambda: level_bytes(CONFIG, 1, 9, 2, "none"), "sequence length 9 does not divide into 2 shards"),
-    (lambda: level_flops(CONFIG, 1, 6, 2, "none"), "sequence length 6 does not divide into 4 chunks"),
     (lambda: CheckpointedBlock(None, None, "most"), "level='most': use one of none, low, medium, high, extreme"),
     (lambda: split_equal(10, 5, 5), "overlap=5: must be at least 0 and below limit=5"),
     (lambda: split_by_memory(10, [], 1), "budgets=0: must be a whole number, at least 1"),

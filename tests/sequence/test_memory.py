@@ -11,6 +11,7 @@ import pytest
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.nn import Llama, LlamaConfig
+from parlab.nn.formulas import block_flops
 from parlab.nn.layers import CAUSAL_ATTENTION, Core
 from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary
@@ -19,12 +20,13 @@ from parlab.sequence import (
     AttentionShape,
     CheckpointedBlock,
     level_bytes,
-    level_flops,
+    pair_flops,
     positions,
     ring_attention,
     ring_attention_backward,
     ring_cost,
     shard,
+    unmasked_pairs,
     unshard,
 )
 from parlab.world import Cluster, Link
@@ -143,11 +145,14 @@ def test_the_peak_falls_by_what_all_blocks_but_one_keep_less(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_flops_made_again_are_those_on_paper(level):
-    names = ("again", "attend")
+def test_flops_made_again_are_those_of_all_products_from_medium_on_and_of_attention_from_high_on(level):
+    products = sum(f.forward for name, f in block_flops(CONFIG, B, S // P).items() if name != "attention")
+    pairs = unmasked_pairs(S, P, "zigzag")
     for rank in range(P):
-        more = flops_of(run_at(level), rank, *names) - flops_of(run_at("none"), rank, *names)
-        assert more == L * level_flops(CONFIG, B, S, P, level)[rank]
+        attention = pair_flops(pairs[rank], B, CONFIG.num_attention_heads, CONFIG.head_dim)
+        again = {"none": 0, "low": 0, "medium": products}.get(level, products + attention)
+        found, none = (flops_of(run_at(name), rank, "again", "attend") for name in (level, "none"))
+        assert found - none == L * again
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -52,6 +52,9 @@ def cases(draw, method):
         how["documents"] = sorted(map(int, edges))
     if method == "usp":
         how["ulysses"] = draw(st.sampled_from([d for d in divisors(size) if d <= H]))
+    if method in ("ulysses", "allgather", "usp") and draw(st.booleans()):
+        group = how.get("ulysses", size)
+        how["ranks_per_node"] = draw(st.sampled_from([d for d in divisors(size) if d % group == 0 or group % d == 0]))
     if method == "double_ring":
         how["ranks_per_node"] = draw(st.sampled_from(divisors(size)))
         how["crossing"] = draw(st.sampled_from(["early", "late"]))
@@ -259,6 +262,16 @@ def test_no_kv_travel_to_a_rank_that_needs_none_of_them():
     forward, _ = timelines("allgather", 4, AttentionShape(16, 2, 1, 3, 8), np.float64, causal=True, documents=documents)
     sent = {(message.src, message.dst) for message in forward.transfers}
     assert sent == {(src, dst) for src in range(4) for dst in range(4) if src != dst and seen[dst, src]}
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [("ring", {}), ("ring", {"documents": [0, 16]}), ("usp", {"ulysses": 1}), ("double_ring", {"ranks_per_node": 1})],
+)
+def test_all_that_goes_around_a_ring_goes_to_the_right_in_both_passes(method, how):
+    """A pass that went to the left, or dK/dV that met their K/V half way, would give the same numbers."""
+    for timeline in timelines(method, 4, AttentionShape(16, 2, 1, 3, 8), np.float64, **how):
+        assert {(message.dst - message.src) % 4 for message in timeline.transfers} == {1}
 
 
 def test_a_double_ring_crosses_between_nodes_once_a_turn():

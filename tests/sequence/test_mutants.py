@@ -64,8 +64,8 @@ MUTANTS = {
     "a document's edge off by one": (
         "ring",
         "sequence.tiles",
-        "for edge in (start, stop)))\n    if",
-        "for edge in (start, stop + 1)))\n    if",
+        "mask.length, (start, stop)",
+        "mask.length, (start, stop + 1)",
     ),
     "packed K/V stop one rank short": ("ring", "sequence.tiles", "max(hop for hop", "max(hop - 1 for hop"),
     "packed dK/dV do not come home": (
@@ -103,8 +103,8 @@ MUTANTS = {
     "the ring forgets the other groups": (
         "usp",
         "sequence.usp",
-        "tiles_between(ring.rank, source, ",
-        "tiles_between(ring.rank, ring.rank, ",
+        "tiles_between(ring.rank, source, mask)",
+        "tiles_between(ring.rank, ring.rank, mask)",
     ),
     "groups taken for rings": (
         "usp",
@@ -146,8 +146,8 @@ MUTANTS = {
     "packed dK/dV go home from the wrong rank": (
         "ring",
         "sequence.homeward",
-        "(comm.rank + step) % comm.size",
-        "(comm.rank - step) % comm.size",
+        "(rank + self.step) % size",
+        "(rank - self.step) % size",
     ),
     "dq of the tree not summed": ("tree", "sequence.tree", "lambda a, b: (a + b,)", "lambda a, b: (a,)"),
     "queries of the tree begin at the first token": (

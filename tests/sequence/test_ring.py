@@ -11,7 +11,6 @@ import pytest
 from parlab import Cluster, per_rank, run
 from parlab.sequence import (
     LAYOUTS,
-    overlap_tokens,
     pair_flops,
     ring_attention,
     ring_attention_backward,
@@ -66,29 +65,6 @@ def backward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
     )
 
 
-def test_after_hop_t_rank_r_holds_the_kv_of_r_minus_t_minus_1():
-    """The invariant, read off the messages: each rank's K/V are its own number, so what passes names its owner."""
-    seen = {}
-
-    class Watched:
-        def __init__(self, comm):
-            self.comm = comm
-
-        def __getattr__(self, name):
-            return getattr(self.comm, name)
-
-        def isend(self, x, dst, label):
-            seen.setdefault(self.comm.rank, []).append(int(x[0][0, 0, 0, 0]))
-            return self.comm.isend(x, dst, label=label)
-
-    def program(comm):
-        x = np.full((1, 1, 2, 2), float(comm.rank))
-        return ring_attention(Watched(comm), x, x, x)
-
-    run(program, 4)
-    assert seen == {rank: [(rank - hop) % 4 for hop in range(3)] for rank in range(4)}
-
-
 def test_both_passes_attend_inside_the_spans_that_a_clock_measures():
     entered = []
 
@@ -140,32 +116,28 @@ def test_8_ranks_causal_c16_the_slowest_rank_over_the_mean_is_exact(layout, rati
 
 
 def overlap_cluster(tokens, itemsize=8, kv_heads_per_query_head=0.5):
-    """Links on which exactly shards of `tokens` hide their transfers, all pairs unmasked."""
-    bandwidth = itemsize / 2 * kv_heads_per_query_head * 1e12 / tokens
-    assert overlap_tokens(1e12, bandwidth, itemsize, kv_heads_per_query_head) == tokens
-    return Cluster.uniform(latency=0, bandwidth=bandwidth, flops=1e12)
+    """Links on which exactly shards of `tokens` hide their transfers, all pairs unmasked: 4 c² D H flops against
+    2 c D G itemsize bytes.
+    """
+    return Cluster.uniform(latency=0, bandwidth=itemsize / 2 * kv_heads_per_query_head * 1e12 / tokens, flops=1e12)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("tokens", "hidden"), [(4, True), (8, True), (10, False), (16, False)])
-def test_shards_of_8_tokens_hide_their_transfers_from_the_overlap_bound_on(layout, tokens, hidden):
-    timeline = forward_run(4, layout, False, c=8).on(overlap_cluster(tokens))
-    busiest = max(compute_time(timeline, rank) for rank in range(4))
-    assert (timeline.makespan == busiest) == hidden
-
-
-@pytest.mark.parametrize(("tokens", "hidden"), [(8, True), (10, False)])
-def test_causal_zigzag_needs_shards_of_twice_the_overlap_bound(tokens, hidden):
-    timeline = forward_run(4, "zigzag", True, c=16).on(overlap_cluster(tokens))
-    busiest = max(compute_time(timeline, rank) for rank in range(4))
-    assert (timeline.makespan == busiest) == hidden
-
-
-@pytest.mark.parametrize(("tokens", "hidden"), [(7.5, True), (10, False)])
-def test_causal_striped_needs_shards_of_twice_the_overlap_bound_and_one_token(tokens, hidden):
-    timeline = forward_run(4, "striped", True, c=16).on(overlap_cluster(tokens))
-    busiest = max(compute_time(timeline, rank) for rank in range(4))
-    assert (timeline.makespan == busiest) == hidden
+@pytest.mark.parametrize(
+    ("c", "causal", "layout", "hidden_from"),
+    [
+        *((8, False, layout, 8) for layout in LAYOUTS),
+        (16, True, "zigzag", 8),  # half of the pairs is masked: the shards need twice the tokens
+        (16, True, "striped", 7.5),  # ... and one token more
+    ],
+)
+def test_shards_hide_their_transfers_from_the_overlap_bound_on_and_causal_ones_from_twice_that(
+    c, causal, layout, hidden_from
+):
+    done = forward_run(4, layout, causal, c)
+    for tokens in (hidden_from / 2, hidden_from, 10, 16):
+        timeline = done.on(overlap_cluster(tokens))
+        busiest = max(compute_time(timeline, rank) for rank in range(4))
+        assert (timeline.makespan == busiest) == (tokens <= hidden_from)
 
 
 def test_backward_on_a_fast_link_shows_only_the_hop_that_brings_the_gradients_home():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, run
-from parlab.nn import itemize
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import (
     ParallelLlama,
@@ -20,6 +19,7 @@ from parlab.tensor import (
 )
 from parlab.world import CLASSROOM, Link
 from parlab.world.cluster import A_LEVEL
+from tests.nn.kept import itemize
 from tests.tensor.models import SIZES, B, S, config, model, text
 
 E, L = SIZES["hidden_size"], SIZES["num_hidden_layers"]

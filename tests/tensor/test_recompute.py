@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.nn import itemize
 from parlab.tensor import ParallelLlama, Recompute
+from tests.nn.kept import itemize
 from tests.tensor.models import B, S, model
 
 

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from parlab.arguments import checked, optional
 from parlab.nn.attention import CAUSAL
 from parlab.sequence import RingSchedule, Tile, positions, unmasked_pairs
-from parlab.sequence.tiles import how_dealt, journeys
+from parlab.sequence.tiles import kv_hops, sharded_mask
 from parlab.views.engine import marks, theme
 from parlab.views.engine.arguments import RULES, within
 from parlab.views.engine.lanes import legend_of, name_lanes, name_rows
@@ -237,7 +237,7 @@ def packed_ring(documents: Sequence[int], size: int = 4, layout: str = "contiguo
     number = np.searchsorted(documents, owned, side="right")
     seen = (owned[:, None] >= owned[None, :]) & (number[:, None] == number[None, :])  # [S, S]
     pairs = seen.reshape(size, -1).sum(axis=1).tolist()
-    travel = journeys(size, S // size, how_dealt(True, layout, documents))
+    travel = kv_hops(sharded_mask(size, S // size, True, layout, documents))
     headline = f"K/V make {sum(travel)} of {size * (size - 1)} hops, the slowest rank has "
     headline += f"{max(pairs) * size / sum(pairs):.3g} × the mean work"
     rows = [

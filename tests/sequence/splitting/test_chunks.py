@@ -18,9 +18,9 @@ def test_length_1800_limit_1000_overlap_100_is_two_chunks_of_effective_1000_and_
     assert second.needs_communication
 
 
-def test_1000_random_equal_splits_tile_the_sequence():
+def test_300_random_equal_splits_tile_the_sequence():
     draw = random.Random(1)
-    for _ in range(1000):
+    for _ in range(300):
         length, limit, ranks = draw.randint(1, 3000), draw.randint(1, 400), draw.randint(1, 9)
         overlap = draw.randrange(limit)
         chunks = split_equal(length, limit, overlap, ranks)
@@ -29,9 +29,9 @@ def test_1000_random_equal_splits_tile_the_sequence():
         assert all(chunk.length == limit for chunk in chunks[:-1])  # no more chunks than it takes
 
 
-def test_1000_random_memory_splits_tile_the_sequence_within_every_budget():
+def test_300_random_memory_splits_tile_the_sequence_within_every_budget():
     draw = random.Random(2)
-    for _ in range(1000):
+    for _ in range(300):
         each = draw.choice([1, 3, 0.7, 1024])
         fits = [draw.randint(1, 300) for _ in range(draw.randint(1, 9))]
         length = draw.randint(1, sum(fits))
