@@ -35,9 +35,9 @@ BY_TOKENS = {
     (
         "rows, back",
         "add",
-    ): "reduce-scatter: pieces of y's partial sums travel; a rank keeps its tokens, for the next norm",
+    ): "reduce-scatter: y's partial sums travel in pieces; a rank keeps its tokens for a norm",
     ("rows, back", "take"): "backward, all-gather: each rank's tokens of dy travel, until dy is whole on all",
-    ("gradients", "add"): "reduce-scatter: pieces of dx's partial sums travel; a rank keeps its own tokens",
+    ("gradients", "add"): "reduce-scatter: dx's partial sums travel in pieces; a rank keeps its own tokens",
     ("gradients", "take"): "all-gather: x travels again, since a rank kept its own tokens only, and dA needs all",
 }
 MOST_RANKS = 4
