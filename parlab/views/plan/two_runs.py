@@ -52,7 +52,7 @@ def two_runs() -> Film:
         f"The planner asks for {sums[8192]} GiB of an 80 GB card. Meta ran it",
         [0, full, PASSED],
         TOPS[-1] + HIGH + 34,
-        ends=(LEFT, WIDTH - LEFT),
+        ends=(LEFT, WIDTH - 2 * LEFT),
         says=lambda time: f"{100 * time // PASSED} %",
     )
     for number, (name, x) in COLUMNS.items():
