@@ -114,5 +114,5 @@ def _with_blocks(done: Run) -> Timeline:
         named.append(t._replace(name=f"gather {done.results[t.src][seen[piece]]}"))
         seen[piece] += 1
     computes = columns_of([(span.rank, span.start, span.end, span.name) for span in shown.computes], 4)
-    tables = {"computes": computes, "transfers": columns_of(named, 8), "waits": columns_of(shown.waits, 6)}
-    return Timeline(shown.size, shown.makespan, **tables)
+    transfers, waits = columns_of(named, 8), columns_of(shown.waits, 6)
+    return Timeline(shown.size, shown.makespan, computes=computes, transfers=transfers, waits=waits)

@@ -103,6 +103,6 @@ def _draw_run(film: Film, top: float, gpus: int, found: Estimate, passed: list[i
     film.draw(box(LEFT, top, UNIT * weights, HIGH, COLORS["1"]))
     film.draw(box(LEFT + UNIT * weights, top, UNIT * rest, HIGH, COLORS["2"]))
     for n, time in enumerate(passed, 1):
-        end = weights + rest + n * kept
-        color = COLORS["3"] if end <= CARD else theme.ALARM
-        film.draw(box(round(LEFT + UNIT * (end - kept), 1), top, UNIT * kept - 1, HIGH, color), time)
+        reached = weights + rest + n * kept
+        color = COLORS["3"] if reached <= CARD else theme.ALARM
+        film.draw(box(round(LEFT + UNIT * (reached - kept), 1), top, UNIT * kept - 1, HIGH, color), time)
