@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +107,13 @@ EXERCISES = (MLP,)
 
 
 class TimedProducts:
-    """A comm that tells the clock of an MLP's products: two before each all-reduce, as `views.mlp_film` wants."""
+    """A comm that tells the clock of an MLP's products: two before each all-reduce, as `views.mlp_film` wants.
 
-    def __init__(self, comm: Comm, flops: int) -> None:
-        self._comm, self._flops = comm, flops
+    With arrays `by_tokens`, an all-reduce is a reduce-scatter, and then an all-gather of the next of them.
+    """
+
+    def __init__(self, comm: Comm, flops: int, by_tokens: Sequence[Any] = ()) -> None:
+        self._comm, self._flops, self._by_tokens = comm, flops, list(by_tokens)
         self._next = [("columns", "rows"), ("rows, back", "columns, back")]
 
     def __getattr__(self, name: str) -> Any:
@@ -120,7 +123,11 @@ class TimedProducts:
         """The comm's, behind the products."""
         for name in self._next.pop(0) if self._next else ():
             self.took(name)
-        return self._comm.all_reduce(x, *arguments, **options)
+        if not self._by_tokens:
+            return self._comm.all_reduce(x, *arguments, **options)
+        own = self._comm.reduce_scatter(x)
+        self._comm.all_gather(self._by_tokens.pop(0))
+        return own
 
     def took(self, name: str, products: int = 1) -> None:
         """Let the clock run on."""
@@ -128,7 +135,7 @@ class TimedProducts:
             pass
 
 
-def mlp_run(step: Callable[..., Any], size: int = 2, **options: Any) -> Run:
+def mlp_run(step: Callable[..., Any], size: int = 2, *, by_tokens: bool = False, **options: Any) -> Run:
     """A run of `step(comm, x, A, C, dy)`, an MLP's step, with 60 tokens, E = 64 and M = 240; `views.mlp_film` draws it.
 
     Each product takes its time on the clock: of the forward before the first all-reduce, of dz and dx before the
@@ -136,28 +143,31 @@ def mlp_run(step: Callable[..., Any], size: int = 2, **options: Any) -> Run:
 
     Args:
         step: as the exercise 05.mlp_step wants it.
-        size: t, which must divide 240.
+        size: t, which must divide 240, and 60 `by_tokens`.
+        by_tokens: with sequence parallelism. Ranks hold their own tokens of x and dy, and of the sums y and dx; x is
+            gathered before the columns and again for dA, and dy before the backward.
         options: as for `run`.
 
     Raises:
-        ValueError: no function, or ranks that do not divide M.
+        ValueError: no function, or ranks that do not divide what is cut.
 
     >>> from parlab.labs import mlp_step
     >>> mlp_run(mlp_step).timeline.messages(0)
     4
     """
     if not callable(step):
-        raise ValueError(f"step={step!r:.60}: must be a function")
+        raise ValueError(f"step={step!r}: must be a function")
     whole("size", size, 1)
-    if 240 % size:
-        raise ValueError(f"size={size!r}: must divide M = 240")
+    if (60 if by_tokens else 240) % size:
+        raise ValueError(f"size={size!r}: must divide {'the 60 tokens' if by_tokens else 'M = 240'}")
     draw = np.random.default_rng(2)
     shapes = (60, 64), (64, 240), (240, 64), (60, 64)
     x, A, C, dy = (draw.integers(-3, 4, size=shape).astype(float) for shape in shapes)
 
     def program(comm: Comm, A: Any, C: Any) -> Any:
-        timed = TimedProducts(comm, 2 * x.shape[0] * A.size)
-        results = step(timed, x, A, C, dy)
+        own = [np.split(array, size)[comm.rank] for array in (dy, x) if by_tokens]
+        timed = TimedProducts(comm, 2 * x.shape[0] * A.size, own)
+        results = step(timed, comm.all_gather(own[1]) if by_tokens else x, A, C, dy)
         timed.took("gradients", products=2)
         return results
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from parlab.nn import AdamW, Llama, LlamaConfig, MarkovSource
-from parlab.world import Cluster, Comm, Run, run
+from parlab.world import Cluster, Comm, Run, Timeline, run
+from parlab.world.timeline import columns_of
 from parlab.zero import replica_of, train_replica
 from parlab.zero.arguments import check_stage
 
@@ -77,18 +79,40 @@ def one_update(zero_1: Callable[..., Any]) -> dict[str, Run]:
     return {name: run(step, RANKS, name != "replicated", cluster=SLOW) for name in ("replicated", "with owners")}
 
 
-def three_blocks(waiting: Callable[..., Any], prefetch: Callable[..., Any]) -> dict[str, Run]:
-    """Three equal blocks forward and back on four ranks, gathered by two ways of 06.prefetch, by name."""
+def three_blocks(waiting: Callable[..., Any], prefetch: Callable[..., Any]) -> dict[str, Timeline]:
+    """Three equal blocks forward and back on four ranks, gathered by two ways of 06.prefetch, by name.
 
-    def step(comm: Comm, way: Callable[..., Any]) -> Any:
+    The messages of a gather have its block in their name.
+    """
+
+    def step(comm: Comm, way: Callable[..., Any]) -> list[int]:
+        gathered: list[int] = []
+
         def gather(block: int) -> Any:
-            return comm.iall_gather(np.ones(256))
+            gathered.append(block)
+            return comm.iall_gather(np.ones(400))
 
         def work(block: int, weights: Any, x: Any) -> Any:
             with comm.compute(f"{block}", seconds=8e-7):
                 return x
 
-        return way(comm, [0, 1, 2, 2, 1, 0], gather, work, 0)
+        way(comm, [0, 1, 2, 2, 1, 0], gather, work, 0)
+        return gathered
 
     both = {"waiting": waiting, "prefetch": prefetch}
-    return {name: run(step, RANKS, way, cluster=SLOW) for name, way in both.items()}
+    return {name: _with_blocks(run(step, RANKS, way, cluster=SLOW)) for name, way in both.items()}
+
+
+def _with_blocks(done: Run) -> Timeline:
+    """The timeline of a run whose ranks return the blocks that they gathered, in order.
+
+    A rank sends each piece once in a gather: the second message with a label is of the second gather.
+    """
+    shown, seen, named = done.timeline, Counter[tuple[int, str]](), []
+    for t in shown.transfers:
+        piece = (t.src, str(t.label))
+        named.append(t._replace(name=f"gather {done.results[t.src][seen[piece]]}"))
+        seen[piece] += 1
+    computes = columns_of([(span.rank, span.start, span.end, span.name) for span in shown.computes], 4)
+    transfers, waits = columns_of(named, 8), columns_of(shown.waits, 6)
+    return Timeline(shown.size, shown.makespan, computes=computes, transfers=transfers, waits=waits)

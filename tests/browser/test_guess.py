@@ -38,3 +38,22 @@ def test_the_answer_and_the_figure_are_hidden_until_somebody_guesses(reader):
     assert "you said 7, counted 14: 2 times too low" in shown.inner_text()
     assert "many say 56: to each" in shown.inner_text()
     reader._photograph("guess.png")
+
+
+@pytest.mark.slow
+def test_a_guess_may_open_a_widget_and_its_menu_draws_anew(reader):
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    asks = 'from parlab import views\nviews.predict("Which t?", lambda: 32, then=views.explore_tensor)'
+    cells = [nbformat.v4.new_code_cell(asks)]
+    place = reader.folder / "widget.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)
+    reader.open(place.name)
+    reader.run_all_cells()
+    shown = reader.page.locator(OUTPUT)
+    assert shown.locator("select, .widget-image").count() == 0
+    shown.get_by_role("button", name="I don't know").click()
+    shown.locator(".widget-image").wait_for()
+    first = shown.locator(".widget-image").get_attribute("src")
+    shown.locator("select").select_option("Llama 3 8B")
+    reader._wait(lambda: shown.locator(".widget-image").get_attribute("src") != first, "another picture")
+    reader._photograph("widget.png")

@@ -1,9 +1,14 @@
 """JupyterLab as `make lab` starts it: no news, a column of text, figures not wider, fit for the dark theme."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
 
+from parlab import views
 from tests.browser.reader import OUTPUT
+
+BOOK = Path(__file__).parents[2] / "docs/book.css"
 
 PICTURE = """
 from matplotlib.figure import Figure
@@ -95,3 +100,28 @@ def test_the_caption_of_a_film_stands_below_the_middle_of_its_drawing(reader):
     reader.run_all_cells()
     text, drawing = reader.page.locator(".film .caption p").first.evaluate(MIDDLES)
     assert abs(text - drawing) < 2  # pixels
+
+
+SHAPES = """film => {
+    const box = part => film.querySelector(part).getBoundingClientRect();
+    const reel = film.querySelector(".plays").parentElement;
+    reel.scrollLeft = 10000;
+    return {
+        letter: 16 * box("svg").width / 640, moved: reel.scrollLeft, left: box(".caption").left,
+        right: box(".caption").right, page: document.documentElement.scrollWidth
+    };
+}"""
+
+
+@pytest.mark.parametrize(("width", "letter", "moved"), [(390, 13, 520 - 374), (1200, 19, 0)])
+def test_in_the_book_a_film_keeps_letters_of_13_pixels_on_a_telephone_and_moves_below_its_caption(
+    chromium, width, letter, moved
+):
+    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page.set_content(f"<style>{BOOK.read_text()}</style>{views.film_of_copies().html}")
+    found = page.locator(".film").evaluate(SHAPES)
+    page.close()
+    assert found["letter"] == letter
+    assert found["moved"] == moved  # margins of 8 at both sides
+    assert found["left"] >= 8
+    assert found["right"] <= found["page"] == width

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from parlab.labs import mlp_run, mlp_step
@@ -30,12 +31,30 @@ def test_each_rank_computes_six_products_of_2_60_64_240_over_t_flops_around_two_
     assert shown.messages(0) == 2 * 2 * (size - 1)
 
 
+@pytest.mark.parametrize("step", [mlp_step, with_both_sums_at_the_end])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_by_tokens_a_rank_ends_with_its_own_rows_of_both_sums_and_sends_5_pieces_for_each_other_rank(step, size):
+    whole, cut = mlp_run(step, size), mlp_run(step, size, by_tokens=True)
+    for summed in (0, 1):  # y and dx
+        parts = [results[summed] for results in cut.results]
+        assert [part.shape for part in parts] == [(60 // size, 64)] * size
+        assert (np.concatenate(parts) == whole.results[0][summed]).all()
+    for one, other in zip(whole.results, cut.results, strict=True):  # dA and dC
+        assert all((a == b).all() for a, b in zip(one[2:], other[2:], strict=True))
+    assert cut.timeline.messages(0) == 5 * (size - 1)
+
+
 @pytest.mark.parametrize(
-    ("answer", "size", "says"), [(3, 2, "step=3: must be a function"), (mlp_step, 7, "size=7: must divide M = 240")]
+    ("answer", "size", "how", "says"),
+    [
+        (3, 2, {}, "step=3: must be a function"),
+        (mlp_step, 7, {}, "size=7: must divide M = 240"),
+        (mlp_step, 8, {"by_tokens": True}, "size=8: must divide the 60 tokens"),
+    ],
 )
-def test_no_function_and_ranks_that_do_not_divide_the_columns_are_refused(answer, size, says):
+def test_no_function_and_ranks_that_do_not_divide_what_is_cut_are_refused(answer, size, how, says):
     with pytest.raises(ValueError, match=says):
-        mlp_run(answer, size)
+        mlp_run(answer, size, **how)
 
 
 def test_the_first_of_16_stages_of_405b_fits_80_gb_on_8_ranks_only_with_sequence_parallelism_and_zero_2():

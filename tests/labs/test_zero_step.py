@@ -28,14 +28,29 @@ def test_beside_the_replicated_step_the_one_with_owners_spends_a_quarter_of_its_
 
 
 def test_of_six_gathers_ahead_only_the_first_is_waited_for():
-    """A gather sends 3 times 256 numbers of 8 bytes at 12.5 GB/s: 491.52 ns."""
+    """A gather sends 3 times 400 numbers of 8 bytes at 12.5 GB/s: 768 ns."""
 
     def waiting(comm, uses, gather, work, x):
         for block in uses:
             x = work(block, gather(block).wait(), x)
 
     both = labs.three_blocks(waiting, labs.gathered_ahead)
-    assert {name: done.timeline.makespan for name, done in both.items()} == {
-        "waiting": pytest.approx(6 * (491520 + 800000), abs=10),
-        "prefetch": pytest.approx(491520 + 6 * 800000, abs=10),
+    assert {name: shown.makespan for name, shown in both.items()} == {
+        "waiting": pytest.approx(6 * (768000 + 800000), abs=10),
+        "prefetch": pytest.approx(768000 + 6 * 800000, abs=10),
     }
+
+
+def test_a_gather_has_the_number_of_its_block_though_two_are_under_way_at_once():
+    def two_at_a_time(comm, uses, gather, work, x):
+        for one, other in zip(uses[::2], uses[1::2], strict=True):
+            requests = gather(one), gather(other)
+            for block, request in zip((one, other), requests, strict=True):
+                x = work(block, request.wait(), x)
+        return x
+
+    shown = labs.three_blocks(two_at_a_time, labs.gathered_ahead)["waiting"]
+    sent = [t.name for t in sorted(shown.transfers, key=lambda t: t.end) if t.src == 3]
+    assert sorted(sent) == sorted(f"gather {block}" for block in (0, 1, 2) for _ in range(2 * 3))
+    assert set(sent[:6]) == {"gather 0", "gather 1"}
+    assert set(sent[6:12]) == {"gather 2"}

@@ -157,7 +157,6 @@ PICTURES = {
         f"no layout {sizes}": lambda sizes=sizes: views.layout(**sizes)
         for sizes in ({"tp": 4}, {"tp": 8, "pp": 32, "chunks": 8}, {"tp": 3})
     },
-    "two runs": lambda: views.two_runs("headline"),
     "refuted": lambda: views.refuted({"all": 134.9, "some": 84.8, "few": 77.8}),
     **{
         f"copies {given}": lambda given=given: views.copies(*given)

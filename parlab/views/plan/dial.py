@@ -10,10 +10,9 @@ from parlab.views.engine import marks, theme
 from parlab.views.engine.explore import Explorer, steps
 from parlab.views.engine.picture import BOUND, Picture, curve, panel, percent, scale, sheet, write
 from parlab.views.plan.bills import MEMORY
-from parlab.views.plan.two_runs import AXIS, CARD, GIB, REPLICAS, RUN, STEP, meta_run
+from parlab.views.plan.two_runs import AXIS, CARD, FULLEST, GIB, REPLICAS, RUN, STEP, meta_run
 
 MICROBATCHES = STEP["batch"] // REPLICAS[8192]
-FULLEST = 1  # the second stage: the first has a layer less
 KEPT = curve(theme.RANKS[0], "solid")
 
 

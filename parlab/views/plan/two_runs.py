@@ -1,13 +1,14 @@
-"""Meta's two runs of Llama 3 405B beside a planner's bill of memory."""
+"""Meta's two runs of Llama 3 405B beside a planner's bill of memory, which fills up as the forwards pass."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
+from parlab.pipeline import looped_bfs, simulate
 from parlab.plan import LLAMA_405B, Estimate, Layout, estimate
-from parlab.views.engine import marks, theme
-from parlab.views.engine.lanes import name_rows
-from parlab.views.engine.picture import BOUND, Picture, key, panel, scale, sheet, write
+from parlab.views.engine import theme
+from parlab.views.engine.player import WIDTH, Film, box, word
 from parlab.views.plan.bills import MEMORY
 from parlab.world import DGX_H100
 
@@ -17,6 +18,15 @@ STEP: dict[str, Any] = {"batch": 2048, "sequence": 8192}
 CARD = 79.6  # GiB that an 80 GB H100 reports: NVIDIA/nccl issue 1264
 GIB = 2**30
 AXIS = 160  # GiB
+FULLEST = 1  # the second stage: the first has a layer less
+
+COLUMNS = {"1": ("weights", 162), "2": ("all else", 270), "3": ("a microbatch", 390), "4": ("kept", 496)}
+COLORS = {"1": MEMORY["weights"], "2": MEMORY["working"], "3": MEMORY["activations"]}
+SUM = 588  # the middle of the bill's last column
+SIGNS = ((216, "+"), (322, "+"), (456, "×"), (532, "="))
+TOPS, HIGH = (104, 190), 36  # of the two bars, and of each
+LEFT, UNIT = 20, (WIDTH - 40) / AXIS  # of the bars, and of a GiB
+PASSED = 1000  # the film's time when all forwards have passed; it counts thousandths
 
 
 def meta_run(gpus: int, **turned: Any) -> Estimate:
@@ -24,39 +34,75 @@ def meta_run(gpus: int, **turned: Any) -> Estimate:
     return estimate(LLAMA_405B, DGX_H100, RUN.but(dp=REPLICAS[gpus], **turned), **STEP)
 
 
-def two_runs(headline: str = "", schedule: str = "looped_bfs") -> Picture:
-    """Draw a planner's memory of the fullest GPU in Meta's two runs of table 4 with sequences of 8192 tokens.
+def two_runs() -> Film:
+    """Film a planner's memory of the fullest GPU in Meta's two runs of table 4 with sequences of 8192 tokens.
 
-    Args:
-        headline: above the figure. Empty: both sums.
-        schedule: the order that the planner takes Meta's to be.
+    It takes their order to be breadth-first, and so each microbatch that passes leaves its activations: a box. The
+    clock is that of the forwards, all of which pass before the first backward.
+
+    >>> two_runs().lines[-1]
+    '59 %: the card is full: on 8192 GPUs the planner asks for 134.9 GiB, on 16 384 for 71.0'
     """
-    found = {gpus: meta_run(gpus, schedule=schedule) for gpus in REPLICAS}
-    totals = [e.total_bytes / GIB for e in found.values()]
-    said = headline or " and ".join(
-        f"{total:.1f} GiB for {_gpus(gpus)}" for gpus, total in zip(found, totals, strict=True)
+    bills = {gpus: meta_run(gpus, schedule="looped_bfs") for gpus in REPLICAS}
+    passed = {gpus: _passed(gpus) for gpus in REPLICAS}
+    alone, kept = _parts(bills[8192], len(passed[8192]))
+    full = next(time for n, time in enumerate(passed[8192], 1) if sum(alone) + n * kept > CARD)
+    sums = {gpus: f"{found.total_bytes / GIB:.1f}" for gpus, found in bills.items()}
+    film = Film(
+        f"The planner asks for {sums[8192]} GiB of an 80 GB card. Meta ran it",
+        [0, full, PASSED],
+        TOPS[-1] + HIGH + 34,
+        ends=(LEFT, WIDTH - 2 * LEFT),
+        says=lambda time: f"{100 * time // PASSED} %",
     )
-    figure = sheet([said, *(f"{_gpus(gpus)}: {e.total_bytes / GIB:.1f} GiB" for gpus, e in found.items())], 2.95, said)
-    left, top, width = 1.3, 1.15, 7.9
-    axes = panel(figure, left, top, width, 1.2)
-    name_rows(axes, len(found), [_gpus(gpus) for gpus in found], size=theme.TEXT)
-    scale(axes.xaxis, "GiB of the fullest GPU", ends=(0, AXIS), ticks=range(0, AXIS + 1, 40))
-    kept = [e.bytes["activations"] / GIB for e in found.values()]
-    rest = [total - part for total, part in zip(totals, kept, strict=True)]
-    colors = {"activations": MEMORY["activations"], "all else": MEMORY["weights"]}
-    marks.stacked(axes, {"activations": kept, "all else": rest}, colors)
-    over = [row for row, total in enumerate(totals) if total > CARD]
-    spans = [marks.Interval(CARD, totals[row]) for row in over]
-    marks.frames(axes, "too large", spans, over, (-0.36, 0.36), theme.ALARM, hatch="///", zorder=5)
-    for row, total in enumerate(totals):
-        marks.word(axes, 2, row, f"{total:.1f} GiB", gid="sum", weight="bold", size=theme.TEXT)
-    axes.axvline(CARD, gid="device", **BOUND)
-    write(figure, left + width * CARD / AXIS, top - 0.27, f"the card: {CARD} GiB", theme.TEXT, ha="center")
-    key(figure, 0.15, 0.62, colors["activations"], "activations")
-    key(figure, 1.35, 0.62, colors["all else"], "weights, gradients and all else")
-    return figure
+    for number, (name, x) in COLUMNS.items():
+        color = COLORS.get(number)
+        film.draw((box(x - 13, 4, 26, 22, color, number) if color else word(x, 15, number)) + word(x, 40, name))
+    film.draw(word(SUM, 40, "GiB"))
+    for top, (gpus, found) in zip(TOPS, bills.items(), strict=True):
+        _draw_run(film, top, gpus, found, passed[gpus])
+    card = LEFT + UNIT * CARD
+    line = "".join(f"M{card:g} {top - 6}v{HIGH + 12}" for top in TOPS)
+    film.draw(f'<path d="{line}" class="wait" style="stroke-width:3"/>')
+    film.draw(word(card, TOPS[-1] + HIGH + 20, f"the card: {CARD} GiB"))
+    film.tell(0, "all forwards pass, by the planner: a box is what a microbatch leaves on the fullest GPU")
+    film.tell(
+        full, f"the card is full: on 8192 GPUs the planner asks for {sums[8192]} GiB, on 16 384 for {sums[16384]}"
+    )
+    return film.finished()
 
 
-def _gpus(number: int) -> str:
-    """`16 384 GPUs`, and `8192 GPUs`, as in the lessons."""
-    return f"{number:,} GPUs".replace(",", " " if number > 9999 else "")
+def _passed(gpus: int) -> list[int]:
+    """When the first, second, ... microbatch more is kept by the fullest stage, in thousandths of all forwards."""
+    microbatches = STEP["batch"] // REPLICAS[gpus]
+    order = simulate(looped_bfs(RUN.pp, microbatches, RUN.chunks))
+    reached = dict(reversed([(chunks, time) for time, chunks in order.kept(FULLEST)]))  # a backward comes there again
+    return [
+        round(PASSED * reached[RUN.chunks * n] / reached[RUN.chunks * microbatches]) for n in range(1, microbatches + 1)
+    ]
+
+
+def _parts(found: Estimate, microbatches: int) -> tuple[tuple[float, float], float]:
+    """GiB of the weights and of all else but activations; and of the activations of one microbatch."""
+    weights, kept = (found.bytes[kind] / GIB for kind in ("weights", "activations"))
+    return (weights, found.total_bytes / GIB - weights - kept), kept / microbatches
+
+
+def _draw_run(film: Film, top: float, gpus: int, found: Estimate, passed: list[int]) -> None:
+    """A run's bill, and below it the bar that it counts."""
+    y = top - 22
+    (weights, rest), kept = _parts(found, len(passed))
+    film.draw(word(LEFT, y, f"{gpus:,} GPUs".replace(",", " " if gpus > 9999 else ""), "strong left"))
+    bill = zip(COLUMNS.values(), (weights, rest, kept), strict=False)
+    film.draw(
+        "".join(word(x, y, f"{gib:.2f}") for (_, x), gib in bill) + "".join(word(x, y, sign) for x, sign in SIGNS)
+    )
+    for n, (start, end) in enumerate(pairwise([0, *passed, PASSED + 1])):
+        said = word(COLUMNS["4"][1], y, n) + word(SUM, y, f"{weights + rest + n * kept:.1f}", "strong")
+        film.draw(said, start, None if n == len(passed) else end, between=n < len(passed))
+    film.draw(box(LEFT, top, UNIT * weights, HIGH, COLORS["1"]))
+    film.draw(box(LEFT + UNIT * weights, top, UNIT * rest, HIGH, COLORS["2"]))
+    for n, time in enumerate(passed, 1):
+        reached = weights + rest + n * kept
+        color = COLORS["3"] if reached <= CARD else theme.ALARM
+        film.draw(box(round(LEFT + UNIT * (reached - kept), 1), top, UNIT * kept - 1, HIGH, color), time)

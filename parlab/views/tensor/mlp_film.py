@@ -31,11 +31,14 @@ PASSING = {  # by the computation that follows, and by the label of the messages
 }
 BY_TOKENS = {
     "rows, back": "dy times its columns of Cᵀ: dz, a shard, finished",
-    ("columns", "take"): "gather: each rank's tokens of x travel, until x is whole on all",
-    ("rows, back", "add"): "scatter: a piece of each partial sum of y travels; a rank keeps the sum of its own tokens",
-    ("rows, back", "take"): "scatter, backward: each rank's tokens of dy travel, until dy is whole on all",
-    ("gradients", "add"): "gather, backward: a piece of each partial sum of dx travels; a rank keeps its own tokens",
-    ("gradients", "take"): "x travels again: a rank kept its own tokens of it only, and dA needs all",
+    ("columns", "take"): "all-gather: each rank has normed its own tokens; they travel, until x is whole on all",
+    (
+        "rows, back",
+        "add",
+    ): "reduce-scatter: y's partial sums travel in pieces; a rank keeps its tokens for a norm",
+    ("rows, back", "take"): "backward, all-gather: each rank's tokens of dy travel, until dy is whole on all",
+    ("gradients", "add"): "reduce-scatter: dx's partial sums travel in pieces; a rank keeps its own tokens",
+    ("gradients", "take"): "all-gather: x travels again, since a rank kept its own tokens only, and dA needs all",
 }
 MOST_RANKS = 4
 NAMED_RANKS = 3  # with more, a slice of a matrix has no room for its name

@@ -13,7 +13,7 @@ from parlab.views.engine import marks, theme
 from parlab.views.engine.lanes import legend, name_rows, time_axis, timelines_of
 from parlab.views.engine.picture import Picture, panel, percent, sheet
 from parlab.views.world.compare_timelines import BOTTOM, LINE, TOP
-from parlab.views.world.timeline import ENDS, SHORT, WHOLE, draw_computes, draw_waits, fused
+from parlab.views.world.timeline import ENDS, WHOLE, draw_computes, draw_waits, fused, short_of
 from parlab.world import Run, Timeline, Transfer
 
 LEFT, RIGHT, LANES = 1.2, 0.35, 3 * 0.4  # inches beside the three lanes, and of them
@@ -66,7 +66,7 @@ def _draw(axes: Axes, shown: Timeline, rank: int) -> list[str]:
     kinds = draw_computes(axes, shown, {rank: 0}, WHOLE) + draw_waits(axes, shown, {rank: 0}, WHOLE)
     for lane, (kind, _, rank_of, _) in enumerate(ENDS, start=1):
         busy = joined(t for t in shown.transfers if rank_of(t) == rank)
-        texts = [SHORT.get(one.name, [one.name.replace("_", "-")]) for one in busy]
+        texts = [short_of(one.name) for one in busy]
         marks.boxes(axes, f"{kind}s", busy, [lane] * len(busy), WHOLE, theme.KINDS[kind].color, texts)
         kinds += [kind] * bool(busy)
     return kinds

@@ -157,7 +157,12 @@ def _with_its_collective(shown: Timeline, wait: Wait, texts: list[str]) -> list[
     if wait.peer != wait.rank:
         return texts
     ended = [t.name for t in shown.transfers if t.end == wait.end and wait.rank in (t.src, t.dst)]
-    return [texts[0], *SHORT.get(ended[0], texts[1:])] if ended else texts
+    return [texts[0], *short_of(ended[0])] if ended else texts
+
+
+def short_of(collective: str) -> list[str]:
+    """The name of a collective in a lane, the longest first."""
+    return SHORT.get(collective, [collective.replace("_", "-")])
 
 
 def _goes_on(last: Wait, wait: Wait) -> bool:

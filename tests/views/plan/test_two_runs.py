@@ -5,24 +5,38 @@ import pytest
 from parlab import views
 from parlab.pipeline import interleaved_one_f_one_b, looped_bfs, simulate
 from parlab.plan import LLAMA_405B, estimate, validation
+from parlab.views.engine import theme
 from parlab.views.plan.refuted import held_over_planned
-from parlab.views.plan.two_runs import CARD, RUN, STEP, meta_run
+from parlab.views.plan.two_runs import CARD, LEFT, RUN, STEP, UNIT, meta_run
 from parlab.world import DGX_H100
 from parlab.zero import StateBytes
-from tests.views.drawn import artists, boxes, title
+from tests.views.drawn import artists, title
+from tests.views.filmed import check_film, marks, tree_of
 
 GIB = 2**30
 
 
-def test_the_bars_of_both_runs_are_the_planners_and_what_the_card_lacks_has_a_frame():
-    figure = views.two_runs("headline")
-    kept = [right - left for left, right, *_ in boxes(figure, "activations")]
-    rest = [right - left for left, right, *_ in boxes(figure, "all else")]
+def test_the_film_ends_with_the_planners_two_bills_and_what_the_card_lacks_is_in_alarm():
+    film = views.two_runs()
+    check_film(film)
     found = [meta_run(gpus, schedule="looped_bfs") for gpus in (16384, 8192)]
-    assert kept == pytest.approx([e.bytes["activations"] / GIB for e in found])
-    assert [a + b for a, b in zip(kept, rest, strict=True)] == pytest.approx([71.02, 134.91], abs=0.01)
-    assert len(artists(figure, "too large")) == 1
-    assert artists(views.two_runs(schedule="1f1b"), "too large") == []
+    assert [e.total_bytes / GIB for e in found] == pytest.approx([71.02, 134.91], abs=0.01)
+    stay = [said for numbers, said in marks(film, "see") if said and "b" not in numbers][:2]
+    assert stay == [["16", "71.0"], ["32", "134.9"]]  # the microbatches that are kept, and the sums
+    boxes = [part.attrib for part in tree_of(film).iter("rect") if part.get("height") == "36"]
+    ends = [(float(part["x"]) + float(part["width"]) - LEFT) / UNIT for part in boxes]
+    assert max(ends) == pytest.approx(134.91, abs=0.4)
+    assert all((part["fill"] == theme.ALARM) == (end > CARD) for part, end in zip(boxes, ends, strict=True))
+    assert len(boxes) == 16 + 32 + 2 * 2  # weights and all else
+
+
+def test_the_microbatches_of_both_runs_come_evenly_while_the_forwards_pass():
+    boxes = [(numbers["a"], said) for numbers, said in marks(views.two_runs(), "see") if numbers.keys() == {"a"}]
+    times = [time for time, said in boxes if not said]
+    for first, count in ((0, 16), (16, 32)):
+        own = times[first : first + count]
+        assert own == sorted(own)
+        assert own[-1] == max(times)
 
 
 @pytest.mark.parametrize(("n", "gib", "longer"), [(16, 77.8, 0), (18, 84.8, 3), (31, 129.9, 39), (32, 133.4, 0)])

@@ -5,43 +5,17 @@ import re
 import numpy as np
 import pytest
 
-from parlab import Cluster, per_rank, run, views
+from parlab import Cluster, views
 from parlab.labs import mlp_run, mlp_step
 from parlab.views.engine import theme
 from parlab.views.tensor.mlp_film import GREY, HIGH, STEPS, WIDE
 from tests.views.filmed import check_film, marks, tree_of
 
-
-def relu(z):
-    return np.maximum(z, 0)
-
-
-def step_by_tokens(comm, x, A, C, dy):
-    def work(step):
-        return comm.compute(STEPS[step], flops=2 * comm.size * x.shape[0] * A.size)
-
-    whole = comm.all_gather(x)
-    with work(0):
-        before = whole @ A
-    with work(1):
-        share = relu(before) @ C
-    y, dy = comm.reduce_scatter(share), comm.all_gather(dy)
-    with work(2):
-        dbefore = (dy @ C.T) * (before > 0)
-    with work(3):
-        dshare = dbefore @ A.T
-    dx, whole = comm.reduce_scatter(dshare), comm.all_gather(x)
-    with work(4):
-        return y, dx, whole.T @ dbefore, relu(before).T @ dy
-
-
 SLOW = Cluster.uniform(latency=1e-6, bandwidth=1e9, flops=1e9)
 
 
 def ran_by_tokens(size):
-    x, A, C, dy = (np.ones(shape) for shape in ((24, 8), (8, 24), (24, 8), (24, 8)))
-    cut = (per_rank(np.split(array, size, axis)) for array, axis in ((x, 0), (A, 1), (C, 0), (dy, 0)))
-    return run(step_by_tokens, size, *cut, cluster=SLOW)
+    return mlp_run(mlp_step, size, by_tokens=True, cluster=SLOW)
 
 
 def ran(size, **options):
@@ -186,14 +160,14 @@ def gaps(computes):
 
 def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again():
     assert [line.partition(": ")[2].partition(":")[0] for line in views.mlp_film(ran_by_tokens(2)).lines] == [
-        "gather",
+        "all-gather",
         "each rank multiplies all of x with its columns of A, and applies relu",
         "times C's rows of the same numbers",
-        "scatter",
-        "scatter, backward",
+        "reduce-scatter",
+        "backward, all-gather",
         "dy times its columns of Cᵀ",
         "times its rows of Aᵀ",
-        "gather, backward",
-        "x travels again",
+        "reduce-scatter",
+        "all-gather",
         "dA and dC",
     ]
