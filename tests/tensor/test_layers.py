@@ -33,7 +33,7 @@ from parlab.tensor.layers import kv_sharers
 from tests.nn.parity import assert_parity
 
 every_size = pytest.mark.parametrize(
-    ("size", "xp"), [(1, np), (2, np), (4, np), (8, np), (4, array_api_strict)], ids=["1", "2", "4", "8", "4-strict"]
+    ("size", "xp"), [(2, np), (8, np), (4, array_api_strict)], ids=["2", "8", "4-strict"]
 )
 both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
 
@@ -141,7 +141,7 @@ def test_mlp_within_1e_12_of_serial(xp, size, sequence_parallel):
 
 
 @both_ways
-@pytest.mark.parametrize("heads", [8, 2, 1], ids=lambda heads: f"G{heads}")
+@pytest.mark.parametrize("heads", [8, 2], ids=lambda heads: f"G{heads}")
 @every_size
 def test_attention_within_1e_12_of_serial(xp, size, heads, sequence_parallel):
     draw = np.random.default_rng(0)
