@@ -207,16 +207,6 @@ def test_block_time_with_a_ring_through_each_card_equals_the_clock_where_the_car
     assert one.messages == 2 * two.messages
 
 
-@pytest.mark.parametrize(
-    ("node", "algorithm", "message"),
-    [(8, "tree", "use one of ring, rings"), (3, "rings", "needs whole nodes of 3 ranks")],
-)
-def test_block_time_refuses_unknown_algorithms_and_nodes_that_are_not_filled(node, algorithm, message):
-    cluster = replace(CLASSROOM, ranks_per_node=node)
-    with pytest.raises(ValueError, match=message):
-        block_time(config(), B, S, 4, 8, cluster, algorithm=algorithm)
-
-
 @both_ways
 @pytest.mark.parametrize("heads", [8, 2])
 @sizes

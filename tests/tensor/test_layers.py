@@ -227,27 +227,6 @@ def test_loss_of_logits_a_thousand_apart_on_different_ranks_is_finite_and_exact(
         assert np.isfinite(dlogits).all()
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        (lambda comm: ColumnParallelLinear.from_full(comm, np.ones((6, 10))),
-         "the number of columns 10 does not divide among 4 tensor-parallel ranks: use a multiple of 4"),
-        (lambda comm: ParallelAttention.from_full(
-            comm, {f"a.{name}_proj.weight": np.ones((12, 12)) for name in "qkvo"}, "a", 2, Rotary(2)),
-         "num_attention_heads 6 do not divide among 4 tensor-parallel ranks: use a multiple of 4"),
-        (lambda comm: vocab_parallel_cross_entropy(comm, np.ones((1, 2, 2)), np.array([[0, 8]])),
-         "targets hold 0..8: the vocabulary has 0..7"),
-        (lambda comm: vocab_parallel_cross_entropy(comm, np.ones((1, 2, 2)), np.array([0, 1])),
-         r"targets have shape \(2,\), logits \(1, 2, 2\): one target a token is needed, \(1, 2\)"),
-        (lambda comm: vocab_parallel_cross_entropy(comm, np.ones((1, 1, 2)), np.array([[0]]), vocab_size=9),
-         "logits hold 2 tokens of the vocabulary: of 9, rank 0 of 4 owns 3"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_refused_with_what_would_be_right(program, message):
-    with pytest.raises(ValueError, match=message):
-        run(program, 4)
-
-
 def test_the_loss_of_float16_logits_is_the_serial_one_of_float64_in_float32():
     logits = np.random.default_rng(0).normal(size=(2, 8, 300)).astype(np.float16)
     targets = np.random.default_rng(1).integers(300, size=(2, 8))
