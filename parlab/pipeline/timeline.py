@@ -29,13 +29,13 @@ class TimedStep(NamedTuple):
 
 class TimedAction(NamedTuple):
     """Rank `rank` did an action from `start` to `end`. It needed `source`, an action of the neighbouring stage (None:
-    nothing), whose message was under way for `lag`: 0 on one rank."""
+    nothing), whose message was under way for `travel`: 0 on one rank."""
 
     rank: int
     start: Any
     end: Any
     source: Action | None
-    lag: Any
+    travel: Any
 
 
 class Idle(NamedTuple):
@@ -75,7 +75,7 @@ class ScheduleTimeline(Timeline):
         table: ActionTable,
         costs: Costs,
         duration: Sequence[Any],
-        lag: Sequence[Any],
+        travel: Sequence[Any],
         start: Sequence[Any],
         end: Sequence[Any],
     ) -> None:
@@ -92,7 +92,7 @@ class ScheduleTimeline(Timeline):
         self.schedule = table.schedule
         self.costs = costs
         self._table = table
-        self._duration, self._lag, self._start, self._end = duration, lag, start, end
+        self._duration, self._travel, self._start, self._end = duration, travel, start, end
 
     # The actions and the steps, with their times
 
@@ -100,7 +100,7 @@ class ScheduleTimeline(Timeline):
     def _timed(self) -> dict[Action, TimedAction]:
         table = self._table
         sources = [None if line < 0 else table.actions[line] for line in table.source]
-        facts = zip(table.rank_of_line, self._start, self._end, sources, self._lag, strict=True)
+        facts = zip(table.rank_of_line, self._start, self._end, sources, self._travel, strict=True)
         return dict(zip(table.actions, map(TimedAction._make, facts), strict=True))
 
     @cached_property
@@ -137,7 +137,7 @@ class ScheduleTimeline(Timeline):
             [0] * len(messages),
             sent,
             sent,
-            [sender.end + receiver.lag for sender, receiver in messages],
+            [sender.end + receiver.travel for sender, receiver in messages],
             ["message"] * len(messages),
             [str(receiver.source) for _, receiver in messages],
         )
@@ -161,7 +161,7 @@ class ScheduleTimeline(Timeline):
 
     def busy(self, rank: int) -> Any:
         """Time that `rank` computed."""
-        return sum(duration for duration in self._duration[self._lines(rank)] if duration is not None)
+        return sum(self._duration[self._lines(rank)])
 
     @cached_property
     def longest_stage(self) -> Any:
@@ -199,8 +199,8 @@ class ScheduleTimeline(Timeline):
             if step.start > free:
                 action, needs = self._awaiting(step)
                 assert action is not None, "a rank starts late only when an input comes late"
-                peer, lag = self._timed[needs].rank, self._timed[action].lag
-                times.append(Idle(rank, free, step.start, action, needs, peer, lag))
+                peer, travel = self._timed[needs].rank, self._timed[action].travel
+                times.append(Idle(rank, free, step.start, action, needs, peer, travel))
             free = step.end
         if self.makespan > free:
             times.append(Idle(rank, free, self.makespan, None, None, None, 0))
@@ -209,8 +209,8 @@ class ScheduleTimeline(Timeline):
     def _awaiting(self, step: TimedStep) -> tuple[Any, Any]:
         """The action of a step whose input kept the step from starting earlier, and that input's action; or None."""
         for action in step.actions:
-            source, lag = self._timed[action].source, self._timed[action].lag
-            if source is not None and self._timed[source].end + lag == step.start:
+            source, travel = self._timed[action].source, self._timed[action].travel
+            if source is not None and self._timed[source].end + travel == step.start:
                 return action, source
         return None, None
 
@@ -266,7 +266,7 @@ class ScheduleTimeline(Timeline):
                     moved |= ends_by(before[step.actions[0]].actions[-1], begin)
                 for one in map(self._timed.__getitem__, step.actions):
                     if one.source is not None:
-                        moved |= ends_by(one.source, begin - one.lag)
+                        moved |= ends_by(one.source, begin - one.travel)
         return {
             action: min(latest[one] for one in step.actions) - step.end for step in by_end for action in step.actions
         }

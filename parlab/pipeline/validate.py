@@ -31,7 +31,7 @@ def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     limit = None if memory_limit is None else as_limit(memory_limit)
     table = action_table(schedule)
     nothing = [0] * len(table.actions)
-    start_and_end(table, duration=nothing, lag=nothing)
+    start_and_end(table, duration=nothing, travel=nothing)
     if limit is not None:
         _check_memory(schedule, limit)
 

@@ -65,7 +65,6 @@ class Filler:
         it the rank that has stood idle most.
         """
         loop = EventLoop()  # the event `action`: it has ended
-        waiting, wake = loop.waiting, loop.wake
         ended: dict[Action, float] = {}
         lines = [_Line(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
         most_idle: float = 0  # of any rank so far
@@ -87,8 +86,7 @@ class Filler:
                 ended[action] = line.does(action, takes, change, arrival)
                 if line.idle > most_idle:
                     most_idle = line.idle
-                if action in waiting:
-                    wake(action)
+                loop.happened(action)
             line.ends()
 
         loop.run(run(rank) for rank in range(len(rows)))
