@@ -29,7 +29,7 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS) -> ScheduleTimeline:
     instance("schedule", schedule, Schedule)
     instance("costs", costs, Costs)
     table = action_table(schedule)
-    pairs = frozenset[int]() if costs.pair is None else pair_lines(table)
+    pairs = () if costs.pair is None else pair_lines(table)
     duration, travel = durations(table, costs, pairs), _travels(table, costs)
     start, end = start_and_end(table, duration, travel, pairs)
     return ScheduleTimeline(table, costs, duration, travel, start, end)

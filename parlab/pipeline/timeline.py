@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from parlab.arguments import one_of
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import Costs, changes_of_kept
+from parlab.pipeline.costs import Costs, change_of_kept
 from parlab.pipeline.dependencies import ActionTable
-from parlab.pipeline.steps import Step, receives, step_name, steps_of
+from parlab.pipeline.steps import Step, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
 
 METRICS = ("makespan", "longest_stage")
@@ -187,9 +186,9 @@ class ScheduleTimeline(Timeline):
             ValueError: another metric.
         """
         one_of("metric", metric, METRICS)
-        whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
-        idle = whole - sum(self.busy(rank) for rank in range(self.size))
-        return idle / whole if whole else 0.0
+        total = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
+        idle = total - sum(self.busy(rank) for rank in range(self.size))
+        return idle / total if total else 0.0
 
     def idle(self, rank: int) -> list[Idle]:
         """The times in which `rank` is idle, and the action for which each waits."""
@@ -283,42 +282,24 @@ class ScheduleTimeline(Timeline):
         return self.kept_bytes(rank, activation=1, pending=1)
 
     def kept_bytes(
-        self, rank: int, activation: int | Sequence[int], pending: int | Sequence[int], message: int = 0
+        self, rank: int, activation: int | Sequence[int], pending: int | Sequence[int]
     ) -> list[tuple[Any, int]]:
         """Bytes kept by `rank` over time: (time, bytes from then on), one pair a change.
 
         Args:
             activation: bytes that one chunk keeps from its F on (M_B), a number or one a stage.
             pending: bytes that are left of them between its I and its W (M_W), a number or one a stage.
-            message: bytes of an activation or gradient that passes between stages. It is counted from when
-                `run_schedule` posts its receive or, within the rank, from when it is made, until it is used; the part
-                of it that is kept then belongs to the others. A sent message counts besides while it is under way,
-                which depends on the links and not on the schedule.
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """
         stages = self.schedule.num_stages
         of_stage = activation if isinstance(activation, Sequence) else [activation] * stages
         left_of_stage = pending if isinstance(pending, Sequence) else [pending] * stages
-        change_of = changes_of_kept(of_stage, left_of_stage)
-        changes: list[tuple[Any, int]] = []  # (time, bytes), in the order in which the rank makes them
-        posted = deque(receives(self._table, rank, self.costs.pair is not None) if message else ())
-        time: Any = 0
-        for number, step in enumerate(self.steps(rank)):
-            while posted and posted[0].after == number:
-                posted.popleft()
-                changes.append((time, message))
-            for action in step.actions:
-                change = change_of[action.kind][action.stage] - (message if self._timed[action].source else 0)
-                changes.append((step.start if action.kind == "F" else step.end, change))
-            time = step.end
-            changes += [(time, message) for action in step.actions if action in self._used_here]
-        totals = accumulate(change for _, change in changes)
-        return [(time, total) for (time, change), total in zip(changes, totals, strict=True) if change]
-
-    @cached_property
-    def _used_here(self) -> frozenset[Action]:
-        """The actions whose result is used by the same rank."""
-        return frozenset(
-            one.source for one in self._timed.values() if one.source and self._timed[one.source].rank == one.rank
-        )
+        total, steps = 0, []
+        for step in self.steps(rank):
+            for kind, stage, _ in step.actions:
+                change = int(change_of_kept(kind, of_stage[stage], left_of_stage[stage]))
+                if change:
+                    total += change
+                    steps.append((step.start if kind == "F" else step.end, total))
+        return steps

@@ -58,9 +58,10 @@ def start_and_end(
     loop = EventLoop()  # the event `line`: this line has ended
 
     def run(rank: int) -> RankRun:
+        own = slice(table.first[rank], table.first[rank + 1])
         time = 0  # when the rank is free, and then when the action can start
-        for line in range(table.first[rank], table.first[rank + 1]):
-            needed = source[line]
+        forward = None  # of a pair, until its backward has run
+        for line, needed in enumerate(source[own], own.start):
             if needed >= 0:
                 while end[needed] is None:
                     yield needed
@@ -69,13 +70,15 @@ def start_and_end(
                     time = arrival
             start[line] = time
             if line in pairs:
+                forward = line
                 continue
             time += duration[line]
             end[line] = time
             loop.happened(line)
-            if line - 1 in pairs:
-                start[line - 1], end[line - 1] = start[line], time
-                loop.happened(line - 1)
+            if forward is not None:
+                start[forward], end[forward] = start[line], time
+                loop.happened(forward)
+                forward = None
 
     loop.run(run(rank) for rank in range(len(table.first) - 1))
     if loop.waiting:

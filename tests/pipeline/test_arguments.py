@@ -37,7 +37,7 @@ ROWS = [
     (lambda: simulate(gpipe(4, 2), Costs([1, 2, 3])), "forward has 3 costs, but the schedule has 4 stages: give one"),
     (lambda: simulate(gpipe(2, 2)).idle(2), "rank=2: the timeline has ranks 0 to 1"),
     (lambda: MemoryLimit([]), "limit=[]: an empty list"),
-    (lambda: MemoryLimit(1, pending=[1, -1]), "pending=-1: must be a number, at least 0 and finite"),
+    (lambda: MemoryLimit(1, pending=-1), "pending=-1: must be a number, at least 0 and finite"),
     (lambda: zb_auto(2, 2, tries=-1), "tries=-1: must be a whole number, at least 0"),
     (lambda: v_controlled(2, 2, costs=None), "costs=None: must be a Costs"),
     (lambda: v_controlled(2, 2, memory_limit="2"), "limit='2': must be a number, at least 0"),

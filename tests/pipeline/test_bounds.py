@@ -115,7 +115,7 @@ def one_by_one(p, m, *_, **__):
     return Schedule([[Action(kind, r, i) for i in range(m) for kind in "FIW"] for r in range(p)])
 
 
-WITHIN = [(99, 1, 1), (1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 1), (4, 2, 0)]
+KEPT = [(1, 1), (2, 1), (3, 1), (2, 0)]  # by a chunk, before and after its I
 
 
 @pytest.mark.parametrize(("p", "m"), [(3, 2), (2, 3)])
@@ -127,8 +127,9 @@ def test_exact_is_the_shortest_of_all_orders_on_60_uneven_costs_transfers_and_li
     for _ in range(60):
         most = rng.choice([2, 10])  # where it is 2, half of all actions take no time
         costs = Costs(*(rng.integers(0, most, p) * rng.integers(1, 6, p) for _ in range(3)), rng.integers(0, 5, p))
-        within = [WITHIN[i] for i in rng.integers(len(WITHIN), size=p)]
-        limit = MemoryLimit(*map(list, zip(*within, strict=True)))
+        of_chunk = KEPT[rng.integers(len(KEPT))]
+        within = [(most, *of_chunk) for most in (of_chunk[0] * rng.integers(1, 4, p) + rng.integers(0, 2, p)).tolist()]
+        limit = MemoryLimit([most for most, *_ in within], *of_chunk)
         found = simulate(best_schedule(p, m, costs, limit), costs).makespan
         assert found == shortest_by_hand(p, m, costs, within) >= lower_bound(p, m, costs, limit), (costs, within)
 

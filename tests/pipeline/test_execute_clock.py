@@ -14,7 +14,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.world import Cluster, run
-from tests.pipeline.models import ALL, SECOND, name_of, peak_but_for_sent, tanh_model
+from tests.pipeline.models import ALL, SECOND, name_of, peak_but_for_sent, simulated_bytes, tanh_model
 
 
 @pytest.mark.parametrize(("transfer", "atomic"), [(0, False), (4, True)], ids=["", "atomic pairs"])
@@ -54,12 +54,12 @@ def test_measured_peak_bytes_are_the_simulated_ones(schedule):
     pending = [one * (2 - (s == 0)) for s in range(last + 1)]  # x, dz
     simulated = simulate(schedule, costs)
     for rank in range(schedule.num_ranks):
-        steps = simulated.kept_bytes(rank, activation, pending, message=one)
-        assert peak_but_for_sent(measured, rank) == max(kept for _, kept in steps)
+        held = simulated_bytes(simulated, rank, activation, pending, message=one)
+        assert peak_but_for_sent(measured, rank) == max(held)
         if schedule.num_ranks > 1:  # a transfer lasts as long as an action, so it is over when the next action ends
             sent = max(total for _, total in measured.held_by_name(rank)["sent"])
             assert sent == one * (2 if any(";" in span.name for span in measured.computes) else 1)  # an atomic pair: 2
-        assert measured.held(rank)[-1][1] == steps[-1][1] == 0
+        assert measured.held(rank)[-1][1] == held[-1] == 0
 
 
 def test_what_passes_between_two_stages_of_one_rank_is_held_as_activation_and_as_gradient_of_120_bytes():

@@ -18,7 +18,6 @@ from parlab.pipeline import (
     validate,
     zb_auto,
 )
-from parlab.pipeline.costs import limit_tables
 from parlab.pipeline.search.local import improve
 
 THREE_OF_A_TENTH = MemoryLimit(0.3, 0.1)
@@ -80,7 +79,7 @@ def test_whole_numbers_and_fractions_are_compared_exactly():
         validate(gpipe(1, 3), MemoryLimit(3 * most - 1, most))
     with pytest.raises(ValueError, match="but its limit is"):
         validate(gpipe(1, 3), MemoryLimit(Fraction(3 * most - 1), Fraction(most)))
-    assert limit_tables(7, 1, 1) == ([7], [1], [1])
+    assert MemoryLimit(7).of_ranks(1) == [7]
 
 
 def test_a_search_that_starts_at_the_limit_keeps_to_it():
@@ -88,11 +87,5 @@ def test_a_search_that_starts_at_the_limit_keeps_to_it():
     validate(improve(start, Costs(), THREE_OF_A_TENTH, 30, "longest_stage"), THREE_OF_A_TENTH)
 
 
-def test_limits_that_differ_by_rank_and_chunks_that_differ_by_stage_are_kept_on_the_v():
-    for limit in (MemoryLimit([8, 8, 3, 8]), MemoryLimit(8, [1, 1, 1, 1, 1, 1, 1, 2]), MemoryLimit(8, [2] + [1] * 7)):
-        validate(v_controlled(4, 8, memory_limit=limit, tries=5), limit)
-
-
-def test_one_stage_that_keeps_more_after_its_i_than_before_is_refused():
-    with pytest.raises(ValueError, match=r"pending=\[2, 1\] is more than activation=\[1, 3\]"):
-        validate(gpipe(2, 2), MemoryLimit(9, [1, 3], [2, 1]))
+def test_limits_that_differ_by_rank_are_kept_on_the_v():
+    validate(v_controlled(4, 8, memory_limit=[8, 8, 3, 8], tries=5), [8, 8, 3, 8])

@@ -324,12 +324,6 @@ def test_kept_bytes_shrink_from_m_b_to_m_w_after_i():
     assert steps == [(1, 100), (3, 30), (3, 130), (5, 60), (6, 30), (7, 0)]
 
 
-def test_a_message_of_7_bytes_is_kept_from_when_its_receive_is_posted_until_it_is_used():
-    timeline = simulate(gpipe(2, 1))
-    assert timeline.kept_bytes(0, activation=100, pending=30, message=7) == [(0, 100), (1, 107), (6, 0)]
-    assert timeline.kept_bytes(1, activation=100, pending=30, message=7) == [(0, 7), (1, 100), (4, 0)]
-
-
 def test_a_schedules_timeline_is_a_timeline():
     timeline = simulate(one_f_one_b(2, 3), Costs(transfer=1))
     assert [timeline.messages(rank) for rank in range(2)] == [3, 3]
