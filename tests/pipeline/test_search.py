@@ -220,19 +220,3 @@ def test_the_same_search_twice_finds_the_same():
 def test_a_limit_may_be_an_array_as_costs_may():
     assert validate(one_f_one_b(2, 2), np.array([2, 2])) == validate(one_f_one_b(2, 2), [2, 2])
     assert MemoryLimit(np.array([2, 1])) == MemoryLimit([2, 1])
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: zb_auto(4, 8, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of one"),
-        (lambda: zb_auto(4, 8, memory_limit=[2, 2]), "memory_limit has 2 numbers for 4 ranks"),
-        (lambda: zb_auto(4, 8, Costs([1, 2])), "forward has 2 costs, but the schedule has 4 stages"),
-        (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
-        (lambda: MemoryLimit(-1), "limit=-1: must be a number, at least 0"),
-        (lambda: MemoryLimit(4, 1, 2), "pending=2 is more than activation=1"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(call, reason):
-    with pytest.raises(ValueError, match=reason):
-        call()
