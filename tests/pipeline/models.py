@@ -1,5 +1,6 @@
 """A small model with a two-part backward, and the schedules that it runs under."""
 
+import math
 from collections import deque
 from itertools import accumulate, chain
 from pathlib import Path
@@ -17,12 +18,15 @@ from parlab.pipeline import (
     looped_bfs,
     naive,
     one_f_one_b,
+    run_schedule,
+    simulate,
     zb_h1,
     zb_h2,
 )
 from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import action_table, input_from
 from parlab.pipeline.steps import receives
+from parlab.world import Cluster, run
 
 DATA = Path(__file__).parent.parent / "data"
 SECOND = 10**12  # picoseconds
@@ -118,6 +122,15 @@ def off_serial(results, model, batch, target):
     return max(
         abs(loss - expected_loss) / expected_loss, *(error(gradients[name], expected[name]) for name in expected)
     )
+
+
+def run_and_simulated(schedule, costs):
+    """The schedule run on a small model without port limits, and simulated; the model, its batch and its targets."""
+    model, batch, target, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
+    cluster = Cluster.uniform(latency=costs.transfer, bandwidth=math.inf, ports=None)
+    arguments = (schedule.num_ranks, schedule, model, inputs, targets)
+    done = run(run_schedule, *arguments, costs=costs, cluster=cluster)
+    return done, simulate(schedule, costs), (model, batch, target)
 
 
 def peak_but_for_sent(timeline, rank):

@@ -41,6 +41,7 @@ def test_the_best_of_p3_m4_within_3_tenths_is_valid_and_the_best_within_3():
         (3, THREE_OF_A_TENTH),
         (3, MemoryLimit(2.1, 0.7)),
         (5, MemoryLimit([0.5] * 4, 0.1)),
+        (8, MemoryLimit(0.8, 0.1)),
         (3, MemoryLimit(5, 5 / 3)),
         (6, MemoryLimit(Fraction(6, 7), Fraction(1, 7))),
     ],
@@ -54,10 +55,6 @@ def test_decimal_limits_give_the_schedules_and_bounds_of_the_same_number_of_chun
     for metric in ("makespan", "longest_stage"):
         bounds = [lower_bound(p, m, memory_limit=limit, metric=metric) for limit in (chunks, same)]
         assert bounds[0] == bounds[1]
-
-
-def test_v_controlled_p4_m8_takes_51_slots_where_8_tenths_hold_8_chunks():
-    assert simulate(v_controlled(4, 8, memory_limit=MemoryLimit(0.8, 0.1))).makespan == 51
 
 
 @settings(max_examples=60)
