@@ -64,6 +64,7 @@ ROWS = [
         for m, group, said in ((9, None, 4), (2, 1, 1), (8, 3, 3), (8, 9, 9))
     ],
     (lambda: interleaved_one_f_one_b(4, 8, 2, 0), "group=0: must be a whole number, at least 1"),
+    (lambda: best_schedule("2", 2), "p='2': must be a whole number, at least 1"),
     (lambda: best_schedule(4, 2), "p=4, m=2: all orders can be searched for p ≤ 3 and m ≤ 4"),
     (lambda: best_schedule(2, 5), "p=2, m=5: all orders"),
     # A schedule, costs, limits
@@ -106,6 +107,7 @@ ROWS = [
     (executed(schedule=gpipe(1, 2)), "schedule has 1 rank, comm has 2"),
     (executed(schedule=gpipe(2, 3)), "inputs has 2 microbatches, the schedule 3: give one array each"),
     (executed(targets=[]), "targets has 0 microbatches, the schedule 2"),
+    (executed(stages=3), "stages=3: must be a Mapping"),
     (executed(stages=[]), "stages: stage 0 of rank 0 is missing"),
     (executed(stages={1: None}), "stages: stage 0 of rank 0 is missing"),
     (executed(loss_scale=0), "loss_scale=0: must be a number greater than 0 and finite"),

@@ -210,9 +210,7 @@ ANY_COSTS = st.builds(
 
 @settings(max_examples=60)
 @given(ANY, ANY_COSTS)
-def test_work_and_idle_slots_fill_the_makespan_each_slot_ends_with_what_it_names_and_waits_are_the_slots(
-    schedule, costs
-):
+def test_work_and_idle_slots_fill_the_makespan_a_slot_ends_with_what_it_names_and_the_path_has_no_gap(schedule, costs):
     timeline = simulate(schedule, costs)
     ends = {name: (s.rank, s.end) for s in timeline.computes for name in re.findall(r"\d+[FBIW]\d+", s.name)}
     for rank in range(schedule.num_ranks):

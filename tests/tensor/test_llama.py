@@ -59,7 +59,7 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
 @both_ways
 @pytest.mark.parametrize(
     ("xp", "steps", "size", "heads"),
-    [(np, 10, 2, 4), (np, 10, 4, 2), (array_api_strict, 2, 2, 1)],
+    [(np, 10, 4, 2), (array_api_strict, 2, 2, 1)],
 )
 def test_ten_adamw_steps_and_two_on_strict_arrays_end_within_1e_9_of_serial(xp, steps, size, heads, sequence_parallel):
     serial, start = model(xp, num_key_value_heads=heads), model(xp, num_key_value_heads=heads)
@@ -86,14 +86,14 @@ def test_ten_adamw_steps_and_two_on_strict_arrays_end_within_1e_9_of_serial(xp, 
 
 
 @both_ways
-def test_loss_and_logits_are_bitwise_the_same_on_all_8_ranks(sequence_parallel):
+def test_loss_and_logits_are_bitwise_the_same_on_all_4_ranks(sequence_parallel):
     serial, (tokens, targets) = model(), text()
 
     def program(comm):
         parallel = ParallelLlama.from_full(comm, serial, sequence_parallel=sequence_parallel)
         return parallel.loss_and_gradients(tokens, targets)[0], parallel.logits(tokens)
 
-    results = run(program, 8).results
+    results = run(program, 4).results
     assert all(loss == results[0][0] and (logits == results[0][1]).all() for loss, logits in results)
 
 
@@ -231,7 +231,7 @@ def test_weights_that_are_not_this_ranks_slices_are_refused(change, message):
         run(program, 2)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_sizes_within_1e_12_of_serial(data):
     size, shares = data.draw(st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (4, 4), (6, 3)]))

@@ -15,10 +15,9 @@ from parlab.pipeline.timeline import METRICS
 from parlab.world.units import several
 
 
-def check_search(costs: Any, memory_limit: Any, metric: Any = "makespan", tries: Any = None) -> None:
+def check_search(costs: Any, metric: Any = "makespan", tries: Any = None) -> None:
     """Refuse what no search and no bound can use."""
     instance("costs", costs, Costs)
-    as_limit(memory_limit)
     if tries is not None:
         whole("tries", tries, least=0)
     one_of("metric", metric, METRICS)
@@ -83,7 +82,7 @@ def lower_bound(
     (27, 38)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, metric)
+    check_search(costs, metric)
     if like is not None:
         instance("like", like, Schedule)
     tasks = rank_tasks(p, m, costs, memory_limit, like)

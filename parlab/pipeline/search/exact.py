@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from parlab.pipeline.actions import Action
 from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit
 from parlab.pipeline.schedule import Schedule, check_sizes, title
-from parlab.pipeline.search.bounds import check_search, lower_bound, rank_tasks
+from parlab.pipeline.search.bounds import lower_bound, rank_tasks
 from parlab.pipeline.search.straight import zb_auto
 from parlab.pipeline.simulate import simulate
 
@@ -49,7 +49,6 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     (27, 27)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit)
     if p > MOST_RANKS or m > MOST_MICROBATCHES:
         raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
     least = lower_bound(p, m, costs, memory_limit)

@@ -48,7 +48,7 @@ def zb_auto(
     (27, 24)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, metric, tries)
+    check_search(costs, metric, tries)
     costs = replace(costs, pair=None)  # which order is best does not depend on it
     limit = as_limit(memory_limit)
     fits = [int(min(m, number_that_fits(most, limit.activation))) for most in limit.of_ranks(p)]

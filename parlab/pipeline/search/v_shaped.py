@@ -118,7 +118,7 @@ def v_controlled(
     [101, 59, 53, 51]
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, tries=tries)
+    check_search(costs, tries=tries)
     fits = _whole_chunks(memory_limit, p)
     if fits < 2:
         raise ValueError(
