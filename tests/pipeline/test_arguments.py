@@ -102,6 +102,7 @@ ROWS = [
     ],
     (lambda: simulate(gpipe(2, 2)).bubble_fraction(["makespan"]), "metric=['makespan']: use one of makespan"),
     (lambda: simulate(gpipe(2, 2)).idle(2), "rank=2: the timeline has ranks 0 to 1"),
+    (lambda: simulate(gpipe(2, 2)).busy(2), "rank=2: the timeline has ranks 0 to 1"),
     # A run
     (executed(schedule=gpipe(3, 2)), "schedule has 3 ranks, comm has 2"),
     (executed(schedule=gpipe(1, 2)), "schedule has 1 rank, comm has 2"),
