@@ -34,8 +34,7 @@ from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
-from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, zb_h1
-from parlab.pipeline.whole import step_of_ranks
+from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, step_of_ranks, zb_h1
 from parlab.sequence import (
     MEMORY_LEVELS,
     CheckpointedBlock,

@@ -21,7 +21,6 @@ from parlab.experts.costs import (
     copies_to_experts,
     copies_to_limited_nodes,
     copies_to_ranks,
-    dropped_share,
     expert_cost,
     units_of_layer,
 )

@@ -20,8 +20,8 @@ megatron/core/transformer/moe/token_dispatcher.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
 from parlab.nn.moe import Pairs, gates_of, parts_of, rows_of, slots_of, sort_by_expert, sum_of_slots
@@ -147,19 +147,26 @@ def bring_back(comm: Comm, rows: Array, plan: Plan, label: str) -> Array:
 def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int], label: str = "rows") -> Array:
     """An unequal all-to-all: the first `sent[0]` rows go to rank 0, the next to rank 1, ...; by source they come.
 
-    In round d a rank sends to the one d ahead, and receives from the one d behind.
-
     Raises:
         ValueError: `sent` or `received` is no number a rank, or `sent` does not add up to the rows that are given.
         MismatchError: `received` is not what comes.
     """
     _check(comm, rows, sent, received)
-    leaving = parts_of(rows, sent)
-    arriving = list(leaving)  # a rank's own rows stay
+    arriving = exchanged(comm, parts_of(rows, sent), lambda source: rows_like(rows, received[source]), label)
+    return namespace(rows).concat([part for _, part in sorted(arriving)])
+
+
+def exchanged(
+    comm: Comm, leaving: Sequence[Any], room_for: Callable[[int], Any], label: str
+) -> Iterator[tuple[int, Any]]:
+    """`leaving[rank]` goes to `rank`; yields (source, what comes from there), this rank's own part first.
+
+    In round d a rank sends to the one d ahead, and receives from the one d behind. `room_for(source)` has the shape and
+    type of what comes.
+    """
+    yield comm.rank, leaving[comm.rank]
     for ahead, behind in partners(comm):
-        form = rows_like(rows, received[behind])
-        arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
-    return namespace(rows).concat(arriving)
+        yield behind, comm.sendrecv(leaving[ahead], ahead, behind, like=room_for(behind), label=label)
 
 
 def rows_like(rows: Array, count: int) -> Array:

@@ -1,4 +1,4 @@
-"""The closed forms of expert parallelism: copies of a token's row, messages, bytes, and tokens that a capacity drops.
+"""The closed forms of expert parallelism: copies of a token's row, messages and bytes.
 
 Letters: N experts, k chosen, P ranks of m = N/P experts, G nodes, T tokens a rank, E hidden size, b bytes an element.
 Means are over tokens that choose k of the N experts uniformly; counts are of a plan that ran.
@@ -127,19 +127,3 @@ def _checked_choice(num_experts: int, k: int, size: int) -> None:
         raise ValueError(f"size={size}: must divide the {num_experts} experts")
     if whole("k", k, 1) > num_experts:
         raise ValueError(f"k={k}: there are {num_experts} experts")
-
-
-def dropped_share(tokens: int, k: int, num_experts: int, capacity: int) -> float:
-    """The mean share of pairs beyond the capacity, if each of the T k pairs chooses an expert uniformly:
-    N/(T k) Σ (j − C) P(j), j > C, where P is binomial of T k draws at 1/N.
-    """
-    pairs, N = whole("tokens", tokens, 1) * whole("k", k, 1), whole("num_experts", num_experts, 1)
-    if N == 1:
-        return max(0, pairs - capacity) / pairs
-
-    def log_probability(j: int) -> float:  # the powers themselves would underflow
-        ways = math.lgamma(pairs + 1) - math.lgamma(j + 1) - math.lgamma(pairs - j + 1)
-        return ways - j * math.log(N) + (pairs - j) * math.log1p(-1 / N)
-
-    beyond = sum((j - capacity) * math.exp(log_probability(j)) for j in range(capacity + 1, pairs + 1))
-    return N / pairs * beyond

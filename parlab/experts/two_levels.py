@@ -22,11 +22,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, add_at, namespace, to_host
-from parlab.experts.all_to_all import rows_like
+from parlab.experts.all_to_all import exchanged, rows_like
 from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache, parts_of
 from parlab.nn.routing import Routing, destinations
 from parlab.world import Comm
-from parlab.world.collectives.walks import partners
 
 
 class Exchange(NamedTuple):
@@ -42,21 +41,17 @@ def make_exchange(comm: Comm, goes: Array) -> Exchange:
     xp = namespace(goes)
     counts = xp.count_nonzero(goes, axis=0)
     table = to_host(xp.reshape(comm.all_gather(counts), (comm.size, comm.size)))
-    stays = xp.astype(~goes, xp.int8)
-    order = xp.argsort(stays, axis=0, stable=True)  # the rows that go, then those that stay; both ascending
-    numbers = [order[:count, rank] for rank, count in enumerate(table[comm.rank])]
-    return Exchange(comm, numbers, [table[source][comm.rank] for source in range(comm.size)])
+    numbers = [xp.nonzero(goes[:, rank])[0] for rank in range(comm.size)]
+    return Exchange(comm, numbers, [of_source[comm.rank] for of_source in table])
 
 
 def send_rows(exchange: Exchange, arrays: tuple[Array, ...], label: str) -> tuple[Array, ...]:
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
     comm, xp = exchange.comm, namespace(*arrays)
     leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
-    arriving = list(leaving)  # a rank's own rows stay
-    for ahead, behind in partners(comm):
-        form = tuple(rows_like(x, exchange.coming[behind]) for x in arrays)
-        arriving[behind] = comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label)
-    return tuple(xp.concat(of_array) for of_array in zip(*arriving, strict=True))
+    arriving = exchanged(comm, leaving, lambda source: _room(arrays, exchange.coming[source]), label)
+    by_source = [parts for _, parts in sorted(arriving)]
+    return tuple(xp.concat(of_array) for of_array in zip(*by_source, strict=True))
 
 
 def add_back(exchange: Exchange, arrays: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
@@ -67,13 +62,16 @@ def add_back(exchange: Exchange, arrays: tuple[Array, ...], rows: int, label: st
     comm, xp = exchange.comm, namespace(*arrays)
     of_arrays = [parts_of(x, exchange.coming) for x in arrays]
     leaving = list(zip(*of_arrays, strict=True))  # for each rank, a part of each array
+    returning = [numbers.shape[0] for numbers in exchange.numbers]
     sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
-    _add_rows(sums, exchange.numbers[comm.rank], leaving[comm.rank])
-    for ahead, behind in partners(comm):
-        numbers = exchange.numbers[behind]
-        form = tuple(rows_like(x, numbers.shape[0]) for x in arrays)
-        _add_rows(sums, numbers, comm.sendrecv(leaving[ahead], ahead, behind, like=form, label=label))
+    for source, parts in exchanged(comm, leaving, lambda source: _room(arrays, returning[source]), label):
+        _add_rows(sums, exchange.numbers[source], parts)
+        del parts  # before the next ones come
     return sums
+
+
+def _room(arrays: tuple[Array, ...], count: int) -> tuple[Array, ...]:
+    return tuple(rows_like(x, count) for x in arrays)
 
 
 def _add_rows(sums: tuple[Array, ...], numbers: Array, parts: tuple[Array, ...]) -> None:

@@ -6,7 +6,7 @@ Begin with `schedules`: each function is the order of a paper's actions on one r
 `dependencies`              the actions that an action needs; `validate` refuses a schedule that cannot run
 `times`                     when each action starts and ends; `simulate` makes a `timeline` of it; `stuck` a deadlock
 `interpreter`               a rank's loop over its actions, on arrays; `execute` checks the call, `steps` posts receives
-`partition`, `whole`        the layers of each stage, and the step of a whole model
+`partition`, `whole_model`  the layers of each stage, and the step of a whole model
 `costs`, `closed_forms`     the times and the memory of actions; a step on paper
 `bidirectional`, `search`   DualPipe's schedules, and those that are searched for
 """
@@ -33,4 +33,4 @@ from parlab.pipeline.search.v_shaped import one_f_one_b_v, v_controlled, v_half,
 from parlab.pipeline.simulate import simulate
 from parlab.pipeline.timeline import Idle, ScheduleTimeline
 from parlab.pipeline.validate import validate
-from parlab.pipeline.whole import KeptBytes, kept_bytes, losses_of_steps, step_of_ranks
+from parlab.pipeline.whole_model import KeptBytes, kept_bytes, losses_of_steps, step_of_ranks

@@ -80,8 +80,8 @@ class Costs:
         forward = self.per_stage("forward", num_stages)
         half = self.per_stage("backward_input", num_stages)
         weight = self.per_stage("backward_weight", num_stages)
-        whole = [i + w for i, w in zip(half, weight, strict=True)]
-        return {"F": forward, "B": whole, "I": half, "W": weight}
+        full = [i + w for i, w in zip(half, weight, strict=True)]
+        return {"F": forward, "B": full, "I": half, "W": weight}
 
 
 UNIT_COSTS = Costs()
@@ -97,9 +97,8 @@ class MemoryLimit:
 
     Args:
         limit: the most that a rank may keep, a number or one a rank, in the unit of the other two.
-        activation: the amount that one chunk keeps from its F on (M_B), a number or one a stage.
-        pending: the part that is left of it between its I and its W (M_W), at most `activation`, a number or one a
-            stage. None: all of it.
+        activation: the amount that one chunk keeps from its F on (M_B).
+        pending: the part that is left of it between its I and its W (M_W), at most `activation`. None: all of it.
 
     Raises:
         ValueError: a negative amount, an empty list, or more pending than was kept before.
@@ -107,37 +106,43 @@ class MemoryLimit:
     Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2 and appendix; its limits of p and 2p
     activations are `MemoryLimit(p, pending=M_W / M_B)`.
 
-    >>> MemoryLimit(limit=80, activation=10, pending=4).tables(num_ranks=2, num_stages=2)
-    ([80, 80], [10, 10], [4, 4])
+    >>> limit = MemoryLimit(limit=80, activation=10, pending=4)
+    >>> limit.of_ranks(2), limit.changes
+    ([80, 80], {'F': 10, 'I': -6, 'W': -4, 'B': -10})
     """
 
     limit: Amount
-    activation: Amount = 1
-    pending: Amount | None = None
+    activation: float = 1
+    pending: float | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given = without_arrays(getattr(self, field.name))
-            object.__setattr__(self, field.name, given)
-            if given is not None or field.name != "pending":
-                check_amounts(field.name, given, infinite=True)
+        object.__setattr__(self, "limit", without_arrays(self.limit))
+        check_amounts("limit", self.limit, infinite=True)
+        amount("activation", self.activation)
+        if self.pending is None:
+            return
+        amount("pending", self.pending)
+        if self.pending > self.activation:
+            raise ValueError(f"pending={self.pending!r} is more than activation={self.activation!r}: an I only frees")
 
-    def tables(self, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
-        """The limit of each rank, and the amounts that a chunk of each stage keeps before and after its I.
+    @property
+    def changes(self) -> dict[str, float]:
+        """`change_of_kept` of each kind of action."""
+        rest = self.activation if self.pending is None else self.pending
+        return {kind: change_of_kept(kind, self.activation, rest) for kind in "FIWB"}
 
-        The limits are a little larger where rounding matters: all who compare with them agree on what fits.
+    def of_ranks(self, num_ranks: int) -> list[float]:
+        """The limit of each rank: a little larger where rounding matters, so that all who compare with it agree.
 
         Raises:
-            ValueError: a list of another length, or more pending than was kept before.
+            ValueError: a list of another length.
         """
-        limit = _one_each("memory_limit", self.limit, num_ranks, "rank")
-        whole = _one_each("activation", self.activation, num_stages, "stage")
-        rest = whole if self.pending is None else _one_each("pending", self.pending, num_stages, "stage")
-        if any(after > before for after, before in zip(rest, whole, strict=True)):
-            raise ValueError(f"pending={self.pending!r} is more than activation={self.activation!r}: an I only frees")
-        if not all(isinstance(number, Rational) or number == math.inf for number in (*limit, *whole, *rest)):
-            limit = [most + ROUNDING * most for most in limit]
-        return limit, whole, rest
+        limits = list(self.limit) if isinstance(self.limit, Sequence) else [self.limit] * num_ranks
+        if len(limits) != num_ranks:
+            raise ValueError(f"memory_limit has {len(limits)} numbers for {num_ranks} ranks: give one a rank")
+        if all(isinstance(number, Rational) or number == math.inf for number in (*limits, *self.changes.values())):
+            return limits
+        return [most + ROUNDING * most for most in limits]
 
 
 Limit = float | Sequence[float] | MemoryLimit | None
@@ -150,11 +155,6 @@ def as_limit(memory_limit: Limit) -> MemoryLimit:
     return MemoryLimit(math.inf if memory_limit is None else memory_limit)
 
 
-def limit_tables(memory_limit: Limit, num_ranks: int, num_stages: int) -> tuple[list[float], list[float], list[float]]:
-    """`MemoryLimit.tables` of an argument."""
-    return as_limit(memory_limit).tables(num_ranks, num_stages)
-
-
 def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> float:
     """By how much an action changes what its rank keeps: `activation` from F to I, then `pending` until W; a B frees
     all. An F keeps it from its start on; the others free it when they end.
@@ -165,19 +165,6 @@ def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> floa
     return {"F": activation, "I": pending - activation, "W": -pending, "B": -activation}[kind]
 
 
-def changes_of_kept(activation: Sequence[Any], pending: Sequence[Any]) -> dict[str, list[Any]]:
-    """`change_of_kept` of each kind, one number a stage."""
-    of_stages = list(zip(activation, pending, strict=True))
-    return {kind: [change_of_kept(kind, *of_stage) for of_stage in of_stages] for kind in "FIWB"}
-
-
 def number_that_fits(limit: float, each: float) -> float:
     """How many chunks that keep `each` fit into a limit: a whole number, or infinity."""
     return math.inf if not each or limit == math.inf else int(limit // each)
-
-
-def _one_each(name: str, amount: Amount, number: int, of: str) -> list[float]:
-    amounts = list(amount) if isinstance(amount, Sequence) else [amount] * number
-    if len(amounts) != number:
-        raise ValueError(f"{name} has {len(amounts)} numbers for {number} {of}s: give one a {of}")
-    return amounts

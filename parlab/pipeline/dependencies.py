@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.schedule import Schedule
@@ -58,53 +58,62 @@ def action_table(schedule: Schedule) -> ActionTable:
     Raises:
         ValueError: it is incomplete, does something twice, or uses what its rank does not have yet.
     """
-    actions: list[Action] = []
-    rank_of_line: list[int] = []
-    first = [0]
-    for rank, of_rank in enumerate(schedule.actions):
-        actions += of_rank
-        rank_of_line += [rank] * len(of_rank)
-        first.append(len(actions))
-
-    microbatches = schedule.num_microbatches
-    forwards = schedule.num_stages * microbatches
-    if 2 * forwards > len(actions):  # before any table is made: the numbers in a file may be anything
+    actions = list(chain.from_iterable(schedule.actions))
+    rank_of_line = [rank for rank, of_rank in enumerate(schedule.actions) for _ in of_rank]
+    first = list(accumulate(map(len, schedule.actions), initial=0))
+    visits = schedule.num_stages * schedule.num_microbatches
+    if 2 * visits > len(actions):  # before any list is made: the numbers in a file may be anything
         raise ValueError(_what_is_missing(schedule))
-    lines = {kind: [-1] * forwards for kind in "FBIW"}  # the line of this kind, for each stage and microbatch; -1: none
+    lines = _lines_by_kind(actions, visits, schedule.num_microbatches)
+    if not _is_complete(lines, rank_of_line):
+        raise ValueError(_what_is_missing(schedule))
+    return ActionTable(schedule, actions, rank_of_line, first, _sources(lines, len(actions), schedule.num_microbatches))
+
+
+def _lines_by_kind(actions: list[Action], visits: int, microbatches: int) -> dict[str, list[int]]:
+    """For each kind, the line of every visit of a microbatch to a stage, stage by stage; -1: there is none."""
+    lines = {kind: [-1] * visits for kind in "FBIW"}
     for line, (kind, stage, microbatch) in enumerate(actions):
         lines[kind][stage * microbatches + microbatch] = line
-    twice = len(actions) > sum(line >= 0 for of_kind in lines.values() for line in of_kind)
-    if twice or not all(map(partial(_is_done_once, rank_of_line), *lines.values())):
-        raise ValueError(_what_is_missing(schedule))
+    return lines
 
-    source = [-1] * len(actions)
+
+def _is_complete(lines: dict[str, list[int]], rank_of_line: list[int]) -> bool:
+    """Whether each stage does each microbatch once, and nothing stands on two lines."""
+    found = sum(line >= 0 for of_kind in lines.values() for line in of_kind)
+    return found == len(rank_of_line) and all(map(partial(_is_done_once, rank_of_line), *lines.values()))
+
+
+def _is_done_once(rank_of_line: list[int], forward: int, full: int, half: int, weight: int) -> bool:
+    """Whether one stage does a microbatch by F and B, or by F, I and W: one after the other, on one rank."""
+    if forward < 0:
+        return False
+    rank = rank_of_line[forward]
+    if full >= 0:
+        no_halves = half < 0 and weight < 0
+        return no_halves and forward < full and rank_of_line[full] == rank
+    return forward < half < weight and rank_of_line[half] == rank_of_line[weight] == rank
+
+
+def _sources(lines: dict[str, list[int]], number: int, microbatches: int) -> list[int]:
+    """The source of each line: an F needs the F of the stage before, an I or B the I or B of the stage after."""
+    source = [-1] * number
     forward, gradient = lines["F"], list(map(max, lines["B"], lines["I"]))
     for line, before in zip(forward[microbatches:], forward, strict=False):
         source[line] = before
     for line, after in zip(gradient, gradient[microbatches:], strict=False):
         source[line] = after
-    return ActionTable(schedule, actions, rank_of_line, first, source)
+    return source
 
 
-def _is_done_once(rank_of_line: list[int], forward: int, whole: int, half: int, weight: int) -> bool:
-    """Whether one stage does a microbatch by F and B, or by F, I and W: one after the other, on one rank."""
-    if forward < 0:
-        return False
-    rank = rank_of_line[forward]
-    if whole >= 0:
-        no_halves = half < 0 and weight < 0
-        return no_halves and forward < whole and rank_of_line[whole] == rank
-    return forward < half < weight and rank_of_line[half] == rank_of_line[weight] == rank
-
-
-def pair_lines(table: ActionTable) -> list[int]:
+def pair_lines(table: ActionTable) -> frozenset[int]:
     """The lines of the forwards that overlap with the line after them."""
     lines, line = [], 0
     for slot in chain.from_iterable(table.schedule.ranks):
         if isinstance(slot, Pair):
             lines.append(line)
         line += 0 if slot is None else 2 if isinstance(slot, Pair) else 1
-    return lines
+    return frozenset(lines)
 
 
 def _what_is_missing(schedule: Schedule) -> str:
@@ -123,9 +132,9 @@ def _complaints(schedule: Schedule) -> Iterator[str]:
         place[action] = (rank, position)
     for position, rank, action in by_position:
         here = f"{action} ({_at((rank, position))})"
-        whole = Action("B", action.stage, action.microbatch)
-        if action.kind in "IW" and whole in place:
-            yield f"{here} and {whole} ({_at(place[whole])}): a full backward contains both halves"
+        full = Action("B", action.stage, action.microbatch)
+        if action.kind in "IW" and full in place:
+            yield f"{here} and {full} ({_at(place[full])}): a full backward contains both halves"
         kept = kept_from(action)
         if kept and kept not in place:
             yield f"{here} needs {kept}, which no rank does"
@@ -142,13 +151,13 @@ def _complaints(schedule: Schedule) -> Iterator[str]:
 def _undone(schedule: Schedule, place: dict[Action, tuple[int, int]]) -> Iterator[str]:
     for microbatch in range(schedule.num_microbatches):
         for stage in range(schedule.num_stages):
-            forward, backward, whole, weight = (Action(kind, stage, microbatch) for kind in "FIBW")
+            forward, half, full, weight = (Action(kind, stage, microbatch) for kind in "FIBW")
             if forward not in place:
                 yield f"{forward} is missing: every stage does each microbatch once"
-            if backward not in place and whole not in place:
-                yield f"{forward} has no backward: {whole}, or {backward} and {weight}, is missing"
-            if backward in place and weight not in place:
-                yield f"{backward} has no {weight}: the gradient of the weights would miss microbatch {microbatch}"
+            if half not in place and full not in place:
+                yield f"{forward} has no backward: {full}, or {half} and {weight}, is missing"
+            if half in place and weight not in place:
+                yield f"{half} has no {weight}: the gradient of the weights would miss microbatch {microbatch}"
 
 
 def _at(place: tuple[int, int]) -> str:

@@ -82,9 +82,9 @@ def _divide(
         longer: dict[int, tuple[float, list[int]]] = {}
         for stop in range(stage + 1, num_layers - (num_stages - stage - 1) + 1):
             choices = [
-                (combine(total, cost(start, stop)), [*starts, -start])
-                for start, (total, starts) in best.items()
-                if start < stop and cost(start, stop) <= most
+                (combine(best[start][0], cost(start, stop)), [*best[start][1], -start])
+                for start in range(stage, stop)
+                if start in best and cost(start, stop) <= most
             ]
             if choices:
                 longer[stop] = min(choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from parlab.arguments import instance
@@ -28,27 +29,24 @@ def simulate(schedule: Schedule, costs: Costs = UNIT_COSTS) -> ScheduleTimeline:
     instance("schedule", schedule, Schedule)
     instance("costs", costs, Costs)
     table = action_table(schedule)
-    duration = durations(table, costs)
-    lag = _lags(table, costs)
-    start, end = start_and_end(table, duration, lag)
-    return ScheduleTimeline(table, costs, duration, lag, start, end)
+    pairs = () if costs.pair is None else pair_lines(table)
+    duration, travel = durations(table, costs, pairs), _travels(table, costs)
+    start, end = start_and_end(table, duration, travel, pairs)
+    return ScheduleTimeline(table, costs, duration, travel, start, end)
 
 
-def durations(table: ActionTable, costs: Costs) -> list[Any]:
-    """How long each line of the table takes; None for the forward of an atomic pair, whose backward takes the time of
-    both."""
+def durations(table: ActionTable, costs: Costs, pairs: Iterable[int] = ()) -> list[Any]:
+    """How long each line takes. The backward of an atomic pair has the time of both, and its forward none."""
     stages = table.schedule.num_stages
-    by_kind = costs.by_kind(stages)
+    by_kind, together = costs.by_kind(stages), costs.per_stage("pair", stages)
     duration: list[Any] = [by_kind[kind][stage] for kind, stage, _ in table.actions]
-    if costs.pair is not None:
-        together = costs.per_stage("pair", stages)
-        for line in pair_lines(table):
-            duration[line : line + 2] = None, together[table.actions[line].stage]
+    for line in pairs:
+        duration[line : line + 2] = 0, together[table.actions[line].stage]
     return duration
 
 
-def _lags(table: ActionTable, costs: Costs) -> list[Any]:
-    """How long the input of each line travels: not at all on its own rank."""
+def _travels(table: ActionTable, costs: Costs) -> list[Any]:
+    """How long the input of each line is under way: not at all on its own rank."""
     transfer = costs.per_stage("transfer", table.schedule.num_stages)
     if not any(transfer):
         return [0] * len(table.source)

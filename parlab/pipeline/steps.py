@@ -61,10 +61,9 @@ def receives(table: ActionTable, rank: int, atomic: bool) -> list[Receive]:
     Args:
         atomic: as of `steps_of`.
     """
-    takes: list[int | None] = [int(of_line == rank) for of_line in table.rank_of_line]
-    for line in pair_lines(table) if atomic else ():
-        takes[line] = None  # the backward of the pair has the time of both
-    own_steps_over, _ = start_and_end(table, takes, lag=[0] * len(takes))
+    pairs = pair_lines(table) if atomic else frozenset()
+    own_steps = [int(of_line == rank and line not in pairs) for line, of_line in enumerate(table.rank_of_line)]
+    own_steps_over, _ = start_and_end(table, duration=own_steps, travel=[0] * len(own_steps), pairs=pairs)
     messages = []
     for line in range(table.first[rank], table.first[rank + 1]):
         source = table.source[line]

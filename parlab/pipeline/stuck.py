@@ -22,7 +22,7 @@ def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
     >>> done, str(stop.action), str(stop.needs)
     ([], '1F0', '0F0')
     """
-    last, takes = schedule.num_stages - 1, UNIT_COSTS.by_kind(schedule.num_stages)
+    last, duration = schedule.num_stages - 1, UNIT_COSTS.by_kind(schedule.num_stages)
     rank_of = {action: rank for rank, row in enumerate(schedule.actions) for action in row}
     done: list[list[TimedStep]] = [[] for _ in schedule.actions]
     ended: dict[Action, Any] = {}
@@ -46,9 +46,9 @@ def until_stuck(schedule: Schedule) -> tuple[list[TimedStep], list[Idle]]:
                 yield _made(needed)
             arrivals = [ended[source] for source in input_from(action, last) if source in ended]
             start = max([free(rank), *arrivals])
-            ended[action] = start + takes[action.kind][action.stage]
+            ended[action] = start + duration[action.kind][action.stage]
             done[rank].append(TimedStep(rank, start, ended[action], (action,)))
-            loop.wake(_made(action))
+            loop.happened(_made(action))
 
     loop.run(run(rank) for rank in range(schedule.num_ranks))
     stops = []

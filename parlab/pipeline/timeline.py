@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from parlab.arguments import one_of
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import Costs, changes_of_kept
+from parlab.pipeline.costs import Costs, change_of_kept
 from parlab.pipeline.dependencies import ActionTable
-from parlab.pipeline.steps import Step, receives, step_name, steps_of
+from parlab.pipeline.steps import Step, step_name, steps_of
 from parlab.world.timeline import Columns, Span, Timeline
 
 METRICS = ("makespan", "longest_stage")
@@ -29,13 +28,13 @@ class TimedStep(NamedTuple):
 
 class TimedAction(NamedTuple):
     """Rank `rank` did an action from `start` to `end`. It needed `source`, an action of the neighbouring stage (None:
-    nothing), whose message was under way for `lag`: 0 on one rank."""
+    nothing), whose message was under way for `travel`: 0 on one rank."""
 
     rank: int
     start: Any
     end: Any
     source: Action | None
-    lag: Any
+    travel: Any
 
 
 class Idle(NamedTuple):
@@ -75,7 +74,7 @@ class ScheduleTimeline(Timeline):
         table: ActionTable,
         costs: Costs,
         duration: Sequence[Any],
-        lag: Sequence[Any],
+        travel: Sequence[Any],
         start: Sequence[Any],
         end: Sequence[Any],
     ) -> None:
@@ -92,7 +91,7 @@ class ScheduleTimeline(Timeline):
         self.schedule = table.schedule
         self.costs = costs
         self._table = table
-        self._duration, self._lag, self._start, self._end = duration, lag, start, end
+        self._duration, self._travel, self._start, self._end = duration, travel, start, end
 
     # The actions and the steps, with their times
 
@@ -100,7 +99,7 @@ class ScheduleTimeline(Timeline):
     def _timed(self) -> dict[Action, TimedAction]:
         table = self._table
         sources = [None if line < 0 else table.actions[line] for line in table.source]
-        facts = zip(table.rank_of_line, self._start, self._end, sources, self._lag, strict=True)
+        facts = zip(table.rank_of_line, self._start, self._end, sources, self._travel, strict=True)
         return dict(zip(table.actions, map(TimedAction._make, facts), strict=True))
 
     @cached_property
@@ -137,7 +136,7 @@ class ScheduleTimeline(Timeline):
             [0] * len(messages),
             sent,
             sent,
-            [sender.end + receiver.lag for sender, receiver in messages],
+            [sender.end + receiver.travel for sender, receiver in messages],
             ["message"] * len(messages),
             [str(receiver.source) for _, receiver in messages],
         )
@@ -161,7 +160,7 @@ class ScheduleTimeline(Timeline):
 
     def busy(self, rank: int) -> Any:
         """Time that `rank` computed."""
-        return sum(duration for duration in self._duration[self._lines(rank)] if duration is not None)
+        return sum(self._duration[self._lines(rank)])
 
     @cached_property
     def longest_stage(self) -> Any:
@@ -187,9 +186,9 @@ class ScheduleTimeline(Timeline):
             ValueError: another metric.
         """
         one_of("metric", metric, METRICS)
-        whole = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
-        idle = whole - sum(self.busy(rank) for rank in range(self.size))
-        return idle / whole if whole else 0.0
+        total = self.size * (self.makespan if metric == "makespan" else self.longest_stage)
+        idle = total - sum(self.busy(rank) for rank in range(self.size))
+        return idle / total if total else 0.0
 
     def idle(self, rank: int) -> list[Idle]:
         """The times in which `rank` is idle, and the action for which each waits."""
@@ -199,8 +198,8 @@ class ScheduleTimeline(Timeline):
             if step.start > free:
                 action, needs = self._awaiting(step)
                 assert action is not None, "a rank starts late only when an input comes late"
-                peer, lag = self._timed[needs].rank, self._timed[action].lag
-                times.append(Idle(rank, free, step.start, action, needs, peer, lag))
+                peer, travel = self._timed[needs].rank, self._timed[action].travel
+                times.append(Idle(rank, free, step.start, action, needs, peer, travel))
             free = step.end
         if self.makespan > free:
             times.append(Idle(rank, free, self.makespan, None, None, None, 0))
@@ -209,8 +208,8 @@ class ScheduleTimeline(Timeline):
     def _awaiting(self, step: TimedStep) -> tuple[Any, Any]:
         """The action of a step whose input kept the step from starting earlier, and that input's action; or None."""
         for action in step.actions:
-            source, lag = self._timed[action].source, self._timed[action].lag
-            if source is not None and self._timed[source].end + lag == step.start:
+            source, travel = self._timed[action].source, self._timed[action].travel
+            if source is not None and self._timed[source].end + travel == step.start:
                 return action, source
         return None, None
 
@@ -266,7 +265,7 @@ class ScheduleTimeline(Timeline):
                     moved |= ends_by(before[step.actions[0]].actions[-1], begin)
                 for one in map(self._timed.__getitem__, step.actions):
                     if one.source is not None:
-                        moved |= ends_by(one.source, begin - one.lag)
+                        moved |= ends_by(one.source, begin - one.travel)
         return {
             action: min(latest[one] for one in step.actions) - step.end for step in by_end for action in step.actions
         }
@@ -283,42 +282,24 @@ class ScheduleTimeline(Timeline):
         return self.kept_bytes(rank, activation=1, pending=1)
 
     def kept_bytes(
-        self, rank: int, activation: int | Sequence[int], pending: int | Sequence[int], message: int = 0
+        self, rank: int, activation: int | Sequence[int], pending: int | Sequence[int]
     ) -> list[tuple[Any, int]]:
         """Bytes kept by `rank` over time: (time, bytes from then on), one pair a change.
 
         Args:
             activation: bytes that one chunk keeps from its F on (M_B), a number or one a stage.
             pending: bytes that are left of them between its I and its W (M_W), a number or one a stage.
-            message: bytes of an activation or gradient that passes between stages. It is counted from when
-                `run_schedule` posts its receive or, within the rank, from when it is made, until it is used; the part
-                of it that is kept then belongs to the others. A sent message counts besides while it is under way,
-                which depends on the links and not on the schedule.
 
         Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2.
         """
         stages = self.schedule.num_stages
         of_stage = activation if isinstance(activation, Sequence) else [activation] * stages
         left_of_stage = pending if isinstance(pending, Sequence) else [pending] * stages
-        change_of = changes_of_kept(of_stage, left_of_stage)
-        changes: list[tuple[Any, int]] = []  # (time, bytes), in the order in which the rank makes them
-        posted = deque(receives(self._table, rank, self.costs.pair is not None) if message else ())
-        time: Any = 0
-        for number, step in enumerate(self.steps(rank)):
-            while posted and posted[0].after == number:
-                posted.popleft()
-                changes.append((time, message))
-            for action in step.actions:
-                change = change_of[action.kind][action.stage] - (message if self._timed[action].source else 0)
-                changes.append((step.start if action.kind == "F" else step.end, change))
-            time = step.end
-            changes += [(time, message) for action in step.actions if action in self._used_here]
-        totals = accumulate(change for _, change in changes)
-        return [(time, total) for (time, change), total in zip(changes, totals, strict=True) if change]
-
-    @cached_property
-    def _used_here(self) -> frozenset[Action]:
-        """The actions whose result is used by the same rank."""
-        return frozenset(
-            one.source for one in self._timed.values() if one.source and self._timed[one.source].rank == one.rank
-        )
+        total, steps = 0, []
+        for step in self.steps(rank):
+            for kind, stage, _ in step.actions:
+                change = int(change_of_kept(kind, of_stage[stage], left_of_stage[stage]))
+                if change:
+                    total += change
+                    steps.append((step.start if kind == "F" else step.end, total))
+        return steps

@@ -13,8 +13,8 @@ RankRun = Iterator[Hashable]  # one rank's run: it yields each event that it wai
 class EventLoop:
     """Runs ranks, each a generator: it yields the event that it waits for, and goes on when that has happened.
 
-    A rank that makes an event happen calls `wake` for those in `waiting`. Nobody looks at all ranks: the work is
-    proportional to the number of events.
+    A rank that makes an event happen says `happened`. Nobody looks at all ranks: the work is proportional to the number
+    of events.
 
     Attributes:
         waiting: for each event that has not happened, the ranks that wait for it.
@@ -26,66 +26,63 @@ class EventLoop:
 
     def run(self, runs: Iterable[RankRun]) -> None:
         """Run the ranks until none can go on; those that have not ended are in `waiting` then."""
-        ready, waiting = self._ready, self.waiting
-        ready += runs
-        while ready:
-            of_rank = ready.pop()
+        self._ready += runs
+        while self._ready:
+            of_rank = self._ready.pop()
             event = next(of_rank, None)
-            if event is None:
-                continue
-            if event in waiting:
-                waiting[event].append(of_rank)
-            else:
-                waiting[event] = [of_rank]
+            if event is not None:
+                self.waiting.setdefault(event, []).append(of_rank)
 
-    def wake(self, event: Hashable) -> None:
-        """The event has happened: those who wait for it may go on."""
-        self._ready.extend(self.waiting.pop(event, ()))
+    def happened(self, event: Hashable) -> None:
+        """Those who wait for this event may go on."""
+        if event in self.waiting:
+            self._ready += self.waiting.pop(event)
 
 
-def start_and_end(table: ActionTable, duration: Sequence[Any], lag: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def start_and_end(
+    table: ActionTable, duration: Sequence[Any], travel: Sequence[Any], pairs: Collection[int] = ()
+) -> tuple[list[Any], list[Any]]:
     """Starts and ends, one a line: each action starts as soon as its rank is free and its input has arrived.
 
     Args:
-        duration: of each line; None for the forward of an atomic pair, which starts and ends with the line after it.
-        lag: of each line, the time that its input travels.
+        duration: of each line.
+        travel: of each line, how long its input is under way.
+        pairs: the lines of forwards that start and end together with the line after them, whose duration counts.
 
     Raises:
         ValueError: a deadlock, with the cycle.
     """
-    start: list[Any] = [0] * len(duration)
-    end: list[Any] = [None] * len(duration)
+    source = table.source
+    start: list[Any] = [0] * len(source)
+    end: list[Any] = [None] * len(source)
     loop = EventLoop()  # the event `line`: this line has ended
-    waiting, wake = loop.waiting, loop.wake
 
     def run(rank: int) -> RankRun:
         own = slice(table.first[rank], table.first[rank + 1])
-        time, forward = 0, None
-        for line, needed, travel, took in zip(
-            range(own.start, own.stop), table.source[own], lag[own], duration[own], strict=True
-        ):
+        time = 0  # when the rank is free, and then when the action can start
+        forward = None  # of a pair, until its backward has run
+        for line, needed in enumerate(source[own], own.start):
             if needed >= 0:
                 while end[needed] is None:
                     yield needed
-                arrival = end[needed] + travel
+                arrival = end[needed] + travel[line]
                 if arrival > time:
                     time = arrival
             start[line] = time
-            if took is None:
+            if line in pairs:
                 forward = line
                 continue
-            time += took
+            time += duration[line]
             end[line] = time
-            if line in waiting:
-                wake(line)
+            loop.happened(line)
             if forward is not None:
                 start[forward], end[forward] = start[line], time
-                wake(forward)
+                loop.happened(forward)
                 forward = None
 
     loop.run(run(rank) for rank in range(len(table.first) - 1))
-    if waiting:
-        raise ValueError(_deadlock(table, waiting))
+    if loop.waiting:
+        raise ValueError(_deadlock(table, loop.waiting))
     return start, end
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlab.arguments import instance
-from parlab.pipeline.costs import Limit, MemoryLimit, as_limit, changes_of_kept
+from parlab.pipeline.costs import Limit, MemoryLimit, as_limit
 from parlab.pipeline.dependencies import action_table
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.times import start_and_end
@@ -31,18 +31,17 @@ def validate(schedule: Schedule, memory_limit: Limit = None) -> None:
     limit = None if memory_limit is None else as_limit(memory_limit)
     table = action_table(schedule)
     nothing = [0] * len(table.actions)
-    start_and_end(table, duration=nothing, lag=nothing)
+    start_and_end(table, duration=nothing, travel=nothing)
     if limit is not None:
         _check_memory(schedule, limit)
 
 
 def _check_memory(schedule: Schedule, limit: MemoryLimit) -> None:
-    limits, activation, pending = limit.tables(schedule.num_ranks, schedule.num_stages)
-    changes = changes_of_kept(activation, pending)
+    limits, changes = limit.of_ranks(schedule.num_ranks), limit.changes
     for rank, (actions, most) in enumerate(zip(schedule.actions, limits, strict=True)):
         kept: float = 0
         for position, action in enumerate(actions):
-            kept += changes[action.kind][action.stage]
+            kept += changes[action.kind]
             if kept > most:
                 raise ValueError(
                     f"rank {rank} keeps {float(kept):g} activations at {action} (action {position}), but its limit is "

@@ -15,7 +15,7 @@ from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import check_names, heads_of
 from parlab.tensor.linear import cut_evenly
-from parlab.tensor.region import ParallelRegion
+from parlab.tensor.region import KeepsInput, ParallelRegion
 from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, owners, take
 from parlab.world import Comm
 
@@ -85,7 +85,7 @@ class ParallelAttention(ParallelRegion):
         sharers = kv_sharers(comm, G)
         return cls(comm, own, prefix, head_dim, rotary, core, sharers=sharers, **options)
 
-    def _weight_part(self, entered: Array, pending: Any) -> Gradients:
+    def _weight_part(self, entered: Array, pending: KeepsInput) -> Gradients:
         return sum_over_sharers(super()._weight_part(entered, pending), self.weight_names, self.sharers)
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:

@@ -28,7 +28,7 @@ from parlab.arrays import Array
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import matrix
-from parlab.tensor.operators import Operator, overlapped_backward, pair
+from parlab.tensor.operators import overlapped_backward, pair
 from parlab.tensor.slices import COLUMNS, ROWS, check_divides, even_slice, take
 from parlab.world import Comm
 
@@ -98,7 +98,7 @@ class ColumnParallelLinear(ParallelLinear):
         super().__init__(comm, weights, name, span)
         flag("overlap", overlap)
         self.overlap = overlap
-        self.enter: Operator = pair(sequence_parallel)[0]
+        self.enter, _ = pair(sequence_parallel)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
@@ -163,7 +163,7 @@ class RowParallelLinear(ParallelLinear):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         super().__init__(comm, weights, name, "row linear")
-        self.leave: Operator = pair(sequence_parallel)[1]
+        _, self.leave = pair(sequence_parallel)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:

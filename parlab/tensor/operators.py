@@ -83,25 +83,28 @@ def scatter_backward(comm: Comm, dy: Array) -> Array:
     return comm.all_gather(dy, axis=SEQUENCE)
 
 
+class Operator(NamedTuple):
+    """reduce or scatter, which stand behind the rows."""
+
+    forward: Move
+    backward: Move
+
+
+class Entry(NamedTuple):
+    """copy or gather, which stand in front of the columns: both ways can also be started, while a rank computes."""
+
+    forward: Move
+    backward: Move
+    start_forward: StartMove
+    start_backward: StartMove
+
+
 def _nothing(comm: Comm, x: Array) -> Array:
     return x
 
 
 def _start_nothing(comm: Comm, x: Array) -> Callable[[], Array]:
     return lambda: x
-
-
-class Operator(NamedTuple):
-    """One of the four: forward and backward.
-
-    `start_forward` and `start_backward` are for copy and gather, which stand in front: they start the messages, and
-    return a function that waits for the result.
-    """
-
-    forward: Move
-    backward: Move
-    start_forward: StartMove = _start_nothing
-    start_backward: StartMove = _start_nothing
 
 
 def _start_all_reduce(comm: Comm, x: Array) -> Callable[[], Array]:
@@ -116,14 +119,14 @@ def _start_reduce_scatter(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = Operator(_nothing, _nothing)  # in a wrong place: a forgotten operator
-COPY = Operator(copy, copy_backward, _start_nothing, _start_all_reduce)
+NOTHING = Entry(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of another: a forgotten operator
+COPY = Entry(copy, copy_backward, _start_nothing, _start_all_reduce)
 REDUCE = Operator(reduce, reduce_backward)
-GATHER = Operator(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
+GATHER = Entry(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
 SCATTER = Operator(scatter, scatter_backward)
 
 
-def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
+def pair(sequence_parallel: bool) -> tuple[Entry, Operator]:
     """The operator in front of a column layer, and the operator behind the row layer that follows it."""
     flag("sequence_parallel", sequence_parallel)
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)
@@ -131,7 +134,7 @@ def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
 
 def overlapped_backward(
     comm: Comm,
-    enter: Operator,
+    enter: Entry,
     x: Array,
     input_part: Callable[[], tuple[Array, Any]],
     weight_part: Callable[[Array, Any], Gradients],

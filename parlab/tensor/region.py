@@ -9,13 +9,23 @@ not; a norm would. And no nonlinearity may stand between rows and `leave`: f(a) 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from parlab.arguments import flag, text
 from parlab.arrays import Array
 from parlab.nn.stage import Gradients, Stage
-from parlab.tensor.operators import Operator, overlapped_backward, pair
+from parlab.tensor.operators import overlapped_backward, pair
 from parlab.world import Comm
+
+
+class KeepsInput(Protocol):
+    """The cache and the pending of a stage inside: NamedTuples of which one field is its input."""
+
+    @property
+    def x(self) -> Array:
+        """`[B, S, E]`, whole; between operators with sequence parallelism this rank's `[B, S/t, E]`."""
+
+    def _replace(self, *, x: Array) -> KeepsInput: ...
 
 
 class ParallelRegion(Stage):
@@ -41,7 +51,7 @@ class ParallelRegion(Stage):
 
     Args:
         comm: the tensor-parallel group.
-        inside: a stage whose weights are this rank's shards. Its cache and its pending are NamedTuples with a field x.
+        inside: a stage whose weights are this rank's shards, and whose cache and pending are `KeepsInput`.
         name: as timelines show it.
         sequence_parallel: gather and scatter along the sequence instead of copy and reduce.
         overlap: let dx (and x, gathered again) travel beside the computation in `backward`.
@@ -57,8 +67,6 @@ class ParallelRegion(Stage):
         flag("overlap", overlap)
         self.comm, self.inside, self.name, self.overlap = comm, inside, name, overlap
         self.weights, self.weight_names = inside.weights, inside.weight_names
-        self.enter: Operator
-        self.leave: Operator
         self.enter, self.leave = pair(sequence_parallel)
         held = [self.weights[name] for name in self.weight_names if name in self.weights]
         self.elements = sum(weight.size for weight in held if weight.ndim == 2)  # known when ZeRO has freed them, too
@@ -70,16 +78,16 @@ class ParallelRegion(Stage):
             partial, cache = self.inside.forward(entered)  # [B, S, E], a partial sum
         return self.leave.forward(self.comm, partial), cache._replace(x=x)  # S/t tokens with sequence parallelism
 
-    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+    def backward_input(self, dy: Array, cache: KeepsInput) -> tuple[Array, Any]:
         """`(dx, pending)`."""
         dx, pending = self._input_part(self.leave.backward(self.comm, dy), cache)
         return self.enter.backward(self.comm, dx), pending
 
-    def backward_weight(self, pending: Any) -> Gradients:
+    def backward_weight(self, pending: KeepsInput) -> Gradients:
         """The gradients of this rank's slices. With sequence parallelism x is gathered again here."""
         return self._weight_part(self.enter.forward(self.comm, pending.x), pending)
 
-    def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
+    def backward(self, dy: Array, cache: KeepsInput) -> tuple[Array, Gradients]:
         """Both parts. While they compute, x is gathered, and dx travels."""
         if self.comm.size == 1 or not self.overlap:
             return super().backward(dy, cache)
@@ -88,13 +96,13 @@ class ParallelRegion(Stage):
             self.comm, self.enter, cache.x, lambda: self._input_part(dpartial, cache), self._weight_part
         )
 
-    def _input_part(self, dpartial: Array, cache: Any) -> tuple[Array, Any]:
+    def _input_part(self, dpartial: Array, cache: KeepsInput) -> tuple[Array, Any]:
         """`(this rank's partial sum of dx, pending)`."""
         work = self.product_flops(dpartial) + self.core_flops(dpartial, backward=True)
         with self.comm.compute(f"{self.name}, backward for the input", flops=work):
             return self.inside.backward_input(dpartial, cache)
 
-    def _weight_part(self, entered: Array, pending: Any) -> Gradients:
+    def _weight_part(self, entered: Array, pending: KeepsInput) -> Gradients:
         """The gradients of this rank's slices, from the whole x."""
         with self.comm.compute(f"{self.name}, backward for the weights", flops=self.product_flops(entered)):
             return self.inside.backward_weight(pending._replace(x=entered))

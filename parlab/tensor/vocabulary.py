@@ -27,7 +27,7 @@ from parlab.nn.embedding import (
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array, matrix
 from parlab.tensor.linear import ColumnParallelLinear
-from parlab.tensor.operators import Operator, pair
+from parlab.tensor.operators import pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
 
@@ -57,7 +57,7 @@ class VocabParallelEmbedding(Stage):
         whole("vocab_size", vocab_size, 1)
         self.comm, self.weights, self.name, self.weight_names = comm, weights, name, (name,)
         self.vocab_size, self.owned = vocab_size, owned_tokens(vocab_size, comm.rank, comm.size)
-        self.leave: Operator = pair(sequence_parallel)[1]
+        _, self.leave = pair(sequence_parallel)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> VocabParallelEmbedding:

@@ -1,5 +1,7 @@
 """A small model with a two-part backward, and the schedules that it runs under."""
 
+import math
+from collections import deque
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -9,15 +11,22 @@ from parlab import arrays
 from parlab.nn.config import LlamaConfig
 from parlab.nn.stage import Stage
 from parlab.pipeline import (
+    Action,
     Schedule,
     gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
     naive,
     one_f_one_b,
+    run_schedule,
+    simulate,
     zb_h1,
     zb_h2,
 )
+from parlab.pipeline.costs import change_of_kept
+from parlab.pipeline.dependencies import action_table, input_from
+from parlab.pipeline.steps import receives
+from parlab.world import Cluster, run
 
 DATA = Path(__file__).parent.parent / "data"
 SECOND = 10**12  # picoseconds
@@ -115,9 +124,40 @@ def off_serial(results, model, batch, target):
     )
 
 
+def run_and_simulated(schedule, costs):
+    """The schedule run on a small model without port limits, and simulated; the model, its batch and its targets."""
+    model, batch, target, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
+    cluster = Cluster.uniform(latency=costs.transfer, bandwidth=math.inf, ports=None)
+    arguments = (schedule.num_ranks, schedule, model, inputs, targets)
+    done = run(run_schedule, *arguments, costs=costs, cluster=cluster)
+    return done, simulate(schedule, costs), (model, batch, target)
+
+
 def peak_but_for_sent(timeline, rank):
     """The most bytes held at once, without what is under way to other ranks."""
     return max(accumulate(nbytes for _, nbytes, name in timeline._held[rank] if name != "sent"))
+
+
+def simulated_bytes(shown, rank, activation, pending, message):
+    """What a rank holds after each change: chunks as `kept_bytes` counts them, and messages of so many bytes, each from
+    when its receive is posted, or from when it is made on the same rank, until it is used; the part of it that is kept
+    then belongs to the chunks."""
+    last = shown.schedule.num_stages - 1
+    home = {action: r for r, row in enumerate(shown.schedule.actions) for action in row}
+    posted = deque(receives(action_table(shown.schedule), rank, shown.costs.pair is not None))
+    changes = []
+    for number, step in enumerate(shown.steps(rank)):
+        while posted and posted[0].after == number:
+            posted.popleft()
+            changes.append(message)
+        for kind, s, i in step.actions:
+            came = input_from(Action(kind, s, i), last)
+            changes.append(change_of_kept(kind, activation[s], pending[s]) - (message if came else 0))
+        for kind, s, i in step.actions:
+            used_by = (Action("F", s + 1, i),) if kind == "F" else (Action("B", s - 1, i), Action("I", s - 1, i))
+            if kind != "W" and any(home.get(action) == rank for action in used_by):
+                changes.append(message)
+    return list(accumulate(changes))
 
 
 def name_of(value):

@@ -46,20 +46,6 @@ def test_half_of_dualpipes_microbatches_enter_at_each_end_and_each_stage_is_on_t
     assert all((pair.F.microbatch < m // 2) != (pair.B.microbatch < m // 2) for pair in pairs)
 
 
-@pytest.mark.parametrize(
-    ("make", "p", "m", "reason"),
-    [
-        (dualpipe, 3, 8, "p=3: two ranks share each stage, so p must be even"),
-        (dualpipe, 4, 9, "m=9: half of the microbatches enter at each end: use an even number, at least 2p=8"),
-        (dualpipe, 4, 6, "m=6: half of the microbatches"),
-        (dualpipe_v, 4, 7, "m=7: needs two microbatches a rank, m ≥ 2p=8"),
-    ],
-)
-def test_sizes_that_the_eight_phases_cannot_do_are_refused(make, p, m, reason):
-    with pytest.raises(ValueError, match=reason):
-        make(p, m)
-
-
 def test_mutant_whose_second_pipeline_runs_in_the_first_ones_direction_cannot_run(monkeypatch):
     honest = bidirectional._eight_phases
 

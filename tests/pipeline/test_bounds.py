@@ -1,7 +1,7 @@
 """The yardstick: bound ≤ best possible ≤ every schedule, and the best possible against all orders tried."""
 
 import math
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.pipeline.search import exact
+from parlab.pipeline.search.bounds import rank_tasks
 
 COST = st.integers(0, 9)
 
@@ -115,7 +116,7 @@ def one_by_one(p, m, *_, **__):
     return Schedule([[Action(kind, r, i) for i in range(m) for kind in "FIW"] for r in range(p)])
 
 
-WITHIN = [(99, 1, 1), (1, 1, 1), (2, 1, 1), (3, 2, 1), (5, 3, 1), (4, 2, 0)]
+KEPT = [(1, 1), (2, 1), (3, 1), (2, 0)]  # by a chunk, before and after its I
 
 
 @pytest.mark.parametrize(("p", "m"), [(3, 2), (2, 3)])
@@ -127,8 +128,9 @@ def test_exact_is_the_shortest_of_all_orders_on_60_uneven_costs_transfers_and_li
     for _ in range(60):
         most = rng.choice([2, 10])  # where it is 2, half of all actions take no time
         costs = Costs(*(rng.integers(0, most, p) * rng.integers(1, 6, p) for _ in range(3)), rng.integers(0, 5, p))
-        within = [WITHIN[i] for i in rng.integers(len(WITHIN), size=p)]
-        limit = MemoryLimit(*map(list, zip(*within, strict=True)))
+        of_chunk = KEPT[rng.integers(len(KEPT))]
+        within = [(most, *of_chunk) for most in (of_chunk[0] * rng.integers(1, 4, p) + rng.integers(0, 2, p)).tolist()]
+        limit = MemoryLimit([most for most, *_ in within], *of_chunk)
         found = simulate(best_schedule(p, m, costs, limit), costs).makespan
         assert found == shortest_by_hand(p, m, costs, within) >= lower_bound(p, m, costs, limit), (costs, within)
 
@@ -203,6 +205,12 @@ def test_where_microbatches_enter_at_both_ends_no_rank_need_start_at_0_and_the_l
     assert lower_bound(2, 3, costs, like=both_ends, metric="longest_stage") <= 70
 
 
+def test_tails_that_end_on_a_rank_count_the_w_of_each_of_its_stages():
+    only_stage_2, around = Costs(0, 0, [0, 0, 5, 0]), looped_bfs(2, 1, 2)
+    of_ranks = [chain(*rank_tasks(2, 1, only_stage_2, like=around, ends_on=rank)) for rank in (0, 1)]
+    assert [max(task.tail for task in tasks) for tasks in of_ranks] == [5, 0]
+
+
 def test_the_bound_counts_the_w_that_must_free_memory_53_where_the_best_is_54():
     case = 3, 4, Costs([1, 4, 2], [4, 3, 2], [3, 1, 1], [0, 1, 2]), MemoryLimit(4, 2, 2)
     assert simulate(best_schedule(*case), case[2]).makespan == 54
@@ -240,19 +248,3 @@ def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
     bounds = [lower_bound(4, 8, like=schedule) for schedule in made]
     assert bounds == [27, 27, 51]
     assert [simulate(schedule).makespan - bound for schedule, bound in zip(made, bounds, strict=True)] == [6, 0, 8]
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: best_schedule(4, 2), "p=4, m=2: all orders can be searched for p ≤ 3 and m ≤ 4"),
-        (lambda: best_schedule(2, 5), "p=2, m=5: all orders"),
-        (lambda: best_schedule(2, 2, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of"),
-        (lambda: lower_bound(2, 2, Costs(pair=3)), "pair=3: the bound is for actions that run one after the other"),
-        (lambda: lower_bound(2, 3, like=zb_v(2, 4)), "p=2, m=3: like has 2 ranks and 4 microbatches"),
-        (lambda: lower_bound(2, 3, like=zb_v(1, 4)), "p=2, m=3: like has 1 rank and 4 microbatches"),
-    ],
-)
-def test_what_has_no_bound_is_refused(call, reason):
-    with pytest.raises(ValueError, match=reason):
-        call()

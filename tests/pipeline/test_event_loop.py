@@ -13,7 +13,7 @@ def test_two_ranks_that_wait_for_one_event_both_go_on_and_one_that_waits_for_ano
         log.append(name)
 
     def makes():
-        loop.wake("made")
+        loop.happened("made")
         log.append("maker")
         yield from ()
 

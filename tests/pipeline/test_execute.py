@@ -10,8 +10,6 @@ from parlab.nn.llama import Llama
 from parlab.nn.stage import Stage
 from parlab.pipeline import (
     Action,
-    Costs,
-    Pair,
     Schedule,
     execute,
     gpipe,
@@ -28,7 +26,6 @@ from parlab.pipeline import (
 from parlab.world import run
 from tests.libraries import EACH_LIBRARY
 from tests.pipeline.models import (
-    ALL,
     CONFIG,
     IN_ORDER,
     TanhStage,
@@ -41,9 +38,9 @@ from tests.pipeline.models import (
 )
 
 
-@pytest.mark.parametrize("xp", EACH_LIBRARY)
-@pytest.mark.parametrize("schedule", ALL, ids=name_of)
-def test_loss_and_gradients_are_the_serial_ones_to_1e_12(schedule, xp):
+@pytest.mark.parametrize("xp", EACH_LIBRARY[1:])
+@pytest.mark.parametrize("schedule", [interleaved_one_f_one_b(2, 4, 2), zb_h1(4, 4), zb_v(2, 3)], ids=name_of)
+def test_loss_and_gradients_on_other_libraries_are_the_serial_ones_to_1e_12(schedule, xp):
     model, batch, target, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches, xp)
     results = run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets).results
     assert off_serial(results, model, batch, target) <= 1e-12
@@ -155,27 +152,6 @@ def test_losses_in_float32_are_added_in_float64_16777216_and_1_is_16777217():
     assert loss == 2**24 + 1
 
 
-def test_a_stage_of_dualpipe_has_its_whole_gradient_on_each_of_its_two_ranks():
-    def rank(number):
-        """The microbatches of the first half enter here, those of the second half at the other end."""
-        mine, others = ((0, 1), (2, 3)) if number == 0 else ((2, 3), (0, 1))
-        first = [*(Action("F", 0, i) for i in mine), *(Action("F", 1, i) for i in others)]
-        pairs = [Pair(Action("F", 0, 4 + number), Action("B", 1, others[0]))]
-        rest = [Action("B", 1, others[1]), Action("F", 1, 5 - number), Action("B", 1, 5 - number)]
-        return [*first, *pairs, *rest, *(Action("B", 0, i) for i in (*mine, 4 + number))]
-
-    schedule = Schedule([rank(0), rank(1)])
-    assert schedule.holders(0) == schedule.holders(1) == (0, 1)
-    model, batch, target, inputs, targets = tanh_model(2, 6)
-    for costs in (None, Costs(), Costs(pair=3)):
-        results = run(run_schedule, 2, schedule, model, inputs, targets, costs=costs).results
-        expected_loss, expected = serial(model, batch, target)
-        assert abs(sum(loss for loss, _ in results) - expected_loss) <= 1e-12 * expected_loss
-        for name in expected:
-            assert all(error(gradients[name], expected[name]) <= 1e-12 for _, gradients in results)
-            assert (results[0][1][name] == results[1][1][name]).all()
-
-
 def test_a_stage_on_three_ranks_is_summed_in_one_order_and_has_the_same_bits_on_each():
     schedule = Schedule([[Action(kind, 0, r + 3 * i) for i in range(2) for kind in "FB"] for r in range(3)])
     assert schedule.holders(0) == (0, 1, 2)
@@ -209,24 +185,6 @@ def refusal(schedule):
     except ValueError as error:
         return str(error)
     return None
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"schedule": gpipe(3, 4)}, "schedule has 3 ranks, comm has 2"),
-        ({"schedule": gpipe(1, 4)}, "schedule has 1 rank, comm has 2"),
-        ({"schedule": gpipe(2, 3)}, "inputs has 4 microbatches, the schedule 3: give one array each"),
-        ({"targets": []}, "targets has 0 microbatches, the schedule 4"),
-        ({"stages": []}, "stages: stage 0 of rank 0 is missing"),
-        ({"stages": {1: None}}, "stages: stage 0 of rank 0 is missing"),
-    ],
-)
-def test_arguments_that_do_not_fit_the_schedule_are_refused(change, reason):
-    model, _, _, inputs, targets = tanh_model(2, 4)
-    arguments = {"schedule": gpipe(2, 4), "stages": model, "inputs": inputs, "targets": targets} | change
-    with pytest.raises(ValueError, match=reason):
-        run(run_schedule, 2, **arguments)
 
 
 def own_stages(comm, schedule, model, inputs, targets, like):

@@ -1,7 +1,5 @@
 """An executed schedule on the clock and in memory: the simulated timeline, the simulated bytes."""
 
-import math
-
 import pytest
 
 from parlab.pipeline import (
@@ -10,24 +8,29 @@ from parlab.pipeline import (
     interleaved_one_f_one_b,
     one_f_one_b,
     run_schedule,
-    simulate,
     zb_v,
 )
-from parlab.world import Cluster, run
-from tests.pipeline.models import ALL, SECOND, name_of, peak_but_for_sent, tanh_model
+from parlab.world import run
+from tests.pipeline.models import (
+    ALL,
+    SECOND,
+    name_of,
+    off_serial,
+    peak_but_for_sent,
+    run_and_simulated,
+    simulated_bytes,
+    tanh_model,
+)
 
 
 @pytest.mark.parametrize(("transfer", "atomic"), [(0, False), (4, True)], ids=["", "atomic pairs"])
 @pytest.mark.parametrize("schedule", ALL, ids=name_of)
-def test_the_run_timed_without_port_limits_is_the_simulated_timeline(schedule, transfer, atomic):
-    model, _, _, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
+def test_a_run_without_port_limits_is_the_simulated_timeline_and_gives_the_serial_gradients(schedule, transfer, atomic):
     pair = [5 + s % 4 for s in range(schedule.num_stages)] if atomic else None
     costs = Costs([2 + s % 2 for s in range(schedule.num_stages)], 3, 1, transfer, pair)
-    cluster = Cluster.uniform(latency=transfer, bandwidth=math.inf, ports=None)
-    measured = run(
-        run_schedule, schedule.num_ranks, schedule, model, inputs, targets, costs=costs, cluster=cluster
-    ).timeline
-    simulated = simulate(schedule, costs)
+    done, simulated, (model, batch, target) = run_and_simulated(schedule, costs)
+    assert off_serial(done.results, model, batch, target) <= 1e-12
+    measured = done.timeline
     assert measured.makespan == simulated.makespan * SECOND
     assert sorted(measured.computes) == sorted(
         s._replace(start=s.start * SECOND, end=s.end * SECOND) for s in simulated.computes
@@ -39,27 +42,20 @@ def test_the_run_timed_without_port_limits_is_the_simulated_timeline(schedule, t
 
 @pytest.mark.parametrize("schedule", ALL, ids=name_of)
 def test_measured_peak_bytes_are_the_simulated_ones(schedule):
-    rows, width = 3, 5
-    model, _, _, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches, rows=rows, width=width)
-    costs = Costs(transfer=1)
-    cluster = Cluster.uniform(latency=1, bandwidth=math.inf, ports=None)
-    measured = run(
-        run_schedule, schedule.num_ranks, schedule, model, inputs, targets, costs=costs, cluster=cluster
-    ).timeline
-    one = rows * width * 8  # the bytes of x, of the slope, of dz, of the loss's error
+    done, simulated, _ = run_and_simulated(schedule, Costs(transfer=1))
+    measured, one = done.timeline, 3 * 5 * 8  # the bytes of x, of the slope, of dz, of the loss's error
     last = schedule.num_stages - 1
     activation = [
         one * (2 - (s == 0) + (s == last)) for s in range(last + 1)
     ]  # x, which is not counted if it is the batch's, slope, error
     pending = [one * (2 - (s == 0)) for s in range(last + 1)]  # x, dz
-    simulated = simulate(schedule, costs)
     for rank in range(schedule.num_ranks):
-        steps = simulated.kept_bytes(rank, activation, pending, message=one)
-        assert peak_but_for_sent(measured, rank) == max(kept for _, kept in steps)
+        held = simulated_bytes(simulated, rank, activation, pending, message=one)
+        assert peak_but_for_sent(measured, rank) == max(held)
         if schedule.num_ranks > 1:  # a transfer lasts as long as an action, so it is over when the next action ends
             sent = max(total for _, total in measured.held_by_name(rank)["sent"])
             assert sent == one * (2 if any(";" in span.name for span in measured.computes) else 1)  # an atomic pair: 2
-        assert measured.held(rank)[-1][1] == steps[-1][1] == 0
+        assert measured.held(rank)[-1][1] == held[-1] == 0
 
 
 def test_what_passes_between_two_stages_of_one_rank_is_held_as_activation_and_as_gradient_of_120_bytes():

@@ -1,20 +1,16 @@
 """The schedules of the frontier on arrays: serial gradients, simulated clock, measured bytes."""
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.pipeline import (
     Costs,
-    MemoryLimit,
     best_schedule,
     dualpipe,
     dualpipe_v,
     one_f_one_b_v,
     run_schedule,
-    simulate,
     v_controlled,
     v_half,
     v_min,
@@ -22,8 +18,8 @@ from parlab.pipeline import (
     zb_h1,
     zb_v,
 )
-from parlab.world import Cluster, run
-from tests.pipeline.models import SECOND, TanhStage, error, serial, tanh_model
+from parlab.world import run
+from tests.pipeline.models import SECOND, TanhStage, error, run_and_simulated, serial, tanh_model
 
 SIZES = st.integers(1, 8), st.integers(0, 6), st.integers(0, 2)
 MAKERS = {
@@ -44,26 +40,14 @@ MAKERS = {
 @given(*SIZES)
 def test_serial_gradients_to_1e_12_and_the_simulated_clock_for_random_p_1_to_8(make, p, more, c):
     schedule = make(p, more, c)
-    stages = schedule.num_stages
-    model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)
-    costs = Costs([1 + s % 3 for s in range(stages)], 2, 1, c)
-    done = run(
-        run_schedule,
-        schedule.num_ranks,
-        schedule,
-        model,
-        inputs,
-        targets,
-        costs=costs,
-        cluster=Cluster.uniform(latency=c, bandwidth=math.inf, ports=None),
-    )
+    costs = Costs([1 + s % 3 for s in range(schedule.num_stages)], 2, 1, c)
+    done, simulated, (model, batch, target) = run_and_simulated(schedule, costs)
     expected_loss, expected = serial(model, batch, target)
     assert abs(sum(loss for loss, _ in done.results if loss is not None) - expected_loss) <= 1e-12 * expected_loss
-    for stage in range(stages):
+    for stage in range(schedule.num_stages):
         for rank in schedule.holders(stage):
             assert error(done.results[rank][1][f"w{stage}"], expected[f"w{stage}"]) <= 1e-12
 
-    simulated = simulate(schedule, costs)
     assert sorted(done.timeline.computes) == sorted(
         s._replace(start=s.start * SECOND, end=s.end * SECOND) for s in simulated.computes
     )
@@ -73,27 +57,6 @@ def test_serial_gradients_to_1e_12_and_the_simulated_clock_for_random_p_1_to_8(m
     assert len(done.timeline.transfers) - shared == len(simulated.transfers)
     if not shared:
         assert done.timeline.makespan == simulated.makespan * SECOND
-
-
-@pytest.mark.parametrize(
-    ("schedule", "limit"),
-    [
-        (zb_auto(4, 9, memory_limit=3), 3),
-        (v_controlled(4, 8, memory_limit=5), 5),
-        (zb_auto(4, 9, memory_limit=MemoryLimit(700, 300, 200)), MemoryLimit(700, 300, 200)),
-        (v_min(4, 6), 4),
-    ],
-    ids=["zb_auto 3", "v_controlled 5", "zb_auto 700 bytes", "v_min"],
-)
-def test_measured_bytes_never_pass_the_limit(schedule, limit):
-    """A chunk's cache is x, the slope and, on the last stage, the error; pending are x and dz: 120 bytes each."""
-    model, _, _, inputs, targets = tanh_model(schedule.num_stages, schedule.num_microbatches)
-    timeline = run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets).timeline
-    for rank in range(schedule.num_ranks):
-        by_name = timeline.held_by_name(rank)
-        most = max(bytes_ for _, bytes_ in by_name["cache"])
-        chunks = limit if isinstance(limit, int) else limit.limit // limit.activation
-        assert most <= 3 * 120 * chunks
 
 
 # What else a training step asks for

@@ -57,6 +57,8 @@ def test_interleaved_stages_go_round_the_ranks():
         "0F0",
         ("F", 0, 0),
         Pair(Action("B", 0, 0), Action("F", 0, 1)),
+        Pair(Action("F", -1, 0), Action("B", 0, 1)),
+        Pair(Action("F", 0, 0), Action("B", 0, -1)),
         Pair(Action("F", 0, 0), Action("B", 0, 0)),
     ],
     ids=str,

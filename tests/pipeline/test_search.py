@@ -128,7 +128,7 @@ def test_v_controlled_is_no_worse_than_the_published_block_of_the_same_peak_and_
 
 
 def test_more_memory_never_costs_time_on_the_frontier_of_v_controlled_p4_m8():
-    spans = [simulate(v_controlled(4, 8, memory_limit=limit)).makespan for limit in (2, 6, 10)]
+    spans = [simulate(v_controlled(4, 8, memory_limit=limit, tries=200)).makespan for limit in (2, 6, 10)]
     assert spans == sorted(spans, reverse=True)
     assert spans[-1] == 6 * 8 + 4 - 1
 
@@ -208,8 +208,8 @@ def test_the_filler_reports_the_simulated_times():
 def test_a_message_travels_for_the_transfer_of_the_stage_that_it_leaves():
     rows = [[action for action in row if action.kind != "W"] for row in zb_h1(3, 3).actions]
     planned = Filler(rows, Costs(transfer=[2, 3, 5]), None).planned
-    assert [planned[Action("F", stage, 0)].travels for stage in range(3)] == [0, 2, 3]
-    assert [planned[Action("I", stage, 0)].travels for stage in range(3)] == [3, 5, 0]
+    assert [planned[Action("F", stage, 0)].travel for stage in range(3)] == [0, 2, 3]
+    assert [planned[Action("I", stage, 0)].travel for stage in range(3)] == [3, 5, 0]
 
 
 def test_the_same_search_twice_finds_the_same():
@@ -220,19 +220,3 @@ def test_the_same_search_twice_finds_the_same():
 def test_a_limit_may_be_an_array_as_costs_may():
     assert validate(one_f_one_b(2, 2), np.array([2, 2])) == validate(one_f_one_b(2, 2), [2, 2])
     assert MemoryLimit(np.array([2, 1])) == MemoryLimit([2, 1])
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: zb_auto(4, 8, memory_limit=0), "memory_limit=0: a rank must be able to keep the activations of one"),
-        (lambda: zb_auto(4, 8, memory_limit=[2, 2]), "memory_limit has 2 numbers for 4 ranks"),
-        (lambda: zb_auto(4, 8, Costs([1, 2])), "forward has 2 costs, but the schedule has 4 stages"),
-        (lambda: v_controlled(4, 8, memory_limit=1), "memory_limit=1: a rank must be able to keep two chunks"),
-        (lambda: MemoryLimit(-1), "limit=-1: must be a number, at least 0"),
-        (lambda: validate(zb_h1(2, 2), MemoryLimit(4, 1, 2)), "pending=2 is more than activation=1"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(call, reason):
-    with pytest.raises(ValueError, match=reason):
-        call()

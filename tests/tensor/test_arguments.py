@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,9 +43,9 @@ def on_paper(function, **changed):
     return lambda: function(**{**usual, **changed})
 
 
-def on_ranks(function, *args, **options):
+def on_ranks(function, *args, size=2, **options):
     """A layer made by 2 ranks."""
-    return lambda: run(lambda comm: function(comm, *args, **options), 2)
+    return lambda: run(lambda comm: function(comm, *args, **options), size)
 
 
 ROWS = [
@@ -56,6 +57,10 @@ ROWS = [
     (on_paper(block_collectives, backward="no"), f"backward='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
     (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, rings"),
+    (
+        on_paper(block_time, size=4, algorithm="rings", cluster=replace(CLASSROOM, ranks_per_node=3)),
+        "size=4: a ring through each card needs whole nodes of 3 ranks",
+    ),
     (lambda: traffic(3, 2), "collectives=3: must be a list of Collective"),
     (lambda: traffic([3], 2), "collectives=[3]: must be a list of Collective"),
     (lambda: traffic([Collective("all_reduce", "y", 8, 4, 2)], 0), f"size=0: {WHOLE}"),
@@ -79,6 +84,23 @@ ROWS = [
     (on_ranks(vocab_parallel_cross_entropy, None, TARGETS), "logits=None: must be an array"),
     (on_ranks(vocab_parallel_cross_entropy, LOGITS, [1]), "targets=[1]: must be an array"),
     (on_ranks(vocab_parallel_cross_entropy, LOGITS, TARGETS, 1.5), f"vocab_size=1.5: {WHOLE}"),
+    (on_ranks(vocab_parallel_cross_entropy, LOGITS, TARGETS + 1), "targets hold 1..4: the vocabulary has 0..3"),
+    (
+        on_ranks(vocab_parallel_cross_entropy, LOGITS, TARGETS[0]),
+        "targets have shape (3,), logits (1, 3, 2): one target a token is needed, (1, 3)",
+    ),
+    (
+        on_ranks(vocab_parallel_cross_entropy, LOGITS, TARGETS, 5),
+        "logits hold 2 tokens of the vocabulary: of 5, rank 0 of 2 owns 3",
+    ),
+    (
+        on_ranks(ColumnParallelLinear.from_full, MATRIX, size=3),
+        "the number of columns 8 does not divide among 3 tensor-parallel ranks: use a multiple of 3",
+    ),
+    (
+        on_ranks(ParallelAttention.from_full, MODEL.weights, "model.layers.0.self_attn", 2, None, size=3),
+        "num_attention_heads 8 do not divide among 3 tensor-parallel ranks: use a multiple of 3",
+    ),
     (on_ranks(ParallelLlama.from_full, "llama"), "model='llama': must be a Llama"),
     (lambda: gradients_of_ranks(MODEL, *text(), 0), f"size=0: {WHOLE}"),
     (lambda: gradients_of_ranks(MODEL, *text(), 2, "nothing"), "change='nothing': must be a function"),

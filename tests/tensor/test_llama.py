@@ -19,7 +19,6 @@ from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weig
 from tests.nn.parity import assert_parity, relative_error
 from tests.tensor.models import SIZES, model, parallel_results, serial_results, text
 
-every_size = pytest.mark.parametrize("size", [1, 2, 4, 8])
 both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
 
 
@@ -33,7 +32,7 @@ def assert_all_within(found: dict, expected: dict, tolerance: float) -> None:
 @both_ways
 @pytest.mark.parametrize(
     ("size", "heads", "xp"),
-    [*((size, heads, np) for size in (1, 2, 4, 8) for heads in (8, 4, 2, 1)), (4, 2, array_api_strict)],
+    [*((size, heads, np) for size in (1, 2, 4, 8) for heads in (8, 2)), (4, 2, array_api_strict)],
     ids=lambda value: None if isinstance(value, int) else "",
 )
 def test_logits_loss_and_all_gradients_within_1e_12_of_serial(xp, size, heads, sequence_parallel):
@@ -60,7 +59,7 @@ def test_gradients_of_4_ranks_are_the_serial_ones_and_a_change_breaks_16_of_21()
 @both_ways
 @pytest.mark.parametrize(
     ("xp", "steps", "size", "heads"),
-    [(np, 10, 1, 4), (np, 10, 2, 4), (np, 10, 4, 2), (np, 10, 8, 1), (array_api_strict, 2, 2, 1)],
+    [(np, 10, 4, 2), (array_api_strict, 2, 2, 1)],
 )
 def test_ten_adamw_steps_and_two_on_strict_arrays_end_within_1e_9_of_serial(xp, steps, size, heads, sequence_parallel):
     serial, start = model(xp, num_key_value_heads=heads), model(xp, num_key_value_heads=heads)
@@ -87,23 +86,23 @@ def test_ten_adamw_steps_and_two_on_strict_arrays_end_within_1e_9_of_serial(xp, 
 
 
 @both_ways
-def test_loss_and_logits_are_bitwise_the_same_on_all_8_ranks(sequence_parallel):
+def test_loss_and_logits_are_bitwise_the_same_on_all_4_ranks(sequence_parallel):
     serial, (tokens, targets) = model(), text()
 
     def program(comm):
         parallel = ParallelLlama.from_full(comm, serial, sequence_parallel=sequence_parallel)
         return parallel.loss_and_gradients(tokens, targets)[0], parallel.logits(tokens)
 
-    results = run(program, 8).results
+    results = run(program, 4).results
     assert all(loss == results[0][0] and (logits == results[0][1]).all() for loss, logits in results)
 
 
-def test_what_several_ranks_own_stays_bitwise_the_same_through_ten_steps():
+def test_what_several_ranks_own_stays_bitwise_the_same_through_three_steps():
     start = model(num_key_value_heads=2)
 
     def program(comm):
         parallel, optimizer = ParallelLlama.from_full(comm, start, sequence_parallel=True), AdamW(lr=1e-2)
-        for step in range(10):
+        for step in range(3):
             optimizer.step(parallel.weights, parallel.loss_and_gradients(*text(seed=step))[1])
         return parallel.weights, parallel.slices
 
@@ -156,7 +155,7 @@ def test_cut_into_pipeline_stages_gives_bitwise_the_whole_models_gradients(seque
     assert run(program, 2).results == [True, True]
 
 
-@every_size
+@pytest.mark.parametrize("size", [1, 8])
 def test_the_whole_weights_come_back_bitwise(size):
     serial = model(num_key_value_heads=2)
 
@@ -168,19 +167,11 @@ def test_the_whole_weights_come_back_bitwise(size):
         assert all((whole[name] == weight).all() for name, weight in serial.weights.items())
 
 
-@every_size
-def test_shards_copy_and_never_share_memory_with_the_model(size):
-    serial = model()
-    for rank in range(size):
-        for name, piece in shard_weights(serial.config, serial.weights, rank, size).items():
-            assert not np.shares_memory(piece, serial.weights[name])
-            assert piece.flags.c_contiguous
-
-
-def test_shards_of_8_ranks_hold_each_weight_once_but_norms_and_shared_heads():
+def test_shards_of_8_ranks_are_copies_of_each_weight_once_but_norms_and_shared_heads():
     serial = model(num_key_value_heads=2)
     shards = [shard_weights(serial.config, serial.weights, rank, 8) for rank in range(8)]
     for name, weight in serial.weights.items():
+        assert all(part[name].flags.c_contiguous and not np.shares_memory(part[name], weight) for part in shards)
         copies = 8 if weight.ndim == 1 else 4 if "k_proj" in name or "v_proj" in name else 1
         assert sum(part[name].size for part in shards) == copies * weight.size
     back = unshard_weights(serial.config, shards)
@@ -240,7 +231,7 @@ def test_weights_that_are_not_this_ranks_slices_are_refused(change, message):
         run(program, 2)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.data())
 def test_random_sizes_within_1e_12_of_serial(data):
     size, shares = data.draw(st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (4, 4), (6, 3)]))

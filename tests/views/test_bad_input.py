@@ -36,8 +36,8 @@ WORK = run(lambda comm: comm.compute("0F0", seconds=1e-6), 2)
 ONE = np.arange(6.0).reshape(1, 2, 3)
 LOSS = [4.0, 2.0, 1.0]
 RIGHT = {"norm": [0.01, 0.001]}
-KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
-OF_4, OF_8 = KeptBytes([1024] * 4, [2048] * 4, 8), KeptBytes([512] * 8, [1024] * 8, 8)
+KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16])
+OF_4, OF_8 = KeptBytes([1024] * 4, [2048] * 4), KeptBytes([512] * 8, [1024] * 8)
 PLAN = search(LLAMA_8B, DGX_H100, 16, batch=64, sequence=8192).best
 WIDE = one_f_one_b(2, 2), zb_h1(2, 2)
 

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import instance, one_of, whole
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, limit_tables, number_that_fits
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes
 from parlab.pipeline.timeline import METRICS
 from parlab.world.units import several
 
 
-def check_search(costs: Any, memory_limit: Any, metric: Any = "makespan", tries: Any = None) -> None:
+def check_search(costs: Any, metric: Any = "makespan", tries: Any = None) -> None:
     """Refuse what no search and no bound can use."""
     instance("costs", costs, Costs)
-    as_limit(memory_limit)
     if tries is not None:
         whole("tries", tries, least=0)
     one_of("metric", metric, METRICS)
@@ -28,7 +27,7 @@ class Task(NamedTuple):
     """An F, I or W of a rank: it cannot start before `head`, and after its end at least `tail` is still to come."""
 
     head: Any
-    takes: Any
+    duration: Any
     tail: Any
 
 
@@ -83,14 +82,14 @@ def lower_bound(
     (27, 38)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, metric)
+    check_search(costs, metric)
     if like is not None:
         instance("like", like, Schedule)
     tasks = rank_tasks(p, m, costs, memory_limit, like)
     if metric == "makespan":
         return max(map(_preemptive, tasks))
     entries = {like.rank_of(0, i) for i in range(m)} if like else {0}
-    least = max(sum(task.takes for task in of_rank) for of_rank in tasks)
+    least = max(sum(task.duration for task in of_rank) for of_rank in tasks)
     if len(entries) > 1:
         return least
     entry = min(entries)
@@ -142,19 +141,20 @@ class Path(NamedTuple):
 
 def _path(ranks: Sequence[int], costs: Costs, memory_limit: Limit, p: int) -> Path:
     stages, last = range(len(ranks)), len(ranks) - 1
-    takes, transfer = costs.by_kind(len(ranks)), costs.per_stage("transfer", len(ranks))
+    duration, transfer = costs.by_kind(len(ranks)), costs.per_stage("transfer", len(ranks))
     hop = [transfer[s] if s < last and ranks[s] != ranks[s + 1] else 0 for s in stages]
     back = [transfer[s] if s > 0 and ranks[s] != ranks[s - 1] else 0 for s in stages]
     room, room_pending = [], []
-    limits, whole, rest = limit_tables(memory_limit, p, len(ranks))
-    for limit, each, left in zip([limits[rank] for rank in ranks], whole, rest, strict=True):
-        if each > limit:
+    limit = as_limit(memory_limit)
+    of_ranks, each = limit.of_ranks(p), limit.activation
+    for most in (of_ranks[rank] for rank in ranks):
+        if each > most:
             raise ValueError(
-                f"memory_limit={limit!r}: a rank must be able to keep the activations of one chunk ({each})"
+                f"memory_limit={most!r}: a rank must be able to keep the activations of one chunk ({each})"
             )
-        room.append(number_that_fits(limit, each))
-        room_pending.append(number_that_fits(limit - each, left))
-    return Path(ranks, takes["F"], takes["I"], takes["W"], hop, back, room, room_pending)
+        room.append(number_that_fits(most, each))
+        room_pending.append(number_that_fits(most - each, -limit.changes["W"]))
+    return Path(ranks, duration["F"], duration["I"], duration["W"], hop, back, room, room_pending)
 
 
 def _tasks_of_path(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, Task]]:
@@ -228,7 +228,7 @@ def _preemptive(tasks: Sequence[Task]) -> Any:
             time = max(time, waiting[-1].head)
         while waiting and waiting[-1].head <= time:
             task = waiting.pop()
-            heapq.heappush(ready, (-task.tail, task.takes))
+            heapq.heappush(ready, (-task.tail, task.duration))
         tail, left = heapq.heappop(ready)
         run = min(left, waiting[-1].head - time) if waiting else left
         time += run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, changes_of_kept, limit_tables
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit
 from parlab.pipeline.schedule import Schedule, check_sizes, title
-from parlab.pipeline.search.bounds import check_search, lower_bound, rank_tasks
+from parlab.pipeline.search.bounds import lower_bound, rank_tasks
 from parlab.pipeline.search.straight import zb_auto
 from parlab.pipeline.simulate import simulate
 
@@ -49,7 +49,6 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     (27, 27)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit)
     if p > MOST_RANKS or m > MOST_MICROBATCHES:
         raise ValueError(f"p={p}, m={m}: all orders can be searched for p ≤ {MOST_RANKS} and m ≤ {MOST_MICROBATCHES}")
     least = lower_bound(p, m, costs, memory_limit)
@@ -74,8 +73,8 @@ class _BranchAndBound:
         self.p, self.m = p, m
         names = ("forward", "backward_input", "backward_weight", "transfer")
         self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
-        self.limits, activation, pending = limit_tables(memory_limit, p, p)
-        self.change = changes_of_kept(activation, pending)
+        limit = as_limit(memory_limit)
+        self.limits, self.change = limit.of_ranks(p), limit.changes
         tasks = rank_tasks(p, m, costs, memory_limit)
         self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
@@ -103,12 +102,12 @@ class _BranchAndBound:
         for r in range(self.p):
             _, i, w = state.done[r]
             start, back = self.ready(state, r)
-            if state.kept[r] + self.change["F"][r] > self.limits[r]:
+            if state.kept[r] + self.change["F"] > self.limits[r]:
                 start = None
-            for kind, at, takes in (("I", back, self.half[r]), ("F", start, self.forward[r])):
+            for kind, at, duration in (("I", back, self.half[r]), ("F", start, self.forward[r])):
                 if at is not None:
                     at = max(at, state.free[r])
-                    options.append((at + takes, r, kind, at))
+                    options.append((at + duration, r, kind, at))
             if w < i:
                 options.append((state.free[r] + self.weight[r], r, "W", state.free[r]))
         if not options:
@@ -123,7 +122,7 @@ class _BranchAndBound:
         number = {"F": f, "I": i, "W": w}[kind]
         return State(
             _put(state.done, r, (f + (kind == "F"), i + (kind == "I"), w + (kind == "W"))),
-            _put(state.kept, r, state.kept[r] + self.change[kind][r]),
+            _put(state.kept, r, state.kept[r] + self.change[kind]),
             _put(state.free, r, end),
             _put(state.f_end, r, (*state.f_end[r], end)) if kind == "F" else state.f_end,
             _put(state.i_end, r, (*state.i_end[r], end)) if kind == "I" else state.i_end,

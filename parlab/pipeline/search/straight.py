@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 from parlab.pipeline.schedules import zb_h1, zb_h2
 from parlab.pipeline.search.bounds import check_search
@@ -48,10 +48,10 @@ def zb_auto(
     (27, 24)
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, metric, tries)
+    check_search(costs, metric, tries)
     costs = replace(costs, pair=None)  # which order is best does not depend on it
-    limits, activation, _ = limit_tables(memory_limit, p, p)
-    fits = [int(min(m, number_that_fits(*of_rank))) for of_rank in zip(limits, activation, strict=True)]
+    limit = as_limit(memory_limit)
+    fits = [int(min(m, number_that_fits(most, limit.activation))) for most in limit.of_ranks(p)]
     if min(fits) < 1:
         raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
     warmups = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limit_tables, number_that_fits
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 from parlab.pipeline.search.bounds import check_search
 from parlab.pipeline.search.local import improve
@@ -118,7 +118,7 @@ def v_controlled(
     [101, 59, 53, 51]
     """
     check_sizes(p=p, m=m)
-    check_search(costs, memory_limit, tries=tries)
+    check_search(costs, tries=tries)
     fits = _whole_chunks(memory_limit, p)
     if fits < 2:
         raise ValueError(
@@ -148,10 +148,10 @@ def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
     yield Timetable(_first_free("FFII", p, period), "FFII", m, period).squeezed(fits)
 
 
-def _whole_chunks(limit: Limit, p: int) -> int:
+def _whole_chunks(memory_limit: Limit, p: int) -> int:
     """How many whole chunks fit on every rank of a V, as far as that matters."""
-    limits, whole, _ = limit_tables(limit, p, 2 * p)
-    return int(min(number_that_fits(min(limits), max(whole)), 2**31))
+    limit = as_limit(memory_limit)
+    return int(min(number_that_fits(min(limit.of_ranks(p)), limit.activation), 2**31))
 
 
 def _v_half_block(p: int) -> Offsets:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import Costs, Limit, changes_of_kept, limit_tables
+from parlab.pipeline.costs import Costs, Limit, as_limit
 from parlab.pipeline.dependencies import input_from
 from parlab.pipeline.times import EventLoop, RankRun
 
@@ -25,12 +25,12 @@ class Filled(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """An F or I: the time that it takes, the action that it needs, how long that one's result travels, and by how much
+    """An F or I: how long it takes, the action that it needs, how long that one's result is under way, and by how much
     it changes what the rank keeps."""
 
-    takes: float
+    duration: float
     needs: Action | None
-    travels: float
+    travel: float
     change: float
 
 
@@ -45,17 +45,17 @@ class Filler:
         rows = [list(row) for row in skeleton]
         home = {action: rank for rank, row in enumerate(rows) for action in row}
         stages = 1 + max(action.stage for action in home)
-        self.limits, activation, pending = limit_tables(memory_limit, len(rows), stages)
-        changes = changes_of_kept(activation, pending)
-        self.freed = [-change for change in changes["W"]]
-        takes, transfer = costs.by_kind(stages), costs.per_stage("transfer", stages)
-        self.weight = takes["W"]
+        limit = as_limit(memory_limit)
+        self.limits, changes = limit.of_ranks(len(rows)), limit.changes
+        self.freed_by_weight = -changes["W"]
+        duration, transfer = costs.by_kind(stages), costs.per_stage("transfer", stages)
+        self.weight_duration = duration["W"]
         self.planned: dict[Action, Planned] = {}
         for action, rank in home.items():
             kind, stage, _ = action
             needs = next(iter(input_from(action, stages - 1)), None)
-            travels = transfer[needs.stage] if needs and home[needs] != rank else 0
-            self.planned[action] = Planned(takes[kind][stage], needs, travels, changes[kind][stage])
+            travel = transfer[needs.stage] if needs and home[needs] != rank else 0
+            self.planned[action] = Planned(duration[kind][stage], needs, travel, changes[kind])
 
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
@@ -65,7 +65,6 @@ class Filler:
         it the rank that has stood idle most.
         """
         loop = EventLoop()  # the event `action`: it has ended
-        waiting, wake = loop.waiting, loop.wake
         ended: dict[Action, float] = {}
         lines = [_Line(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
         most_idle: float = 0  # of any rank so far
@@ -74,21 +73,20 @@ class Filler:
             nonlocal most_idle
             line = lines[rank]
             for action in rows[rank]:
-                takes, needs, travels, change = self.planned[action]
+                duration, needs, travel, change = self.planned[action]
                 arrival: float = 0
                 if needs:
                     while needs not in ended:
                         yield needs
-                    arrival = ended[needs] + travels
+                    arrival = ended[needs] + travel
                 if line.kept + change > line.limit and not line.makes_room(change):
                     return
                 if line.put_off and line.time <= arrival:
                     line.fills_wait(arrival, math.inf if patient else most_idle)
-                ended[action] = line.does(action, takes, change, arrival)
+                ended[action] = line.does(action, duration, change, arrival)
                 if line.idle > most_idle:
                     most_idle = line.idle
-                if action in waiting:
-                    wake(action)
+                loop.happened(action)
             line.ends()
 
         loop.run(run(rank) for rank in range(len(rows)))
@@ -111,10 +109,9 @@ class _Line:
         ended: all its actions are done.
     """
 
-    __slots__ = ("begin", "done", "eager", "ended", "freed", "idle", "kept", "limit", "put_off", "takes", "time")
-
     def __init__(self, filler: Filler, limit: float, eager: float) -> None:
-        self.takes, self.freed, self.limit, self.eager = filler.weight, filler.freed, limit, eager
+        self.weight_duration, self.freed = filler.weight_duration, filler.freed_by_weight
+        self.limit, self.eager = limit, eager
         self.done: list[Action] = []
         self.put_off: deque[Action] = deque()
         self.begin: float = 0
@@ -127,8 +124,8 @@ class _Line:
         """The W that was put off first."""
         action = self.put_off.popleft()
         self.done.append(action)
-        self.time += self.takes[action.stage]
-        self.kept -= self.freed[action.stage]
+        self.time += self.weight_duration[action.stage]
+        self.kept -= self.freed
 
     def makes_room(self, change: float) -> bool:
         """W's, until the memory has room for `change` more; False if it never has."""
@@ -141,14 +138,14 @@ class _Line:
     def fills_wait(self, arrival: float, most_idle: float) -> None:
         """W's, as long as they fit before `arrival`; and one that does not fit if the rank is eager, or if waiting
         would make it idle for longer than `most_idle`."""
-        while self.put_off and self.time + self.takes[self.put_off[0].stage] <= arrival:
+        while self.put_off and self.time + self.weight_duration[self.put_off[0].stage] <= arrival:
             self.weight()
         wait = arrival - self.time
         if self.put_off and wait > 0 and (self.eager > 0 or self.idle + wait > most_idle):
             self.eager -= 1
             self.weight()
 
-    def does(self, action: Action, takes: float, change: float, arrival: float) -> float:
+    def does(self, action: Action, duration: float, change: float, arrival: float) -> float:
         """An F or I, whose input comes at `arrival`; returns when it ends."""
         time = self.time
         if arrival > time:
@@ -157,7 +154,7 @@ class _Line:
             else:
                 self.begin = arrival
             time = arrival
-        self.time = time + takes
+        self.time = time + duration
         self.done.append(action)
         self.kept += change
         if action.kind == "I":
@@ -178,9 +175,9 @@ def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
         ValueError: a full backward, which has no W to place.
     """
     rows = [[action for action in row if action.kind != "W"] for row in actions]
-    whole = next((action for row in rows for action in row if action.kind == "B"), None)
-    if whole:
-        raise ValueError(f"{whole} is a full backward: only the W's of split backwards (I, then W) can be placed")
+    full = next((action for row in rows for action in row if action.kind == "B"), None)
+    if full:
+        raise ValueError(f"{full} is a full backward: only the W's of split backwards (I, then W) can be placed")
     return rows
 
 

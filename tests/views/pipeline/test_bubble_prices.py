@@ -9,9 +9,9 @@ from parlab.views.pipeline.panels import color_of
 from tests.views.drawn import artists, boxes, texts
 
 KEPT = {
-    4: KeptBytes([1024] * 4, [2048] * 4, 8),
-    8: KeptBytes([512] * 8, [1024] * 8, 8),
-    16: KeptBytes([256] * 16, [512] * 16, 8),
+    4: KeptBytes([1024] * 4, [2048] * 4),
+    8: KeptBytes([512] * 8, [1024] * 8),
+    16: KeptBytes([256] * 16, [512] * 16),
 }
 
 

@@ -9,7 +9,7 @@ from parlab import views
 from parlab.pipeline import Action, KeptBytes, Schedule, one_f_one_b, simulate, zb_h1
 from parlab.views.pipeline.board import BAR, DIGIT, LEVEL, NARROWEST, STRIP
 
-KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16], message=1)
+KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16])
 
 
 def cut(schedule):
@@ -55,7 +55,7 @@ def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action
 
 
 def test_the_chosen_action_and_the_rank_change_the_picture():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2), kept=KeptBytes([1, 1], [1, 1], 0))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2), kept=KeptBytes([1, 1], [1, 1]))
     pictures = {widget.picture.value}
     for rank, index in product((0, 1), (0, 1)):
         widget.rank.value = rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, itemsize, namespace, nbytes, owning_buffer
+from parlab.arrays import Array, namespace, nbytes, owning_buffer
 from parlab.nn.counting import arrays_in
 from parlab.nn.llama import Decoder
 from parlab.nn.optimizer import AdamW
@@ -108,18 +108,16 @@ def losses_of_steps(
 
 
 class KeptBytes(NamedTuple):
-    """Bytes that a microbatch keeps, as `ScheduleTimeline.kept_bytes` takes them: one number a stage, and a message's.
+    """Bytes that a microbatch keeps, as `ScheduleTimeline.kept_bytes` takes them: one number a stage.
 
     Attributes:
         activation: from its F to its I or B (M_B).
         pending: from its I to its W (M_W). A weight gradient needs the inputs of the matrices and the gradients of
             their outputs, so that this may be more than `activation`.
-        message: of an activation or gradient that passes between stages.
     """
 
     activation: list[int]
     pending: list[int]
-    message: int
 
 
 def kept_bytes(model: Decoder, tokens: Array, targets: Array, num_stages: int) -> KeptBytes:
@@ -137,8 +135,8 @@ def kept_bytes(model: Decoder, tokens: Array, targets: Array, num_stages: int) -
     >>> config = LlamaConfig(vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=2,
     ...                      num_attention_heads=1)
     >>> model, tokens = Llama.random(config, dtype="float64"), arrays.generator(1).integers(5, size=(1, 3))
-    >>> kept_bytes(model, tokens, tokens, num_stages=2).message == 1 * 3 * 4 * 8  # [B, S, E] in float64
-    True
+    >>> len(kept_bytes(model, tokens, tokens, num_stages=2).activation)
+    2
     """
     stages: list[Any] = model.stages(partition(model.config.num_hidden_layers, num_stages))
     once, again = (_caches_and_pendings(stages, tokens, targets) for _ in range(2))
@@ -147,9 +145,7 @@ def kept_bytes(model: Decoder, tokens: Array, targets: Array, num_stages: int) -
         [sum(nbytes(buffer) for key, buffer in _buffers(cache).items() if key not in shared) for cache in of_stages]
         for of_stages in once
     )
-    B, S = tokens.shape
-    weight = next(iter(model.weights.values()))
-    return KeptBytes(activation, pending, B * S * model.config.hidden_size * itemsize(weight.dtype))
+    return KeptBytes(activation, pending)
 
 
 def _caches_and_pendings(stages: list[Any], x: Array, targets: Array) -> tuple[list[Any], list[Any]]:
