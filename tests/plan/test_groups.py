@@ -11,7 +11,7 @@ from parlab.nn.formulas import block_kept_bytes
 from parlab.nn.published_mixtures import MIXTRALS
 from parlab.plan import GPT_22B, LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, estimate, search
 from parlab.plan.case import Case
-from parlab.plan.layer_seconds import layer_seconds, total
+from parlab.plan.layer_seconds import all_kinds, layer_seconds
 from parlab.plan.machine import Machine
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 
@@ -83,7 +83,7 @@ def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk
     slow = Cluster.uniform(0, 1e5, flops=1e12)
     layout = Layout(dp=2, pp=2, chunks=2, zero=2, group=group)
     case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow, None)
-    forward, backward = (2 * seconds for seconds in total(layer_seconds(machine, case)))  # of a chunk of 2 layers
+    forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
     params = max(rank.params.item() for rank in case.stages.ranks)
     n = group or 2
     gradients = times * machine.ring(4 * params, 2) - n * (2 * times - 1) * backward
