@@ -44,7 +44,9 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))
     microbatches = case.pipeline.microbatches / case.layout.pp  # of the whole model, for an average rank
     found = {}
-    for kind in (kind for kind in OF_LAYER if kind in layer):
+    for kind in OF_LAYER:
+        if kind not in layer:  # ep, of a model without experts
+            continue
         ends = sum(end[kind].both for end in (embedding, head) if kind in end)
         found[kind] = microbatches * (num_layers * layer[kind].both + ends)
 

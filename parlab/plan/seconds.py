@@ -27,18 +27,27 @@ def between_stages(machine: Machine, case: Case) -> Column:
 
     Without sequence parallelism each rank of tp has the whole microbatch. Some software sends a part from each rank,
     and gathers the parts on the other side (Narayanan et al. 2021, section 4.1). Software that computes and sends in
-    one stream waits for each message of 1F1B: a rank in the middle has four a microbatch.
+    one stream waits for each message of 1F1B.
     """
-    pp, microbatches, token_ranks = case.layout.pp, case.pipeline.microbatches, case.token_ranks
+    pp, token_ranks = case.layout.pp, case.token_ranks
     inside = case.stride("pp") * pp <= machine.node
     parts = case.layout.tp if case.software.scatters else token_ranks
     gathered = np.where(parts > token_ranks, machine.ring(case.input_bytes, case.layout.tp), 0)
     waited_for = exposed_transfers(case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:
-        two_stages = np.where(pp == 2, 2 * microbatches, 4 * microbatches + 2 * (pp - 4))
-        one_by_one = case.pipeline.alternates & (case.layout.chunks == 1)
-        waited_for = np.where(one_by_one, np.where(pp == 1, 0, two_stages), waited_for)
+        one_f_one_b = case.pipeline.alternates & (case.layout.chunks == 1)
+        waited_for = np.where(one_f_one_b, _all_messages(pp, case.pipeline.microbatches), waited_for)
     return waited_for * (machine.hop(case.input_bytes / parts, inside) + gathered)
+
+
+def _all_messages(pp: Column, microbatches: Column) -> Column:
+    """The messages between stages that one after the other make a step of 1F1B longer.
+
+    A rank in the middle has four a microbatch, and there are 2(p − 4) more while the pipeline fills and empties; two
+    ranks have two a microbatch.
+    """
+    more = 4 * microbatches + 2 * (pp - 4)
+    return np.where(pp == 1, 0, np.where(pp == 2, 2 * microbatches, more))
 
 
 def zero_traffic(machine: Machine, case: Case, chunk: Seconds) -> Column:
@@ -79,8 +88,8 @@ def _waited(case: Case, traffic: Column, rounds: Column, work: Column) -> Column
         work      ... backward, chunk 1 | backward, chunk 1 | backward, chunk 0 | backward, chunk 0 |
         travels                                             | chunk 1's piece                       | chunk 0's piece
 
-    Two pieces, of which the last is waited for; the other has two chunks of work beside it. Weights are the same the
-    other way round: the first piece is waited for.
+    Two pieces, of which the last is waited for; the other has two chunks of work beside it. If a piece takes 3 seconds,
+    and a backward 1: 3 + max(3 − 2·1, 0) = 4. Weights are the same the other way round: the first piece is waited for.
     """
     piece = traffic / rounds / case.layout.chunks
     others = traffic - piece
