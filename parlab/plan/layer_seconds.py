@@ -73,26 +73,26 @@ def _layer_products(machine: Machine, case: Case) -> Products:
 
 def _products(machine: Machine, case: Case, rows: Column, columns: Column) -> Products:
     """Of x [tokens, rows] × W [rows, columns]: dX and dW have as many FLOPs and bytes, but other tiles."""
-    tokens, item = case.tokens, case.itemsize
+    tokens, itemsize = case.tokens, case.itemsize
     return Products(
-        machine.product(tokens, rows, columns, item),
-        machine.product(tokens, columns, rows, item),
-        machine.product(rows, tokens, columns, item),
+        machine.product(tokens, rows, columns, itemsize),
+        machine.product(tokens, columns, rows, itemsize),
+        machine.product(rows, tokens, columns, itemsize),
     )
 
 
 def _mixture_products(machine: Machine, case: Case) -> list[Products]:
     """The router, and a rank's experts at an even load: N/ep products, each with its share of rows."""
-    model, item = case.model, case.itemsize
+    model, itemsize = case.model, case.itemsize
     experts = model.num_experts / case.layout.ep  # of a rank
     of_expert, tokens = case.expert_rows / experts, case.tokens / case.token_ranks
-    router = machine.product(tokens, model.hidden_size, model.num_experts, item)
+    router = machine.product(tokens, model.hidden_size, model.num_experts, itemsize)
     found = [Products(router, router, router)]
     for rows, columns in ((model.hidden_size, 2 * model.expert_columns), (model.expert_columns, model.hidden_size)):
         one = Products(
-            machine.product(of_expert, rows, columns, item),
-            machine.product(of_expert, columns, rows, item),
-            machine.product(rows, of_expert, columns, item),
+            machine.product(of_expert, rows, columns, itemsize),
+            machine.product(of_expert, columns, rows, itemsize),
+            machine.product(rows, of_expert, columns, itemsize),
         )
         found.append(Products(*(experts * seconds for seconds in one)))
     return found
@@ -144,8 +144,8 @@ def _expert_traffic(machine: Machine, case: Case) -> Seconds:
     """
     ep, cp = case.layout.ep, case.layout.cp
     sent = case.expert_rows * case.model.hidden_size * case.itemsize
-    near = machine.in_a_node((np.minimum(ep, cp), case.stride("cp")), (np.maximum(ep / cp, 1), case.stride("dp")))
-    inside, between = sent * (near - 1) / ep / machine.intra_pace, sent * (1 - near / ep) / machine.inter_pace
+    together = machine.in_a_node((np.minimum(ep, cp), case.stride("cp")), (np.maximum(ep / cp, 1), case.stride("dp")))
+    inside, between = sent * (together - 1) / ep / machine.intra_pace, sent * (1 - together / ep) / machine.inter_pace
     dispatch = np.maximum(inside, between) + np.where(ep > 1, machine.hardware.collective, 0)
     return Seconds(2 * dispatch, 2 * dispatch)
 
@@ -189,16 +189,16 @@ def _ring(machine: Machine, case: Case, attention: Seconds) -> Seconds:
     again, in the backward also out and its gradient, and adds its float32 result to the sum. With the zigzag layout
     these are 3/4 of the rows.
     """
-    model, cp, item = case.model, case.layout.cp, case.itemsize
+    model, cp, itemsize = case.model, case.layout.cp, case.itemsize
     elements = 2 * case.tokens * case.kv_heads * model.head_dim
     inside = case.stride("cp") * cp <= machine.node
-    keys, gradients = (machine.hop(size * elements, inside) for size in (item, case.wide_itemsize))
+    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize, case.wide_itemsize))
     behind = (cp - 1) / cp if "cp" in case.software.hides else 0.0
     merged = 0.75 * (cp - 1) * case.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory_pace
     forward = np.maximum((cp - 1) * keys - behind * attention.forward, 0)
     last_hop, others = np.where(cp > 1, gradients, 0), (cp - 1) * (keys + gradients)
     backward = last_hop + np.maximum(others - behind * attention.backward, 0)
-    return Seconds(forward + merged * (item + 16), backward + merged * (3 * item + 16))
+    return Seconds(forward + merged * (itemsize + 16), backward + merged * (3 * itemsize + 16))
 
 
 def embedding_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:

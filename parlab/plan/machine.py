@@ -38,13 +38,13 @@ class Machine:
         self.inter_pace = cluster.inter.bandwidth * hardware.inter
         self.latencies = cluster.intra.latency, cluster.inter.latency
 
-    def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
+    def product(self, m: Any, k: Any, n: Any, itemsize: int) -> Any:
         """Seconds of [m, k] × [k, n]: its FLOPs by the processors that have a tile, or its bytes through memory.
 
         Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections 2.3 (tiles), 3.1 and 3.2 (the result
         is cut into tiles, whose last wave may leave processors idle).
         """
-        flops, moved = 2 * m * k * n / self.product_pace, item * (m * k + k * n + m * n) / self.memory_pace
+        flops, moved = 2 * m * k * n / self.product_pace, itemsize * (m * k + k * n + m * n) / self.memory_pace
         return np.maximum(flops / self.used(m, n), moved)
 
     def used(self, rows: Any, columns: Any) -> Any:

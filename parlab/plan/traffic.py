@@ -19,15 +19,16 @@ def _all_microbatches(case: Case) -> Column:
 
 def tensor_bytes(case: Case) -> Column:
     """Exchanges of a layer's input, gradients that several ranks have a part of, and the loss."""
-    model, tp, item, cut = case.model, case.layout.tp, case.itemsize, case.layout.sequence_parallel
+    model, tp, itemsize, cut = case.model, case.layout.tp, case.itemsize, case.layout.sequence_parallel
     hidden, kv_heads = model.hidden_size, model.kv_heads
     exchange = (tp - 1) * case.input_bytes
-    shared = 2 * 2 * (tp * case.kv_heads / kv_heads - 1) * hidden * kv_heads * model.head_dim * item  # dW of k and v
-    norms = np.where(cut, 2 * (tp - 1) * hidden * item, 0)
+    keys = hidden * kv_heads * model.head_dim  # parameters of k, and of v; ranks that share a head sum its gradients
+    shared = 2 * 2 * (tp * case.kv_heads / kv_heads - 1) * keys * itemsize
+    norms = np.where(cut, 2 * (tp - 1) * hidden * itemsize, 0)
     layer = exchange * (case.exchanges.forward * (1 + case.recomputed) + case.exchanges.backward) + shared + 2 * norms
     if model.num_experts:  # run on the tokens that a rank has; if these differ, gradients are summed over tp
         experts = case.stages.layer_expert_params + hidden * model.num_experts
-        layer = layer + np.where(cut, 2 * (tp - 1) * experts * item, 0)
+        layer = layer + np.where(cut, 2 * (tp - 1) * experts * itemsize, 0)
     loss = 3 * 2 * case.tokens * case.wide_itemsize if case.software.cuts_logits else case.logit_bytes
     outside = exchange * np.where(cut, 5, 4) + norms + (tp - 1) * loss
     return _all_microbatches(case) * (model.num_layers * layer + outside)

@@ -101,15 +101,16 @@ def test_an_argument_that_cannot_be_is_refused_by_name_and_value(call, name, val
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("call", "field", "said"),
     [
-        ({"zero": [1, 4]}, "zero=4: use stage 0, 1, 2 or 3"),
-        ({"tp": [1, "2"]}, "tp='2': whole numbers are needed"),  # in one column 1 and "2" would both be texts
+        ("search", {"zero": [1, 4]}, "zero=4: use stage 0, 1, 2 or 3"),
+        ("search", {"tp": [1, "2"]}, "tp='2': whole numbers are needed"),  # in one column both would be texts
+        ("hardware", {"usable": (0, 72)}, f"usable=0: {POSITIVE}"),
     ],
 )
-def test_a_search_names_the_value_that_is_wrong_among_several(field, said):
+def test_of_several_values_the_one_that_is_wrong_is_named(call, field, said):
     with pytest.raises(ValueError, match=f"^{said}"):
-        CALLS["search"](**field)
+        CALLS[call](**field)
 
 
 def test_why_takes_plans_and_a_layout():
@@ -137,6 +138,7 @@ LAYOUTS = [
     (Layout(offload=1), {}, "offload=1: must be True or False"),
     # columns
     (Layout(offload=np.array([0, 1])), {}, "offload=0: must be True or False"),
+    (Layout(offload=np.array([0, 2])), {}, "offload=2: must be True or False"),
     (Layout(tp=np.array([])), {}, "layout=columns of 0 layouts: at least one layout is needed"),
     (
         Layout(dp=np.array([1, 2]), tp=np.array([1, 2, 4])),
