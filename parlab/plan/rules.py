@@ -54,7 +54,7 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     else:
         yield "ep", "the model has no experts: use 1", ep > 1
 
-    # What tp cuts
+    # Sizes that tp divides
     divided = {"num_attention_heads": sizes.heads}
     divided |= {} if sizes.num_experts else {"intermediate_size": sizes.mlp_columns}
     for name, size in divided.items():

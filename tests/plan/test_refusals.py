@@ -1,4 +1,4 @@
-"""What the planner refuses, once a rule: the argument or the field, its value, and what would be right."""
+"""Refusals of the planner, once a rule: the argument or the field, its value, and what would be right."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ LAYOUTS = [
         "layout: columns of the shapes dp [2], tp [3]: make them as long as each other",
     ),
     (Layout(tp=np.array([1, 5, 8])), {"config": GPT_22B}, "tp=5: num_attention_heads 64"),  # the first that breaks it
-    # what tp cuts
+    # sizes that tp divides
     (Layout(tp=3), {}, "tp=3: num_attention_heads 32 does not divide among so many: use a divisor of 32"),
     (Layout(tp=12), {"config": LlamaConfig(64, 48, 90, 2, 12)}, "tp=12: intermediate_size 90"),
     (Layout(tp=6), {"config": LlamaConfig(64, 48, 96, 2, 12, 4)}, "tp=6: use a divisor or a multiple of num_key_value"),
