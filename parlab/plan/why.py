@@ -9,7 +9,7 @@ import numpy as np
 
 from parlab.arguments import instance
 from parlab.plan.estimate import Estimate, estimate
-from parlab.plan.layout import Layout, check_layouts
+from parlab.plan.layout import Layout
 from parlab.plan.plans import Plans
 from parlab.plan.software import MESH
 from parlab.world.units import format_bytes
@@ -61,8 +61,6 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
         ValueError: nothing fits, or the layout is not possible.
     """
     instance("plans", plans, Plans)
-    if layout is not None:
-        check_layouts(layout)
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = vars(plans.layouts), vars(base.layout)
     # One field differs, or two sizes of the mesh
