@@ -177,12 +177,18 @@ def schedule_of(name: str, ranks: int, microbatches: int | None = None, chunks: 
     whole("chunks", chunks, 1)
     if microbatches is not None:
         whole("microbatches", microbatches, 1)
+    microbatches = microbatches or default_microbatches(ranks)
     if ranks == 1:
-        return pipeline.one_f_one_b(1, microbatches or 1)
+        return pipeline.one_f_one_b(1, microbatches)
     make: Callable[..., Schedule] = getattr(pipeline, name)
     if name in CHUNKED:
-        return make(ranks, microbatches or 2 * ranks, chunks)
-    return make(ranks, microbatches or 2 * ranks)
+        return make(ranks, microbatches, chunks)
+    return make(ranks, microbatches)
+
+
+def default_microbatches(ranks: int) -> int:
+    """Two for each rank of a pipeline; one where there is no pipeline."""
+    return 2 * ranks if ranks > 1 else 1
 
 
 def train(

@@ -182,7 +182,6 @@ def refuse_work(*args, **kwargs):
         ("plan --gpus 100000000000000000000", "--gpus=100000000000000000000: must be at most 1048576"),
         ("plan --sequence 0", "--sequence=0: must be a whole number, at least 1"),
         ("plan --batch 0", "--batch=0: must be a whole number, at least 1"),
-        ("plan --products 2", "--products=2.0: a fraction of the data sheet"),
         ("plan --cluster moon", "--cluster='moon': use one of "),
         ("plan --memory 1", "--memory=1: none of "),
         # argparse's own

@@ -25,18 +25,17 @@ def add(words: Words) -> None:
     word.add_argument("--batch", type=int, required=True, help="sequences of a step, of all replicas together")
     word.add_argument("--sequence", type=int, required=True, help="tokens of each")
     word.add_argument("--memory", type=float, help="GiB a device; else the device's")
-    word.add_argument("--products", type=float, help="the part of the peak that products reach; else the device's")
     word.add_argument("--offload", action="store_true", help="also layouts whose optimizer is on the host")
     word.add_argument("--top", type=int, default=5, help="how many are listed")
     word.add_argument("--json", action="store_true", help="print the same as JSON")
-    names = {name: f"--{name}" for name in ("products", "batch", "sequence", "model", "cluster")}
+    names = {name: f"--{name}" for name in ("batch", "sequence")}
     word.set_defaults(command=plan, names={**names, "ranks": "--gpus"})
 
 
 def plan(chosen: argparse.Namespace) -> int:
     """Estimate every layout that is possible; print the best, what their time and memory go to, why the others lose."""
     from parlab.nn.published_mixtures import MIXTRALS
-    from parlab.plan import MODELS, hardware_of, search
+    from parlab.plan import MODELS, search
     from parlab.world.cluster import CLUSTERS
 
     check_between("--top", chosen.top, 1, 10**6)
@@ -49,9 +48,7 @@ def plan(chosen: argparse.Namespace) -> int:
     one_of("--cluster", chosen.cluster, tuple(CLUSTERS))
     asked = {"batch": chosen.batch, "sequence": chosen.sequence, "offload": chosen.offload}
     memory = None if chosen.memory is None else chosen.memory * 2**30
-    cluster = CLUSTERS[chosen.cluster]
-    hardware = None if chosen.products is None else hardware_of(cluster).but(products=chosen.products)
-    plans = search(models[model], cluster, chosen.gpus, memory=memory, hardware=hardware, **asked)
+    plans = search(models[model], CLUSTERS[chosen.cluster], chosen.gpus, memory=memory, **asked)
     try:
         best = plans.best
     except ValueError as error:  # nothing fits; the planner's text has the memory in bytes, the option in GiB

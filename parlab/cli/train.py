@@ -7,6 +7,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from parlab.arguments import whole
 from parlab.cli.options import Words, path, say
 
 if TYPE_CHECKING:
@@ -103,14 +104,14 @@ def train(chosen: argparse.Namespace) -> int:
 
 def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
     """Sizes of the mesh, and the trainer's options."""
-    from parlab.training_run import schedule_of
+    from parlab.training_run import default_microbatches, schedule_of
 
     mesh = _mesh(chosen.mesh)
     pp = mesh.get("pp", 1)
-    m = chosen.microbatches or (2 * pp if pp > 1 else 1)
-    actions = pp * chosen.chunks * m
+    microbatches = chosen.microbatches or default_microbatches(pp)
+    actions = pp * chosen.chunks * microbatches
     if actions > MOST_ACTIONS:
-        said = f"--mesh pp={pp}, --microbatches={m}, --chunks={chosen.chunks}"
+        said = f"--mesh pp={pp}, --microbatches={microbatches}, --chunks={chosen.chunks}"
         raise ValueError(f"{said}: their product is {actions}, and {MOST_ACTIONS} is the most; use smaller numbers")
     options = {name: getattr(chosen, name) for name in ("zero", "attention", "sequence_parallel", "recompute")}
     if chosen.float16:
@@ -121,16 +122,16 @@ def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
 
 def _mesh(text: str) -> dict[str, int]:
     """The size of each axis that `text` names."""
+    from parlab.training_run import AXES
+
     mesh: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         axis, _, size = item.partition("=")
-        if axis not in ("dp", "pp", "cp", "tp", "ep") or not size.isdecimal() or len(size) > 18:
+        if axis not in AXES or not size.isdecimal() or len(size) > 18:
             raise ValueError(f"--mesh {text:.60}: axes and sizes are needed, as in dp=2,tp=2")
         if axis in mesh:
             raise ValueError(f"--mesh {text:.60}: {axis} is there twice; give it one size")
-        mesh[axis] = int(size)
-        if mesh[axis] < 1:
-            raise ValueError(f"--mesh {text:.60}: {axis}={mesh[axis]}: must be a whole number, at least 1")
+        mesh[axis] = whole(f"--mesh {text:.60}: {axis}", int(size), 1)
     if (ranks := math.prod(n for axis, n in mesh.items() if axis != "ep")) > MESH_RANKS:
         raise ValueError(f"--mesh {text:.60}: these are {ranks} ranks, one thread each; use at most {MESH_RANKS}")
     return mesh

@@ -32,16 +32,24 @@ class Pipeline(NamedTuple):
     group: Column
 
 
-class Pass(NamedTuple):
-    """Forward and backward of something, in seconds."""
+class Seconds(NamedTuple):
+    """Seconds of something in the forward, and in the backward."""
 
     forward: Column
     backward: Column
 
     @property
     def both(self) -> Column:
-        """The sum."""
+        """Forward and backward together."""
         return self.forward + self.backward
+
+    def times(self, count: Column) -> Seconds:
+        """Seconds of so many of them."""
+        return Seconds(count * self.forward, count * self.backward)
+
+    def plus(self, other: Seconds) -> Seconds:
+        """Seconds of this and of the other."""
+        return Seconds(self.forward + other.forward, self.backward + other.backward)
 
 
 def in_flight(pipeline: Pipeline, rank: Column) -> Column:
@@ -74,9 +82,9 @@ def exposed_transfers(pipeline: Pipeline, apart: bool) -> Column:
     return xp.where(p == 1, 0, xp.where(alternates & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
 
 
-def step(pipeline: Pipeline, chunk: Pass, first: Pass, last: Pass) -> tuple[Column, Column, Column]:
-    """Seconds that a rank works on average, the slowest more than that, and the slowest's idle time; `first` and `last`
-    are the pipeline's very first and very last `chunk`, which may differ from the others.
+def slowest_and_idle(pipeline: Pipeline, chunk: Seconds, first: Seconds, last: Seconds) -> tuple[Column, Column]:
+    """Seconds of a step that the slowest rank works, and those that it waits for the others; `first` and `last` are the
+    pipeline's very first and very last `chunk`, which may differ from the others.
 
     The slowest rank works m·s, and waits for a chunk of each other rank: (p − 1)/v·s where all are the same; 1F1B a
     little more where the last is quicker. Exactly what `parlab.pipeline.simulate` gives (transfers apart): of GPipe,
@@ -84,20 +92,20 @@ def step(pipeline: Pipeline, chunk: Pass, first: Pass, last: Pass) -> tuple[Colu
     backward takes two forwards and m > p.
 
     >>> import numpy as np
-    >>> found = step(Pipeline(np.array(4), np.array(8), np.array(1), True, np.array(4)), *[Pass(1.0, 2.0)] * 3)
-    >>> [float(seconds) for seconds in found]  # (p − 1)(F + B) idle
-    [24.0, 0.0, 9.0]
+    >>> pipeline = Pipeline(np.array(4), np.array(8), np.array(1), True, np.array(4))
+    >>> found = slowest_and_idle(pipeline, *[Seconds(1.0, 2.0)] * 3)
+    >>> [float(seconds) for seconds in found]  # m(F + B) of work, (p − 1)(F + B) idle
+    [24.0, 9.0]
     """
     p, m, v, alternates, _ = pipeline
     xp = namespace(p, m, v)
     rest = (v - 1) * chunk.both
     begin, middle, end = (rest + one.both for one in (first, chunk, last))
-    mean = m * xp.where(p == 1, begin + end - middle, (begin + (p - 2) * middle + end) / p)
     before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
     other = xp.maximum(begin, xp.where(p > 2, middle, 0))  # the slowest of these
     forward, backward = (xp.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
     waits = xp.maximum(last.both - backward, 0) + xp.where(v == 1, xp.maximum(last.both - forward, 0), 0)
     quick = (m - 1) * other + rest + before + xp.where(alternates, waits, last.both)
-    whole = xp.where(p == 1, mean, xp.maximum(m * end + before, quick))
-    slowest = xp.where(p == 1, mean, m * xp.maximum(other, end))
-    return mean, slowest - mean, whole - slowest
+    alone = m * (begin + end - middle)  # one rank has both ends, and waits for none
+    slowest = xp.where(p == 1, alone, m * xp.maximum(other, end))
+    return slowest, xp.where(p == 1, alone, xp.maximum(m * end + before, quick)) - slowest

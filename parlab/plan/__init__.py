@@ -1,8 +1,20 @@
 """The planner: the time and memory of each layout of a model on a cluster, the best layout, and why it is the best.
 
-To read one estimate: `layout` (its fields), `case` (the records that all formulas read, from `sizes`, `stages` and
-`sharding`), then one bill each: `seconds` (begin at `step_seconds`) with `layer_seconds` and `machine`, `memory`,
-`traffic`. `search` asks for all possible layouts at once; `rules` says which are possible.
+Two sums are all there is. Of an even model on p stages of v chunks each, with t tensor-parallel ranks a stage and m
+microbatches for each of d replicas, a pencil can check them (`paper`, where one begins):
+
+    seconds of a step  =  (m + (p − 1)/v) · stage
+    bytes of a rank    =  (params · state + min(p, m) · kept) / (p · t)
+
+A stage is the work and the traffic of 1/p of the layers; `state` is 16 bytes a parameter, of which ZeRO divides some by
+d; `kept` are the activations of a microbatch.
+
+`bills` has the same sums for real models, a kind a line: stages differ, links have a pace, and work hides traffic. The
+form of each kind stands in a file of its own: `layer_seconds` and `seconds`, `memory`, `traffic`. They read a `Case`
+(`case`: the model's `sizes`, the layout, its `stages` and its `sharding`) and a `Machine` (`machine`: the pace of a
+product, a ring, a message).
+
+`estimate` checks a `layout` and adds its bills up; `search` does so for all that are possible (`rules`) at once.
 """
 
 from parlab.nn import GPTConfig
@@ -11,9 +23,8 @@ from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.hardware import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.layout import Layout
 from parlab.plan.paper import memory_on_paper, seconds_on_paper
-from parlab.plan.plans import Plans, worth_having
+from parlab.plan.plans import Plans
 from parlab.plan.search import search
 from parlab.plan.software import LLAMA_3, MEGATRON, OURS, PLAIN, TORCHTITAN, Software, software_of
 from parlab.plan.validation import Row, Validation, validation
-from parlab.plan.walk import Walk
-from parlab.plan.why import Neighbour, Why, binding, why
+from parlab.plan.why import Neighbour, Why, why

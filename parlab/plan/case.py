@@ -1,11 +1,11 @@
-"""A model under columns of layouts, its data, and the habits of the software: all that the formulas read, in records.
+"""A model under columns of layouts, its data, and the habits of the software: the quantities that the bills read.
 
-Invariant: each record is columns that broadcast together, so one layout and many give the same numbers to the bit.
+Invariant: each quantity is columns that broadcast together, so one layout and many give the same numbers to the bit.
 """
 
 from __future__ import annotations
 
-from functools import cached_property, reduce
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -13,46 +13,30 @@ import numpy as np
 from parlab.nn.config import Config
 from parlab.pipeline.closed_forms import Column, Pipeline
 from parlab.plan.layout import Layout
-from parlab.plan.sharding import Sharding, sharding_of
+from parlab.plan.sharding import sharding_of
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import OURS, Software
-from parlab.plan.stages import Stages, stages_of
+from parlab.plan.stages import stages_of
 from parlab.zero import MIXED, StateBytes
 
 
-class Work(NamedTuple):
-    """A microbatch on a rank.
-
-    Fields:
-        tokens: of it.
-        token_ranks: how many ranks divide the tokens between tensor parallelism's regions.
-        input_bytes: of a layer's input.
-        kv_heads: of a rank.
-        attention_pairs: (query, key, head) triples.
-        expert_rows: rows of a rank to experts, and at an even load from others.
-    """
-
-    tokens: Column
-    token_ranks: Column
-    input_bytes: Column
-    kv_heads: Column
-    attention_pairs: Column
-    expert_rows: Column
-
-
 class Exchanges(NamedTuple):
-    """The traffic of tensor parallelism. An exchange is an all-gather or a reduce-scatter of a layer's input.
+    """Tensor parallelism's exchanges in a layer: all-gathers and reduce-scatters of its input; an all-reduce is two.
 
     Fields:
-        forward, backward: how many a layer has.
-        logit_bytes: of all logits of a microbatch.
-        loss_columns: over which the loss runs on a rank.
+        forward: all are waited for.
+        backward_waited: those of dY, which no work hides.
+        backward_beside: those of dX and of x, which may travel while dW is computed.
     """
 
     forward: Column
-    backward: Column
-    logit_bytes: Column
-    loss_columns: Column
+    backward_waited: Column
+    backward_beside: Column
+
+    @property
+    def backward(self) -> Column:
+        """All of the backward."""
+        return self.backward_waited + self.backward_beside
 
 
 class Case:
@@ -66,7 +50,15 @@ class Case:
         software: its habits.
         recomputed: the part of all layers whose forward is computed again: all, or `recompute_layers` of each rank.
         flops: of a step, without recomputation.
-        pipeline, work, exchanges, sharding, stages: the records.
+        pipeline, stages: ranks and microbatches of a pipeline; layers and parameters of its ranks.
+        sharding, exchanges: the traffic of ZeRO, and of tensor parallelism.
+
+    Of a microbatch on a rank:
+        tokens, token_ranks: its tokens, and how many ranks divide them between tensor parallelism's regions.
+        input_bytes: of a layer's input, on all of these.
+        kv_heads, attention_pairs: key/value heads; (query, key, head) triples.
+        expert_rows: rows of a rank to experts, and at an even load from others.
+        loss_columns, logit_bytes: columns over which its loss runs; bytes of all logits.
     """
 
     def __init__(
@@ -79,71 +71,30 @@ class Case:
         itemsize: int = 2,
         software: Software = OURS,
     ) -> None:
-        self.config, self.model, self.layout = config, Sizes(config), _columns(layout)
-        self.batch, self.sequence = batch, sequence
+        self.config, self.sequence, self.software = config, sequence, software
         self.itemsize, self.wide_itemsize = itemsize, max(itemsize, 4)
         self.state, self.gradient_bytes = state, software.gradient or state.gradient
-        self.software = software
-        some = np.minimum(self.layout.recompute_layers * self.layout.pp / self.model.num_layers, 1)
-        self.recomputed = np.where(self.layout.recompute == "full", 1.0, some)
+        self.model = model = Sizes(config)
+        self.layout = layout = _columns(layout)
+        some = np.minimum(layout.recompute_layers * layout.pp / model.num_layers, 1)
+        self.recomputed = np.where(layout.recompute == "full", 1.0, some)
         # Fused attention computes the causal pairs, and the zigzag layout gives each rank equally many
-        self._pairs = sequence * (sequence + 1) / 2 if self.model.fused_attention else sequence * sequence
+        pairs = sequence * (sequence + 1) / 2 if model.fused_attention else sequence * sequence
+        self.flops = _flops(model, batch, sequence, pairs)
 
-    @cached_property
-    def flops(self) -> float:
-        """FLOPs of a step: two a parameter that a token passes, and attention; the backward has twice as many."""
-        model, sequence = self.model, self.sequence
-        matrices = model.num_layers * model.active_params + model.hidden_size * model.vocab_size
-        attention = model.num_layers * 4 * self._pairs * model.heads * model.head_dim
-        return 3.0 * self.batch * (2 * sequence * matrices + attention)
+        self.tokens = layout.microbatch * sequence / layout.cp
+        self.token_ranks = np.where(layout.sequence_parallel, layout.tp, 1)
+        self.input_bytes = itemsize * self.tokens * model.hidden_size
+        self.kv_heads = np.maximum(model.kv_heads / layout.tp, 1)
+        self.attention_pairs = layout.microbatch * pairs * model.heads / (layout.tp * layout.cp)
+        self.expert_rows = self.tokens / self.token_ranks * model.experts_per_token
+        self.loss_columns = model.vocab_size / layout.tp if software.cuts_logits else model.vocab_size
+        self.logit_bytes = itemsize * self.tokens * model.vocab_size
 
-    @cached_property
-    def pipeline(self) -> Pipeline:
-        """Ranks, microbatches of a replica, chunks, and how many microbatches pass a chunk in a row."""
-        layout = self.layout
-        microbatches = self.batch / (layout.dp * layout.microbatch)
-        alternates = layout.schedule == "1f1b"
-        fewest = np.minimum(layout.pp, microbatches)
-        group = np.where(alternates, np.where(layout.group == 0, fewest, layout.group), microbatches)
-        return Pipeline(layout.pp, microbatches, layout.chunks, alternates, group)
-
-    @cached_property
-    def work(self) -> Work:
-        """A microbatch on a rank."""
-        model, layout = self.model, self.layout
-        tokens = layout.microbatch * self.sequence / layout.cp
-        token_ranks = np.where(layout.sequence_parallel, layout.tp, 1)
-        return Work(
-            tokens,
-            token_ranks,
-            input_bytes=self.itemsize * tokens * model.hidden_size,
-            kv_heads=np.maximum(model.kv_heads / layout.tp, 1),
-            attention_pairs=layout.microbatch * self._pairs * model.heads / (layout.tp * layout.cp),
-            expert_rows=tokens / token_ranks * model.experts_per_token,
-        )
-
-    @cached_property
-    def exchanges(self) -> Exchanges:
-        """Tensor parallelism's traffic: Shoeybi et al. 2019; with sequence parallelism, Korthikanti et al. 2022."""
-        software, model = self.software, self.model
-        # Gate and up may sum the gradient of x apart
-        sums = 2 if software.joins_products or not model.fused_attention else 3
-        forward, backward = 4, np.where(self.layout.sequence_parallel, 6 if software.gathers_again else 4, 2 * sums)
-        if model.num_experts:  # they have none
-            forward = 2
-            backward = np.where(self.layout.sequence_parallel, 3 if software.gathers_again else 2, 2)
-        loss_columns = model.vocab_size / self.layout.tp if software.cuts_logits else model.vocab_size
-        return Exchanges(forward, backward, self.itemsize * self.work.tokens * model.vocab_size, loss_columns)
-
-    @cached_property
-    def sharding(self) -> Sharding:
-        """The traffic of ZeRO."""
-        return sharding_of(self.layout, self.pipeline, self.software)
-
-    @cached_property
-    def stages(self) -> Stages:
-        """Layers and parameters of ranks."""
-        return stages_of(self.model, self.layout, self.work.kv_heads)
+        self.pipeline = _pipeline(layout, batch)
+        self.stages = stages_of(model, layout, self.kv_heads)
+        self.sharding = sharding_of(layout, self.pipeline, software)
+        self.exchanges = _exchanges(model, layout, software)
 
     def stride(self, axis: str) -> Column:
         """How far apart the ranks of an axis are: the product of the axes inside it, in the software's order."""
@@ -155,3 +106,36 @@ def _columns(layout: Layout) -> Layout:
     """The same layouts, whole numbers as floating ones, switches as booleans."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     return Layout(**{name: x.astype(float) if x.dtype.kind in "iu" else x for name, x in of.items()})
+
+
+def _flops(model: Sizes, batch: int, sequence: int, pairs: float) -> float:
+    """FLOPs of a step: two a parameter that a token passes, and attention; the backward has twice as many."""
+    matrices = model.num_layers * model.active_params + model.hidden_size * model.vocab_size
+    attention = model.num_layers * 4 * pairs * model.heads * model.head_dim
+    return 3.0 * batch * (2 * sequence * matrices + attention)
+
+
+def _pipeline(layout: Layout, batch: int) -> Pipeline:
+    """Ranks, microbatches of a replica, chunks, and how many microbatches pass a chunk in a row."""
+    microbatches = batch / (layout.dp * layout.microbatch)
+    alternates = layout.schedule == "1f1b"
+    fewest = np.minimum(layout.pp, microbatches)
+    group = np.where(alternates, np.where(layout.group == 0, fewest, layout.group), microbatches)
+    return Pipeline(layout.pp, microbatches, layout.chunks, alternates, group)
+
+
+def _exchanges(model: Sizes, layout: Layout, software: Software) -> Exchanges:
+    """The exchanges of a layer's blocks that are cut: attention, and the MLP, if no experts are in its place.
+
+        a block               forward            backward, waited for   backward, beside dW
+        all-reduces           y: 2               none                   dX: 2, or 4 if gate and up sum it apart
+        sequence parallel     gather x, y: 2     gather dY: 1           dX, and x if it is gathered again: 1 or 2
+
+    Source: Shoeybi et al. 2019, "Megatron-LM"; with sequence parallelism Korthikanti et al. 2022.
+    """
+    blocks = 1 if model.num_experts else 2
+    has_gate = model.up_columns > model.mlp_columns
+    apart = 2 if has_gate and not software.joins_products else 0
+    cut = layout.sequence_parallel
+    beside = np.where(cut, blocks * (2 if software.gathers_again else 1), 2 * blocks + apart)
+    return Exchanges(2 * blocks, np.where(cut, blocks, 0), beside)

@@ -1,7 +1,7 @@
 """The estimate of a layout: seconds of a step, bytes of the fullest rank and bytes sent, by kind, from closed forms.
 
-Invariant: one layout and columns of layouts give the same numbers to the bit. `parlab.plan.seconds`,
-`parlab.plan.memory` and `parlab.plan.traffic` name the papers of their forms.
+Invariant: one layout and columns of layouts give the same numbers to the bit. The three sums stand in
+`parlab.plan.bills`; here their arguments are checked, and what they give is one record.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from typing import Any
 from parlab.arguments import instance
 from parlab.nn.config import Config
 from parlab.plan.arguments import MOST_TOKENS, count, float_itemsize
+from parlab.plan.bills import rank_bytes, sent_bytes, step_seconds
 from parlab.plan.case import Case
 from parlab.plan.hardware import Hardware
 from parlab.plan.layout import Layout, check_layouts
 from parlab.plan.machine import Machine
-from parlab.plan.memory import rank_bytes
 from parlab.plan.rules import check_rules, joint_rules, own_rules
-from parlab.plan.seconds import step_seconds
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import Software, software_of
-from parlab.plan.traffic import sent_bytes
 from parlab.world import Cluster
 from parlab.zero import MIXED, StateBytes
 
@@ -139,5 +137,5 @@ def estimate(
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
     """The estimate of a case that is checked already, in arrays that broadcast together."""
-    kinds = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
-    return Estimate(layout, *kinds, case.flops, machine.device.flops)
+    seconds, nbytes, sent = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
+    return Estimate(layout, seconds, nbytes, sent, case.flops, machine.device.flops)

@@ -74,16 +74,19 @@ class Layout:
     def __str__(self) -> str:
         if self.shape:
             return f"columns of {len(self)} layouts"
-        text = f"dp {self.dp}, pp {self.pp}, cp {self.cp}, tp {self.tp}"
-        text += f", chunks {self.chunks}" * (self.chunks > 1) + f", microbatch {self.microbatch}" * (
-            self.microbatch > 1
-        )
-        text += f", ep {self.ep}" * (self.ep > 1)
-        text += f", ZeRO-{self.zero}, {self.schedule}" + f" in groups of {self.group}" * bool(self.group)
-        text += ", sequence parallel" * bool(self.sequence_parallel)
-        text += f", recompute {self.recompute}" * (self.recompute != "none")
-        text += f", recompute {several(self.recompute_layers, 'layer')} a rank" * bool(self.recompute_layers)
-        return text + ", offload" * bool(self.offload)
+        fields = vars(self)
+        parts = [f"{name} {fields[name]}" for name in ("dp", "pp", "cp", "tp")]
+        parts += [f"{name} {fields[name]}" for name in ("chunks", "microbatch", "ep") if fields[name] > 1]
+        parts += [f"ZeRO-{self.zero}", self.schedule + (f" in groups of {self.group}" if self.group else "")]
+        if self.sequence_parallel:
+            parts.append("sequence parallel")
+        if self.recompute != "none":
+            parts.append(f"recompute {self.recompute}")
+        if self.recompute_layers:
+            parts.append(f"recompute {several(self.recompute_layers, 'layer')} a rank")
+        if self.offload:
+            parts.append("offload")
+        return ", ".join(parts)
 
 
 def check_layouts(layout: Any) -> None:

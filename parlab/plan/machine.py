@@ -38,13 +38,13 @@ class Machine:
         self.inter_pace = cluster.inter.bandwidth * hardware.inter
         self.latencies = cluster.intra.latency, cluster.inter.latency
 
-    def product(self, m: Any, k: Any, n: Any, item: int) -> Any:
+    def product(self, m: Any, k: Any, n: Any, itemsize: int) -> Any:
         """Seconds of [m, k] × [k, n]: its FLOPs by the processors that have a tile, or its bytes through memory.
 
         Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections 2.3 (tiles), 3.1 and 3.2 (the result
         is cut into tiles, whose last wave may leave processors idle).
         """
-        flops, moved = 2 * m * k * n / self.product_pace, item * (m * k + k * n + m * n) / self.memory_pace
+        flops, moved = 2 * m * k * n / self.product_pace, itemsize * (m * k + k * n + m * n) / self.memory_pace
         return np.maximum(flops / self.used(m, n), moved)
 
     def used(self, rows: Any, columns: Any) -> Any:
@@ -55,20 +55,25 @@ class Machine:
         waves = [np.ceil(np.ceil(rows / a) * np.ceil(columns / b) / count) * a * b for a, b in TILES]
         return rows * columns / count / reduce(np.minimum, waves)
 
-    def together(self, size: Any, stride: Any = 1) -> Any:
-        """The number of ranks in a node, of a group of `size` ranks that are `stride` apart."""
-        return np.clip(self.node // stride, 1, size)
+    def in_a_node(self, *axes: tuple[Any, Any]) -> Any:
+        """How many ranks of a group share a node. Along each axis the group has `size` ranks that are `stride` apart.
 
-    def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
+        >>> from parlab.world import DGX_H100
+        >>> int(Machine(DGX_H100, None).in_a_node((16, 2)))  # of 8 ranks in a node every second one
+        4
+        """
+        return reduce(np.multiply, (np.clip(self.node // stride, 1, size) for size, stride in axes))
+
+    def ring(self, nbytes: Any, size: Any, in_a_node: Any = None) -> Any:
         """Seconds of an all-gather or a reduce-scatter of `nbytes` among `size` ranks; an all-reduce takes two.
 
-        `together` ranks of the group share a node (None: the ranks are neighbours). Where the ring leaves a node,
-        NCCL's channels use the ports of all of them, up to the pace inside. On the simulated clock a ring uses one
-        port. A collective starts in `Hardware.collective` seconds.
+        So many ranks of the group share a node (None: the ranks are neighbours). Where the ring leaves a node, NCCL's
+        channels use the ports of all of them, up to the pace inside. On the simulated clock a ring uses one port. A
+        collective starts in `Hardware.collective` seconds.
         """
-        together = self.together(size) if together is None else together
-        ports = together if self.hardware.rails else 1
-        hop = self.hop(nbytes / size, together >= size, np.minimum(self.intra_pace, self.inter_pace * ports))
+        in_a_node = self.in_a_node((size, 1)) if in_a_node is None else in_a_node
+        ports = in_a_node if self.hardware.rails else 1
+        hop = self.hop(nbytes / size, in_a_node >= size, np.minimum(self.intra_pace, self.inter_pace * ports))
         return (size - 1) * hop + np.where(size > 1, self.hardware.collective, 0)
 
     def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:

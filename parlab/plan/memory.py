@@ -1,10 +1,8 @@
-"""The bytes of the fullest rank, by kind: the model's state, kept activations, and what exists only for a moment.
+"""The bytes that a rank holds: what a layer keeps for the backward, and what exists only for a moment.
 
-Invariant: the kinds are disjoint, and all of one rank, the fullest by their sum; which rank that is may differ from
-layout to layout.
+Invariant: the kinds are disjoint: a byte that a layer keeps is not one that exists for a moment.
 
-Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models" (activations);
-Rajbhandari et al. 2020, "ZeRO" (the model's state).
+Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models" (activations).
 """
 
 from __future__ import annotations
@@ -13,41 +11,15 @@ import numpy as np
 
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
-from parlab.pipeline.closed_forms import Column, in_flight
+from parlab.pipeline.closed_forms import Column
 from parlab.plan.case import Case
 
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
 
 
-def rank_bytes(case: Case) -> dict[str, Column]:
-    """Bytes of the fullest rank, by kind. It is the first, the second or the last of the pipeline.
-
-    The model's state is that of `parlab.zero.model_state_bytes`. Activations are those of `in_flight` chunks; layers of
-    which only the input is kept are dealt out evenly among a rank's chunks.
-    """
-    layout, state, stages = case.layout, case.state, case.stages
-    layers = stages.chunk_layers * layout.chunks
-    kept, kept_input = kept_of_layer(case, layout.recompute), case.work.input_bytes / case.work.token_ranks
-    # Ranks among which each stage of ZeRO cuts its part of the state: 3 the weights, 2 the gradients, 1 the optimizer's
-    over = [np.where(layout.zero >= stage, case.sharding.shards, 1) for stage in range(4)]
-    over_experts = [np.where(layout.zero >= stage, case.sharding.expert_shards, 1) for stage in range(4)]
-    working, logits = _working_bytes(case, kept), _logits(case)
-    fullest: dict[str, Column] = {}
-    for rank, fewer, params in stages.ranks:
-        own = layers - fewer
-        experts = own * stages.layer_expert_params
-        flight, input_alone = in_flight(case.pipeline, rank) / layout.chunks, np.minimum(layout.recompute_layers, own)
-        weights, gradients, optimizer = (params / over[stage] + experts / over_experts[stage] for stage in (3, 2, 1))
-        found = {
-            "weights": state.weight * weights,
-            "gradients": state.gradient * gradients,
-            "optimizer": np.where(layout.offload, 0, state.optimizer) * optimizer,
-            "activations": flight * own * kept - flight * input_alone * (kept - kept_input),
-            "working": working + _unscattered(case, params + experts) + np.where(rank == layout.pp - 1, logits, 0),
-        }
-        fuller = sum(found.values()) > sum(fullest.values())
-        fullest = {kind: np.where(fuller, x, fullest.get(kind, 0)) for kind, x in found.items()}
-    return fullest
+def kept_input(case: Case) -> Column:
+    """Bytes of a layer's input, of one microbatch on a rank."""
+    return case.input_bytes / case.token_ranks
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
@@ -65,40 +37,39 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
         items = {place: size for place, size in items.items() if place not in ("mlp.gate", "mlp.up", "mlp.hidden")}
     whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
     scores = sum(items.get(place, 0) for place in SCORES)
-    shared = (items["attention.k"] + items["attention.v"]) * (case.work.kv_heads * tp / model.kv_heads - 1)
+    shared = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)
     by_tp = sum(items.values()) - whole - scores + shared
     by_tp = by_tp - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
-    # Software that does not gather the inputs of column products again keeps them whole, and not its t-th of them
+    # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    kept = (whole - inputs) / case.work.token_ranks + inputs + (by_tp + np.where(recompute == "none", scores, 0)) / tp
+    kept = (whole - inputs) / case.token_ranks + inputs + (by_tp + np.where(recompute == "none", scores, 0)) / tp
     kept = case.layout.microbatch / case.layout.cp * kept + kept_of_experts(case)
-    return np.where(recompute == "full", case.work.input_bytes / case.work.token_ranks, kept)
+    return np.where(recompute == "full", kept_input(case), kept)
 
 
 def kept_of_experts(case: Case) -> Column:
     """Of a mixture, at an even load: rows, answers, what each expert keeps, and the routing of each token."""
-    model, work = case.model, case.work
+    model = case.model
     routed = 8 + 8 + case.itemsize  # the pair's place, expert and gate
     of_row = case.itemsize * (2 * model.hidden_size + 3 * model.expert_columns) + routed
-    return work.expert_rows * of_row + work.tokens / work.token_ranks * model.num_experts * case.itemsize
+    return case.expert_rows * of_row + case.tokens / case.token_ranks * model.num_experts * case.itemsize
 
 
-def _working_bytes(case: Case, kept: Column) -> Column:
+def working_bytes(case: Case, kept: Column) -> Column:
     """Bytes that exist only for a moment on each rank: the gradient of the widest activation, a layer's gathered input,
-    the activations of a layer that is computed again, and ZeRO-3's gathered weights."""
-    layout, model, work, stages = case.layout, case.model, case.work, case.stages
-    widest = work.tokens * model.up_columns / layout.tp + work.expert_rows * 2 * model.expert_columns
-    some = layout.recompute_layers > 0
-    least = np.where(some, np.minimum(kept, work.input_bytes / work.token_ranks), kept)
+    the activations of a layer that is computed again, and ZeRO-3's gathered weights. `kept`: of a layer."""
+    layout, model, stages = case.layout, case.model, case.stages
+    widest = case.tokens * model.up_columns / layout.tp + case.expert_rows * 2 * model.expert_columns
+    least = np.where(layout.recompute_layers > 0, np.minimum(kept, kept_input(case)), kept)
     made_again = kept_of_layer(case, np.array("none")) - least
     # Layers whose weights are here: this one and the next; or the same of chunks
     opened = np.where(case.sharding.gathered_once, np.minimum(layout.chunks, 2) * stages.chunk_layers, 2)
     gathered = np.where(layout.zero == 3, opened * case.state.weight, 0)
     gathered = gathered * (stages.layer_params + stages.layer_expert_params)
-    return case.itemsize * (work.tokens * model.hidden_size + widest) + made_again + gathered
+    return case.itemsize * (case.tokens * model.hidden_size + widest) + made_again + gathered
 
 
-def _unscattered(case: Case, params: Column) -> Column:
+def unscattered_bytes(case: Case, params: Column) -> Column:
     """Bytes of gradients before ZeRO-2 or ZeRO-3 scatters them: those of a layer, or of a chunk that sums several
     microbatches first; `params` of a rank.
 
@@ -110,8 +81,7 @@ def _unscattered(case: Case, params: Column) -> Column:
     return np.where(case.layout.zero >= 2, case.state.gradient, 0) * whole
 
 
-def _logits(case: Case) -> Column:
+def logits_bytes(case: Case) -> Column:
     """Bytes on the last stage: the logits and their softmax in float32 or wider."""
     of_logit = case.itemsize + case.wide_itemsize + case.software.logit
-    logits = case.work.tokens * case.exchanges.loss_columns * of_logit
-    return logits + 2 * case.work.input_bytes / case.work.token_ranks
+    return case.tokens * case.loss_columns * of_logit + 2 * case.input_bytes / case.token_ranks

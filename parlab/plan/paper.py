@@ -1,4 +1,11 @@
-"""The two bills on paper: closed forms of an even model, for a planner of one's own."""
+"""The two bills on paper: closed forms of an even model, which a pencil can check. Begin here.
+
+All stages have as many layers, no work hides any traffic, and ends, norms and buffers are left out. `parlab.plan.bills`
+leaves nothing out, and agrees where these are small (tests/plan/test_paper.py).
+
+Source: Rajbhandari et al. 2020, "ZeRO" (bytes); Narayanan et al. 2021, "Efficient large-scale language model training
+on GPU clusters" (seconds).
+"""
 
 from __future__ import annotations
 
@@ -29,6 +36,8 @@ def memory_on_paper(
     Raises:
         ValueError: a negative amount, or no ranks.
 
+    >>> memory_on_paper(1200, 600, dp=4, pp=2, tp=1, m=4, zero=1)  # (1200 · (2 + 2 + 12/4) + 2 · 600) / 2
+    4800.0
     >>> f"{memory_on_paper(405.9e9, 537e9, dp=128, pp=16, tp=8, m=16, zero=1) / 2**30:.1f} GiB"
     '74.6 GiB'
     """
@@ -37,8 +46,11 @@ def memory_on_paper(
     for name, size in {"dp": dp, "pp": pp, "tp": tp, "m": m}.items():
         whole(name, size, 1)
     whole("zero", zero, 0)
-    weights, gradients, optimizer = (nbytes / (dp if zero >= 3 - place else 1) for place, nbytes in enumerate(state))
-    return (params * (weights + gradients + optimizer) + min(pp, m) * kept) / (pp * tp)
+    weight, gradient, optimizer = state
+    weight = weight / dp if zero >= 3 else weight
+    gradient = gradient / dp if zero >= 2 else gradient
+    optimizer = optimizer / dp if zero >= 1 else optimizer
+    return (params * (weight + gradient + optimizer) + min(pp, m) * kept) / (pp * tp)
 
 
 def seconds_on_paper(
@@ -59,7 +71,7 @@ def seconds_on_paper(
     Raises:
         ValueError: a negative amount, or no ranks.
 
-    >>> seconds_on_paper(8.0, 4e9, 2e9, dp=1, pp=4, tp=2, chunks=2, batch=8)
+    >>> seconds_on_paper(8.0, 4e9, 2e9, dp=1, pp=4, tp=2, chunks=2, batch=8)  # (8/2 + 1/2 · 2) / 4 · (8 + 3/2)
     11.875
     """
     amount("work", work)

@@ -33,7 +33,8 @@ class Plans(Sequence[Estimate]):
 
     def __post_init__(self) -> None:
         self.layouts, self.seconds, self.bytes = self.grid.layout, self.grid.total_seconds, self.grid.total_bytes
-        self.order = _in_order(self.seconds, self.bytes, self.memory)
+        fits = np.flatnonzero(self.bytes <= self.memory)
+        self.order = fits[np.lexsort((self.bytes[fits], self.seconds[fits]))]
 
     def __repr__(self) -> str:
         best = f"; the best: {self[0].layout}" if len(self) else ""
@@ -67,10 +68,10 @@ class Plans(Sequence[Estimate]):
         needed = f"the leanest needs {format_bytes(leanest.total_bytes)} ({leanest.layout})"
         raise ValueError(f"memory={self.memory:g}: none of {len(self.bytes)} layouts fits in {limit}; {needed}")
 
-    def flips(self, low: float | None = None, high: float | None = None) -> list[Estimate]:
-        """The best layout of `low` usable bytes, then each that takes over as they grow to `high`, at its own bytes.
+    def flips(self) -> list[Estimate]:
+        """The best layout of the least usable memory, then each that takes over as it grows, at its own bytes.
 
-        None: the ends of `band`. The list begins later where nothing fits in `low`.
+        The memory grows from end to end of `band`. The list begins later where nothing fits in its lower end.
 
         >>> from parlab.plan import LLAMA_405B, search
         >>> from parlab.world import DGX_H100
@@ -78,33 +79,20 @@ class Plans(Sequence[Estimate]):
         >>> [f"{e.total_bytes / 2**30:.1f} GiB, pp {e.layout.pp}: {e.total_seconds:.2f} s" for e in found]
         ['64.1 GiB, pp 8: 6.24 s', '75.9 GiB, pp 4: 6.07 s']
         """
-        low, high = (end if asked is None else asked for end, asked in zip(self.band, (low, high), strict=True))
+        low, high = self.band
         numbers = np.lexsort((self.seconds, np.maximum(self.bytes, low)))
         numbers = numbers[self.bytes[numbers] <= high]
-        before = np.minimum.accumulate([np.inf, *self.seconds[numbers]])[:-1]
-        return [self.grid[number] for number in numbers[self.seconds[numbers] < before]]
+        return [self.grid[number] for number in numbers[_lower_than_before(self.seconds[numbers])]]
 
     def front(self) -> list[Estimate]:
         """The layouts that fit and that no other one beats in both time and memory, the fastest first."""
-        return [self.grid[number] for number in worth_having(self.seconds, self.bytes, self.memory)]
+        return [self.grid[number] for number in self.order[_lower_than_before(self.bytes[self.order])]]
 
 
-def worth_having(seconds: np.ndarray, nbytes: np.ndarray, memory: float) -> list[int]:
-    """The numbers of the layouts that fit and that no other one beats in both, the fastest first.
+def _lower_than_before(values: np.ndarray) -> np.ndarray:
+    """Whether a value is lower than each before it.
 
-    Args:
-        seconds, nbytes: of each layout.
-        memory: bytes of a device; exactly full fits.
-
-    >>> worth_having(np.array([3.0, 1.0, 2.0, 2.5]), np.array([10, 90, 40, 50]), memory=80)
-    [2, 0]
+    >>> _lower_than_before(np.array([90, 40, 50, 40, 10])).tolist()
+    [True, True, False, False, True]
     """
-    order = _in_order(seconds, nbytes, memory)
-    held = nbytes[order]
-    return order[held < np.minimum.accumulate([np.inf, *held])[:-1]].tolist()
-
-
-def _in_order(seconds: np.ndarray, nbytes: np.ndarray, memory: float) -> np.ndarray:
-    """The numbers of the layouts that fit, the fastest first, of equally fast ones the leanest."""
-    fits = np.flatnonzero(nbytes <= memory)
-    return fits[np.lexsort((nbytes[fits], seconds[fits]))]
+    return values < np.minimum.accumulate([np.inf, *values])[:-1]

@@ -38,42 +38,64 @@ def own_rules(layout: Layout) -> Rules:
         yield name, "must be True or False", np.asarray(of[name].dtype.kind != "b")  # 0 and 1 are in (False, True) too
 
 
-def joint_rules(sizes: Sizes, layout: Layout, B: int, S: int) -> Rules:
+def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rules:
     """The rules that join fields with each other, the model and the batch. Each field keeps its own rules already."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
-    d, p, c, t, v, b = (of[name].astype(np.int64) for name in ("dp", "pp", "cp", "tp", "chunks", "microbatch"))
-    e, alone, group = (of[name].astype(np.int64) for name in ("ep", "recompute_layers", "group"))
-    L, H, G, M, V = sizes.num_layers, sizes.heads, sizes.kv_heads, sizes.mlp_columns, sizes.vocab_size
-    m, missing, alternates = B // (d * b), -L % (p * v), of["schedule"] == "1f1b"
+    of |= {name: column.astype(np.int64) for name, column in of.items() if column.dtype.kind in "iu"}
+    dp, pp, cp, tp, ep, chunks = (of[name] for name in ("dp", "pp", "cp", "tp", "ep", "chunks"))
+    one_f_one_b, group, cut = of["schedule"] == "1f1b", of["group"], of["sequence_parallel"]
+    in_microbatches = dp * of["microbatch"]
+    microbatches = batch // in_microbatches
+
+    # Experts
     if sizes.num_experts:
-        yield "ep", f"use a divisor of num_local_experts {sizes.num_experts}", sizes.num_experts % e != 0
-        yield "dp cp ep", "ep must divide dp · cp", d * c % e != 0
+        yield "ep", f"use a divisor of num_local_experts {sizes.num_experts}", sizes.num_experts % ep != 0
+        yield "dp cp ep", "ep must divide dp · cp", dp * cp % ep != 0
     else:
-        yield "ep", "the model has no experts: use 1", e > 1
-    for name, size in (("num_attention_heads", H), *([] if sizes.num_experts else [("intermediate_size", M)])):
-        yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % t != 0
-    yield "tp", f"use a divisor or a multiple of num_key_value_heads {G}", (G % t != 0) & (t % G != 0)
-    yield "tp", f"at most vocab_size {V}", t > V
-    yield "cp", f"sequence {S} must be a multiple of 2·cp, two chunks a rank (zigzag)", (c > 1) & (S % (2 * c) != 0)
-    ragged = of["sequence_parallel"] & (S % (c * t) != 0)
-    yield "cp tp", f"sequence parallelism cuts sequence {S} by cp·tp: use a divisor", ragged
-    yield "dp microbatch", f"batch {B} must be a multiple of their product", B % (d * b) != 0
-    yield "pp", f"batch {B} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})", m < p
-    yield "chunks", "one stage a rank where pp is 1", (v > 1) & (p == 1)
-    yield "chunks", "gpipe has one stage a rank", (v > 1) & (of["schedule"] == "gpipe")
-    ragged = (v > 1) & alternates & (group == 0) & (m % p != 0)
-    yield "pp chunks", f"interleaving needs a batch ({B}) of whole groups of pp microbatches", ragged
-    yield "group", "1f1b with several chunks alone has groups: use 0", (group > 0) & ~(alternates & (v > 1))
-    uneven = (group > 0) & ((group < p) | (m % np.maximum(group, 1) != 0))
-    right = f"batch {B} / (dp {{dp}} · microbatch {{microbatch}}) microbatches go in whole groups of at least pp {{pp}}"
-    yield "group", right, uneven
+        yield "ep", "the model has no experts: use 1", ep > 1
+
+    # Sizes that tp divides
+    divided = {"num_attention_heads": sizes.heads}
+    divided |= {} if sizes.num_experts else {"intermediate_size": sizes.mlp_columns}
+    for name, size in divided.items():
+        yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % tp != 0
+    kv_heads = sizes.kv_heads
+    right = f"use a divisor or a multiple of num_key_value_heads {kv_heads}"
+    yield "tp", right, (kv_heads % tp != 0) & (tp % kv_heads != 0)
+    yield "tp", f"at most vocab_size {sizes.vocab_size}", tp > sizes.vocab_size
+
+    # The sequence
+    right = f"sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)"
+    yield "cp", right, (cp > 1) & (sequence % (2 * cp) != 0)
+    right = f"sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
+    yield "cp tp", right, cut & (sequence % (cp * tp) != 0)
+
+    # The batch, and the schedule
+    yield "dp microbatch", f"batch {batch} must be a multiple of their product", batch % in_microbatches != 0
+    right = f"batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})"
+    yield "pp", right, microbatches < pp
+    yield "chunks", "one stage a rank where pp is 1", (chunks > 1) & (pp == 1)
+    yield "chunks", "gpipe has one stage a rank", (chunks > 1) & (of["schedule"] == "gpipe")
+    interleaved = one_f_one_b & (chunks > 1)
+    right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
+    yield "pp chunks", right, interleaved & (group == 0) & (microbatches % pp != 0)
+    yield "group", "1f1b with several chunks alone has groups: use 0", (group > 0) & ~interleaved
+    count = f"batch {batch} / (dp {{dp}} · microbatch {{microbatch}})"
+    right = f"{count} microbatches go in whole groups of at least pp {{pp}}"
+    yield "group", right, (group > 0) & ((group < pp) | (microbatches % np.maximum(group, 1) != 0))
+
+    # The layers
+    layers, alone = sizes.num_layers, of["recompute_layers"]
     swiglu = sizes.fused_attention and not sizes.num_experts
     yield "recompute", "no layer of the model has such an array", (of["recompute"] == "mlp.hidden") & (not swiglu)
     yield "recompute_layers", "all are recomputed already: use 0", (alone > 0) & (of["recompute"] == "full")
-    yield "pp recompute_layers", f"at most the layers of a rank: {L} of pp {{pp}} ranks", alone > -(-L // p)
-    yield "pp", f"{L} layers are fewer than so many stages: at most {L}", p > L
-    right = f"pp·chunks must divide {L}, {L + 1} or {L + 2} (the last stage, or the first too, has a layer less)"
-    yield "pp chunks", f"{L} layers do not divide into so many stages: {right}", (v > 1) & (missing > 2)
+    right = f"at most the layers of a rank: {layers} of pp {{pp}} ranks"
+    yield "pp recompute_layers", right, alone > -(-layers // pp)
+    yield "pp", f"{layers} layers are fewer than so many stages: at most {layers}", pp > layers
+    less = "the last stage, or the first too, has a layer less"
+    right = f"pp·chunks must divide {layers}, {layers + 1} or {layers + 2} ({less})"
+    right = f"{layers} layers do not divide into so many stages: {right}"
+    yield "pp chunks", right, (chunks > 1) & (-layers % (pp * chunks) > 2)
 
 
 def possible(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> np.ndarray:

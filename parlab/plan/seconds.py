@@ -1,133 +1,112 @@
-"""Seconds of a step by kind: the work of an average rank, the idle time of a pipeline whose stages differ, and the
-traffic that no work hides.
+"""Seconds that a step takes beside the work of its layers: messages between stages, ZeRO's traffic, and the update.
 
-Invariant: the kinds are disjoint, so a step is their sum; traffic counts only as far as a rank waits for it. Each
-function names the paper of its form.
+Invariant: traffic counts only as far as a rank waits for it.
 """
 
 from __future__ import annotations
 
-from functools import reduce
-
 import numpy as np
 
-from parlab.pipeline.closed_forms import Column, Pass, exposed_transfers
-from parlab.pipeline.closed_forms import step as step_of_pipeline
+from parlab.pipeline.closed_forms import Column, Seconds, exposed_transfers
 from parlab.plan.case import Case
-from parlab.plan.layer_seconds import end_seconds, layer_seconds, total
 from parlab.plan.machine import Machine
 
-OF_LAYER = ("products", "attention", "elementwise", "recomputation", "tp", "cp", "ep")
 OPTIMIZER_BYTES = 64  # a parameter, through memory, counted: unscale, norm, clip, Adam's state, 16-bit weights
 HOST_BYTES = 28  # a parameter, through the host's memory: gradient, master, moments, weight
 
 
-def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
-    """Seconds of a step by kind.
-
-    Work and traffic inside stages are those of an average rank. The imbalance is the additional work of the slowest
-    one.
-    """
-    of_layer, (embedding, head) = layer_seconds(machine, case), end_seconds(machine, case)
-    model, layout, stages = case.model, case.layout, case.stages
-    passes = case.pipeline.microbatches / layout.pp  # of the whole model, for an average rank
-
-    def chunk_of(layers: Column, outside: Pass) -> Pass:
-        return Pass(*(layers * one + more for one, more in zip(total(of_layer), outside, strict=True)))
-
-    chunk = chunk_of(stages.chunk_layers, Pass(0, 0))
-    first = chunk_of(stages.chunk_layers - stages.fewer_first, total(embedding))
-    last = chunk_of(stages.chunk_layers - stages.fewer_last, total(head))
-    found = {}
-    for kind in (kind for kind in OF_LAYER if kind in of_layer):
-        outside = sum(part[kind].both for part in (embedding, head) if kind in part)
-        found[kind] = passes * (model.num_layers * of_layer[kind].both + outside)
-    params = reduce(np.maximum, (rank.params for rank in stages.ranks))
-    experts = stages.chunk_layers * layout.chunks * stages.layer_expert_params
-    found["pp"] = _between_stages(machine, case)
-    found["dp"] = _data_traffic(machine, case, params, experts, chunk)
-    mean, more, found["bubble"] = step_of_pipeline(case.pipeline, chunk, first, last)
-    of_model = model.num_layers * total(of_layer).both + sum(total(end).both for end in (embedding, head))
-    found["imbalance"] = np.maximum(mean + more - passes * of_model, 0)
-    found["optimizer"] = _optimizer(machine, case, params, experts)
-    return found
-
-
-def _optimizer(machine: Machine, case: Case, params: Column, experts: Column) -> Column:
+def optimizer_seconds(machine: Machine, case: Case) -> Column:
     """Seconds of the update of a rank's shard, on the device or in the host."""
-    sharded, zero = case.layout.zero > 0, case.sharding
-    shard = params / np.where(sharded, zero.shards, 1) + experts / np.where(sharded, zero.expert_shards, 1)
+    shard = case.sharding.held(case.stages.most_params, case.stages.most_expert_params, from_stage=1)
     on_host = 2 * case.itemsize * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
     return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory_pace)
 
 
-def _between_stages(machine: Machine, case: Case) -> Column:
+def between_stages(machine: Machine, case: Case) -> Column:
     """Seconds that a step waits for messages between stages.
 
-    Without sequence parallelism each of t ranks has the whole microbatch. Some software sends a t-th from each rank,
+    Without sequence parallelism each rank of tp has the whole microbatch. Some software sends a part from each rank,
     and gathers the parts on the other side (Narayanan et al. 2021, section 4.1). Software that computes and sends in
-    one stream waits for each message of 1F1B: a rank in the middle has four a microbatch.
+    one stream waits for each message of 1F1B.
     """
-    p, m, work = case.layout.pp, case.pipeline.microbatches, case.work
-    inside = case.stride("pp") * p <= machine.node
-    parts = case.layout.tp if case.software.scatters else work.token_ranks
-    gathered = np.where(parts > work.token_ranks, machine.ring(work.input_bytes, case.layout.tp), 0)
+    pp, token_ranks = case.layout.pp, case.token_ranks
+    inside = case.stride("pp") * pp <= machine.node
+    parts = case.layout.tp if case.software.scatters else token_ranks
+    gathered = np.where(parts > token_ranks, machine.ring(case.input_bytes, case.layout.tp), 0)
     waited_for = exposed_transfers(case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:
-        all_of_a_rank = np.where(p == 1, 0, np.where(p == 2, 2 * m, 4 * m + 2 * (p - 4)))
-        waited_for = np.where(case.pipeline.alternates & (case.layout.chunks == 1), all_of_a_rank, waited_for)
-    return waited_for * (machine.hop(work.input_bytes / parts, inside) + gathered)
+        one_f_one_b = case.pipeline.alternates & (case.layout.chunks == 1)
+        waited_for = np.where(one_f_one_b, _all_messages(pp, case.pipeline.microbatches), waited_for)
+    return waited_for * (machine.hop(case.input_bytes / parts, inside) + gathered)
 
 
-def _data_traffic(machine: Machine, case: Case, params: Column, experts: Column, chunk: Pass) -> Column:
-    """Seconds that a step waits for ZeRO's traffic. `experts`: their parameters on a rank, which travel over edp.
+def _all_messages(pp: Column, microbatches: Column) -> Column:
+    """The messages between stages that one after the other make a step of 1F1B longer.
 
-    Gradients and weights travel in v pieces, one a chunk, behind the work that is there when they leave. The gradients
-    of v = 2 chunks and m = 2 microbatches, by ZeRO-1, whose gradients are summed first:
+    A rank in the middle has four a microbatch, and there are 2(p − 4) more while the pipeline fills and empties; two
+    ranks have two a microbatch.
+    """
+    more = 4 * microbatches + 2 * (pp - 4)
+    return np.where(pp == 1, 0, np.where(pp == 2, 2 * microbatches, more))
+
+
+def zero_traffic(machine: Machine, case: Case, chunk: Seconds) -> Column:
+    """Seconds that a step waits for ZeRO's traffic, beside the work of microbatches, each `chunk` seconds a chunk.
+
+    Weights travel before forwards, gradients after backwards; before these ZeRO-3 gathers its weights again.
+    """
+    zero = case.sharding
+    gradients, weights = (_one_pass(machine, case, size) for size in (case.gradient_bytes, case.state.weight))
+    before = weights * zero.forward_gathers
+    after = gradients * zero.gradient_passes + weights * zero.backward_gathers
+    if "dp" not in case.software.hides:
+        return after + before
+    in_forward = _waited(case, before, np.maximum(zero.forward_gathers, 1), chunk.forward)
+    return in_forward + _waited(case, after, zero.reductions, chunk.backward)
+
+
+def _one_pass(machine: Machine, case: Case, itemsize: int) -> Column:
+    """Seconds of a reduce-scatter or an all-gather of all parameters of a rank, and of its experts among edp."""
+    zero, cp, dp, ep = case.sharding, case.layout.cp, case.layout.dp, case.layout.ep
+    cp_stride, dp_stride = case.stride("cp"), case.stride("dp")
+    in_a_node = machine.in_a_node((cp, cp_stride), (dp, dp_stride))
+    seconds = machine.ring(itemsize * case.stages.most_params, zero.shards, in_a_node)
+    if not case.model.num_experts:
+        return seconds
+    # ep takes neighbours along cp, and then along dp: those that share experts are what is left of each, further apart
+    cp_left, dp_left = np.maximum(cp / ep, 1), dp / np.maximum(ep / cp, 1)
+    in_a_node = machine.in_a_node((cp_left, cp_stride * cp / cp_left), (dp_left, dp_stride * dp / dp_left))
+    return seconds + machine.ring(itemsize * case.stages.most_expert_params, zero.expert_shards, in_a_node)
+
+
+def _waited(case: Case, traffic: Column, rounds: Column, work: Column) -> Column:
+    """The seconds of a step's `traffic` that no work hides: one piece, and what is longer than the work beside others.
+
+    In a step all parameters travel in so many `rounds`, each in v pieces, one a chunk. `work`: seconds of a chunk of a
+    microbatch. The gradients of v = 2 chunks and m = 2 microbatches, by ZeRO-1, whose gradients are summed first:
 
         work      ... backward, chunk 1 | backward, chunk 1 | backward, chunk 0 | backward, chunk 0 |
         travels                                             | chunk 1's piece                       | chunk 0's piece
 
-    By ZeRO-2 a piece leaves after each backward, v·m of them in all. Nothing hides the last piece of the gradients, nor
-    the first piece of the weights, which travel before the forward.
+    Two pieces, of which the last is waited for; the other has two chunks of work beside it. If a piece takes 3 seconds,
+    and a backward 1: 3 + max(3 − 2·1, 0) = 4. Weights are the same the other way round: the first piece is waited for.
     """
-    zero, near = case.sharding, machine.together
-    together = near(case.layout.cp, case.stride("cp")) * near(case.layout.dp, case.stride("dp"))
-
-    def travels(itemsize: int) -> Column:
-        """Seconds of a reduce-scatter or an all-gather of all parameters of a rank."""
-        seconds = machine.ring(itemsize * params, zero.shards, together)
-        if case.model.num_experts:
-            seconds = seconds + machine.ring(itemsize * experts, zero.expert_shards, _experts_together(machine, case))
-        return seconds
-
-    gradient, weight = travels(case.gradient_bytes), travels(case.state.weight)
-    before = weight * zero.forward_gathers
-    after = gradient * zero.gradient_passes + weight * zero.backward_gathers
-    if "dp" not in case.software.hides:
-        return after + before
-    chunks_of_shortest = case.layout.chunks - case.stages.fewer_last / case.stages.chunk_layers  # or more
-
-    def waited(traffic: Column, times: Column, work: Column) -> Column:
-        """The seconds of `traffic` that no work hides.
-
-        In a step all parameters travel so many `times`, in v pieces each. One piece is never hidden. While the others
-        travel, a rank works on so many chunks of a microbatch, for `work` seconds each: all but the first if pieces
-        leave one by one; else those of one group for each other piece.
-        """
-        piece = traffic / times / case.layout.chunks
-        after_each = case.pipeline.microbatches * chunks_of_shortest - 1
-        after_groups = case.pipeline.group * (times * chunks_of_shortest - 1)
-        chunks_beside = np.maximum(np.where(zero.one_by_one, after_each, after_groups), 0)
-        return piece + np.maximum(traffic - piece - chunks_beside * work, 0)
-
-    first = waited(before, np.maximum(zero.forward_gathers, 1), chunk.forward)
-    return first + waited(after, zero.reductions, chunk.backward)
+    piece = traffic / rounds / case.layout.chunks
+    others = traffic - piece
+    return piece + np.maximum(others - chunks_beside(case, rounds) * work, 0)
 
 
-def _experts_together(machine: Machine, case: Case) -> Column:
-    """The ranks in a node, of those that share a shard of the same experts."""
-    layout = case.layout
-    cp, dp = np.maximum(layout.cp / layout.ep, 1), layout.dp / np.maximum(layout.ep / layout.cp, 1)
-    near = machine.together(cp, case.stride("cp") * layout.cp / cp)
-    return near * machine.together(dp, case.stride("dp") * layout.dp / dp)
+def chunks_beside(case: Case, rounds: Column) -> Column:
+    """How many chunks of a microbatch a rank works on, while all pieces but one travel: v chunks, m microbatches.
+
+        a piece leaves                                         pieces        beside all but one of them
+        after each microbatch's backward (ZeRO-2 and ZeRO-3)   m · v         m · v − 1
+        after the backwards of a group of N microbatches       rounds · v    N · (rounds · v − 1)
+
+    v is that of the rank with the least work: the last, whose last chunk may have fewer layers.
+    """
+    stages, pipeline = case.stages, case.pipeline
+    v = case.layout.chunks - (stages.chunk_layers - stages.last_layers) / stages.chunk_layers
+    after_each = pipeline.microbatches * v - 1
+    after_groups = pipeline.group * (rounds * v - 1)
+    return np.maximum(np.where(case.sharding.one_by_one, after_each, after_groups), 0)

@@ -19,6 +19,7 @@ class Sharding(NamedTuple):
     """The ranks that cut a state, and its passes in a step.
 
     Fields:
+        zero: the stage.
         shards, expert_shards: into how many ZeRO cuts a parameter, and an expert's.
         whole_gradients: ZeRO keeps them whole until the step ends.
         gathered_once: ZeRO-3 gathers weights once for all microbatches.
@@ -28,6 +29,7 @@ class Sharding(NamedTuple):
         one_by_one: a layer's gradients leave before the next layer's come; else those of a chunk are summed first.
     """
 
+    zero: Column
     shards: Column
     expert_shards: Column
     whole_gradients: Column
@@ -37,6 +39,12 @@ class Sharding(NamedTuple):
     forward_gathers: Column
     backward_gathers: Column
     one_by_one: Column
+
+    def held(self, params: Column, experts: Column, from_stage: int) -> Column:
+        """Of a rank's parameters, and its experts', those whose part of the state it holds: its shards, if ZeRO cuts
+        that part `from_stage` on (the optimizer's from stage 1, gradients from 2, weights from 3); else all."""
+        cut = self.zero >= from_stage
+        return params / np.where(cut, self.shards, 1) + experts / np.where(cut, self.expert_shards, 1)
 
 
 def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Sharding:
@@ -56,6 +64,7 @@ def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Shard
     all_reduced = zero <= (0 if software.scatters_gradients else 1)
     ranks = layout.dp * layout.cp
     return Sharding(
+        zero,
         ranks,
         ranks / layout.ep,
         whole,

@@ -1,9 +1,4 @@
-"""The sizes of a model that the formulas read, by the papers' words.
-
-The formulas also use the letters of the shapes: B batch, S sequence, H query heads, G key/value heads, D head size,
-E hidden size, V vocabulary, L layers; and d, p, c, t for the ranks of dp, pp, cp and tp, v for chunks, m for
-microbatches.
-"""
+"""The sizes of a model that the formulas read, by the papers' words."""
 
 from __future__ import annotations
 
@@ -15,9 +10,9 @@ class Sizes:
     """The sizes of a Llama, a Mixtral or a GPT, and its numbers of parameters.
 
     Attributes:
-        kv_heads, head_dim: G and D; a GPT has as many key/value heads as query heads.
+        kv_heads, head_dim: of attention; a GPT has as many key/value heads as query heads.
         up_columns, mlp_columns: of the MLP's products up (gate and up of a Llama) and down; 0 where experts replace it.
-        num_experts, experts_per_token, expert_columns: N, k and the columns of an expert; 0 without experts.
+        num_experts, experts_per_token, expert_columns: of a layer, of a token, and of an expert; 0 without experts.
         fused_attention: it runs in tiles, without the masked half; else all of S × S is there.
         tied: the head is the embedding.
         layer_matrices: parameters of a layer's matrices, without experts.

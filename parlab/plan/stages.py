@@ -5,6 +5,7 @@ Source: the Llama team 2024, "The Llama 3 herd of models", section 3.3.2 (the fi
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,14 @@ from parlab.pipeline.closed_forms import Column
 from parlab.plan.layout import Layout
 from parlab.plan.sizes import Sizes
 
+MOST_SPARED = 4  # layers that the last stage may have less for the head; more are not tried
+
 
 class Rank(NamedTuple):
-    """A rank of a pipeline: its number, how many layers fewer it has, and its parameters without experts."""
+    """A rank of a pipeline: its number, its layers, and its parameters without experts."""
 
     number: Column
-    fewer: Column
+    layers: Column
     params: Column
 
 
@@ -26,70 +29,93 @@ class Stages(NamedTuple):
     """Layers and parameters of a pipeline.
 
     Fields:
-        chunk_layers: layers of a chunk.
-        fewer_first, fewer_last: how many fewer the first chunk and the last one have.
+        chunk_layers, first_layers, last_layers: of a chunk; of the very first one, and of the very last one.
         layer_params, layer_expert_params: of a layer on a rank, without experts, and of its experts.
         params: of all ranks of a pipeline, without experts.
         ranks: the first, the second and the last one.
+        most_params, most_expert_params: of any rank.
     """
 
     chunk_layers: Column
-    fewer_first: Column
-    fewer_last: Column
+    first_layers: Column
+    last_layers: Column
     layer_params: Column
     layer_expert_params: Column
     params: Column
     ranks: tuple[Rank, Rank, Rank]
+    most_params: Column
+    most_expert_params: Column
 
 
 def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
     """The record of columns of layouts; `kv_heads` of a rank."""
-    E, V, pp, tp = model.hidden_size, model.vocab_size, layout.pp, layout.tp
-    chunk_layers, fewer_first, fewer_last = _dealt(model, pp, layout.chunks)
-    keys = 2 * E * model.head_dim  # parameters of a key/value head; ranks that share one hold it each
-    by_tp = (model.layer_cut - keys * model.kv_heads) / tp
-    layer_params = by_tp + keys * kv_heads + model.layer_whole
+    pp, tp, chunks = layout.pp, layout.tp, layout.chunks
+    chunk_layers, first_layers, last_layers = _dealt(model, pp, chunks)
+    of_kv_head = 2 * model.hidden_size * model.head_dim  # parameters; ranks that share a head hold it each
+    by_tp = (model.layer_cut - of_kv_head * model.kv_heads) / tp
+    layer_params = by_tp + of_kv_head * kv_heads + model.layer_whole
+    layer_expert_params = model.num_experts / layout.ep * model.expert_params
     before = model.first_params / tp
-    after = (model.last_params - E) / tp + E  # the final norm is whole on every rank
-    tied = V * E / tp if model.tied else 0  # a rank with both ends holds one table
-    outside = before + after - np.where(pp == 1, tied, 0)
+    norm = model.hidden_size  # the final one is whole on every rank
+    after = (model.last_params - norm) / tp + norm
+    tied = model.vocab_size * model.hidden_size / tp if model.tied else 0  # a rank with both ends holds one table
 
     def rank_of(number: Column) -> Rank:
         begins, ends = number == 0, number == pp - 1
-        fewer = np.where(begins, fewer_first, ends * fewer_last)
-        params = chunk_layers * layout.chunks * layer_params - fewer * layer_params
-        params = params + np.where(begins, before, 0) + np.where(ends, after - begins * tied, 0)
-        return Rank(number, fewer, params)
+        layers = chunk_layers * chunks - begins * (chunk_layers - first_layers) - ends * (chunk_layers - last_layers)
+        outside = np.where(begins, before, 0) + np.where(ends, after - begins * tied, 0)
+        return Rank(number, layers, layers * layer_params + outside)
 
+    ranks = rank_of(0), rank_of(np.minimum(1, pp - 1)), rank_of(pp - 1)
     return Stages(
         chunk_layers,
-        fewer_first,
-        fewer_last,
+        first_layers,
+        last_layers,
         layer_params,
-        layer_expert_params=model.num_experts / layout.ep * model.expert_params,
-        params=model.num_layers * layer_params + outside,
-        ranks=(rank_of(0), rank_of(np.minimum(1, pp - 1)), rank_of(pp - 1)),
+        layer_expert_params,
+        params=model.num_layers * layer_params + (before + after - np.where(pp == 1, tied, 0)),
+        ranks=ranks,
+        most_params=reduce(np.maximum, (rank.params for rank in ranks)),
+        most_expert_params=chunk_layers * chunks * layer_expert_params,
     )
 
 
 def _dealt(model: Sizes, pp: Column, chunks: Column) -> tuple[Column, Column, Column]:
-    """Layers of a chunk, and how many fewer the first chunk and the last one have.
+    """Layers of a chunk, of the first chunk and of the last one.
 
-    One chunk a rank: the last stage has so many layers less that with the head it is no slower than the others, of
-    which some may have a layer less. Megatron takes the number of the last stage's layers, DeepSpeed balances
-    parameters, picotron gives the first stages one more. Several chunks: where pp·chunks does not divide L, the last
-    chunk has one less, and maybe the first one too (Llama 3).
+    One chunk a rank: the last has so many that with the head it is no slower than the others, of which some may have a
+    layer less. Megatron takes the number of the last stage's layers, DeepSpeed balances parameters, picotron gives the
+    first stages one more. Several chunks: where pp·chunks does not divide L, the last chunk has one less, and maybe the
+    first one too (Llama 3).
     """
-    L = model.num_layers
+    layers = model.num_layers
     head = model.hidden_size * model.vocab_size / model.active_params  # in layers
-    most, others = np.ceil(L / pp), np.maximum(pp - 1, 1)
-    slowest, last = np.full_like(most, np.inf), most
-    for fewer in range(5):
-        tried = np.where(pp == 1, L, np.maximum(most - fewer, 0))
-        time = np.maximum(np.ceil((L - tried) / others), tried + head)
-        last, slowest = np.where(time < slowest, tried, last), np.minimum(time, slowest)
-    uneven = np.where(pp == 1, L, np.ceil((L - last) / others))
-    missing = -L % (pp * chunks)
-    layers = np.where(chunks == 1, uneven, (L + missing) / (pp * chunks))
-    fewer_last = np.where(chunks == 1, uneven - last, np.minimum(missing, 1))
-    return layers, np.where(chunks == 1, 0, missing // 2), fewer_last
+    beside_head = last_stage_layers(layers, pp, head)
+    stage = np.where(pp == 1, layers, _of_others(layers, pp, beside_head))
+    missing = -layers % (pp * chunks)
+    chunk = (layers + missing) / (pp * chunks)
+    one = chunks == 1
+    first, last = chunk - missing // 2, chunk - np.minimum(missing, 1)
+    return np.where(one, stage, chunk), np.where(one, stage, first), np.where(one, beside_head, last)
+
+
+def last_stage_layers(layers: int, pp: Column, head: float) -> Column:
+    """Layers of the last of pp stages, so that the slowest stage is as quick as it can be.
+
+    Args:
+        layers: of the model.
+        pp: stages.
+        head: the work of the head, which is on the last stage, in layers.
+
+    >>> last_stage_layers(32, np.array(4.0), head=2.4).item()  # 6 + 2.4, beside 9, 9 and 8; 7 + 2.4 would be slower
+    6.0
+    """
+    most = np.ceil(layers / pp)
+    tried = [np.where(pp == 1, layers, np.maximum(most - spared, 0)) for spared in range(MOST_SPARED + 1)]
+    slowest = [np.maximum(_of_others(layers, pp, last), last + head) for last in tried]
+    return np.choose(np.argmin(slowest, axis=0), tried)
+
+
+def _of_others(layers: int, pp: Column, last: Column) -> Column:
+    """The most layers of a stage before the last one."""
+    return np.ceil((layers - last) / np.maximum(pp - 1, 1))

@@ -12,7 +12,7 @@ from parlab.nn.published import MODELS
 from parlab.plan.case import Case
 from parlab.plan.estimate import estimate
 from parlab.plan.hardware import Hardware, hardware_of
-from parlab.plan.layer_seconds import layer_seconds, total
+from parlab.plan.layer_seconds import all_kinds, layer_seconds
 from parlab.plan.layout import Layout
 from parlab.plan.machine import Machine
 from parlab.plan.memory import kept_of_layer
@@ -20,7 +20,6 @@ from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
 from parlab.zero import MIXED, StateBytes
 
-KINDS = ("fitted", "formula", "unseen")
 WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
 TERMS = (*WORK, "tp", "cp", "pp", "dp", "imbalance", "bubble")  # of the seconds of a step
 
@@ -129,7 +128,7 @@ def _predicted(quantity: str, of: dict[str, Any], hardware: Hardware | None, wit
     if quantity == "kept":
         return kept_of_layer(case, case.layout.recompute).item() / 1e6
     if quantity == "layer":
-        return 1e3 * getattr(total(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
+        return 1e3 * getattr(all_kinds(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
     asked = {"batch": batch, "sequence": sequence, "hardware": hardware, "software": software}
     found = estimate(config, cluster, layout, state=StateBytes(*of.get("state", MIXED)), **asked)
     seconds = found.total_seconds - (found.seconds[without] if without else 0.0)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from parlab.arguments import instance
 from parlab.plan.estimate import Estimate, estimate
-from parlab.plan.layout import Layout, check_layouts
+from parlab.plan.layout import Layout
 from parlab.plan.plans import Plans
 from parlab.plan.software import MESH
 from parlab.world.units import format_bytes
@@ -50,24 +49,6 @@ class Why(list[Neighbour]):
         return lines + [f"  from {format_bytes(e.total_bytes)} on {e.layout}: {e.total_seconds:.3f} s" for e in later]
 
 
-def binding(before: Mapping[str, float], after: Mapping[str, float], nbytes: float, memory: float) -> str:
-    """The reason against a neighbour: "memory", "nothing" if its step is shorter, or the kind that grew most.
-
-    Args:
-        before, after: seconds by kind of a layout, and of its neighbour.
-        nbytes: bytes that the neighbour holds; exactly `memory` fits.
-        memory: bytes of a device.
-
-    >>> binding({"tp": 1.0, "bubble": 3.0}, {"tp": 2.5, "bubble": 2.0}, nbytes=70, memory=80)
-    'tp'
-    """
-    if nbytes > memory:
-        return "memory"
-    if sum(after.values()) < sum(before.values()):
-        return "nothing"
-    return max(after, key=lambda kind: after[kind] - before[kind])
-
-
 def why(plans: Plans, layout: Layout | None = None) -> Why:
     """The neighbours of `layout` among the possible layouts. None: of the best one.
 
@@ -80,8 +61,6 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
         ValueError: nothing fits, or the layout is not possible.
     """
     instance("plans", plans, Plans)
-    if layout is not None:
-        check_layouts(layout)
     base = plans.best if layout is None else estimate(layout=layout, **plans.asked)
     columns, at = vars(plans.layouts), vars(base.layout)
     # One field differs, or two sizes of the mesh
@@ -117,13 +96,17 @@ def _change(now: float, before: float) -> float:
 def _neighbour(field: str, found: Estimate, base: Estimate, memory: float) -> Neighbour:
     now, before = vars(found.layout), vars(base.layout)
     changed = [field, *(name for name in MESH if name != field and now[name] != before[name])]
+    in_words = ", ".join(f"{name} {now[name]}" for name in changed)
     change = _change(found.total_seconds, base.total_seconds)
-    kind = binding(base.seconds, found.seconds, found.total_bytes, memory)
-    if kind == "memory":
-        binds = f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
-    elif kind == "nothing":
-        binds = "nothing: it is faster"
-    else:
-        grown = found.seconds[kind] - base.seconds[kind]
-        binds = f"{kind}: {grown:+.3f} s" if grown > 0 else "nothing: it takes as long"
-    return Neighbour(field, now[field], ", ".join(f"{name} {now[name]}" for name in changed), found, change, binds)
+    return Neighbour(field, now[field], in_words, found, change, _against(found, base, memory))
+
+
+def _against(found: Estimate, base: Estimate, memory: float) -> str:
+    """The reason against a neighbour of `base`: memory, which may be just full, or the kind that grew most."""
+    if found.total_bytes > memory:
+        return f"memory: {format_bytes(found.total_bytes)} of {format_bytes(memory)}"
+    if found.total_seconds < base.total_seconds:
+        return "nothing: it is faster"
+    grown = {kind: seconds - base.seconds[kind] for kind, seconds in found.seconds.items()}
+    kind = max(grown, key=lambda kind: grown[kind])
+    return f"{kind}: {grown[kind]:+.3f} s" if grown[kind] > 0 else "nothing: it takes as long"

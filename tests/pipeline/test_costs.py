@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from parlab.pipeline import Costs, gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, simulate
-from parlab.pipeline.closed_forms import Pass, Pipeline, exposed_transfers, in_flight, step
+from parlab.pipeline.closed_forms import Pipeline, Seconds, exposed_transfers, in_flight, slowest_and_idle
+
+EVEN = [Seconds(1.0, 2.0)] * 3  # any chunk, the first and the last
 
 
 def columns(p, m, v, alternates, group=None):
@@ -23,7 +25,7 @@ def random_steps(count, seed, heavier):
         forward = draw.uniform(0.5, 2)
         ratio = draw.uniform(1, 3) if heavier else 2
         last = draw.uniform(1, 3) if heavier else draw.uniform(0.02, 1)
-        yield p, m, v, Pass(forward, ratio * forward), Pass(last * forward, last * ratio * forward)
+        yield p, m, v, Seconds(forward, ratio * forward), Seconds(last * forward, last * ratio * forward)
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "looped_bfs"])
@@ -35,7 +37,7 @@ def test_closed_form_of_the_step_equals_simulate_on_300_random_pipelines_with_an
         every = [chunk] * (p * v - 1) + [last]
         halves = [x.backward / 2 for x in every]
         timeline = simulate(schedule, Costs([x.forward for x in every], halves, halves))
-        found = step(columns(p, m, v, kind == "1f1b"), chunk, chunk, last)
+        found = slowest_and_idle(columns(p, m, v, kind == "1f1b"), chunk, chunk, last)
         assert sum(map(float, found)) == pytest.approx(timeline.makespan, rel=1e-9)
 
 
@@ -50,7 +52,7 @@ def test_makespan_with_transfers_that_are_waited_for_is_the_simulated_one(kind, 
     timeline = simulate(schedule, Costs(1, 1, 1, transfer))
     pipeline = columns(p, m, v, kind == "1f1b")
     waited = exposed_transfers(pipeline, apart=True) * transfer
-    assert sum(step(pipeline, *[Pass(1.0, 2.0)] * 3)) + waited == pytest.approx(timeline.makespan, rel=1e-9)
+    assert sum(slowest_and_idle(pipeline, *EVEN)) + waited == pytest.approx(timeline.makespan, rel=1e-9)
     assert [in_flight(pipeline, rank) for rank in range(p)] == timeline.peak_activations
 
 
@@ -65,6 +67,6 @@ def test_n_microbatches_in_a_row_keep_v_less_1_times_n_and_2p_less_1_chunks_and_
     pipeline = columns(p, m, v, True, group)
     waited = exposed_transfers(pipeline, apart=True)
     assert waited == 2 * (p * (v if group == p else 1) - 1)
-    assert sum(step(pipeline, *[Pass(1.0, 2.0)] * 3)) + 1e-3 * waited == pytest.approx(timeline.makespan, rel=1e-9)
+    assert sum(slowest_and_idle(pipeline, *EVEN)) + 1e-3 * waited == pytest.approx(timeline.makespan, rel=1e-9)
     assert [in_flight(pipeline, rank) for rank in range(p)] == timeline.peak_activations
     assert timeline.peak_activations[0] == min(m * v, (v - 1) * group + 2 * p - 1)

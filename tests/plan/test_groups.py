@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes
-from parlab.nn.published_mixtures import MIXTRALS
-from parlab.plan import GPT_22B, LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, estimate, search
+from parlab.plan import LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, estimate, search
 from parlab.plan.case import Case
-from parlab.plan.layer_seconds import layer_seconds, total
+from parlab.plan.layer_seconds import all_kinds, layer_seconds
 from parlab.plan.machine import Machine
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 
@@ -83,7 +80,7 @@ def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk
     slow = Cluster.uniform(0, 1e5, flops=1e12)
     layout = Layout(dp=2, pp=2, chunks=2, zero=2, group=group)
     case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow, None)
-    forward, backward = (2 * seconds for seconds in total(layer_seconds(machine, case)))  # of a chunk of 2 layers
+    forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
     params = max(rank.params.item() for rank in case.stages.ranks)
     n = group or 2
     gradients = times * machine.ring(4 * params, 2) - n * (2 * times - 1) * backward
@@ -160,34 +157,6 @@ def test_the_product_of_gate_and_up_computed_again_saves_13_gib_of_half_the_pipe
     seconds = 8 * 126 / 8 * 3 * array / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
     assert hidden.seconds["recomputation"] == pytest.approx(seconds, rel=1e-12)
     assert seconds == pytest.approx(0.0154, abs=1e-4)
-
-
-REFUSED = [
-    (META.but(group=-1), "group=-1: must be at least 0"),
-    (META.but(group=2.5), "group=2.5: whole numbers are needed"),
-    (
-        META.but(group=8),
-        "group=8: batch 2048 / (dp 64 · microbatch 1) microbatches go in whole groups of at least pp",
-    ),
-    (META.but(group=24), "group=24: batch 2048 / (dp 64"),
-    (META.but(group=16, chunks=1), "group=16: 1f1b with several chunks alone has groups: use 0"),
-    (META.but(group=16, schedule="looped_bfs"), "group=16: 1f1b with several chunks alone has groups"),
-    (META.but(recompute_layers=-1), "recompute_layers=-1: must be at least 0"),
-    (META.but(recompute_layers=9), "pp=16, recompute_layers=9: at most the layers of a rank: 126 of pp 16 ranks"),
-    (META.but(recompute_layers=1, recompute="full"), "recompute_layers=1: all are recomputed already: use 0"),
-]
-
-
-@pytest.mark.parametrize(("layout", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_groups_and_layers_that_cannot_be_are_refused_by_name_and_value(layout, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        of(layout)
-
-
-@pytest.mark.parametrize("config", [GPT_22B, MIXTRALS["mixtral-8x7b"]], ids=["gpt", "mixture"])
-def test_a_model_without_gate_and_up_in_its_layers_cannot_compute_their_product_again(config):
-    with pytest.raises(ValueError, match=r"recompute='mlp.hidden': no layer of the model has such an array"):
-        estimate(config, DGX_H100, Layout(recompute="mlp.hidden"), batch=1, sequence=2048)
 
 
 def test_a_search_tries_groups_and_layers_that_it_is_given():

@@ -40,14 +40,6 @@ def test_the_json_has_the_same(capsys):
     assert found["memory"] == 60 * 2**30
 
 
-def test_products_at_a_higher_pace_take_less_time(capsys):
-    seconds = []
-    for pace in ("0.5", "0.79"):
-        assert main([*ASKED, "--products", pace, "--json"]) == 0
-        seconds.append(json.loads(capsys.readouterr().out)["best"][0]["seconds"]["products"])
-    assert seconds[1] / seconds[0] == pytest.approx(0.5 / 0.79, rel=1e-6)
-
-
 def test_the_command_says_at_which_usable_memory_its_verdict_changes(capsys):
     asked = ["plan", "--model", "405b", "--gpus", "16384", "--batch", "2048", "--sequence", "8192"]
     assert main(asked) == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
+from parlab.plan import A100, LLAMA_8B, LLAMA_405B, GPTConfig, Layout, estimate, search, why
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
 
 LLAMA_3 = {"batch": 2048, "sequence": 8192}
@@ -150,6 +150,12 @@ def test_where_the_verdict_stays_the_same_why_says_nothing_of_memory():
     assert why(plans).verdict() == []
 
 
+def with_band(plans, low, high):
+    """The same plans on a device of which this much is usable."""
+    hardware = A100.but(usable=(low / 2**30, high / 2**30))
+    return replace(plans, memory=high, asked=plans.asked | {"hardware": hardware})
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.3, 2.0), (0.01, 0.02)])
 def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high):
     plans = search(SMALL[0], DGX_A100, 4, batch=4, sequence=2048, memory=1e15)
@@ -158,8 +164,8 @@ def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high):
     limits = [ends[0], *sorted(x for x in plans.bytes if ends[0] < x <= ends[1])]
     bests = [replace(plans, memory=limit) for limit in limits]
     expected = list(dict.fromkeys((p.best.total_seconds, str(p.best.layout)) for p in bests if len(p)))
-    found = [(e.total_seconds, str(e.layout)) for e in plans.flips(*ends)]
-    assert [seconds for seconds, _ in found] == list(dict.fromkeys(seconds for seconds, _ in expected))
+    found = [e.total_seconds for e in with_band(plans, *ends).flips()]
+    assert found == list(dict.fromkeys(seconds for seconds, _ in expected))
 
 
 @pytest.mark.parametrize(
@@ -267,8 +273,9 @@ def test_an_exactly_full_limit_fits_and_a_byte_less_does_not():
     asked = {"batch": 2048, "sequence": 8192, "cp": 1}
     plans = search(LLAMA_405B, DGX_H100, 16384, **asked)
     last = plans.flips()[-1]
-    assert plans.flips(high=last.total_bytes)[-1].layout == last.layout
-    assert last.layout not in [e.layout for e in plans.flips(high=last.total_bytes - 1)]
+    full, less = (with_band(plans, plans.band[0], high).flips() for high in (last.total_bytes, last.total_bytes - 1))
+    assert full[-1].layout == last.layout
+    assert last.layout not in [e.layout for e in less]
     full = search(LLAMA_405B, DGX_H100, 16384, memory=last.total_bytes, **asked)
     assert full.best.layout == last.layout
     assert full.front()[0].layout == last.layout

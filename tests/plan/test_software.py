@@ -143,14 +143,14 @@ def test_a_loss_of_8_bytes_a_logit_more_is_held_on_the_last_stage():
 
 
 @pytest.mark.parametrize(
-    ("order", "pp", "dp", "together"),
+    ("order", "pp", "dp", "in_a_node"),
     [(MEGATRON.order, 4 * 3, 4, 2), (LLAMA_3.order, 4, 4 * 5, 1)],
     ids=["pipeline outermost", "data outermost"],
 )
-def test_ranks_of_dp_lie_t_c_apart_where_the_pipeline_is_outermost_and_t_c_p_where_data_is(order, pp, dp, together):
+def test_ranks_of_dp_lie_t_c_apart_where_the_pipeline_is_outermost_and_t_c_p_where_data_is(order, pp, dp, in_a_node):
     case = Case(LLAMA_8B, Layout(dp=3, pp=5, tp=4), 15, 64, software=Software(order=order))
     assert [case.stride(axis) for axis in ("tp", "cp", "pp", "dp")] == [1, 4, pp, dp]
-    assert Machine(DGX_A100, None).together(case.layout.dp, case.stride("dp")) == together
+    assert Machine(DGX_A100, None).in_a_node((case.layout.dp, case.stride("dp"))) == in_a_node
 
 
 @pytest.mark.parametrize(("dp", "inside"), [(1, True), (2, True), (4, False)])
@@ -229,7 +229,7 @@ def test_one_stream_waits_for_2m_messages_of_2_stages_and_4m_and_2_p_less_8_of_m
 def test_layers_are_dealt_so_that_the_last_stage_with_its_head_is_no_slower(config, p, first, last):
     case = Case(config, Layout(pp=np.array([p])), 2 * p, S)
     assert case.stages.chunk_layers.tolist() == [first]
-    assert (case.stages.chunk_layers - case.stages.fewer_last).tolist() == [last]
+    assert case.stages.last_layers.tolist() == [last]
 
 
 @pytest.mark.parametrize(("layers", "stages"), [(7, [2, 2, 2, 1]), (6, [2, 2, 1, 1])])

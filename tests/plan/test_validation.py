@@ -128,8 +128,3 @@ def test_megatrons_unseen_rows_hardly_miss_dp_and_pp(kind, mean, monkeypatch):
     left = property(lambda self: sum(x for name, x in self.seconds.items() if name != kind))
     monkeypatch.setattr(Estimate, "total_seconds", left)
     assert validation().errors[TABLE_1][0] == pytest.approx(told.errors[TABLE_1][0])
-
-
-def test_a_term_that_there_is_not_cannot_be_left_out():
-    with pytest.raises(ValueError, match="without='head': use one of products, attention"):
-        validation(without="head")

@@ -1,0 +1,108 @@
+"""The bills of a layout: seconds of a step, bytes of the fullest rank, bytes sent. Each is a sum of its kinds.
+
+Of a model of L layers, on a pipeline of p ranks with v chunks each, which m microbatches pass:
+
+    seconds =  m/p · (L · layer + embedding + head)     work and traffic of an average rank, by kind   `layer_seconds`
+            +  imbalance                                the slowest rank has more layers, or the head   `closed_forms`
+            +  bubble                                   it waits for the others: (p − 1)/v of a stage   `closed_forms`
+            +  pp + dp + optimizer                      messages between stages; ZeRO's; the update     `seconds`
+
+    bytes   =  weights + gradients + optimizer          of a rank's parameters, cut by ZeRO             `sharding`
+            +  activations                              chunks in flight · what their layers keep       `memory`
+            +  working                                  what exists only for a moment                   `memory`
+
+    sent    =  tp + cp + pp + dp + ep                                                                   `traffic`
+
+`parlab.plan.paper` has the first two for an even model, in a line each.
+
+Invariant: kinds are disjoint, so a bill is their sum; each of the bytes is that of one rank, the fullest by the sum,
+and another rank may be the fullest in another layout.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from parlab.pipeline.closed_forms import Column, in_flight, slowest_and_idle
+from parlab.plan.case import Case
+from parlab.plan.layer_seconds import all_kinds, embedding_seconds, head_seconds, layer_seconds
+from parlab.plan.machine import Machine
+from parlab.plan.memory import kept_input, kept_of_layer, logits_bytes, unscattered_bytes, working_bytes
+from parlab.plan.seconds import between_stages, optimizer_seconds, zero_traffic
+from parlab.plan.stages import Rank
+from parlab.plan.traffic import data_bytes, expert_bytes, pipeline_bytes, ring_bytes, tensor_bytes
+
+OF_LAYER = ("products", "attention", "elementwise", "recomputation", "tp", "cp", "ep")
+
+
+def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
+    """Seconds of a step by kind."""
+    num_layers, stages = case.model.num_layers, case.stages
+    layer, embedding, head = (of(machine, case) for of in (layer_seconds, embedding_seconds, head_seconds))
+    of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))
+    microbatches = case.pipeline.microbatches / case.layout.pp  # of the whole model, for an average rank
+    found = {}
+    for kind in OF_LAYER:
+        if kind not in layer:  # ep, of a model without experts
+            continue
+        ends = sum(end[kind].both for end in (embedding, head) if kind in end)
+        found[kind] = microbatches * (num_layers * layer[kind].both + ends)
+
+    chunk = of_layer.times(stages.chunk_layers)
+    first = of_layer.times(stages.first_layers).plus(of_embedding)
+    last = of_layer.times(stages.last_layers).plus(of_head)
+    slowest, idle = slowest_and_idle(case.pipeline, chunk, first, last)
+    average = microbatches * (num_layers * of_layer.both + (of_embedding.both + of_head.both))
+    return found | {
+        "pp": between_stages(machine, case),
+        "dp": zero_traffic(machine, case, chunk),
+        "bubble": idle,
+        "imbalance": np.maximum(slowest - average, 0),
+        "optimizer": optimizer_seconds(machine, case),
+    }
+
+
+def rank_bytes(case: Case) -> dict[str, Column]:
+    """Bytes of the fullest rank by kind: of the first, the second or the last of the pipeline."""
+    kept = kept_of_layer(case, case.layout.recompute)
+    working = working_bytes(case, kept)
+    return reduce(_fuller, (_bytes_of(case, rank, kept, working) for rank in case.stages.ranks))
+
+
+def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str, Column]:
+    """Bytes of a rank, where a layer keeps `kept` of a microbatch, and each rank has `working` for a moment.
+
+    Chunks in flight are those of `in_flight`. Layers of which only the input is kept are dealt out evenly among them.
+    """
+    layout, state = case.layout, case.state
+    experts = rank.layers * case.stages.layer_expert_params
+
+    def held(from_stage: int) -> Column:
+        """Of its parameters, those whose part of the state it holds, where ZeRO cuts this part from a stage on."""
+        return case.sharding.held(rank.params, experts, from_stage)
+
+    flight = in_flight(case.pipeline, rank.number) / layout.chunks  # microbatches
+    spared = np.minimum(layout.recompute_layers, rank.layers) * (kept - kept_input(case))
+    return {
+        "weights": state.weight * held(from_stage=3),
+        "gradients": state.gradient * held(from_stage=2),
+        "optimizer": np.where(layout.offload, 0, state.optimizer) * held(from_stage=1),
+        "activations": flight * rank.layers * kept - flight * spared,
+        "working": working
+        + unscattered_bytes(case, rank.params + experts)
+        + np.where(rank.number == layout.pp - 1, logits_bytes(case), 0),
+    }
+
+
+def _fuller(one: dict[str, Column], other: dict[str, Column]) -> dict[str, Column]:
+    """The bytes of the fuller one of two ranks."""
+    fuller = sum(other.values()) > sum(one.values())
+    return {kind: np.where(fuller, other[kind], one[kind]) for kind in one}
+
+
+def sent_bytes(case: Case) -> dict[str, Column]:
+    """Bytes that all ranks send in a step, by strategy, as runs count them."""
+    found = {"tp": tensor_bytes(case), "cp": ring_bytes(case), "pp": pipeline_bytes(case), "dp": data_bytes(case)}
+    return found | ({"ep": expert_bytes(case)} if case.model.num_experts else {})
