@@ -264,21 +264,6 @@ def with_i_as_long_as_f(p, m, limit, f, i, w, c):
     return answers.none_is_below(p, m, limit, f, f, w, c)
 
 
-def w_by(row, arrivals, limit, *, full, waits):
-    placed, put_off, time, kept = [], [], 0, 0
-    for action, arrival in zip(row, arrivals, strict=True):
-        while put_off and (waits(time, arrival) or (action.kind == "F" and full(kept, limit))):
-            placed.append(put_off.pop(0))
-            time, kept = time + 1, kept - 1
-        placed.append(action)
-        time = max(time, arrival) + 1
-        if action.kind == "F":
-            kept += 1
-        else:
-            put_off.append(action._replace(kind="W"))
-    return placed + put_off
-
-
 @of("04b.place_weights")
 def with_room_for_two_at_least(row, arrivals, limit):
     return answers.place_weights_in_time(row, arrivals, max(limit, 2))
@@ -286,13 +271,7 @@ def with_room_for_two_at_least(row, arrivals, limit):
 
 @of("04b.place_weights")
 def full_one_too_early(row, arrivals, limit):
-    return w_by(
-        row,
-        arrivals,
-        limit,
-        full=lambda kept, limit: kept >= max(limit - 1, 1),
-        waits=lambda time, arrival: time < arrival,
-    )
+    return answers.place_weights_in_time(row, arrivals, max(limit - 1, 1))
 
 
 def cut_where(layers, p, full):

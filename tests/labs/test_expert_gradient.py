@@ -31,21 +31,9 @@ def test_the_function_that_stands_in_for_the_mean_gradient_passes_its_checker_an
 @pytest.mark.parametrize(
     ("group_of", "mean", "said"),
     [
-        (
-            lambda mesh, of_expert: None,
-            False,
-            "nothing was summed: the sum is over mesh.data, whose ranks all have this",
-        ),
-        (
-            lambda mesh, of_expert: None if of_expert else mesh.data,
-            False,
-            "the sum is over mesh.edp, the ranks with this",
-        ),
-        (
-            lambda mesh, of_expert: mesh.edp if of_expert else mesh.dp,
-            True,
-            "the mean over a part of mesh.data: every rank",
-        ),
+        (lambda mesh, of_expert: None, False, "nothing was summed: the sum is over mesh.data, whose ranks all have"),
+        (lambda mesh, of_expert: None if of_expert else mesh.data, False, "the sum is over mesh.edp, the ranks with"),
+        (lambda mesh, of_expert: mesh.edp if of_expert else mesh.dp, True, "the mean over a part of mesh.data: every"),
         (lambda mesh, of_expert: mesh.edp, False, "summed over a part of mesh.data: every rank of it has this weight"),
     ],
 )

@@ -67,9 +67,6 @@ def test_room_below_p_buys_round_trips_and_above_it_hides_messages(transfer):
     assert (found[2] > found[3] > found[4]) if transfer else found[2:] == [20, 20, 20]
 
 
-# A bound of all schedules
-
-
 def as_1f1b_takes(p, m, limit, f, i, w, c):
     return (m + p - 1) * (f + i + w)
 
@@ -101,8 +98,6 @@ A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (as_1f1b_takes, "it says that no schedule takes less than 9, but this one takes 7:\n  rank 0: 0F0 "),
-        (the_last_rank_alone, "10 is true, but no schedule takes less than 15\n  rank 0 alone needs longer"),
         (the_places_alone, "5 is true, but no schedule takes less than 7\n  the last rank alone needs longer"),
         (bound(lambda p, f, i, w, c: p * (f + i + w) + 2 * (p - 1) * c), "no schedule takes less than 18, but this"),
         (bound(turns=truediv), "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
@@ -125,9 +120,6 @@ def test_the_bound_that_is_asked_for_is_never_above_the_librarys():
     for case in bounds.BOUNDS:
         proved = lower_bound(case.size, case.microbatches, Costs(*case.costs), case.limit)
         assert none_is_below(case.size, case.microbatches, case.limit, *case.costs) <= proved + 1e-9
-
-
-# Place the W's
 
 
 def behind_each_i(row, arrivals, limit):
@@ -176,9 +168,6 @@ def with_the_forwards_first(row, arrivals, limit):
     return place_weights_in_time(sorted(row, key=lambda a: a.kind), arrivals, limit)
 
 
-# Cut the layers
-
-
 def evenly(layers, p):
     return [len(stage) for stage in partition(len(layers), p)]
 
@@ -198,16 +187,11 @@ def starts_of_the_stages(layers, p):
     return [sum(numbers[:stage]) for stage in range(p)]
 
 
-# Beat the heuristic
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (behind_each_i, "could start at 10\n  likely cause: a W stands before it"),
         (lambda row, arrivals, limit: row, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
-        (as_in_lesson_04, "0I3 starts at 11, could start at 10"),
-        (without_the_memory, "likely cause: an activation is kept until its W, and no W comes before this F"),
         (lambda row, arrivals, limit: by_rules(row, arrivals, limit, waits=False), "likely cause: "),
         (lambda *given: by_rules(*given, more=1), "it keeps 3 activations, and has room for 2"),
         (lambda *given: by_rules(*given, spare=1), "the rank waits, and could do a W in that time"),

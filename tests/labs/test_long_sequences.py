@@ -97,7 +97,6 @@ def by_the_first_token(rank, size, documents):
 
 WRONG = [
     ("03.usp", with_both_arrays_turned_back, "likely cause: ring_attention returns two arrays"),
-    ("03.usp", with_exchanged_groups, "the groups are exchanged: neighbours share the heads"),
     ("03.usp", by(place, node), "among other ranks than the U neighbours of a group"),  # K/V heads do not divide
     ("03.usp", by(lambda r, U, R: r // R, lambda r, U, R: r % R), "among other ranks than the U neighbours of a group"),
     ("03.usp", by(node, place, causal=False), "the mask is missing"),
@@ -106,23 +105,14 @@ WRONG = [
     ("03.usp", by(node, lambda r, U, R: 0), "the ring has all ranks"),
     ("03.usp", by(node, place, cut=2), "cut the heads, axis 1, and join the tokens, axis 2"),
     ("03.usp", twice_on_9_ranks, "rank 0 returned"),  # where a token a rank cannot be cut into 3
-    ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
     ("03.heads", lambda rank, size, H, G: (heads(rank, size, H, G)[0], range(G)), "they need not travel"),
     ("03.heads", kv_heads_dealt_like_query_heads, "K/V heads are not dealt to the ranks"),
     ("03.heads", kv_head_of_the_first_only, "the K/V head of the first query head alone"),
-    (
-        "03.heads",
-        the_rest_on_the_last_rank,
-        "the last rank has all heads that are left over; the first H mod P ranks have one",
-    ),
+    ("03.heads", the_rest_on_the_last_rank, "the last rank has all heads that are left over; the first H mod P"),
     ("03.heads", striped_kv_heads, "K/V head h // (H/G), and not h % G"),
     ("03.heads", lambda *given: heads(*given)[0], "expected (its query heads, the K/V heads they read)"),
     ("03.heads", once_for_each_query_head, "each one once"),
-    (
-        "03.hops",
-        to_the_last_rank,
-        "too many: token 1, the last one of rank 0, ends its document; no later rank sees it",
-    ),
+    ("03.hops", to_the_last_rank, "too many: token 1, the last one of rank 0, ends its document; no later rank"),
     ("03.hops", by_the_first_token, "too few: token 2, on rank 1, sees token 1, the last one of rank 0"),
     ("03.hops", lambda rank, size, documents: float(hops(rank, size, documents)), "expected a whole number"),
 ]

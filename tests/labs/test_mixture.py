@@ -122,26 +122,19 @@ AXIS = "are [rank, which of its experts]: sum(axis=1) adds up over experts"
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (counts_not_swapped_in_combine, "in combine the rows that came from each, at line"),
-        (counts_not_swapped_in_combine, "likely cause: on the way back sent and received change places"),
         (layer(there=HOME), "on the way there table[comm.rank] is sent, and table[:, comm.rank] comes"),
         (layer(sources=False), "the expert of each row that came is expert_of_each(comm, table)"),
         (layer(axis=0), AXIS),
         (counts_not_summed_over_experts, f"2 whole numbers are needed, how many rows|{AXIS}"),
-        (
-            layer(tokens=lambda order, k: order),
-            "order numbers pairs, and x has one row a token: the token of",
-        ),
+        (layer(tokens=lambda order, k: order), "order numbers pairs, and x has one row a token: the token of"),
         (layer(minlength=False), "np.bincount(..., minlength=num_experts) counts experts that nobody chose, too"),
         (anothers_expert, "which has the experts|an expert answers on its own rank: rows travel to it"),
-        (rank_alone, "sorted by rank and not by expert"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
         (by(gate=lambda gates: gates**2), "the gates are in it twice"),
         (by(gate=np.ones_like), "the gates are missing"),
         (by(back=lambda returned, order: returned), "were not put back at their tokens"),
         (by(back=lambda returned, order: returned[order]), "the answers are put back by answers[order]"),
         (own_rows_through_the_network, "the results are right, but not what was counted"),
-        (every_pair_to_every_rank, "bytes that rank 0 sends: 112, should be 8E(S + R) + 8N(P − 1) = 88"),
         (numbers_of_experts_travel, "counts, rows and answers travel once each"),
         (layer(wide=4), "bytes that rank 0 sends|only rows of others' experts"),  # as many messages, one longer
         (wide_on_rank_1, "bytes that rank 1 sends"),

@@ -166,8 +166,6 @@ def from_everybody(comm, x):
 
 
 WRONG = [
-    (relies_on_buffering, "rank 0 waits"),
-    (one_after_the_other, "but a chain"),
     (around_the_ring, "the plate is no ring"),
     (around_the_ring_and_thrown_away, "one row of each neighbour, and nothing else"),
     (whole_plates, "more than a row"),

@@ -6,7 +6,7 @@ import pytest
 
 from parlab.labs import EXERCISES
 from tests.labs.answers import SEED
-from tests.labs.right_answers_10 import RIGHT
+from tests.labs.right_answers import RIGHT
 
 ALL = [(name, answer) for name, answers in RIGHT.items() for answer in answers]
 

@@ -145,7 +145,6 @@ WRONG = [
     (says(lambda comm, hop: comm.rank - hop + 1), "off by one: the first K/V, before any hop, are the rank's own"),
     (hops(before=True, rounds=1), "off by one at the start: the first hop is over before the first call"),
     (hops(rounds=1), "the last message is one too many: after P − 1 hops"),
-    (after_the_work, "a hop starts after the work, so nothing overlaps: post isend and irecv before attend_to"),
     (waits_before_the_work, "in some hop a rank waits before it works: post both, then attend_to, then wait()"),
     (without_modulo, "so `% comm.size`"),
     (says(lambda comm, hop: comm.rank), "not the rank that works"),

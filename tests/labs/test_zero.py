@@ -105,10 +105,7 @@ def changed(answer, **options):
     [
         (changed(zero_1, parts=1), "likely cause: the gradient is 2 times too large: the mean over ranks is needed"),
         (changed(zero_1, parts=4), "likely cause: the gradient is 2 times too small"),
-        (
-            changed(zero_1, forget=True),
-            "weight 1 belongs to rank 0, whose shard is 0 to 1\n  likely cause: this is the old weight",
-        ),
+        (changed(zero_1, forget=True), "whose shard is 0 to 1\n  likely cause: this is the old weight"),
         (
             lambda comm, weights, *rest: zero_1(comm, weights, *rest)[: -(-weights.size // comm.size)],
             "returned float64[2], expected float64[4]\n  likely cause: this is the rank's shard alone",
@@ -117,12 +114,7 @@ def changed(answer, **options):
         (changed(zero_1, gather=False), "likely cause: this rank did not receive the other ranks' new weights"),
         (no_messages, "likely cause: updated with this rank's own gradient: nothing was summed"),
         (nothing_summed, "likely cause: each owner updated with its own gradient: nothing was summed"),
-        (all_reduce_first, "likely cause: an all_reduce is a reduce_scatter and an all_gather"),
-        (
-            padded,
-            "elements that all ranks send in a step: 12, should be 2Ψ(P − 1) = 10\n  likely cause: ranks send padding",
-        ),
-        (whole_moments, "bytes of moments that a rank holds: 64, should be 2 moments · ⌈Ψ/P⌉ · 8 = 32"),
+        (padded, "send in a step: 12, should be 2Ψ(P − 1) = 10\n  likely cause: ranks send padding"),
     ],
 )
 def test_wrong_steps_of_zero_1_are_refused(answer, says):

@@ -5,7 +5,7 @@ import pytest
 
 from parlab import views
 from parlab.views.train.film_of_sums import OF_THE_LIBRARY, right_sums, sums_of
-from tests.labs import right_answers_07
+from tests.labs import right_answers
 from tests.labs.answers import sum_gradient
 from tests.views.filmed import check_film, marks, tree_of
 
@@ -136,7 +136,7 @@ def test_the_result_is_shown_where_no_group_tells_how_it_was_made():
 
 
 def test_every_right_answer_of_the_exercise_is_right_in_the_film():
-    answers = right_answers_07.RIGHT["07.who_sums"]
+    answers = right_answers.RIGHT["07.who_sums"]
     assert len(answers) > 3
     for answer in answers:
         assert views.film_of_sums(answer).headline.startswith("Who sums what"), answer.__name__

@@ -27,7 +27,7 @@ from tests.labs import (
 from tests.labs.answers import block_step, mlp_step, refused
 from tools.lessons import sections
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
 TOLD = sorted(ROOT.glob("notebooks/[0-9]*_*.ipynb"))
 MISTAKES = [
