@@ -10,14 +10,12 @@ from parlab.zero import shard_range
 from tests.labs.answers import counts_of, refused, reviewed, zero_1
 
 
-def all_reduce_first(comm, weights, gradient, state, update):
-    """As the old systems did: 3Ψ."""
-    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
-    gradient = comm.all_reduce(gradient)[own.start : own.stop] / comm.size
-    state.setdefault("moments", (np.zeros(len(own)), np.zeros(len(own))))
-    shard = weights[own.start : own.stop]
-    update(shard, gradient, *state["moments"])
-    return comm.all_gather(shard, counts=counts)
+def changed(answer, **options):
+    return lambda *arguments: answer(*arguments, **options)
+
+
+all_reduce_first = changed(zero_1, summed=lambda comm, gradient: comm.all_reduce(gradient) / comm.size)  # 3Ψ
+nothing_summed = changed(zero_1, summed=lambda comm, gradient: gradient)  # each owner's own gradient
 
 
 def whole_moments(comm, weights, gradient, state, update):
@@ -48,15 +46,6 @@ def the_last_takes_the_rest(comm, weights, gradient, state, update):
     gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size
     mean, square = state.setdefault("moments", (np.zeros(shard.size), np.zeros(shard.size)))
     update(shard, gradient, mean, square)
-    return comm.all_gather(shard, counts=counts)
-
-
-def nothing_summed(comm, weights, gradient, state, update):
-    """A gather without a reduction: each owner's own gradient."""
-    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
-    moments = state.setdefault("moments", (np.zeros(len(own)), np.zeros(len(own))))
-    shard = weights[own.start : own.stop]
-    update(shard, gradient[own.start : own.stop], *moments)
     return comm.all_gather(shard, counts=counts)
 
 
@@ -94,10 +83,6 @@ def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
         "  elements that all ranks send in a step: 1200; closed form: 2Ψ(P − 1) = 1200\n"
         "  bytes of moments that a rank holds: 240; closed form: 2 moments · ⌈Ψ/P⌉ · 8 = 240"
     )
-
-
-def changed(answer, **options):
-    return lambda *arguments: answer(*arguments, **options)
 
 
 @pytest.mark.parametrize(

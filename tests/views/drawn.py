@@ -29,6 +29,11 @@ def title(figure):
     return written.get_text()
 
 
+def words(figure):
+    """The texts in the panels, without those of the axes."""
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
 def texts(figure):
     """Every text that is shown, with its place in pixels."""
     figure.canvas.draw()

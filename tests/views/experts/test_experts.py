@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.colors import to_rgb
 from parlab import labs, views
 from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
+from tests.views.drawn import words
 from tests.views.filmed import check_film, marks
 
 EIGHT = [5, 40, 41, 77, 113, 120, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7; 40 and 41 on one rank
@@ -26,10 +28,8 @@ def test_a_copy_a_node_leaves_5_times_and_goes_on_to_7_ranks():
 
 def test_two_copies_to_one_rank_leave_in_turn_carry_their_expert_lie_side_by_side_and_7_ranks_are_marked_at_first():
     film = views.token_way(EIGHT, copy="expert")
-    there = [(times["a"], times["x"], words) for times, words in marks(film, "go") if times["y"] == 54][
-        :2
-    ]  # to rank 10
-    assert [words for _, _, words in there] == [["t40"], ["t41"]]
+    there = [(times["a"], times["x"], said) for times, said in marks(film, "go") if times["y"] == 54][:2]  # to rank 10
+    assert [said for *_, said in there] == [["t40"], ["t41"]]
     assert there[0][0] < there[1][0]
     assert there[1][1] - there[0][1] >= 34  # the width of a copy
     assert film.html.count('height="3"') == 7
@@ -82,10 +82,6 @@ def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
 def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
     assert "0 copies between nodes" in views.token_way([0, 1], 16, 2, 2).story
     assert "1 copy between nodes" in views.token_way([0, 15], 16, 2, 2).story
-
-
-def words(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def test_copies_are_7_and_4_63_and_3_5_and_a_token_with_one_expert_reaches_one_node():
@@ -260,13 +256,13 @@ def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
 
 def test_the_sums_y_are_seen_from_the_last_stop_on():
     film = views.rows_way(WANTED, 4)
-    assert [times["a"] for times, said in marks(film, "see") if said == ["y0", "y1"]] == [
-        film.second(film.times[6])
-    ] * 2
+    sums = [times["a"] for times, said in marks(film, "see") if said == ["y0", "y1"]]
+    assert sums == [film.second(film.times[6])] * 2
 
 
-def film_of_lesson_10():
-    """Its router and its tokens."""
+@cache
+def scores_of_lesson_10():
+    """Of its router, for its tokens on four ranks."""
     draw = np.random.default_rng(3)
     router = draw.normal(size=(4, 8))
     draw.normal(size=(8 * 4 * 4 + 5 * 4))  # its experts, and five tokens
@@ -277,7 +273,7 @@ def film_of_lesson_10():
     ("gamma", "late"), [(0.002, "15"), (0.01, "12 to 13"), (0.05, "10"), (0.2, "13 to 16"), (1.0, "13 to 18")]
 )
 def test_in_lesson_10_0002_is_slow_005_comes_to_rest_at_the_mean_of_10_and_02_and_1_swing(gamma, late):
-    figure = views.balanced_rows(labs.balanced, film_of_lesson_10(), gamma=gamma)
+    figure = views.balanced_rows(labs.balanced, scores_of_lesson_10(), gamma=gamma)
     assert f"in the last 20 of 100 steps the layer takes {late} units, the mean is 10" in str(figure)
     assert "fullest rank: 16 after 0 steps" in str(figure)
 

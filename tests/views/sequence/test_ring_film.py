@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -17,8 +18,9 @@ from tests.views.sequence.ring_runs import learners_ring
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
 
 
-def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK):
-    x = per_rank(shard(np.zeros((1, 4, c * size, 8), np.float32), size, layout))
+@cache
+def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK, dtype="float32"):
+    x = per_rank(shard(np.zeros((1, 4, c * size, 8), dtype), size, layout))
     lse = per_rank(shard(np.zeros((1, 4, c * size), np.float32), size, layout, axis=2))
     how = {"causal": causal, "layout": layout, "cluster": cluster}
     if backward:
@@ -57,22 +59,14 @@ def test_a_gradient_leaves_a_rank_after_its_share_was_made_there_and_ends_at_hom
     assert sum(hop.t.dst == hop.source for hop in gradients) == 4
     for hop in gradients:
         assert worked.get((hop.t.src, hop.source), 0) <= hop.t.start
-    byte = {
-        (hop.gradients, hop.t.nbytes)
-        for hop in ring_of(ran(4, layout, backward=True).timeline, True, layout, backward=True).hops
-    }
-    assert {nbytes for _, nbytes in byte} == {64 * 2 * 4 * 8 * 4}  # both in float32
+    assert {hop.t.nbytes for hop in ring.hops} == {64 * 2 * 4 * 8 * 4}  # both in float32
 
 
 def test_a_k_and_v_and_its_gradient_are_told_apart_by_their_bytes():
     """K/V in float16 have half of the bytes of their gradients, which are float32."""
-    x = per_rank(shard(np.zeros((1, 4, 256, 8), np.float16), 4, "zigzag"))
-    lse = per_rank(shard(np.zeros((1, 4, 256), np.float32), 4, "zigzag", axis=2))
     for ports in (1, None):
         cluster = Cluster.uniform(0, 50e9, flops=1e12, ports=ports)
-        shown = run(
-            ring_attention_backward, 4, x, x, x, x, x, lse, causal=True, layout="zigzag", cluster=cluster
-        ).timeline
+        shown = ran(backward=True, cluster=cluster, dtype="float16").timeline
         sizes = {(hop.gradients, hop.t.nbytes) for hop in ring_of(shown, True, "zigzag", backward=True).hops}
         assert sizes == {(False, 64 * 2 * 4 * 8 * 2), (True, 64 * 2 * 4 * 8 * 4)}
 
@@ -172,11 +166,8 @@ def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
     rests = [part for part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
     home = [part for part in rests if len(part.findall("rect")) == 2]
     assert len(rests) == 3 * 4  # where it is made, and after each of 3 hops
-    assert [part.find("text").text for part in sorted(home, key=lambda part: float(part.find("text").get("y")))] == [
-        "0",
-        "1",
-        "2",
-    ]
+    lowered = sorted((float(part.find("text").get("y")), part.find("text").text) for part in home)
+    assert [text for _, text in lowered] == ["0", "1", "2"]
     assert all("--b" not in part.get("style") for part in home)
     assert all("--b" in part.get("style") for part in rests if part not in home)
 

@@ -6,7 +6,7 @@ from parlab import views
 from parlab.labs import PRICES as OF_LESSON
 from parlab.labs import many_models
 from parlab.views.engine import theme
-from tests.views.drawn import artists, boxes, title
+from tests.views.drawn import artists, boxes, title, words
 
 PRICES = {"copies": 1, "norm": 2, "losses": 20}
 RIGHT = {"copies": [0.0, 0.0], "norm": [0.01, 0.001], "losses": [0.07, 0.02]}
@@ -27,10 +27,6 @@ def below(figure):
     lowest = min(text.get_position()[1] for text in figure.texts)
     said = [text.get_text() for text in figure.texts if text.get_position()[1] == lowest]
     return [text for text in said if "bugs" not in text]
-
-
-def words(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def test_a_check_that_sees_a_bug_in_all_models_in_some_or_in_none_has_its_own_look_in_its_place():
