@@ -1,7 +1,6 @@
 """The film of ring attention: its tiles are the mask's, its K/V are where they are attended, its messages the run's."""
 
 import re
-from collections import Counter
 from functools import cache
 from itertools import product
 
@@ -11,7 +10,7 @@ import pytest
 from parlab import Cluster, per_rank, run, views
 from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
 from parlab.views.engine import theme
-from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, ring_of
+from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, TOP, ring_of
 from tests.views.filmed import check_film, tree_of
 from tests.views.sequence.ring_runs import learners_ring
 
@@ -72,11 +71,12 @@ def test_a_k_and_v_and_its_gradient_are_told_apart_by_their_bytes():
 
 
 def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports_in_the_colours_of_their_k_and_v():
-    """4 − s ranks attend the K/V of rank s, which make 3 hops, each from one port to another."""
-    found = tree_of(filmed(4, "contiguous")).findall(".//g[@class='bare']/rect")
-    bars = Counter((rect.get("height"), rect.get("fill")) for rect in found if rect.get("height") in ("8", "20"))
-    works = {("20", theme.rank_color(source)): 4 - source for source in range(4)}
-    assert bars == works | {("8", theme.rank_color(source)): 2 * 3 for source in range(4)}
+    bars = [rect.attrib for rect in tree_of(filmed(4, "contiguous")).findall(".//g[@class='bare']/rect")]
+    for rank in range(4):
+        own, came = ([(start - hop) % 4 for hop in range(3)] for start in (rank, rank - 1))
+        for below, sources in ((0, came), (11, range(rank, -1, -1)), (34, own)):  # in-port, work, out-port
+            lane = [(float(bar["x"]), bar["fill"]) for bar in bars if float(bar["y"]) == TOP + ROW * rank + below]
+            assert [fill for _, fill in sorted(lane)] == [theme.rank_color(source) for source in sources]
 
 
 def test_k_and_v_that_come_while_a_rank_works_wait_beside_those_that_it_attends():

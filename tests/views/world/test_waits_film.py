@@ -51,6 +51,24 @@ def test_two_stalls_that_meet_leave_two_ranks_that_never_waited():
     assert film.lines[-1] == "44.0 ms: no rank waits for another; ranks 1 and 5 never did"
 
 
+def in_pairs(comm, seconds):
+    comm.compute("work", seconds=seconds)
+    other = {0: 3, 3: 0, 1: 2, 2: 1, 4: 5, 5: 4}[comm.rank]
+    comm.sendrecv(np.zeros(4), other, other)
+
+
+def test_a_stop_comes_before_the_first_of_those_goes_on_that_wait_together_and_the_last_when_nobody_waits():
+    """Rank 0 waits from 0 to 10 ms, 1 from 2 to 4, and 4 from 5 to 8."""
+    done = run(in_pairs, 6, per_rank([0, 2e-3, 4e-3, 10e-3, 5e-3, 8e-3]), cluster=Cluster.uniform(0, math.inf))
+    film = views.film(done, waits=True)
+    assert film.times == [0, 2 * MS, 5 * MS, 10 * MS]
+    assert film.lines == [
+        "0 s: rank 0 waits for rank 3",
+        "2.00 ms: rank 1 waits for rank 2, and still 0 for 3",
+        "5.00 ms: rank 4 waits for rank 5, and still 0 for 3",
+    ]
+
+
 def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
     films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
     stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
