@@ -490,17 +490,15 @@ def with_half_a_turn(work, nbytes, speed, d, p, t, v, batch):
 
 
 @of("09.fit")
-def by_square_roots(size, nbytes, seconds):
+def by_square_roots(size, nbytes, seconds, power=-0.5):
     each = seconds / (2 * (size - 1))
-    slope, height = np.polyfit(nbytes / size, each, 1, w=each**-0.5)
+    slope, height = np.polyfit(nbytes / size, each, 1, w=each**power)
     return height, 1 / slope
 
 
 @of("09.fit")
 def by_squares(size, nbytes, seconds):
-    each = seconds / (2 * (size - 1))
-    slope, height = np.polyfit(nbytes / size, each, 1, w=each**-2)
-    return height, 1 / slope
+    return by_square_roots(size, nbytes, seconds, power=-2)
 
 
 @of("09.fit")

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 from parlab import labs, run
-from parlab.labs import EXERCISES
-from parlab.labs.exercise import PASSED
-from parlab.labs.recording import library_functions
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
 from tests.device import guarded, on_device
@@ -124,17 +121,6 @@ def test_a_rare_mistake_in_the_balance_is_refused_with_its_numbers_and_with_no_c
     text = refused("10.balanced", answer)
     assert "expected" in text
     assert "likely cause" not in text
-
-
-def test_the_function_that_stands_in_passes_its_checker_and_is_flagged_in_grading():
-    exercise = EXERCISES["10.balanced"]
-    assert exercise.review(labs.balanced).status == PASSED
-
-    def answer(scores, bias, k, gamma):
-        return labs.balanced(scores, bias, k, gamma)
-
-    assert library_functions(exercise, answer) == ["uses parlab.labs.balanced"]
-    assert library_functions(exercise, answers.SOLUTIONS["10.balanced"]) == []
 
 
 def trained(comm, rule, bias_rate=0.05, steps=3, move=np.asarray):

@@ -12,6 +12,7 @@ from matplotlib.colors import to_rgb
 from parlab import labs, views
 from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
+from parlab.views.experts.copies import DARK, LINES
 from tests.views.drawn import words
 from tests.views.filmed import check_film, marks
 
@@ -77,6 +78,9 @@ def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
     sums = [times for times, words in marks(film, "go") if words == ["Σ"]]
     assert len(sums) == 5
     assert re.search(rf'fill="{theme.rank_color(7)}"/><text[^>]*>y<', film.html)
+    colors = [theme.rank_color(node) for node in (0, 1, 2, 3, 3, 6, 7)]  # of the ranks with experts, and of these
+    assert re.findall(r'height="3" fill="(#\w+)"', film.html) == colors
+    assert re.findall(r'fill="(#\w+)"/><text[^>]*>(?:5|40 41|77|113|120|200|250)<', film.html) == colors
 
 
 def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
@@ -101,10 +105,15 @@ def test_the_sliders_of_copies_stand_at_their_ends_without_an_error():
     "given",
     [(8, 256, 8, 4), (2, 256, 8, 4), (1, 8, 2, None), (2, 8, 8, 1), (16, 256, 4, 1), (16, 256, 2, 2), (16, 16, 8, 4)],
 )
-def test_each_dot_of_copies_has_its_number_once_and_no_two_touch(given):
+def test_each_dot_of_copies_has_its_number_once_and_no_two_touch_and_both_have_its_lines_colour_or_are_of_two(given):
     figure = views.copies(*given)
-    dots = [line.get_ydata()[0] for line in figure.axes[0].lines if (line.get_gid() or "").startswith("here")]
-    assert sorted(words(figure)) == sorted({f"{copies:.2f}" for copies in dots})
+    dots = [line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("here")]
+    here = {dot.get_gid().removeprefix("here "): f"{dot.get_ydata()[0]:.2f}" for dot in dots}
+    assert [dot.get_color() for dot in dots] == [LINES[name][0] for name in here]
+    assert sorted(words(figure)) == sorted(set(here.values()))
+    for number in figure.axes[0].texts:
+        names = [name for name, said in here.items() if said == number.get_text()]
+        assert number.get_color() == (DARK[names[0]] if len(names) == 1 else theme.INK)
 
 
 WANTED = [[[0, 3], [1, 0]], [[2, 1], [0, 1]]]  # 2 ranks of 2 tokens and 2 experts, k = 2

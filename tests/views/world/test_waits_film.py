@@ -177,8 +177,9 @@ def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_ki
     sign, *bars = bars  # in the legend
     assert sign.get("width") == "22"
     assert len(bars) == 2 * 4  # each message makes both its ranks wait for the transfer
-    (width,) = {float(bar.get("width")) for bar in bars}
+    ((width, height),) = {(float(bar.get("width")), bar.get("height")) for bar in bars}
     assert width == pytest.approx((606 - 318) / 4 - 1)
+    assert height == "22"  # a lane has room for more
 
 
 def late(comm, seconds):
