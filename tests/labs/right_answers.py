@@ -5,6 +5,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 
+from parlab import labs
 from parlab.experts import mixed_rows
 from parlab.labs import posted_ring
 from parlab.nn.dense_attention import dense_attention
@@ -26,6 +27,11 @@ def of(name):
 
 for _name, _solution in answers.SOLUTIONS.items():
     RIGHT[_name].append(_solution)
+
+
+RIGHT["09.buffering"].append(labs.borders)
+RIGHT["10.balanced"].append(labs.balanced)
+RIGHT["10.mean_gradient"].append(labs.mean_gradient)
 
 
 def returned_as(kind, name):
