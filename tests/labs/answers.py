@@ -1,11 +1,15 @@
-"""The solutions, answers that no exercise takes, and what a checker says of one that is wrong."""
-
-import math
+"""The solutions, the library's where it stands in for an answer; and what a checker says of an answer that is wrong."""
 
 import numpy as np
 
 from parlab.experts import exchange_rows
-from parlab.labs import EXERCISES, find_bug, gathered_ahead
+from parlab.labs import EXERCISES, balanced, borders, find_bug, gathered_ahead, mean_gradient
+from parlab.labs import posted_ahead as overlap
+from parlab.labs import posted_ring as ring
+from parlab.labs import three_arguments as none_is_below
+from parlab.labs import to_blame as blamed
+from parlab.labs import zigzag_rule as zigzag_tile
+from parlab.nn.attention import merge
 from parlab.pipeline import Action, Schedule
 from parlab.sequence import ring_attention
 from parlab.zero import shard_range
@@ -31,30 +35,10 @@ def refused(name, answer, seconds=30.0):
     return review.text
 
 
-def blamed(waits, rank):
-    before = math.inf
-    while True:
-        earlier = [wait for wait in waits if wait[0] == rank and wait[3] < before]
-        if not earlier:
-            return rank
-        _, rank, _, before = max(earlier, key=lambda wait: wait[3])
-
-
 def exchange(comm, x):
     from_left = comm.sendrecv(x, comm.right, comm.left)
     from_right = comm.sendrecv(x, comm.left, comm.right)
     return from_left, from_right
-
-
-def overlap(comm, x, work):
-    total, block = 0, x
-    for step in range(comm.size):
-        if step < comm.size - 1:
-            requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        if step < comm.size - 1:
-            _, block = [request.wait() for request in requests]
-    return total
 
 
 def reduce_scatter(comm, x, shift=0, steps=None, add=np.add):
@@ -76,32 +60,6 @@ def circulant(comm, x, ahead=1, roll=1, half_of=lambda width: -(-width // 2), ad
         window = window[:half].copy()
         window[: len(came)] = add(window[: len(came)], came)
     return window[0]
-
-
-def zigzag_tile(rank, source, length):
-    whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
-    if source == rank:
-        return whole, whole, True
-    return (whole, early, False) if source < rank else (late, whole, False)
-
-
-def merge(out_a, lse_a, out_b, lse_b):
-    lse = np.logaddexp(lse_a, lse_b)
-    finite = np.where(lse == -np.inf, 0, lse)
-    return out_a * np.exp(lse_a - finite)[:, None] + out_b * np.exp(lse_b - finite)[:, None], lse
-
-
-def ring(comm, kv, attend_to, merge):
-    found = None
-    for hop in range(comm.size):
-        if hop < comm.size - 1:
-            sent, coming = comm.isend(kv, comm.right), comm.irecv(comm.left, kv)
-        part = attend_to((comm.rank - hop) % comm.size, kv)
-        found = part if hop == 0 else merge(*found, *part)
-        if hop < comm.size - 1:
-            kv = coming.wait()
-            sent.wait()
-    return found
 
 
 def bring_home(comm, x):
@@ -222,14 +180,6 @@ def hops(rank, size, documents):
     return (stop - 1) // c - rank
 
 
-def none_is_below(p, m, limit, f, i, w, c):
-    last_rank = (p - 1) * (f + c) + m * (f + i + w)
-    a_place = p * (f + i) + 2 * (p - 1) * c + w
-    turns = -(-m // limit)
-    last_i = (p - 1) * (f + c) + m * (f + i) + (m - min(limit, m)) * w
-    return max(last_rank, turns * a_place, last_i + (p - 1) * (i + c) + w)
-
-
 def place_weights_in_time(row, arrivals, limit):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
@@ -285,22 +235,6 @@ def fit(size, nbytes, seconds):
     return height, 1 / slope
 
 
-def borders(comm, x):
-    above = below = x[:0]
-    first, last = comm.rank == 0, comm.rank == comm.size - 1
-    down = None if last else comm.isend(x[-1:], comm.rank + 1)
-    if not first:
-        above = comm.recv(comm.rank - 1, like=x[:1])
-    if not last:
-        down.wait()
-    up = None if first else comm.isend(x[:1], comm.rank - 1)
-    if not last:
-        below = comm.recv(comm.rank + 1, like=x[:1])
-    if not first:
-        up.wait()
-    return np.concatenate([above, x, below])
-
-
 def mixture(
     comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None, received_as=None
 ):
@@ -325,18 +259,6 @@ def mixture(
     if back is not None:
         slots = back(returned, order)
     return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
-
-
-def balanced(scores, bias, k, gamma):
-    chosen = np.argsort(-(scores + bias), axis=1, kind="stable")[:, :k]
-    best = np.exp(np.take_along_axis(scores, chosen, axis=1))
-    load = np.bincount(chosen.ravel(), minlength=len(bias))
-    return chosen, best / best.sum(axis=1, keepdims=True), bias + gamma * np.sign(load.mean() - load)
-
-
-def mean_gradient(mesh, of_expert, gradient):
-    alike = mesh.edp if of_expert else mesh.data
-    return alike.all_reduce(gradient) / mesh.data.size
 
 
 SOLUTIONS = {
