@@ -3,6 +3,7 @@
 import numpy as np
 
 from parlab.experts import exchange_rows
+from parlab.experts import mixed_rows as mixture
 from parlab.labs import EXERCISES, balanced, borders, find_bug, gathered_ahead, mean_gradient
 from parlab.labs import posted_ahead as overlap
 from parlab.labs import posted_ring as ring
@@ -235,30 +236,46 @@ def fit(size, nbytes, seconds):
     return height, 1 / slope
 
 
-def mixture(
-    comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None, received_as=None
+THERE, HOME = (0, 1), (1, 0)  # of (sent, received)
+
+
+def layer(
+    sort_by=lambda flat, own: flat,
+    tokens=lambda order, k: order // k,
+    there=THERE,
+    home=HOME,
+    axis=1,
+    minlength=True,
+    experts_of=lambda came, mine: came,
+    wide=1,
+    put_back=None,
+    gate=lambda gates: gates,
 ):
-    T, k = chosen.shape
-    flat = chosen.reshape(-1)
-    order = np.argsort(flat if order_of is None else order_of(flat), kind="stable")
-    counts = np.bincount(flat, minlength=num_experts)
-    table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
-    sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
-    rows = exchange_rows(comm, x[order // k], sent, received)
-    own = num_experts // comm.size
-    numbers = np.arange(comm.rank * own, (comm.rank + 1) * own)
-    of_row = np.concatenate([np.repeat(numbers, of_source) for of_source in table[:, comm.rank]])
-    if received_as is not None:
-        of_row = received_as(of_row)
-    answered = np.empty_like(rows)
-    for number in numbers:
-        answered[of_row == number] = expert(number, rows[of_row == number])
-    returned = exchange_rows(comm, answered, received, sent)
-    slots = np.empty_like(returned)
-    slots[order] = returned
-    if back is not None:
-        slots = back(returned, order)
-    return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
+    """A mixture of experts, with one thing otherwise."""
+
+    def mixture(comm, x, chosen, gates, num_experts, expert):
+        T, k = chosen.shape
+        order = np.argsort(sort_by(chosen.ravel(), num_experts // comm.size), kind="stable")
+        counts = np.bincount(chosen.ravel(), minlength=wide * num_experts if minlength else 0)
+        table = comm.all_gather(counts).reshape(comm.size, -1)[:, :num_experts].reshape(comm.size, comm.size, -1)
+        both = table[comm.rank].sum(axis=axis), table[:, comm.rank].sum(axis=axis)
+        sent, received = (both[i] for i in there)
+        rows = exchange_rows(comm, x[tokens(order, k)], sent, received)
+        own = comm.rank * table.shape[2] + np.arange(table.shape[2])
+        came = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+        numbers = experts_of(came, chosen.ravel()[order])
+        answers = np.empty_like(rows)
+        for e in np.unique(numbers):
+            answers[numbers == e] = expert(e, rows[numbers == e])
+        sent, received = (both[i] for i in home)
+        back = exchange_rows(comm, answers, sent, received)
+        slots = np.empty((T * k, x.shape[1]))
+        slots[order] = back
+        if put_back is not None:
+            slots = put_back(back, order)
+        return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
+
+    return mixture
 
 
 SOLUTIONS = {

@@ -520,8 +520,8 @@ def to_the_right_and_one_way_back(comm, x):
 
 @of("10.mixture")
 def sorted_by_rank_alone(comm, x, chosen, gates, num_experts, expert):
-    own = num_experts // comm.size
-    return answers.mixture(comm, x, chosen, gates, num_experts, expert, order_of=lambda flat: flat // own)
+    by_rank = answers.layer(sort_by=lambda flat, own: flat // own)
+    return by_rank(comm, x, chosen, gates, num_experts, expert)
 
 
 @of("10.mixture")

@@ -5,7 +5,6 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from parlab.experts import mixed_rows
 from parlab.nn.dense_attention import dense_attention
 from parlab.pipeline import Action, Costs, Schedule, balance, lower_bound, one_f_one_b
 from parlab.sequence import ring_attention
@@ -660,9 +659,7 @@ def rows_without_their_axis(comm, x):
     return np.concatenate(rows)
 
 
-@of("10.mixture")
-def the_librarys(comm, *given):
-    return mixed_rows(comm, *given)
+RIGHT["10.mixture"].append(answers.layer())
 
 
 @of("10.mixture")
