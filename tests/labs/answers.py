@@ -181,18 +181,17 @@ def hops(rank, size, documents):
     return (stop - 1) // c - rank
 
 
-def place_weights_in_time(row, arrivals, limit):
+def place_weights_in_time(row, arrivals, limit, *, waits=True, memory=True, more=0, spare=0):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
-        while put_off and (time < arrival or (action.kind == "F" and kept == limit)):
+        full = memory and action.kind == "F" and kept >= limit + more
+        while put_off and ((waits and time + spare < arrival) or full):
             placed.append(put_off.pop(0))
-            time, kept = time + 1, kept - 1
+            time, kept, full = time + 1, kept - 1, False
         placed.append(action)
         time = max(time, arrival) + 1
-        if action.kind == "F":
-            kept += 1
-        else:
-            put_off.append(action._replace(kind="W"))
+        kept += action.kind == "F"
+        put_off += [action._replace(kind="W")] * (action.kind == "I")
     return placed + put_off
 
 
@@ -234,6 +233,37 @@ def fit(size, nbytes, seconds):
     each = seconds / (2 * (size - 1))
     slope, height = np.polyfit(nbytes / size, each, 1, w=1 / each)
     return height, 1 / slope
+
+
+def ring_with(
+    way=lambda comm: (comm.right, comm.left),
+    source=lambda comm, hop: comm.rank - hop,
+    sent=lambda first, kv: kv,
+    before=False,
+    rounds=0,
+    start=0,
+    wait=(0, 1),
+    take=True,
+):
+    """A ring with one thing otherwise: its way, what it says and sends, the place of its hops, how many, what it waits
+    for, what it attends."""
+
+    def answer(comm, kv, attend_to, merge):
+        first, found = kv, None
+        for hop in range(comm.size):
+            more = comm.size > 1 and hop < comm.size - 1 + rounds
+            to, back = way(comm)
+            if more and before:
+                kv = comm.sendrecv(kv, to, back)
+            requests = [comm.isend(sent(first, kv), to), comm.irecv(back, kv)] if more and not before else []
+            if hop >= start or comm.size == 1:
+                part = attend_to(source(comm, hop) % comm.size, kv)
+                found = part if found is None else merge(*found, *part)
+            came = [requests[i].wait() if i in wait else requests[i] for i in range(len(requests))]
+            kv = came[1] if came and take else kv
+        return found
+
+    return answer
 
 
 THERE, HOME = (0, 1), (1, 0)  # of (sent, received)

@@ -124,29 +124,16 @@ def with_0_for_no_keys(out_a, lse_a, out_b, lse_b):
     return out, np.where(np.isneginf(lse), 0.0, lse)
 
 
-def ring_of(comm, kv, attend_to, merge, source, sent=lambda first, kv: kv):
-    """A ring that says `source(hop)`, and sends `sent` of its own K/V and of those that it has."""
-    first, found = kv, None
-    for hop in range(comm.size):
-        last = hop == comm.size - 1
-        requests = () if last else (comm.isend(sent(first, kv), comm.right), comm.irecv(comm.left, kv))
-        part = attend_to(source(hop) % comm.size, kv)
-        found = part if found is None else merge(*found, *part)
-        for request in requests:
-            kv = request.wait()
-    return found
-
-
 @of("02.ring")
 def in_the_other_direction(comm, kv, attend_to, merge):
     """`rank + hop`: the same for two ranks."""
-    return ring_of(comm, kv, attend_to, merge, lambda hop: comm.rank + hop)
+    return answers.ring_with(source=lambda comm, hop: comm.rank + hop)(comm, kv, attend_to, merge)
 
 
 @of("02.ring")
 def that_sends_its_own_each_time(comm, kv, attend_to, merge):
     """Right on two ranks, where there is one hop."""
-    return ring_of(comm, kv, attend_to, merge, lambda hop: comm.rank - hop, lambda first, kv: first)
+    return answers.ring_with(sent=lambda first, kv: first)(comm, kv, attend_to, merge)
 
 
 @of("02.merge")

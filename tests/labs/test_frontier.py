@@ -137,22 +137,8 @@ def as_in_lesson_04(row, arrivals, limit):
     return placed + put_off
 
 
-def by_rules(row, arrivals, limit, *, waits=True, memory=True, advance=1, more=0, spare=0):
-    placed, put_off, time, kept = [], [], 0, 0
-    for action, arrival in zip(row, arrivals, strict=True):
-        full = memory and action.kind == "F" and kept >= limit + more
-        while put_off and ((waits and time + spare < arrival) or full):
-            placed.append(put_off.pop(0))
-            time, kept, full = time + advance, kept - 1, False
-        placed.append(action)
-        time = max(time, arrival) + 1
-        kept += action.kind == "F"
-        put_off += [action._replace(kind="W")] * (action.kind == "I")
-    return placed + put_off
-
-
 def without_the_memory(row, arrivals, limit):
-    return by_rules(row, arrivals, limit, memory=False)
+    return place_weights_in_time(row, arrivals, limit, memory=False)
 
 
 def one_twice(row, arrivals, limit):
@@ -192,9 +178,9 @@ def starts_of_the_stages(layers, p):
     [
         (behind_each_i, "could start at 10\n  likely cause: a W stands before it"),
         (lambda row, arrivals, limit: row, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
-        (lambda row, arrivals, limit: by_rules(row, arrivals, limit, waits=False), "likely cause: "),
-        (lambda *given: by_rules(*given, more=1), "it keeps 3 activations, and has room for 2"),
-        (lambda *given: by_rules(*given, spare=1), "the rank waits, and could do a W in that time"),
+        (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit, waits=False), "likely cause: "),
+        (lambda *given: place_weights_in_time(*given, more=1), "it keeps 3 activations, and has room for 2"),
+        (lambda *given: place_weights_in_time(*given, spare=1), "the rank waits, and could do a W in that time"),
         (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit)[:-1], "0I3 has no W"),
         (one_twice, "0W3 is done twice"),
         (before_their_i, "0W0 stands before 0I0, or that was never to be done"),
