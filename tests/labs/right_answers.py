@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict, deque
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -343,21 +344,6 @@ def from_words(p, m):
     return Schedule(row(rank) for rank in range(p))
 
 
-def _block_by(comm, block, x, dy, summed):
-    a, norm_1 = block.attention_norm.forward(x)
-    a, attention = block.attention.forward(a)
-    h = x + summed(a)
-    m, norm_2 = block.mlp_norm.forward(h)
-    m, mlp = block.mlp.forward(m)
-    y = h + summed(m)
-    dm, gradients = block.mlp.backward(dy, mlp)
-    dm, of_norm_2 = block.mlp_norm.backward(summed(dm), norm_2)
-    dh = dy + dm
-    da, of_attention = block.attention.backward(dh, attention)
-    da, of_norm_1 = block.attention_norm.backward(summed(da), norm_1)
-    return y, dh + da, {**gradients, **of_norm_1, **of_norm_2, **of_attention}
-
-
 def _by_halves(comm, x):
     """The sum of ranks, as a reduce-scatter and an all-gather of rows that are padded to the ranks' number."""
     flat = np.pad(x.ravel(), (0, -x.size % comm.size))
@@ -389,52 +375,43 @@ def with_both_sums_in_one_message(comm, x, A, C, dy):
     return y, dx, x.T @ dz, z.T @ dy
 
 
+def block_summed_by(summed):
+    def step(comm, *given):
+        return answers.block_step(SimpleNamespace(all_reduce=lambda x: summed(comm, x)), *given)
+
+    return step
+
+
 RIGHT["05.block_step"] += [
-    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.all_reduce(x.ravel()).reshape(x.shape)),
-    lambda comm, *rest: _block_by(comm, *rest, lambda x: comm.iall_reduce(x).wait()),
-    lambda comm, *rest: _block_by(comm, *rest, lambda x: _by_halves(comm, x)),
+    block_summed_by(lambda comm, x: comm.all_reduce(x.ravel()).reshape(x.shape)),
+    block_summed_by(lambda comm, x: comm.iall_reduce(x).wait()),
+    block_summed_by(_by_halves),
 ]
 
 
-def _loss_by(comm, logits, targets, first, most, sums):
+@of("05.parallel_loss")
+def with_both_sums_in_one(comm, logits, targets, first):
     own = targets - first
     hit = np.arange(logits.shape[-1]) == own[..., None]
-    shifted = logits - most(logits.max(-1))[..., None]
-    total, chosen = sums(np.exp(shifted).sum(-1), (shifted * hit).sum(-1))
+    shifted = logits - comm.all_reduce(logits.max(-1), op="max")[..., None]
+    total, chosen = comm.all_reduce(np.stack([np.exp(shifted).sum(-1), (shifted * hit).sum(-1)]))
     return (np.log(total) - chosen).mean(), (np.exp(shifted) / total[..., None] - hit) / targets.size
 
 
-def _greatest(comm):
-    return lambda x: comm.all_reduce(x, op="max")
+@of("05.parallel_loss")
+def with_a_float_where_there_is_one_rank(comm, *given):
+    loss, dlogits = answers.parallel_loss(comm, *given)
+    return (float(loss) if comm.size == 1 else loss), dlogits
 
 
-RIGHT["05.parallel_loss"] += [
-    lambda comm, *rest: _loss_by(comm, *rest, _greatest(comm), lambda *s: comm.all_reduce(np.stack(s))),
-    lambda comm, *rest: (
-        (float(answers.parallel_loss(comm, *rest)[0]), answers.parallel_loss(comm, *rest)[1])
-        if comm.size == 1
-        else answers.parallel_loss(comm, *rest)
-    ),
-]
-
-
-def _step_by(comm, weights, gradient, state, update, reduce, gather):
-    own = shard_range(weights.size, comm.rank, comm.size)
-    mean = reduce(gradient, answers.counts_of(weights.size, comm.size))
+@of("06.zero_1")
+def by_requests(comm, weights, gradient, state, update):
+    counts, own = answers.counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
+    mean = comm.ireduce_scatter(gradient / comm.size, counts=counts).wait()
     moments = state.setdefault("moments", [np.zeros(len(own)), np.zeros(len(own))])
     shard = weights[own.start : own.stop].copy()
     update(shard, mean, *moments)
-    return gather(shard, answers.counts_of(weights.size, comm.size))
-
-
-RIGHT["06.zero_1"].append(
-    lambda comm, *rest: _step_by(
-        comm,
-        *rest,
-        lambda g, counts: comm.ireduce_scatter(g / comm.size, counts=counts).wait(),
-        lambda w, counts: comm.iall_gather(w, counts=counts).wait().copy(),
-    )
-)
+    return comm.iall_gather(shard, counts=counts).wait().copy()
 
 
 @of("06.zero_1")
