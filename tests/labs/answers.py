@@ -4,7 +4,7 @@ import numpy as np
 
 from parlab.experts import exchange_rows
 from parlab.experts import mixed_rows as mixture
-from parlab.labs import EXERCISES, balanced, borders, find_bug, gathered_ahead, mean_gradient
+from parlab.labs import EXERCISES, balanced, block_step, borders, find_bug, gathered_ahead, mean_gradient
 from parlab.labs import posted_ahead as overlap
 from parlab.labs import posted_ring as ring
 from parlab.labs import three_arguments as none_is_below
@@ -98,30 +98,6 @@ def mlp_step(comm, x, A, C, dy, without="", twice=""):
     dz = dy @ C.T * (z > 0)
     dx = summed(dz @ A.T, "dx")
     return y, dx, x.T @ dz, z.T @ dy
-
-
-def block_step(comm, block, x, dy, without="", twice=""):
-    def summed(partial, place):
-        if place == without:
-            return partial
-        total = comm.all_reduce(partial)
-        return comm.all_reduce(total) if place == twice else total
-
-    a, first_norm = block.attention_norm.forward(x)
-    a, attention = block.attention.forward(a)
-    h = x + summed(a, "attention forward")
-    m, second_norm = block.mlp_norm.forward(h)
-    m, mlp = block.mlp.forward(m)
-    y = h + summed(m, "mlp forward")
-
-    dm, gradients = block.mlp.backward(dy, mlp)
-    dm, more = block.mlp_norm.backward(summed(dm, "mlp backward"), second_norm)
-    gradients |= more
-    dh = dy + dm
-    da, more = block.attention.backward(dh, attention)
-    gradients |= more
-    da, more = block.attention_norm.backward(summed(da, "attention backward"), first_norm)
-    return y, dh + da, gradients | more
 
 
 def parallel_loss(comm, logits, targets, first, forget=()):

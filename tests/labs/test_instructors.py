@@ -24,7 +24,7 @@ from tests.labs import (
     test_tensor,
     test_zero,
 )
-from tests.labs.answers import block_step, mlp_step, refused
+from tests.labs.answers import mlp_step, refused
 from tools.lessons import sections
 
 ROOT = Path(__file__).parents[2]
@@ -54,8 +54,8 @@ MISTAKES = [
     ("04b.place_weights", test_frontier.without_the_memory),
     ("04b.place_weights", test_frontier.as_in_lesson_04),
     ("05.mlp_step", lambda *given: mlp_step(*given, without="dx")),
-    ("05.block_step", lambda *given: block_step(*given, without="mlp backward")),
-    ("05.block_step", test_tensor.summed_behind("dm")),
+    ("05.block_step", test_tensor.step(without="dm")),
+    ("05.block_step", test_tensor.step(behind="dm")),
     ("06.zero_1", test_zero.all_reduce_first),
     ("06.zero_1", test_zero.whole_moments),
     ("07.who_sums", test_mesh.norms_as_cut),
