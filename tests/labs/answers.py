@@ -1,5 +1,7 @@
 """The solutions, the library's where it stands in for an answer; and what a checker says of an answer that is wrong."""
 
+from operator import ge
+
 import numpy as np
 
 from parlab.experts import exchange_rows
@@ -194,15 +196,23 @@ def sum_gradient(mesh, ends, kind, gradient):
     return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
-def memory(params, kept, d, p, t, m, zero, state):
-    weight, gradient, optimizer = state
-    each = weight / (d if zero >= 3 else 1) + gradient / (d if zero >= 2 else 1) + optimizer / (d if zero else 1)
-    return (params * each + min(p, m) * kept) / (p * t)
+def memory(params, kept, d, p, t, m, zero, state, flight=min, optimizer=None, cuts=ge, among=None, cut=None, acts=None):
+    """Or with one thing otherwise."""
+    weight, gradient, moments = state
+    among, whole = (among or (lambda d, p, t: d))(d, p, t), p * t
+    divide = [among if cuts(zero, stage) else 1 for stage in (1, 2, 3)]
+    state = (optimizer or moments) / divide[0] + gradient / divide[1] + weight / divide[2]
+    of_params, of_activations = (f(p, t) if f else whole for f in (cut, acts))
+    return params * state / of_params + flight(p, m) * kept / of_activations
 
 
-def step_time(work, nbytes, speed, d, p, t, v, batch):
-    stage = (work / t + (t - 1) / t * nbytes / speed) / p
-    return stage * (batch / d + (p - 1) / v)
+def step_time(
+    work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, share=None, stages=None, join=None, late=None
+):
+    """Or with one thing otherwise."""
+    traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed * (late(p) if late else 1)
+    stage = (join or (lambda a, b: a + b))(work / (share(t) if share else t), traffic) / (stages(p) if stages else p)
+    return stage * ((m(batch, d) if m else batch / d) + (ends(p, v) if ends else (p - 1) / v))
 
 
 def fit(size, nbytes, seconds):

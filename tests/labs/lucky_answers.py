@@ -447,30 +447,24 @@ def read_out_of_the_closure(ask):
 # Layouts
 
 
-def bytes_held(params, kept, d, p, t, m, state, cuts, flight=None):
-    each = sum(nbytes / (d if cut else 1) for nbytes, cut in zip(state, cuts, strict=True))
-    return (params * each + (min(p, m) if flight is None else flight) * kept) / (p * t)
+@of("08.memory")
+def with_zero_2_also_3(*given):
+    return answers.memory(*given, cuts=lambda zero, stage: zero >= min(stage, 2))
 
 
 @of("08.memory")
-def with_zero_2_also_3(params, kept, d, p, t, m, zero, state):
-    return bytes_held(params, kept, d, p, t, m, state, (zero >= 2, zero >= 2, zero >= 1))
-
-
-@of("08.memory")
-def with_p_microbatches(params, kept, d, p, t, m, zero, state):
-    return bytes_held(params, kept, d, p, t, m, state, (zero >= 3, zero >= 2, zero >= 1), p)
+def with_p_microbatches(*given):
+    return answers.memory(*given, flight=lambda p, m: p)
 
 
 @of("08.step_time")
-def without_chunks(work, nbytes, speed, d, p, t, v, batch):
-    return answers.step_time(work, nbytes, speed, d, p, t, 1, batch)
+def without_chunks(*given):
+    return answers.step_time(*given, ends=lambda p, v: p - 1)
 
 
 @of("08.step_time")
-def with_half_a_turn(work, nbytes, speed, d, p, t, v, batch):
-    stage = (work / t + (nbytes / speed / 2 if t > 1 else 0)) / p
-    return stage * (batch / d + (p - 1) / v)
+def with_half_a_turn(*given):
+    return answers.step_time(*given, hop=lambda t: 0.5 * (t > 1))
 
 
 # Leaving the laptop
