@@ -138,11 +138,21 @@ def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, kee
     return comm.all_gather(shard, counts=counts) if gather else weights
 
 
-def usp(comm, q, k, v, ulysses):
-    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
-    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
-    out, _ = ring_attention(ring, q, k, v, causal=True)
-    return group.all_to_all(out, 2, 1)
+def node(rank, U, R):
+    return rank // U
+
+
+def place(rank, U, R):
+    return rank % U
+
+
+def usp(comm, q, k, v, ulysses, group=node, ring=place, causal=True, cut=1, back=True):
+    """By two splits of rank, U and P/U, or with one thing otherwise."""
+    how = comm.rank, ulysses, comm.size // ulysses
+    groups, rings = comm.split(group(*how)), comm.split(ring(*how))
+    q, k, v = (groups.all_to_all(x, cut, 3 - cut) for x in (q, k, v))
+    out, _ = ring_attention(rings, q, k, v, causal=causal)
+    return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
 def heads(rank, size, H, G):
