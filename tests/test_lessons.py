@@ -97,13 +97,3 @@ def test_no_cell_imports_more_than_6_names(lesson):
     assert [
         cell.source for cell in lesson.cells if cell.cell_type == "code" and len(imported_names(cell.source)) > 6
     ] == []
-
-
-def test_links_to_the_glossary_lead_to_an_entry(lesson):
-    glossary = nbformat.read(NOTEBOOKS / "glossary.ipynb", as_version=4)
-    entries = {
-        title.replace(" ", "-") for cell in glossary.cells for title in re.findall(r"^### (.+)$", cell.source, re.M)
-    }
-    linked = {link for cell in lesson.cells for link in re.findall(r"\(glossary\.ipynb#([^)]+)\)", cell.source)}
-    assert linked
-    assert linked <= entries

@@ -178,7 +178,7 @@ BLOCK = Exercise(
     _try_block,
     _draw_block,
     on_ranks=True,
-    solved_by=("parlab.tensor.ParallelAttention", "parlab.tensor.ParallelMLP"),
+    solved_by=("parlab.labs.block_step", "parlab.tensor.ParallelAttention", "parlab.tensor.ParallelMLP"),
 )
 
 EXERCISES = (BLOCK,)

@@ -250,6 +250,6 @@ def borders(comm: Comm, x: Any) -> Any:
     return np.concatenate([above, x, below])
 
 
-BUFFERING = on_arrays("09.buffering", "borders(comm, x)", _try_buffering, _plate)
+BUFFERING = on_arrays("09.buffering", "borders(comm, x)", _try_buffering, _plate, solved_by=("parlab.labs.borders",))
 
 EXERCISES = (FIT, BUFFERING)

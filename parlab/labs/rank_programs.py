@@ -65,7 +65,12 @@ UP_TO_8 = (2, 1, *range(3, 9))  # two ranks come before one: on one rank alone a
 
 
 def on_arrays(
-    name: str, call: str, attempt: Callable[[Trial, Case], list[str]], shape: Shape, sizes: Sequence[int] = UP_TO_8
+    name: str,
+    call: str,
+    attempt: Callable[[Trial, Case], list[str]],
+    shape: Shape,
+    sizes: Sequence[int] = UP_TO_8,
+    solved_by: tuple[str, ...] = (),
 ) -> Exercise:
     """An exercise on arrays of this shape; each of these numbers of ranks gets a small array and a larger one."""
 
@@ -74,7 +79,7 @@ def on_arrays(
 
     random = np.random.default_rng(0)  # the fixed cases are the same in each session
     cases = [draw(random, size, longest) for size in sizes for longest in (3, 20)]
-    return Exercise(name, call, cases, attempt, draw, on_ranks=True)
+    return Exercise(name, call, cases, attempt, draw, on_ranks=True, solved_by=solved_by)
 
 
 def check_results(

@@ -118,6 +118,13 @@ def _end_posted_late(done: Run) -> str:
     return f"rank {rank} posted its {end} at {shown.format(posted)} only; both ends must be there"
 
 
-OVERLAP = on_arrays("00.overlap", "overlap(comm, x, work)", _try_overlap, some_shape, (2, 1, *range(3, 8)))
+OVERLAP = on_arrays(
+    "00.overlap",
+    "overlap(comm, x, work)",
+    _try_overlap,
+    some_shape,
+    (2, 1, *range(3, 8)),
+    solved_by=("parlab.labs.posted_ahead",),
+)
 
 EXERCISES = (EXCHANGE, OVERLAP, TO_BLAME)

@@ -187,7 +187,7 @@ ZERO_1 = Exercise(
     _try_zero_1,
     lambda random, size: StepCase(size, int(random.integers(size // 2, 8 * size))),
     on_ranks=True,
-    solved_by=("parlab.zero.Zero",),
+    solved_by=("parlab.zero.zero_1", "parlab.zero.Zero"),
 )
 
 

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page
 
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 FAILED = pytest.StashKey[bool]()  # of a test: the page that it used is not used again
 PATIENCE = 240  # seconds for what always comes: a page, a kernel, the end of a run
 LOOKS = 20  # at a picture, 0.1 s apart, before a control to which the kernel has answered counts as one without effect
@@ -71,6 +72,12 @@ IDLE = """() => {
     return asked.size === 0 && !shown.some(output => output.textContent === "Loading widget...")
         && jupyterapp.shell.currentWidget.sessionContext.kernelDisplayStatus === "idle";
 }"""
+
+
+def write(place: Path, *cells: str | nbformat.NotebookNode) -> None:
+    """A notebook of these cells; a text is a cell of code."""
+    made = [nbformat.v4.new_code_cell(cell.strip()) if isinstance(cell, str) else cell for cell in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata={"kernelspec": KERNEL}), place)
 
 
 def _drag(handle: Locator) -> None:

@@ -1,9 +1,8 @@
 """A learner's guess: before it nothing is shown, after it the answer and the figure; an empty field is no guess."""
 
-import nbformat
 import pytest
 
-from tests.browser.reader import OUTPUT
+from tests.browser.reader import OUTPUT, write
 
 ASKS = """
 from parlab import views
@@ -18,11 +17,7 @@ views.predict("How many messages?", lambda: 14, usual=(56, "to each"), how="coun
 
 @pytest.mark.slow
 def test_the_answer_and_the_figure_are_hidden_until_somebody_guesses(reader):
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    cells = [nbformat.v4.new_code_cell(ASKS.strip())]
-    nbformat.write(
-        nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), reader.folder / "guess.ipynb"
-    )
+    write(reader.folder / "guess.ipynb", ASKS)
     reader.open("guess.ipynb")
     reader.run_all_cells()
     shown = reader.page.locator(OUTPUT)

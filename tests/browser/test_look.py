@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from parlab import views
-from tests.browser.reader import OUTPUT
+from tests.browser.reader import OUTPUT, write
 
 BOOK = Path(__file__).parents[2] / "docs/book.css"
 
@@ -28,9 +28,7 @@ THEME = "theme => jupyterapp.commands.execute('apputils:change-theme', { theme }
 
 @pytest.mark.slow
 def test_text_and_figures_share_a_column_and_the_dark_theme_dims_figures_to_nine_tenths(reader):
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    cells = [nbformat.v4.new_markdown_cell("word " * 100), nbformat.v4.new_code_cell(PICTURE.strip())]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), reader.folder / "look.ipynb")
+    write(reader.folder / "look.ipynb", nbformat.v4.new_markdown_cell("word " * 100), PICTURE)
     page = reader.page
     window = page.viewport_size
     page.set_viewport_size({"width": 1920, "height": 1080})
@@ -58,11 +56,9 @@ def test_text_and_figures_share_a_column_and_the_dark_theme_dims_figures_to_nine
 
 @pytest.mark.slow
 def test_a_notebook_that_is_opened_again_shows_the_pictures_of_its_widgets(reader):
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     asks = ["from parlab import views\nviews.explore_all_reduce_seconds()", 'views.predict("How many messages?", 14)']
-    cells = [nbformat.v4.new_code_cell(cell) for cell in asks]
     place = reader.folder / "again.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)
+    write(place, *asks)
     page = reader.page
     reader.open(place.name)
     reader.run_all_cells()
@@ -92,11 +88,8 @@ MIDDLES = """caption => {
 
 @pytest.mark.slow
 def test_the_caption_of_a_film_stands_below_the_middle_of_its_drawing(reader):
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    place = reader.folder / "film.ipynb"
-    cells = [nbformat.v4.new_code_cell(FILM.strip())]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)
-    reader.open(place.name)
+    write(reader.folder / "film.ipynb", FILM)
+    reader.open("film.ipynb")
     reader.run_all_cells()
     text, drawing = reader.page.locator(".film .caption p").first.evaluate(MIDDLES)
     assert abs(text - drawing) < 2  # pixels

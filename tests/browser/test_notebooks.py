@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-QUICK = ("00_ranks_and_messages", "02_ring_attention", "05_tensor_sharding")  # read by `make test`
+QUICK = ("00_ranks_and_messages", "02_ring_attention")  # read by `make test`
 NOTEBOOKS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
     for path in sorted(Path(__file__).parents[2].glob("notebooks/[0-9]*.ipynb"))

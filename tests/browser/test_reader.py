@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.browser.reader import FAILED, FOLDED
+from tests.browser.reader import FAILED, FOLDED, write
 
 pytestmark = pytest.mark.slow
 PICTURE = """
@@ -65,12 +65,8 @@ DEAD_FILM = "widgets.VBox([widgets.Play(), picture])"
 @pytest.fixture
 def complaints(tmp_path, reader):
     def about(*cells):
-        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
         heading = nbformat.v4.new_markdown_cell("## Further", metadata={FOLDED: True})
-        notebook = nbformat.v4.new_notebook(
-            cells=[heading, *(nbformat.v4.new_code_cell(cell) for cell in cells)], metadata={"kernelspec": kernel}
-        )
-        nbformat.write(notebook, tmp_path / "throwaway.ipynb")
+        write(tmp_path / "throwaway.ipynb", heading, *cells)
         return reader.read(tmp_path / "throwaway.ipynb")
 
     return about

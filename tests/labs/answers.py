@@ -1,11 +1,18 @@
-"""The solutions, answers that no exercise takes, and what a checker says of one that is wrong."""
+"""The solutions, the library's where it stands in for an answer; and what a checker says of an answer that is wrong."""
 
-import math
+from operator import ge
 
 import numpy as np
 
 from parlab.experts import exchange_rows
-from parlab.labs import EXERCISES, find_bug, gathered_ahead
+from parlab.experts import mixed_rows as mixture
+from parlab.labs import EXERCISES, balanced, block_step, borders, find_bug, gathered_ahead, mean_gradient
+from parlab.labs import posted_ahead as overlap
+from parlab.labs import posted_ring as ring
+from parlab.labs import three_arguments as none_is_below
+from parlab.labs import to_blame as blamed
+from parlab.labs import zigzag_rule as zigzag_tile
+from parlab.nn.attention import merge
 from parlab.pipeline import Action, Schedule
 from parlab.sequence import ring_attention
 from parlab.zero import shard_range
@@ -13,7 +20,7 @@ from parlab.zero import shard_range
 SEED = 20260  # so that a test's drawn cases are the same each time
 
 
-def raises(comm, *arguments):
+def raises(*arguments):
     raise NotImplementedError
 
 
@@ -31,30 +38,10 @@ def refused(name, answer, seconds=30.0):
     return review.text
 
 
-def blamed(waits, rank):
-    before = math.inf
-    while True:
-        earlier = [wait for wait in waits if wait[0] == rank and wait[3] < before]
-        if not earlier:
-            return rank
-        _, rank, _, before = max(earlier, key=lambda wait: wait[3])
-
-
 def exchange(comm, x):
     from_left = comm.sendrecv(x, comm.right, comm.left)
     from_right = comm.sendrecv(x, comm.left, comm.right)
     return from_left, from_right
-
-
-def overlap(comm, x, work):
-    total, block = 0, x
-    for step in range(comm.size):
-        if step < comm.size - 1:
-            requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        if step < comm.size - 1:
-            _, block = [request.wait() for request in requests]
-    return total
 
 
 def reduce_scatter(comm, x, shift=0, steps=None, add=np.add):
@@ -76,32 +63,6 @@ def circulant(comm, x, ahead=1, roll=1, half_of=lambda width: -(-width // 2), ad
         window = window[:half].copy()
         window[: len(came)] = add(window[: len(came)], came)
     return window[0]
-
-
-def zigzag_tile(rank, source, length):
-    whole, early, late = slice(0, length), slice(0, length // 2), slice(length // 2, length)
-    if source == rank:
-        return whole, whole, True
-    return (whole, early, False) if source < rank else (late, whole, False)
-
-
-def merge(out_a, lse_a, out_b, lse_b):
-    lse = np.logaddexp(lse_a, lse_b)
-    finite = np.where(lse == -np.inf, 0, lse)
-    return out_a * np.exp(lse_a - finite)[:, None] + out_b * np.exp(lse_b - finite)[:, None], lse
-
-
-def ring(comm, kv, attend_to, merge):
-    found = None
-    for hop in range(comm.size):
-        if hop < comm.size - 1:
-            sent, coming = comm.isend(kv, comm.right), comm.irecv(comm.left, kv)
-        part = attend_to((comm.rank - hop) % comm.size, kv)
-        found = part if hop == 0 else merge(*found, *part)
-        if hop < comm.size - 1:
-            kv = coming.wait()
-            sent.wait()
-    return found
 
 
 def bring_home(comm, x):
@@ -141,30 +102,6 @@ def mlp_step(comm, x, A, C, dy, without="", twice=""):
     return y, dx, x.T @ dz, z.T @ dy
 
 
-def block_step(comm, block, x, dy, without="", twice=""):
-    def summed(partial, place):
-        if place == without:
-            return partial
-        total = comm.all_reduce(partial)
-        return comm.all_reduce(total) if place == twice else total
-
-    a, first_norm = block.attention_norm.forward(x)
-    a, attention = block.attention.forward(a)
-    h = x + summed(a, "attention forward")
-    m, second_norm = block.mlp_norm.forward(h)
-    m, mlp = block.mlp.forward(m)
-    y = h + summed(m, "mlp forward")
-
-    dm, gradients = block.mlp.backward(dy, mlp)
-    dm, more = block.mlp_norm.backward(summed(dm, "mlp backward"), second_norm)
-    gradients |= more
-    dh = dy + dm
-    da, more = block.attention.backward(dh, attention)
-    gradients |= more
-    da, more = block.attention_norm.backward(summed(da, "attention backward"), first_norm)
-    return y, dh + da, gradients | more
-
-
 def parallel_loss(comm, logits, targets, first, forget=()):
     largest = logits.max(axis=-1)
     if "max" not in forget:
@@ -187,9 +124,12 @@ def counts_of(n, size):
     return [len(shard_range(n, rank, size)) for rank in range(size)]
 
 
-def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, keep=True, gather=True):
+def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, keep=True, gather=True, summed=None):
     counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
-    gradient = comm.reduce_scatter(gradient, counts=counts) / (comm.size if parts is None else parts)
+    if summed is None:
+        gradient = comm.reduce_scatter(gradient, counts=counts) / (comm.size if parts is None else parts)
+    else:
+        gradient = summed(comm, gradient)[own.start : own.stop]
     shard = weights[own.start : own.stop]
     if not state or not keep:
         state["mean"], state["square"] = np.zeros(len(own)), np.zeros(len(own))
@@ -198,11 +138,21 @@ def zero_1(comm, weights, gradient, state, update, parts=None, forget=False, kee
     return comm.all_gather(shard, counts=counts) if gather else weights
 
 
-def usp(comm, q, k, v, ulysses):
-    group, ring = comm.split(comm.rank // ulysses), comm.split(comm.rank % ulysses)
-    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
-    out, _ = ring_attention(ring, q, k, v, causal=True)
-    return group.all_to_all(out, 2, 1)
+def node(rank, U, R):
+    return rank // U
+
+
+def place(rank, U, R):
+    return rank % U
+
+
+def usp(comm, q, k, v, ulysses, group=node, ring=place, causal=True, cut=1, back=True):
+    """By two splits of rank, U and P/U, or with one thing otherwise."""
+    how = comm.rank, ulysses, comm.size // ulysses
+    groups, rings = comm.split(group(*how)), comm.split(ring(*how))
+    q, k, v = (groups.all_to_all(x, cut, 3 - cut) for x in (q, k, v))
+    out, _ = ring_attention(rings, q, k, v, causal=causal)
+    return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
 def heads(rank, size, H, G):
@@ -219,26 +169,17 @@ def hops(rank, size, documents):
     return (stop - 1) // c - rank
 
 
-def none_is_below(p, m, limit, f, i, w, c):
-    last_rank = (p - 1) * (f + c) + m * (f + i + w)
-    a_place = p * (f + i) + 2 * (p - 1) * c + w
-    turns = -(-m // limit)
-    last_i = (p - 1) * (f + c) + m * (f + i) + (m - min(limit, m)) * w
-    return max(last_rank, turns * a_place, last_i + (p - 1) * (i + c) + w)
-
-
-def place_weights_in_time(row, arrivals, limit):
+def place_weights_in_time(row, arrivals, limit, *, waits=True, memory=True, more=0, spare=0):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
-        while put_off and (time < arrival or (action.kind == "F" and kept == limit)):
+        full = memory and action.kind == "F" and kept >= limit + more
+        while put_off and ((waits and time + spare < arrival) or full):
             placed.append(put_off.pop(0))
-            time, kept = time + 1, kept - 1
+            time, kept, full = time + 1, kept - 1, False
         placed.append(action)
         time = max(time, arrival) + 1
-        if action.kind == "F":
-            kept += 1
-        else:
-            put_off.append(action._replace(kind="W"))
+        kept += action.kind == "F"
+        put_off += [action._replace(kind="W")] * (action.kind == "I")
     return placed + put_off
 
 
@@ -265,15 +206,23 @@ def sum_gradient(mesh, ends, kind, gradient):
     return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
-def memory(params, kept, d, p, t, m, zero, state):
-    weight, gradient, optimizer = state
-    each = weight / (d if zero >= 3 else 1) + gradient / (d if zero >= 2 else 1) + optimizer / (d if zero else 1)
-    return (params * each + min(p, m) * kept) / (p * t)
+def memory(params, kept, d, p, t, m, zero, state, flight=min, optimizer=None, cuts=ge, among=None, cut=None, acts=None):
+    """Or with one thing otherwise."""
+    weight, gradient, moments = state
+    among, whole = (among or (lambda d, p, t: d))(d, p, t), p * t
+    divide = [among if cuts(zero, stage) else 1 for stage in (1, 2, 3)]
+    state = (optimizer or moments) / divide[0] + gradient / divide[1] + weight / divide[2]
+    of_params, of_activations = (f(p, t) if f else whole for f in (cut, acts))
+    return params * state / of_params + flight(p, m) * kept / of_activations
 
 
-def step_time(work, nbytes, speed, d, p, t, v, batch):
-    stage = (work / t + (t - 1) / t * nbytes / speed) / p
-    return stage * (batch / d + (p - 1) / v)
+def step_time(
+    work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, share=None, stages=None, join=None, late=None
+):
+    """Or with one thing otherwise."""
+    traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed * (late(p) if late else 1)
+    stage = (join or (lambda a, b: a + b))(work / (share(t) if share else t), traffic) / (stages(p) if stages else p)
+    return stage * ((m(batch, d) if m else batch / d) + (ends(p, v) if ends else (p - 1) / v))
 
 
 def fit(size, nbytes, seconds):
@@ -282,58 +231,77 @@ def fit(size, nbytes, seconds):
     return height, 1 / slope
 
 
-def borders(comm, x):
-    above = below = x[:0]
-    first, last = comm.rank == 0, comm.rank == comm.size - 1
-    down = None if last else comm.isend(x[-1:], comm.rank + 1)
-    if not first:
-        above = comm.recv(comm.rank - 1, like=x[:1])
-    if not last:
-        down.wait()
-    up = None if first else comm.isend(x[:1], comm.rank - 1)
-    if not last:
-        below = comm.recv(comm.rank + 1, like=x[:1])
-    if not first:
-        up.wait()
-    return np.concatenate([above, x, below])
-
-
-def mixture(
-    comm, x, chosen, gates, num_experts, expert, gate=lambda gates: gates, order_of=None, back=None, received_as=None
+def ring_with(
+    way=lambda comm: (comm.right, comm.left),
+    source=lambda comm, hop: comm.rank - hop,
+    sent=lambda first, kv: kv,
+    before=False,
+    rounds=0,
+    start=0,
+    wait=(0, 1),
+    take=True,
 ):
-    T, k = chosen.shape
-    flat = chosen.reshape(-1)
-    order = np.argsort(flat if order_of is None else order_of(flat), kind="stable")
-    counts = np.bincount(flat, minlength=num_experts)
-    table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
-    sent, received = table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1)
-    rows = exchange_rows(comm, x[order // k], sent, received)
-    own = num_experts // comm.size
-    numbers = np.arange(comm.rank * own, (comm.rank + 1) * own)
-    of_row = np.concatenate([np.repeat(numbers, of_source) for of_source in table[:, comm.rank]])
-    if received_as is not None:
-        of_row = received_as(of_row)
-    answered = np.empty_like(rows)
-    for number in numbers:
-        answered[of_row == number] = expert(number, rows[of_row == number])
-    returned = exchange_rows(comm, answered, received, sent)
-    slots = np.empty_like(returned)
-    slots[order] = returned
-    if back is not None:
-        slots = back(returned, order)
-    return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
+    """A ring with one thing otherwise: its way, what it says and sends, the place of its hops, how many, what it waits
+    for, what it attends."""
+
+    def answer(comm, kv, attend_to, merge):
+        first, found = kv, None
+        for hop in range(comm.size):
+            more = comm.size > 1 and hop < comm.size - 1 + rounds
+            to, back = way(comm)
+            if more and before:
+                kv = comm.sendrecv(kv, to, back)
+            requests = [comm.isend(sent(first, kv), to), comm.irecv(back, kv)] if more and not before else []
+            if hop >= start or comm.size == 1:
+                part = attend_to(source(comm, hop) % comm.size, kv)
+                found = part if found is None else merge(*found, *part)
+            came = [requests[i].wait() if i in wait else requests[i] for i in range(len(requests))]
+            kv = came[1] if came and take else kv
+        return found
+
+    return answer
 
 
-def balanced(scores, bias, k, gamma):
-    chosen = np.argsort(-(scores + bias), axis=1, kind="stable")[:, :k]
-    best = np.exp(np.take_along_axis(scores, chosen, axis=1))
-    load = np.bincount(chosen.ravel(), minlength=len(bias))
-    return chosen, best / best.sum(axis=1, keepdims=True), bias + gamma * np.sign(load.mean() - load)
+THERE, HOME = (0, 1), (1, 0)  # of (sent, received)
 
 
-def mean_gradient(mesh, of_expert, gradient):
-    alike = mesh.edp if of_expert else mesh.data
-    return alike.all_reduce(gradient) / mesh.data.size
+def layer(
+    sort_by=lambda flat, own: flat,
+    tokens=lambda order, k: order // k,
+    there=THERE,
+    home=HOME,
+    axis=1,
+    minlength=True,
+    experts_of=lambda came, mine: came,
+    wide=1,
+    put_back=None,
+    gate=lambda gates: gates,
+):
+    """A mixture of experts, with one thing otherwise."""
+
+    def mixture(comm, x, chosen, gates, num_experts, expert):
+        T, k = chosen.shape
+        order = np.argsort(sort_by(chosen.ravel(), num_experts // comm.size), kind="stable")
+        counts = np.bincount(chosen.ravel(), minlength=wide * num_experts if minlength else 0)
+        table = comm.all_gather(counts).reshape(comm.size, -1)[:, :num_experts].reshape(comm.size, comm.size, -1)
+        both = table[comm.rank].sum(axis=axis), table[:, comm.rank].sum(axis=axis)
+        sent, received = (both[i] for i in there)
+        rows = exchange_rows(comm, x[tokens(order, k)], sent, received)
+        own = comm.rank * table.shape[2] + np.arange(table.shape[2])
+        came = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
+        numbers = experts_of(came, chosen.ravel()[order])
+        answers = np.empty_like(rows)
+        for e in np.unique(numbers):
+            answers[numbers == e] = expert(e, rows[numbers == e])
+        sent, received = (both[i] for i in home)
+        back = exchange_rows(comm, answers, sent, received)
+        slots = np.empty((T * k, x.shape[1]))
+        slots[order] = back
+        if put_back is not None:
+            slots = put_back(back, order)
+        return (slots.reshape(T, k, -1) * gate(gates)[..., None]).sum(axis=1)
+
+    return mixture
 
 
 SOLUTIONS = {

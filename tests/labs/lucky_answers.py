@@ -124,29 +124,16 @@ def with_0_for_no_keys(out_a, lse_a, out_b, lse_b):
     return out, np.where(np.isneginf(lse), 0.0, lse)
 
 
-def ring_of(comm, kv, attend_to, merge, source, sent=lambda first, kv: kv):
-    """A ring that says `source(hop)`, and sends `sent` of its own K/V and of those that it has."""
-    first, found = kv, None
-    for hop in range(comm.size):
-        last = hop == comm.size - 1
-        requests = () if last else (comm.isend(sent(first, kv), comm.right), comm.irecv(comm.left, kv))
-        part = attend_to(source(hop) % comm.size, kv)
-        found = part if found is None else merge(*found, *part)
-        for request in requests:
-            kv = request.wait()
-    return found
-
-
 @of("02.ring")
 def in_the_other_direction(comm, kv, attend_to, merge):
     """`rank + hop`: the same for two ranks."""
-    return ring_of(comm, kv, attend_to, merge, lambda hop: comm.rank + hop)
+    return answers.ring_with(source=lambda comm, hop: comm.rank + hop)(comm, kv, attend_to, merge)
 
 
 @of("02.ring")
 def that_sends_its_own_each_time(comm, kv, attend_to, merge):
     """Right on two ranks, where there is one hop."""
-    return ring_of(comm, kv, attend_to, merge, lambda hop: comm.rank - hop, lambda first, kv: first)
+    return answers.ring_with(sent=lambda first, kv: first)(comm, kv, attend_to, merge)
 
 
 @of("02.merge")
@@ -264,21 +251,6 @@ def with_i_as_long_as_f(p, m, limit, f, i, w, c):
     return answers.none_is_below(p, m, limit, f, f, w, c)
 
 
-def w_by(row, arrivals, limit, *, full, waits):
-    placed, put_off, time, kept = [], [], 0, 0
-    for action, arrival in zip(row, arrivals, strict=True):
-        while put_off and (waits(time, arrival) or (action.kind == "F" and full(kept, limit))):
-            placed.append(put_off.pop(0))
-            time, kept = time + 1, kept - 1
-        placed.append(action)
-        time = max(time, arrival) + 1
-        if action.kind == "F":
-            kept += 1
-        else:
-            put_off.append(action._replace(kind="W"))
-    return placed + put_off
-
-
 @of("04b.place_weights")
 def with_room_for_two_at_least(row, arrivals, limit):
     return answers.place_weights_in_time(row, arrivals, max(limit, 2))
@@ -286,13 +258,7 @@ def with_room_for_two_at_least(row, arrivals, limit):
 
 @of("04b.place_weights")
 def full_one_too_early(row, arrivals, limit):
-    return w_by(
-        row,
-        arrivals,
-        limit,
-        full=lambda kept, limit: kept >= max(limit - 1, 1),
-        waits=lambda time, arrival: time < arrival,
-    )
+    return answers.place_weights_in_time(row, arrivals, max(limit - 1, 1))
 
 
 def cut_where(layers, p, full):
@@ -481,47 +447,39 @@ def read_out_of_the_closure(ask):
 # Layouts
 
 
-def bytes_held(params, kept, d, p, t, m, state, cuts, flight=None):
-    each = sum(nbytes / (d if cut else 1) for nbytes, cut in zip(state, cuts, strict=True))
-    return (params * each + (min(p, m) if flight is None else flight) * kept) / (p * t)
+@of("08.memory")
+def with_zero_2_also_3(*given):
+    return answers.memory(*given, cuts=lambda zero, stage: zero >= min(stage, 2))
 
 
 @of("08.memory")
-def with_zero_2_also_3(params, kept, d, p, t, m, zero, state):
-    return bytes_held(params, kept, d, p, t, m, state, (zero >= 2, zero >= 2, zero >= 1))
-
-
-@of("08.memory")
-def with_p_microbatches(params, kept, d, p, t, m, zero, state):
-    return bytes_held(params, kept, d, p, t, m, state, (zero >= 3, zero >= 2, zero >= 1), p)
+def with_p_microbatches(*given):
+    return answers.memory(*given, flight=lambda p, m: p)
 
 
 @of("08.step_time")
-def without_chunks(work, nbytes, speed, d, p, t, v, batch):
-    return answers.step_time(work, nbytes, speed, d, p, t, 1, batch)
+def without_chunks(*given):
+    return answers.step_time(*given, ends=lambda p, v: p - 1)
 
 
 @of("08.step_time")
-def with_half_a_turn(work, nbytes, speed, d, p, t, v, batch):
-    stage = (work / t + (nbytes / speed / 2 if t > 1 else 0)) / p
-    return stage * (batch / d + (p - 1) / v)
+def with_half_a_turn(*given):
+    return answers.step_time(*given, hop=lambda t: 0.5 * (t > 1))
 
 
 # Leaving the laptop
 
 
 @of("09.fit")
-def by_square_roots(size, nbytes, seconds):
+def by_square_roots(size, nbytes, seconds, power=-0.5):
     each = seconds / (2 * (size - 1))
-    slope, height = np.polyfit(nbytes / size, each, 1, w=each**-0.5)
+    slope, height = np.polyfit(nbytes / size, each, 1, w=each**power)
     return height, 1 / slope
 
 
 @of("09.fit")
 def by_squares(size, nbytes, seconds):
-    each = seconds / (2 * (size - 1))
-    slope, height = np.polyfit(nbytes / size, each, 1, w=each**-2)
-    return height, 1 / slope
+    return by_square_roots(size, nbytes, seconds, power=-2)
 
 
 @of("09.fit")
@@ -543,8 +501,8 @@ def to_the_right_and_one_way_back(comm, x):
 
 @of("10.mixture")
 def sorted_by_rank_alone(comm, x, chosen, gates, num_experts, expert):
-    own = num_experts // comm.size
-    return answers.mixture(comm, x, chosen, gates, num_experts, expert, order_of=lambda flat: flat // own)
+    by_rank = answers.layer(sort_by=lambda flat, own: flat // own)
+    return by_rank(comm, x, chosen, gates, num_experts, expert)
 
 
 @of("10.mixture")

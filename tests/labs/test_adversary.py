@@ -36,10 +36,7 @@ def exchange_that_keeps_a_log(comm, x):
     return comm.sendrecv(x, comm.right, comm.left), comm.sendrecv(x, comm.left, comm.right)
 
 
-RIGHT = [
-    ("00.overlap", overlap_that_notes_its_additions),
-    ("00.exchange", exchange_that_keeps_a_log),
-]
+RIGHT = [("00.overlap", overlap_that_notes_its_additions), ("00.exchange", exchange_that_keeps_a_log)]
 
 
 @pytest.mark.parametrize(("name", "answer"), RIGHT)
@@ -182,19 +179,11 @@ def endless_message(*arguments):
 @pytest.mark.parametrize(
     ("name", "answer", "says"),
     [
-        (
-            "00.exchange",
-            endless,
-            "after 0.25 s with 2 ranks; rank 1 at line 3 of endless: `while comm.rank == 1 and not freed.is_set():`",
-        ),
+        ("00.exchange", endless, "after 0.25 s with 2 ranks; rank 1 at line 3 of endless: `while comm.rank == 1 and"),
         ("00.exchange", endless, "what it printed:\n  round and round"),
         ("00.exchange", endless_after_two_lines, "what it printed:\n  rank 0: round\n  rank 0: and round\n"),
         ("00.exchange", endless_that_holds_on, "restart the kernel"),
-        (
-            "02.zigzag_tile",
-            endless_rule,
-            "still running after 0.25 s; at line 2 of endless_rule: `while not freed.is_set():`",
-        ),
+        ("02.zigzag_tile", endless_rule, "still running after 0.25 s; at line 2 of endless_rule: `while not freed"),
         ("01.reduce_scatter", endless_messages, "still running after 0.25 s with 2 ranks"),
         ("00.exchange", endless_message, "still running"),
     ],

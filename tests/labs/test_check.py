@@ -199,7 +199,7 @@ def test_each_exercise_has_a_question_an_idea_and_a_skeleton_that_is_no_answer(n
     assert "..." in skeleton
     space = {"np": np}
     exec(skeleton, space)
-    assert labs.EXERCISES[name].review(space[function], seconds=1).status == "not yet"
+    assert labs.EXERCISES[name].review(space[function], seconds=0.5).status == "not yet"
 
 
 @pytest.mark.parametrize(

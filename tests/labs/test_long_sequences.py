@@ -1,10 +1,12 @@
 """The checkers of notebook 03 accept the solutions and refuse what learners write on the way there."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from parlab.sequence import ring_attention
-from tests.labs.answers import heads, hops, refused, reviewed, usp
+from tests.labs.answers import heads, hops, node, place, refused, reviewed, usp
 
 
 def test_the_passing_texts_count_16_kv_heads_and_11_of_42_hops():
@@ -19,32 +21,11 @@ def test_the_passing_texts_count_16_kv_heads_and_11_of_42_hops():
     assert reviewed("03.hops", hops).text.endswith("K/V make 11 of 42 hops")  # 1 + 4 + 3 + 2 + 1
 
 
-def with_exchanged_groups(comm, q, k, v, ulysses):
-    rings = comm.size // ulysses
-    group, ring = comm.split(comm.rank % rings), comm.split(comm.rank // rings)
-    q, k, v = (group.all_to_all(x, 1, 2) for x in (q, k, v))
-    return group.all_to_all(ring_attention(ring, q, k, v, causal=True)[0], 2, 1)
+def blocks(rank, U, R):
+    return rank // R
 
 
-def by(group, ring, causal=True, cut=1, back=True):
-    """USP by two splits of rank, U and P/U, with one thing otherwise."""
-
-    def usp(comm, q, k, v, ulysses):
-        how = comm.rank, ulysses, comm.size // ulysses
-        groups, rings = comm.split(group(*how)), comm.split(ring(*how))
-        q, k, v = (groups.all_to_all(x, cut, 3 - cut) for x in (q, k, v))
-        out, _ = ring_attention(rings, q, k, v, causal=causal)
-        return groups.all_to_all(out, 3 - cut, cut) if back else out
-
-    return usp
-
-
-def node(rank, U, R):
-    return rank // U
-
-
-def place(rank, U, R):
-    return rank % U
+with_exchanged_groups = partial(usp, group=lambda r, U, R: r % R, ring=blocks)
 
 
 def with_both_arrays_turned_back(comm, q, k, v, ulysses):
@@ -97,32 +78,22 @@ def by_the_first_token(rank, size, documents):
 
 WRONG = [
     ("03.usp", with_both_arrays_turned_back, "likely cause: ring_attention returns two arrays"),
-    ("03.usp", with_exchanged_groups, "the groups are exchanged: neighbours share the heads"),
-    ("03.usp", by(place, node), "among other ranks than the U neighbours of a group"),  # K/V heads do not divide
-    ("03.usp", by(lambda r, U, R: r // R, lambda r, U, R: r % R), "among other ranks than the U neighbours of a group"),
-    ("03.usp", by(node, place, causal=False), "the mask is missing"),
-    ("03.usp", by(node, lambda r, U, R: r), "each rank attends the tokens of its group alone"),
-    ("03.usp", by(node, place, back=False), "the outputs must turn back"),
-    ("03.usp", by(node, lambda r, U, R: 0), "the ring has all ranks"),
-    ("03.usp", by(node, place, cut=2), "cut the heads, axis 1, and join the tokens, axis 2"),
+    ("03.usp", partial(usp, group=place, ring=node), "among other ranks than the U neighbours"),  # K/V do not divide
+    ("03.usp", partial(usp, group=blocks, ring=lambda r, U, R: r % R), "among other ranks than the U neighbours"),
+    ("03.usp", partial(usp, causal=False), "the mask is missing"),
+    ("03.usp", partial(usp, ring=lambda r, U, R: r), "each rank attends the tokens of its group alone"),
+    ("03.usp", partial(usp, back=False), "the outputs must turn back"),
+    ("03.usp", partial(usp, ring=lambda r, U, R: 0), "the ring has all ranks"),
+    ("03.usp", partial(usp, cut=2), "cut the heads, axis 1, and join the tokens, axis 2"),
     ("03.usp", twice_on_9_ranks, "rank 0 returned"),  # where a token a rank cannot be cut into 3
-    ("03.usp", with_a_kv_head_for_each_query_head, "bytes a rank sends: 128, should be"),
     ("03.heads", lambda rank, size, H, G: (heads(rank, size, H, G)[0], range(G)), "they need not travel"),
     ("03.heads", kv_heads_dealt_like_query_heads, "K/V heads are not dealt to the ranks"),
     ("03.heads", kv_head_of_the_first_only, "the K/V head of the first query head alone"),
-    (
-        "03.heads",
-        the_rest_on_the_last_rank,
-        "the last rank has all heads that are left over; the first H mod P ranks have one",
-    ),
+    ("03.heads", the_rest_on_the_last_rank, "the last rank has all heads that are left over; the first H mod P"),
     ("03.heads", striped_kv_heads, "K/V head h // (H/G), and not h % G"),
     ("03.heads", lambda *given: heads(*given)[0], "expected (its query heads, the K/V heads they read)"),
     ("03.heads", once_for_each_query_head, "each one once"),
-    (
-        "03.hops",
-        to_the_last_rank,
-        "too many: token 1, the last one of rank 0, ends its document; no later rank sees it",
-    ),
+    ("03.hops", to_the_last_rank, "too many: token 1, the last one of rank 0, ends its document; no later rank"),
     ("03.hops", by_the_first_token, "too few: token 2, on rank 1, sees token 1, the last one of rank 0"),
     ("03.hops", lambda rank, size, documents: float(hops(rank, size, documents)), "expected a whole number"),
 ]

@@ -27,9 +27,6 @@ def test_each_exercise_has_a_lucky_answer():
 
 
 CAUSES = {  # what a learner is told of some of them: the smallest case, what was expected and found, the true cause
-    "that_sends_its_own_piece_each_time": "with 3 ranks|rank 0 returned|each round sends x again; pass on",
-    "as_in_the_lessons_guess": "rank=0|returned 0, expected 1|rank 0 had waited itself, for rank 1 until 14; "
-    "the way goes on|or: a wait counts that ended only after its rank had come; of a rank's waits only one that",
     "with_the_first_wait_of_each": "returned 1, expected 2|the way back: 0 waits for 2 until 44"
     "|of a rank's waits the last one counts, not the first|or: of a rank's waits the last one counts, not the",
     "that_began_no_later": "waits=[(0, 1, 0, 10), (1, 2, 5, 8)], rank=0|returned 1, expected 2|rank 1 had waited "
@@ -40,8 +37,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "of_the_larger_side": "with 2 rows|the side with the larger lse alone",
     "with_one_maximum_for_all_rows": "and, in every second row, around 2000|one maximum is subtracted in all rows",
     "with_0_for_no_keys": "lse: returned [0, |a row without keys has the lse −∞",
-    "in_the_other_direction": "with 3 ranks|rank 0, call 2 of attend_to: source is 1, but these are the K/V of "
-    "rank 2|wrong direction: K/V that came h hops",
     "that_sends_its_own_each_time": "with 3 ranks|call 3 of attend_to: source is 1, but these are the K/V of "
     "rank 2|each hop sends the rank's own K/V again",
     "around_to_the_left": "with 3 ranks|rank 0 sends to rank 2, should be to its right, rank 1|a gradient travels",
@@ -59,10 +54,6 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "by_square_roots": "with 3 ranks|the largest times still count too much",
     "as_texts": "returned tuple ('6.32|expected (latency, bandwidth)",
     "without_gates_where_k_is_1": "with 2 ranks, 2 experts, k = 1|the gates are missing",
-    "sorted_by_rank_alone": "with 2 ranks, 4 experts|rank 1 returned|sorted by rank and not by expert",
-    "with_the_bias_in_the_gates": "k = 2, gamma = 0.2|gates: returned|the bias is in the gates: it is for the",
-    "with_the_turned_sign": "bias = [0.0, 0.0], k = 1|bias: returned [0.1, -0.1], expected [-0.1, 0.1]; the loads "
-    "are [2, 0], their mean is 1|the sign is turned around: an expert above the mean load needs a lower bias",
     "up_or_down_always": "bias = [-0.3, 0.3]|expected [-0.3, 0.3]; the loads are [1, 1]|an expert with the mean",
     "ep_times_too_large": "dp=2, cp=1, ep=2|gradient of an expert|2 times too large: the gradient holds the tokens",
 }

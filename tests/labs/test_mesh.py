@@ -6,6 +6,7 @@ import pytest
 
 from parlab.labs.mesh import MeshCase
 from tests.labs.answers import refused, reviewed, sum_gradient
+from tests.labs.lucky_answers import over_the_whole_pipeline
 
 
 def test_the_passing_texts_say_what_was_counted_on_16_ranks():
@@ -67,10 +68,6 @@ def model_for_norms(mesh, ends, kind, gradient):
     return sum_gradient(mesh, ends, kind, gradient)
 
 
-def pipeline_for_tied(mesh, ends, kind, gradient):
-    return sum_gradient(mesh, mesh.pp, kind, gradient)
-
-
 def nothing_returned(mesh, ends, kind, gradient):
     sum_gradient(mesh, ends, kind, gradient)
 
@@ -108,12 +105,11 @@ WRONG = [
     (summed_in_place, "the sum over dp and cp was made and not used: all_reduce returns it"),
     (divided_alone, "nothing is summed over dp and cp; the division alone is no mean"),
     (taken_for({"K/V": "cut"}), "each rank of tp has the gradient of its own query heads: sum over tp"),
-    (norms_as_cut, "the gradient of a norm is only of this rank's tokens: sum over tp"),
     (taken_for({"tied": "cut"}), "the two ends use the same table: their gradients add up"),
     (tp_for_all, "tp is in it, whose ranks have other parts"),
     (mean_over_all_ranks, "tp is in it, whose ranks have other parts"),
     (model_for_norms, "all of pp is in it, whose ranks have other layers"),
-    (pipeline_for_tied, "only the two ends have the tied table and call the function: sum over `ends`"),
+    (over_the_whole_pipeline, "only the two ends have the tied table and call the function: sum over `ends`"),
     (nothing_returned, "no `return` is reached for this kind: the sum was made, and not handed back"),
     (on_the_first_alone, "returned None, expected float64[5]|or `reduce` made it, which gives None to all ranks but"),
     (largest, "rank 0 (dp 0, pp 0, cp 0, tp 0), kind 'cut': returned ["),

@@ -5,40 +5,7 @@ import pytest
 
 from parlab.experts import exchange_rows
 from tests.labs import answers, lucky_answers
-from tests.labs.answers import refused
-
-THERE, HOME = (0, 1), (1, 0)  # of (sent, received)
-
-
-def layer(tokens=lambda order, k: order // k, there=THERE, home=HOME, axis=1, minlength=True, sources=True, wide=1):
-    """The layer, with one thing otherwise."""
-
-    def mixture(comm, x, chosen, gates, num_experts, expert):
-        T, k = chosen.shape
-        order = np.argsort(chosen.ravel(), kind="stable")
-        counts = np.bincount(chosen.ravel(), minlength=wide * num_experts if minlength else 0)
-        table = comm.all_gather(counts).reshape(comm.size, -1)[:, :num_experts].reshape(comm.size, comm.size, -1)
-        both = table[comm.rank].sum(axis=axis), table[:, comm.rank].sum(axis=axis)
-        sent, received = (both[i] for i in there)
-        rows = exchange_rows(comm, x[tokens(order, k)], sent, received)
-        own = comm.rank * table.shape[2] + np.arange(table.shape[2])
-        number = np.concatenate([np.repeat(own, of_source) for of_source in table[:, comm.rank]])
-        number = number if sources else chosen.ravel()[order]
-        answers = np.empty_like(rows)
-        for e in np.unique(number):
-            answers[number == e] = expert(e, rows[number == e])
-        sent, received = (both[i] for i in home)
-        back = exchange_rows(comm, answers, sent, received)
-        slots = np.empty((T * k, x.shape[1]))
-        slots[order] = back
-        return (slots.reshape(T, k, -1) * gates[..., None]).sum(axis=1)
-
-    return mixture
-
-
-def by(**changes):
-    return lambda *given: answers.mixture(*given, **changes)
-
+from tests.labs.answers import HOME, THERE, layer, refused
 
 rank_alone = lucky_answers.sorted_by_rank_alone
 counts_not_swapped_in_combine = layer(home=THERE)
@@ -101,7 +68,7 @@ def one_row_a_token(comm, x, chosen, gates, num_experts, expert):
         slots[order // k * k] += returned * gates.reshape(-1, 1)[order]
         return slots
 
-    return answers.mixture(comm, x, chosen, gates, num_experts, expert, gate=np.ones_like, back=back)
+    return layer(gate=np.ones_like, put_back=back)(comm, x, chosen, gates, num_experts, expert)
 
 
 def a_row_a_token_leaves(comm, x, chosen, *given):
@@ -122,26 +89,19 @@ AXIS = "are [rank, which of its experts]: sum(axis=1) adds up over experts"
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (counts_not_swapped_in_combine, "in combine the rows that came from each, at line"),
-        (counts_not_swapped_in_combine, "likely cause: on the way back sent and received change places"),
         (layer(there=HOME), "on the way there table[comm.rank] is sent, and table[:, comm.rank] comes"),
-        (layer(sources=False), "the expert of each row that came is expert_of_each(comm, table)"),
+        (layer(experts_of=lambda came, mine: mine), "the expert of each row that came is expert_of_each(comm, table)"),
         (layer(axis=0), AXIS),
         (counts_not_summed_over_experts, f"2 whole numbers are needed, how many rows|{AXIS}"),
-        (
-            layer(tokens=lambda order, k: order),
-            "order numbers pairs, and x has one row a token: the token of",
-        ),
+        (layer(tokens=lambda order, k: order), "order numbers pairs, and x has one row a token: the token of"),
         (layer(minlength=False), "np.bincount(..., minlength=num_experts) counts experts that nobody chose, too"),
         (anothers_expert, "which has the experts|an expert answers on its own rank: rows travel to it"),
-        (rank_alone, "sorted by rank and not by expert"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
-        (by(gate=lambda gates: gates**2), "the gates are in it twice"),
-        (by(gate=np.ones_like), "the gates are missing"),
-        (by(back=lambda returned, order: returned), "were not put back at their tokens"),
-        (by(back=lambda returned, order: returned[order]), "the answers are put back by answers[order]"),
+        (layer(gate=lambda gates: gates**2), "the gates are in it twice"),
+        (layer(gate=np.ones_like), "the gates are missing"),
+        (layer(put_back=lambda returned, order: returned), "were not put back at their tokens"),
+        (layer(put_back=lambda returned, order: returned[order]), "the answers are put back by answers[order]"),
         (own_rows_through_the_network, "the results are right, but not what was counted"),
-        (every_pair_to_every_rank, "bytes that rank 0 sends: 112, should be 8E(S + R) + 8N(P − 1) = 88"),
         (numbers_of_experts_travel, "counts, rows and answers travel once each"),
         (layer(wide=4), "bytes that rank 0 sends|only rows of others' experts"),  # as many messages, one longer
         (wide_on_rank_1, "bytes that rank 1 sends"),
@@ -158,7 +118,7 @@ def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, sai
         layer(tokens=lambda order, k: np.arange(len(order)) // k),  # rows that leave are not sorted
         layer(tokens=lambda order, k: order // 2),  # k is not always 2
         lambda *given: answers.mixture(*given) / given[2].shape[1],  # averaged
-        by(received_as=np.sort),
+        layer(experts_of=lambda came, mine: np.sort(came)),
         lambda *given: answers.mixture(*given)[:1],
         lambda *given: answers.mixture(*given) * (1 + 1e-9),
     ],

@@ -1,13 +1,15 @@
 """The checkers of notebook 08 accept the solutions and refuse what learners write on the way there."""
 
 from functools import partial
-from operator import eq, ge
+from operator import eq
 
 import pytest
 
 from parlab.labs import EXERCISES
 from tests.labs import answers
+from tests.labs.answers import memory as held
 from tests.labs.answers import refused, reviewed
+from tests.labs.answers import step_time as timed
 
 
 def test_the_passing_texts_say_74_7_gib_and_5_781_seconds():
@@ -16,61 +18,25 @@ def test_the_passing_texts_say_74_7_gib_and_5_781_seconds():
     assert said["08.step_time"].endswith("5.781 s; 4.669 s if nobody waited")
 
 
-def held(params, kept, d, p, t, m, zero, state, flight=min, optimizer=None, cuts=ge, among=None, cut=None, acts=None):
-    """`memory`, with one thing otherwise."""
-    weight, gradient, moments = state
-    among, whole = (among or (lambda d, p, t: d))(d, p, t), p * t
-    divide = [among if cuts(zero, stage) else 1 for stage in (1, 2, 3)]
-    state = (optimizer or moments) / divide[0] + gradient / divide[1] + weight / divide[2]
-    of_params, of_activations = (f(p, t) if f else whole for f in (cut, acts))
-    return params * state / of_params + flight(p, m) * kept / of_activations
-
-
 def floored(params, kept, d, p, t, m, zero, state):
     """`memory` with // where a parameter's bytes are divided."""
     divided = sum(size // (d if zero >= stage else 1) for size, stage in zip(state, (3, 2, 1), strict=True))
     return params * divided / (p * t) + min(p, m) * kept / (p * t)
 
 
-def timed(
-    work, nbytes, speed, d, p, t, v, batch, ends=None, m=None, hop=None, share=None, stages=None, join=None, late=None
-):
-    """`step_time`, with one thing otherwise."""
-    traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed * (late(p) if late else 1)
-    stage = (join or (lambda a, b: a + b))(work / (share(t) if share else t), traffic) / (stages(p) if stages else p)
-    return stage * ((m(batch, d) if m else batch / d) + (ends(p, v) if ends else (p - 1) / v))
-
-
 WRONG = [
-    ("08.memory", "gpipe", partial(held, flight=lambda p, m: m), "GPipe keeps all m"),
     ("08.memory", "one_in_flight", partial(held, flight=lambda p, m: 1), "before the first backward reaches"),
     ("08.memory", "p_in_flight", partial(held, flight=lambda p, m: p), "not more than m"),
     ("08.memory", "no_activations", partial(held, flight=lambda p, m: 0), "activations are missing"),
     ("08.memory", "no_master_weights", partial(held, optimizer=8), "float32 copy"),
-    (
-        "08.memory",
-        "stage_1_cuts_gradients",
-        partial(held, cuts=lambda zero, stage: zero >= stage - 1),
-        "ZeRO-1 cuts the optimizer's state",
-    ),
-    (
-        "08.memory",
-        "stage_2_is_not_1_too",
-        partial(held, cuts=eq),
-        "a ZeRO stage cuts what the stages before it cut, too",
-    ),
+    ("08.memory", "stage_2_is_not_1_too", partial(held, cuts=eq), "a ZeRO stage cuts what the stages before it cut"),
     ("08.memory", "always_2_2_12", lambda *args: held(*args[:-1], (2, 2, 12)), "not always 2, 2 and 12"),
     ("08.memory", "no_zero", partial(held, among=lambda d, p, t: 1), "ZeRO-1 cuts the optimizer's state"),
     ("08.memory", "zero_over_all", partial(held, among=lambda d, p, t: d * p * t), "the dp replicas"),
     ("08.memory", "params_of_all_stages", partial(held, cut=lambda p, t: t), "its own layers only"),
     ("08.memory", "params_not_cut_by_t", partial(held, cut=lambda p, t: p), "cuts parameters too"),
     ("08.memory", "activations_not_cut_by_t", partial(held, acts=lambda p, t: p), "cuts activations too"),
-    (
-        "08.memory",
-        "activations_cut_by_d",
-        lambda params, kept, d, *rest: held(params, kept / d, d, *rest),
-        "dp does not cut its activations",
-    ),
+    ("08.memory", "acts_cut_by_d", lambda w, kept, d, *more: held(w, kept / d, d, *more), "dp does not cut its acti"),
     ("08.memory", "whole_bytes_a_parameter", floored, "drop a remainder"),
     ("08.memory", "in_gib", lambda *args: held(*args) / 2**30, "return bytes, not GB or GiB"),
     ("08.step_time", "no_bubble", partial(timed, ends=lambda p, v: 0), "the bubble is missing"),
@@ -90,8 +56,3 @@ WRONG = [
 @pytest.mark.parametrize(("name", "answer", "said"), [(n, a, s) for n, _, a, s in WRONG], ids=[w[1] for w in WRONG])
 def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
     assert said in refused(name, answer)
-
-
-def test_the_answers_above_are_right_where_nothing_is_otherwise():
-    plain = {"08.memory": held, "08.step_time": timed}
-    assert {name: reviewed(name, answer).status for name, answer in plain.items()} == dict.fromkeys(plain, "passed")

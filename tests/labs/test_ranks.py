@@ -62,47 +62,38 @@ def overlap_that_waits(comm, x, work):
     return total
 
 
-def overlap_with_a_late_receive(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        sent = comm.isend(block, comm.right)
-        total = total + work(comm, block)
-        block = comm.recv(comm.left, like=block)
-        sent.wait()
-    return total + work(comm, block)
-
-
-def overlap_with_a_late_send(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        arriving = comm.irecv(comm.left, like=block)
-        total = total + work(comm, block)
-        comm.send(block, comm.right)
-        block = arriving.wait()
-    return total + work(comm, block)
-
-
-def overlap_that_waits_for_its_send_first(comm, x, work):
-    total, block = 0, x
-    for _ in range(comm.size - 1):
-        sent, arriving = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-        sent.wait()
-        total = total + work(comm, block)
-        block = arriving.wait()
-    return total + work(comm, block)
-
-
-def rounds(more=0, way=lambda comm: (comm.right, comm.left), then=lambda piece, request, came: came, first=0, last=1):
-    """The overlap with more rounds, another way, another piece for the next round, or other works around the loop."""
+def rounds(
+    steps="isend irecv work sent came",
+    more=0,
+    way=lambda comm: (comm.right, comm.left),
+    then=lambda piece, request, came: came,
+    first=0,
+    last=1,
+):
+    """The overlap with other steps in a round, more rounds, another way, another piece for the next round, or other
+    works around the loop."""
 
     def overlap(comm, x, work):
-        (to, source), piece = way(comm), x
+        (to, source), piece, arriving = way(comm), x, None
         total = work(comm, x) if first else 0
         for _ in range(comm.size - 1 + more):
-            sent, arriving = comm.isend(piece, to), comm.irecv(source, like=piece)
-            total = total + work(comm, piece)
-            sent.wait()
-            piece = then(piece, arriving, arriving.wait())
+            for step in steps.split():
+                match step:
+                    case "isend":
+                        sending = comm.isend(piece, to)
+                    case "irecv":
+                        arriving = comm.irecv(source, like=piece)
+                    case "work":
+                        total = total + work(comm, piece)
+                    case "sent":
+                        sending.wait()
+                    case "came":
+                        came = arriving.wait()
+                    case "send":
+                        comm.send(piece, to)
+                    case "recv":
+                        came = comm.recv(source, like=piece)
+            piece = then(piece, arriving, came)
         return total + work(comm, piece) if last else total
 
     return overlap
@@ -146,42 +137,20 @@ def overlap_without_work(comm, x, work):
         ("00.exchange", exchange_by_gathering, "comm.all_gather did the work"),
         ("00.exchange", exchange_passed_on, "messages a rank sends: 3, should be 2"),
         ("00.exchange", exchange_without_waiting, "isend(to 1): call wait()"),
-        ("00.overlap", overlap_that_waits, "from 10.0 µs to 11.0 µs rank 0 does not work: it stands still until"),
+        ("00.overlap", rounds("isend work recv sent"), "rank 0 posted its receive at 10.0 µs only; both ends must"),
         (
             "00.overlap",
-            overlap_with_a_late_receive,
-            "rank 0 posted its receive at 10.0 µs only; both ends must be there",
+            rounds("irecv work send came"),
+            "rank 1 posted its send at 10.0 µs only; both ends must be there",
         ),
-        ("00.overlap", overlap_with_a_late_send, "rank 1 posted its send at 10.0 µs only; both ends must be there"),
-        (
-            "00.overlap",
-            overlap_that_waits_for_its_send_first,
-            "from 0 s to 1.03 µs rank 0 does not work: it stands still",
-        ),
-        ("00.overlap", overlap_that_comes_home, "messages a rank sends: 2, should be P − 1 = 1"),
+        ("00.overlap", rounds("isend irecv sent work came"), "from 0 s to 1.03 µs rank 0 does not work: it"),
         ("00.overlap", rounds(first=1, last=0), "own piece twice, and never on the piece that comes last"),
-        (
-            "00.overlap",
-            rounds(then=lambda piece, request, came: piece),
-            "comes last: the one that wait() of irecv",
-        ),
+        ("00.overlap", rounds(then=lambda piece, request, came: piece), "comes last: the one that wait() of irecv"),
         ("00.overlap", rounds(last=0), "and it has its own: one of them is never worked on"),
-        (
-            "00.overlap",
-            rounds(way=lambda comm: (comm.left, comm.right)),
-            "rank 0 sends to rank 2, should be to its right, rank 1",
-        ),
+        ("00.overlap", rounds(way=lambda comm: (comm.left, comm.right)), "rank 0 sends to rank 2, should be to its"),
         ("00.overlap", overlap_with_everything_posted_at_the_start, "pass on to comm.right what comes from comm.left"),
-        (
-            "00.overlap",
-            rounds(then=lambda piece, request, came: request),
-            "the piece is what wait() of irecv's returns",
-        ),
-        (
-            "00.overlap",
-            overlap_that_sends_first,
-            "likely cause: every rank sends first, and a send returns when it is received",
-        ),
+        ("00.overlap", rounds(then=lambda piece, request, came: request), "the piece is what wait() of irecv's"),
+        ("00.overlap", overlap_that_sends_first, "likely cause: every rank sends first, and a send returns when"),
         ("00.overlap", overlap_that_sends_nothing, "so nobody sends"),
         ("00.overlap", overlap_without_work, "works of a rank: 0, should be P = 2"),
     ],

@@ -10,26 +10,22 @@ from parlab.sequence import FLASH_ATTENTION_3, ring_attention, ring_time
 from parlab.world import DGX_H100, Cluster
 
 
+def timeline(each):
+    """Of a causal zigzag ring of four GPUs."""
+    text = labs.tokens_on(gpus=4, each=each, layout="zigzag")
+    return run(ring_attention, 4, text, text, text, causal=True, layout="zigzag", cluster=labs.h100s()).timeline
+
+
 def test_a_ring_of_small_arrays_takes_the_time_of_the_models_layer_on_h100s_without_latency():
     real = Cluster.uniform(0, DGX_H100.inter.bandwidth, flops=FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops)
     for each in (4096, 16384, 65536):
-        text = labs.tokens_on(gpus=4, each=each, layout="zigzag")
-        how = {"causal": True, "layout": "zigzag", "cluster": labs.h100s()}
-        shown = run(ring_attention, 4, text, text, text, **how).timeline
         shape = type(MODEL)(4 * each, MODEL.H, MODEL.G, MODEL.D, MODEL.itemsize)
-        assert shown.makespan == pytest.approx(ring_time(shape, 4, real), rel=2e-2 if each == 4096 else 5e-3)
-
-
-def zigzag_waits(each):
-    text = labs.tokens_on(gpus=4, each=each, layout="zigzag")
-    how = {"causal": True, "layout": "zigzag", "cluster": labs.h100s()}
-    shown = run(ring_attention, 4, text, text, text, **how).timeline
-    return shown.makespan > shown.busy(0)
+        assert timeline(each).makespan == pytest.approx(ring_time(shape, 4, real), rel=2e-2 if each == 4096 else 5e-3)
 
 
 def test_on_the_clock_of_h100s_a_zigzag_ring_waits_with_25600_tokens_a_rank_and_not_with_25728():
     """By the equation, from 2 · 16 384/16 384 · 643e12/50e9 = 25 714 tokens on."""
-    assert [zigzag_waits(each) for each in (25600, 25728)] == [True, False]
+    assert [timeline(each).makespan > timeline(each).busy(0) for each in (25600, 25728)] == [True, False]
 
 
 def attend(q, k, v, causal=False):
@@ -39,23 +35,18 @@ def attend(q, k, v, causal=False):
 
 
 zigzag = labs.ring_of(labs.posted_ring, merge, attend, labs.zigzag_rule)
+without_a_rule = labs.ring_of(labs.posted_ring, merge, attend)
 
 
-def test_a_ring_of_a_learners_parts_is_one_devices_attention_and_works_on_half_of_all_pairs():
+@pytest.mark.parametrize(
+    ("program", "layout", "pairs"), [(zigzag, "zigzag", 64 * 65 / 2), (without_a_rule, "contiguous", 64 * 64)]
+)
+def test_a_ring_of_a_learners_parts_is_one_devices_attention_and_works_on_the_pairs_of_its_rule(program, layout, pairs):
     q, k, v = np.random.default_rng(0).standard_normal((3, 64, NUMBERS))
-    shards = [labs.dealt(x, layout="zigzag") for x in (q, k, v)]
-    done = run(zigzag, 4, *shards, cluster=labs.h100s())
-    assert labs.same_as_one(done, attend(q, k, v, causal=True)[0], "zigzag")
+    done = run(program, 4, *(labs.dealt(x, layout=layout) for x in (q, k, v)), cluster=labs.h100s())
+    assert labs.same_as_one(done, attend(q, k, v, causal=program is zigzag)[0], layout)
     pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops) * 1e12
-    assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(64 * 65 / 2 / 4 * pair, rel=1e-3)] * 4
-
-
-def test_without_a_rule_a_ring_of_a_learners_parts_has_no_mask_and_works_on_all_pairs():
-    q, k, v = np.random.default_rng(0).standard_normal((3, 64, NUMBERS))
-    done = run(labs.ring_of(labs.posted_ring, merge, attend), 4, *map(labs.dealt, (q, k, v)), cluster=labs.h100s())
-    assert labs.same_as_one(done, attend(q, k, v)[0])
-    pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops) * 1e12
-    assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(64 * 64 / 4 * pair, rel=1e-3)] * 4
+    assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(pairs / 4 * pair, rel=1e-3)] * 4
 
 
 def test_a_zigzag_ring_hides_its_messages_from_25728_tokens_on_each_rank_on():
@@ -89,8 +80,7 @@ def test_what_ranks_found_is_the_same_as_one_device_only_in_its_layout(layout):
 def test_by_the_name_of_the_work_the_film_knows_the_mask():
     x = np.zeros((16, NUMBERS))
     shards = [labs.dealt(x), labs.dealt(x, layout="zigzag")]
-    programs = [labs.ring_of(labs.posted_ring, merge, attend), zigzag]
-    done = [run(program, 4, mine, mine, mine) for program, mine in zip(programs, shards, strict=True)]
+    done = [run(program, 4, x, x, x) for program, x in zip((without_a_rule, zigzag), shards, strict=True)]
     assert [one.timeline.computes[0].name for one in done] == ["ring", "ring, causal=True, layout=zigzag"]
 
 

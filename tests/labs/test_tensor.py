@@ -85,14 +85,7 @@ def with_means(comm, x, A, C, dy):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (
-            lambda *given: mlp_step(*given, without="y"),
-            "y is wrong|likely cause: behind the rows each rank has a partial",
-        ),
-        (
-            lambda *given: mlp_step(*given, without="dx"),
-            "dx is wrong|likely cause: dx is a partial sum: x feeds the col",
-        ),
+        (lambda *given: mlp_step(*given, without="y"), "y is wrong|likely cause: behind the rows each rank has a"),
         (lambda *given: mlp_step(*given, twice="dx"), "dx is wrong|2 times too much: ranks summed something that was"),
         (summed_before_relu, "y is wrong|likely cause: x A is summed before relu: a rank's columns are finished"),
         (without_relu, "y is wrong|likely cause: relu is missing: z is relu(x A)"),
@@ -108,45 +101,49 @@ def test_each_mistake_in_an_mlps_step_is_named(answer, says):
     assert [part for part in says.split("|") if part not in text] == []
 
 
-def step(behind="", summed_too="", missing=""):
-    """A block's step where a sum of dm or da stands behind the norm, or a residual is summed, too, or is missing."""
+def step(without="", twice="", behind="", summed_too="", missing=""):
+    """A block's step without a sum, or with one twice, or with one of dm or da behind the norm, or where a residual is
+    summed, too, or is missing."""
 
     def answer(comm, block, x, dy):
+        def summed(partial, place):
+            total = partial if place == without else comm.all_reduce(partial)
+            return comm.all_reduce(total) if place == twice else total
+
         a, first_norm = block.attention_norm.forward(x)
         a, attention = block.attention.forward(a)
-        h = comm.all_reduce(x + a) if "a" in summed_too else (missing != "x") * x + comm.all_reduce(a)
+        h = comm.all_reduce(x + a) if "a" in summed_too else (missing != "x") * x + summed(a, "a")
         m, second_norm = block.mlp_norm.forward(h)
         m, mlp = block.mlp.forward(m)
-        y = comm.all_reduce(h + m) if "m" in summed_too else (missing != "h") * h + comm.all_reduce(m)
+        y = comm.all_reduce(h + m) if "m" in summed_too else (missing != "h") * h + summed(m, "m")
         d, gradients = block.mlp.backward(dy, mlp)
-        d, of_second = block.mlp_norm.backward(d if behind == "dm" else comm.all_reduce(d), second_norm)
+        d, of_second = block.mlp_norm.backward(d if behind == "dm" else summed(d, "dm"), second_norm)
         dh = dy + (comm.all_reduce(d) if behind == "dm" else d)
         d, of_attention = block.attention.backward(dh, attention)
-        d, of_first = block.attention_norm.backward(d if behind == "da" else comm.all_reduce(d), first_norm)
+        d, of_first = block.attention_norm.backward(d if behind == "da" else summed(d, "da"), first_norm)
         dx = (missing != "dh") * dh + (comm.all_reduce(d) if behind == "da" else d)
         return y, dx, gradients | of_second | of_attention | of_first
 
     return answer
 
 
-def summed_behind(which):
-    return step(behind=which)
-
-
-@pytest.mark.parametrize(
-    ("place", "which", "norm"),
-    [("mlp backward", "dm, at 6←,", "post_attention"), ("attention backward", "da, at 2←,", "input")],
-)
-def test_a_forgotten_copy_and_a_sum_behind_the_norm_give_one_number_and_have_causes_of_their_own(place, which, norm):
+@pytest.mark.parametrize(("which", "norm"), [("dm, at 6←,", "post_attention"), ("da, at 2←,", "input")])
+def test_a_forgotten_copy_and_a_sum_behind_the_norm_give_one_number_and_have_causes_of_their_own(which, norm):
     """The gradient of the norm's weights is the same in both; dh, or dx, is right in one of them alone."""
-    forgot = refused("05.block_step", lambda *given: block_step(*given, without=place))
-    behind = refused("05.block_step", summed_behind(which[:2]))
+    forgot = refused("05.block_step", step(without=which[:2]))
+    behind = refused("05.block_step", step(behind=which[:2]))
     first = [text.partition("likely cause")[0] for text in (forgot, behind)]
     assert first[0] == first[1]
     assert f"the gradient of {norm}_layernorm.weight is wrong" in first[0]
     assert "likely cause: *copy* is forgotten" in forgot
     assert "likely cause: the sum stands behind the norm's backward: this is linear" in behind
     assert all(f"sum {which} before the norm reads it" in text for text in (forgot, behind))
+
+
+def with_its_weights_updated(comm, block, x, dy):
+    found = block_step(comm, block, x, dy)
+    block.mlp_norm.weights["model.layers.0.post_attention_layernorm.weight"] *= 0.9
+    return found
 
 
 def with_sums_of_slices(comm, block, x, dy):
@@ -157,13 +154,11 @@ def with_sums_of_slices(comm, block, x, dy):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
+        (with_its_weights_updated, "rank 0: it changed the weights model.layers.0.post_attention_layernorm.weight: a"),
         (bare, "y is wrong|behind the rows each rank has a partial sum of every entry"),
-        (lambda *given: block_step(*given, twice="mlp backward"), "2 times too much: ranks summed something that was"),
+        (step(twice="dm"), "2 times too much: ranks summed something that was"),
         (lambda comm, *given: block_step(Mean(comm), *given), "the sums are divided by 2: partial sums add up to the"),
-        (
-            with_sums_of_slices,
-            "the gradient of mlp.down_proj.weight is wrong|it is summed over the ranks: a rank has all",
-        ),
+        (with_sums_of_slices, "the gradient of mlp.down_proj.weight is wrong|it is summed over the ranks: a rank"),
     ],
 )
 def test_a_wrong_step_of_a_block_is_refused_and_named(answer, says):
@@ -202,7 +197,7 @@ def test_a_sum_behind_the_norms_backward_and_one_of_the_norms_gradient_are_named
     """All results are right: the norm's backward is linear in dm. But its own gradient takes a message more."""
 
     def answer(comm, block, x, dy):
-        y, dx, gradients = summed_behind("dm")(comm, block, x, dy)
+        y, dx, gradients = step(behind="dm")(comm, block, x, dy)
         (norm,) = (name for name in gradients if "post_attention" in name)
         return y, dx, gradients | {norm: comm.all_reduce(gradients[norm])}
 

@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from parlab.labs import mlp_run, mlp_step
+from parlab.labs import first_stage, mlp_run, mlp_step
 from parlab.nn.published import LLAMA_405B
-from parlab.tensor import llama_kept_by_place
-from parlab.zero import StateBytes, model_state_bytes
 
 
 def with_both_sums_at_the_end(comm, x, A, C, dy):
@@ -66,16 +64,15 @@ def test_the_first_of_16_stages_of_405b_fits_80_gb_on_8_ranks_only_with_sequence
     def kept(t, tokens):
         return 126 * S * (whole / (t if tokens else 1) + cut / t) / GB
 
-    for t, tokens in ((1, False), (8, False), (8, True)):
-        found = 126 * sum(llama_kept_by_place(LLAMA_405B, 1, S, t, 2, sequence_parallel=tokens).values()) / GB
-        assert found == pytest.approx(kept(t, tokens), rel=1e-9)
     assert [round(kept(*how)) for how in ((1, False), (8, False), (8, True))] == [537, 186, 67]
     weights = 2 * E * E + 2 * E * KV + 3 * E * M + 2 * E
     assert weights == sum(math.prod(s) for name, s in LLAMA_405B.weight_shapes.items() if ".layers.0." in name)
     mine = 126 / 16 * weights / 8
+    assert first_stage(1) == pytest.approx((kept(1, False), 18 * 8 * mine / GB), rel=1e-9)
     states = [18 * mine, (6 + 12 / 64) * mine, (2 + 16 / 64) * mine]
     for stage, nbytes in enumerate(states):
-        assert model_state_bytes(mine, 64, stage, state=StateBytes(2, 4, 12)) == pytest.approx(nbytes)
+        expected = kept(8, stage > 0), nbytes / GB
+        assert first_stage(8, sequence_parallel=stage > 0, zero=stage) == pytest.approx(expected, rel=1e-9)
     assert [round(kept(8, True) + nbytes / GB) for nbytes in states] == [124, 87, 74]
     assert round(kept(8, False) + states[2] / GB) > 80
     assert round(kept(8, True) + 16 * mine / GB) == 117

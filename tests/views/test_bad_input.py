@@ -125,11 +125,6 @@ REFUSED = [  # rules that many figures share
     (lambda: views.predict("How many?", 3, usual=4), "usual=4", "the reasoning that leads there"),
     (lambda: views.predict("How many?", 3, usual=(4, " ")), "usual[1]=' '", "a text"),
     (lambda: views.predict("How many?", 3, how="seen"), "how='seen'", "counted, computed, measured, published"),
-    # explore
-    (lambda: views.explore(3, ranks=[1, 2]), "figure=3: must be a function that returns a figure"),
-    (lambda: views.explore(views.copies), "choices: give the values of one argument or more, such as ranks=[2, 4, 8]"),
-    (lambda: views.explore(views.copies, size=[1, 2]), "size: copies takes k, num_experts, nodes, limit"),
-    (lambda: views.explore(views.copies, k=[8]), "k=[8]: give two values or more"),
     # the world
     *((lambda ranks=ranks: views.timeline(DONE, ranks=ranks), f"ranks={ranks!r}", "0 to 3")
       for ranks in ([], [4], "all", True)),

@@ -23,21 +23,16 @@ FIGURES = {
     "no time": lambda: views.timeline(run(nothing, 4)),
     "deadlock": lambda: views.deadlock(stuck(both_send_first, 5)),
     "all-reduce": lambda: views.all_reduce_seconds(4),
-    "masks": lambda: views.ring_masks(16, 4, "zigzag"),
-    "schedule": lambda: views.schedule(one_f_one_b(8, 32)),
+    "schedule": lambda: views.schedule(one_f_one_b(3, 4)),
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_same_run_drawn_twice_gives_the_same_pixels(name):
-    assert png(FIGURES[name]()) == png(FIGURES[name]())
-
-
-def test_a_figure_drawn_twice_gives_the_same_pixels_and_keeps_its_size():
-    figure = FIGURES["deadlock"]()
+def test_the_same_run_drawn_twice_gives_the_same_pixels_and_a_figure_keeps_its_size(name):
+    figure = FIGURES[name]()
     before = png(figure)
     figure._repr_png_()
-    assert png(figure) == before
+    assert png(figure) == before == png(FIGURES[name]())
 
 
 def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored_but_for_its_palette():
@@ -67,9 +62,7 @@ TEXTS = [
 
 @pytest.mark.skipif(matplotlib.__version_info__ < (3, 11), reason="3.10 sets letters up to a pixel elsewhere")
 @pytest.mark.parametrize(("angle", "off"), [(0, 0.01), (90, 0.04)])
-@pytest.mark.parametrize(
-    ("size", "dpi", "weight"), [(7, 100, "bold"), (9.5, 150, "normal"), (13, 100, "normal"), (13, 150, "bold")]
-)
+@pytest.mark.parametrize(("size", "dpi", "weight"), [(7, 100, "bold"), (13, 150, "normal")])
 def test_a_text_has_matplotlibs_pixels_at_the_nearest_whole_place_but_for_1_percent_upright_for_4(
     size, dpi, weight, angle, off
 ):

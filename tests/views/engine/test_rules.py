@@ -51,17 +51,12 @@ def test_the_first_look_for_fonts_is_silent_needs_no_pyplot_and_changes_no_setti
     assert usual[1] == ""
 
 
-def test_a_matplotlibrc_changes_no_picture_and_is_not_spoken_of(usual, tmp_path):
+def test_a_matplotlibrc_changes_no_picture_and_neither_it_nor_a_locked_cache_folder_is_spoken_of(usual, tmp_path):
     wrong = "no.such.setting: 1\nthis line has no colon\nlines.linewidth: thick\naxes.facecolor: black\nfont.size: 20\n"
     missing = "text.usetex: True\nfont.family: A Font That Is Not There\n"
-    (tmp_path / "matplotlibrc").write_text(wrong + missing, encoding="utf-8")
-    assert first_cell(tmp_path) == usual
-
-
-def test_a_cache_folder_that_cannot_be_written_is_not_spoken_of(usual, tmp_path):
-    file = tmp_path / "a file"
-    file.write_text("", encoding="utf-8")
-    assert first_cell(file / "in a file", TMPDIR=str(tmp_path)) == usual
+    file = tmp_path / "matplotlibrc"
+    file.write_text(wrong + missing, encoding="utf-8")
+    assert first_cell(file / "in a file", MATPLOTLIBRC=str(file), TMPDIR=str(tmp_path)) == usual
 
 
 def drawn(picture):

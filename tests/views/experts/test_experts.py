@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,8 @@ from matplotlib.colors import to_rgb
 from parlab import labs, views
 from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
+from parlab.views.experts.copies import DARK, LINES
+from tests.views.drawn import words
 from tests.views.filmed import check_film, marks
 
 EIGHT = [5, 40, 41, 77, 113, 120, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7; 40 and 41 on one rank
@@ -26,10 +29,8 @@ def test_a_copy_a_node_leaves_5_times_and_goes_on_to_7_ranks():
 
 def test_two_copies_to_one_rank_leave_in_turn_carry_their_expert_lie_side_by_side_and_7_ranks_are_marked_at_first():
     film = views.token_way(EIGHT, copy="expert")
-    there = [(times["a"], times["x"], words) for times, words in marks(film, "go") if times["y"] == 54][
-        :2
-    ]  # to rank 10
-    assert [words for _, _, words in there] == [["t40"], ["t41"]]
+    there = [(times["a"], times["x"], said) for times, said in marks(film, "go") if times["y"] == 54][:2]  # to rank 10
+    assert [said for *_, said in there] == [["t40"], ["t41"]]
     assert there[0][0] < there[1][0]
     assert there[1][1] - there[0][1] >= 34  # the width of a copy
     assert film.html.count('height="3"') == 7
@@ -77,15 +78,14 @@ def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
     sums = [times for times, words in marks(film, "go") if words == ["Σ"]]
     assert len(sums) == 5
     assert re.search(rf'fill="{theme.rank_color(7)}"/><text[^>]*>y<', film.html)
+    colors = [theme.rank_color(node) for node in (0, 1, 2, 3, 3, 6, 7)]  # of the ranks with experts, and of these
+    assert re.findall(r'height="3" fill="(#\w+)"', film.html) == colors
+    assert re.findall(r'fill="(#\w+)"/><text[^>]*>(?:5|40 41|77|113|120|200|250)<', film.html) == colors
 
 
 def test_a_token_whose_experts_are_all_at_home_travels_nowhere_and_one_copy_is_singular():
     assert "0 copies between nodes" in views.token_way([0, 1], 16, 2, 2).story
     assert "1 copy between nodes" in views.token_way([0, 15], 16, 2, 2).story
-
-
-def words(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def test_copies_are_7_and_4_63_and_3_5_and_a_token_with_one_expert_reaches_one_node():
@@ -105,10 +105,15 @@ def test_the_sliders_of_copies_stand_at_their_ends_without_an_error():
     "given",
     [(8, 256, 8, 4), (2, 256, 8, 4), (1, 8, 2, None), (2, 8, 8, 1), (16, 256, 4, 1), (16, 256, 2, 2), (16, 16, 8, 4)],
 )
-def test_each_dot_of_copies_has_its_number_once_and_no_two_touch(given):
+def test_each_dot_of_copies_has_its_number_once_and_no_two_touch_and_both_have_its_lines_colour_or_are_of_two(given):
     figure = views.copies(*given)
-    dots = [line.get_ydata()[0] for line in figure.axes[0].lines if (line.get_gid() or "").startswith("here")]
-    assert sorted(words(figure)) == sorted({f"{copies:.2f}" for copies in dots})
+    dots = [line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("here")]
+    here = {dot.get_gid().removeprefix("here "): f"{dot.get_ydata()[0]:.2f}" for dot in dots}
+    assert [dot.get_color() for dot in dots] == [LINES[name][0] for name in here]
+    assert sorted(words(figure)) == sorted(set(here.values()))
+    for number in figure.axes[0].texts:
+        names = [name for name, said in here.items() if said == number.get_text()]
+        assert number.get_color() == (DARK[names[0]] if len(names) == 1 else theme.INK)
 
 
 WANTED = [[[0, 3], [1, 0]], [[2, 1], [0, 1]]]  # 2 ranks of 2 tokens and 2 experts, k = 2
@@ -260,13 +265,13 @@ def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
 
 def test_the_sums_y_are_seen_from_the_last_stop_on():
     film = views.rows_way(WANTED, 4)
-    assert [times["a"] for times, said in marks(film, "see") if said == ["y0", "y1"]] == [
-        film.second(film.times[6])
-    ] * 2
+    sums = [times["a"] for times, said in marks(film, "see") if said == ["y0", "y1"]]
+    assert sums == [film.second(film.times[6])] * 2
 
 
-def film_of_lesson_10():
-    """Its router and its tokens."""
+@cache
+def scores_of_lesson_10():
+    """Of its router, for its tokens on four ranks."""
     draw = np.random.default_rng(3)
     router = draw.normal(size=(4, 8))
     draw.normal(size=(8 * 4 * 4 + 5 * 4))  # its experts, and five tokens
@@ -277,7 +282,7 @@ def film_of_lesson_10():
     ("gamma", "late"), [(0.002, "15"), (0.01, "12 to 13"), (0.05, "10"), (0.2, "13 to 16"), (1.0, "13 to 18")]
 )
 def test_in_lesson_10_0002_is_slow_005_comes_to_rest_at_the_mean_of_10_and_02_and_1_swing(gamma, late):
-    figure = views.balanced_rows(labs.balanced, film_of_lesson_10(), gamma=gamma)
+    figure = views.balanced_rows(labs.balanced, scores_of_lesson_10(), gamma=gamma)
     assert f"in the last 20 of 100 steps the layer takes {late} units, the mean is 10" in str(figure)
     assert "fullest rank: 16 after 0 steps" in str(figure)
 

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import views
 from parlab.pipeline import Action, KeptBytes, Schedule, one_f_one_b, simulate, zb_h1
-from parlab.views.pipeline.board import BAR, DIGIT, LEVEL, NARROWEST, STRIP
+from parlab.views.pipeline.board import BAR, DIGIT, LANE, LEVEL, NARROWEST, STRIP
 
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16])
 
@@ -65,12 +65,16 @@ def test_the_chosen_action_and_the_rank_change_the_picture():
 
 
 def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
-    html = views.reorder(zb_h1(3, 3), [(11, 48)], kept=KEPT).figure._repr_html_()
+    widget = views.reorder(zb_h1(3, 3), [(11, 48)], kept=KEPT)
+    widget.rank.value, widget.action.index = 1, 2  # 1I0
+    html = widget.figure._repr_html_()
     boxes = re.findall(rf"<rect x='([\d.]+)%' width='([\d.]+)%' y='[\d.]+' height='{BAR}' fill='#", html)
     starts = sorted(100 * step.start / 11 for rank in range(3) for step in simulate(zb_h1(3, 3)).steps(rank))
     assert sorted(float(x) for x, _ in boxes) == pytest.approx(starts, abs=0.01)
     assert {width for _, width in boxes} == {"9.09"}
-    assert html.count("class='chosen'") == 1
+    (chosen,) = re.findall(r"class='chosen' x='([\d.]+)%' width='([\d.]+)%' y='([\d.]+)' height='(\d+)'", html)
+    (start,) = (step.start for step in simulate(zb_h1(3, 3)).steps(1) if step.actions[0] == widget.rows[1][2])
+    assert tuple(map(float, chosen)) == (pytest.approx(100 * start / 11, abs=0.01), 9.09, LANE * 1.5 - BAR / 2, BAR)
     assert f"minmax({11 * NARROWEST}px,1fr)" in html  # narrower lanes move sideways under the names
     assert html.count("position:sticky") == 2
     assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 48)])._repr_mimebundle_()

@@ -106,7 +106,18 @@ def test_an_arrow_shows_what_makes_room_of_1f1b_4_ranks_8_microbatches_from_the_
         "12: rank 0 F4 in the place of 0, rank 2 B2, rank 3 F3 in the place of 2 start; kept 4, 3, 2, 1" in film.lines
     )
     assert film.second(12) in [numbers["a"] for numbers in arrows]
+    tips = re.findall(r'd="M[\d.]+ [\d.]+H([\d.]+)V', film.html)
+    assert sorted(set(map(float, tips))) == [510, 532, 554, 576]  # the middles of the four slots
     assert views.film(gpipe(2, 3)).html.count("m4 -4l4 4") == 0
+
+
+def test_of_two_free_slots_the_first_is_taken_and_one_that_was_freed_before_has_no_arrow():
+    film = views.film(
+        Schedule([[Action(kind, 0, microbatch) for kind, microbatch in zip("FFBBFB", (0, 1, 0, 1, 2, 2), strict=True)]])
+    )
+    assert film.html.count("m4 -4l4 4") == 0
+    places = re.findall(r'<rect x="(\d+)" [^>]*/><text[^>]*>(\d)<', film.html)
+    assert {(int(x), number) for x, number in places if int(x) >= 500} == {(500, "0"), (522, "1"), (500, "2")}
 
 
 def test_where_a_microbatch_passes_a_rank_twice_the_stage_is_named():

@@ -1,5 +1,7 @@
 """The frontier of steps: a step more of many costs what is drawn, and no straight schedule is in the grey."""
 
+from functools import cache
+
 import pytest
 
 from parlab import views
@@ -26,11 +28,17 @@ PENDING = 32 * 2304 / (34 * 2304 + 5 * 24 * 1024)  # M_W / M_B of its section 2
 WORK = 24 * (18.522 + 18.086 + 9.337)
 
 
-@pytest.fixture(scope="module")
+@cache
 def published():
+    """Schedules by name; each figure of them is drawn once, and no test changes it."""
     made = {"1F1B": one_f_one_b, "ZB-H1": zb_h1, "ZB-H2": zb_h2, "V-Half": v_half, "ZB-V": zb_v}
     found = {f"room {room}": zb_auto(8, 24, MS, room) for room in (16, 24)}
     return {name: make(8, 24) for name, make in made.items()} | found
+
+
+@cache
+def of_published(steps):
+    return drawn(published(), steps)
 
 
 def drawn(schedules, steps):
@@ -43,8 +51,8 @@ def rows(figure):
     return {name: tuple(map(float, numbers)) for name, *numbers in lines}
 
 
-def test_published_1_5b_one_step_1310_and_1237_in_a_row_1227_and_1153_and_zb_v_1189_within_8(published):
-    figure = drawn(published, "one step")
+def test_published_1_5b_one_step_1310_and_1237_in_a_row_1227_and_1153_and_zb_v_1189_within_8():
+    figure = of_published("one step")
     assert rows(figure) == {
         "1F1B": (8, 1457, 1457),
         "ZB-H1": (8, 1310, 1310),
@@ -55,7 +63,7 @@ def test_published_1_5b_one_step_1310_and_1237_in_a_row_1227_and_1153_and_zb_v_1
         "room 24": (24, 1237, 1153),
     }
     assert title(figure) == "One step: ZB-V keeps 8 and takes 1189 ms, ZB-H2 keeps 15 and takes 1237 ms"
-    assert title(drawn(published, "steps in a row")).endswith("room 24 keeps 24 and takes 1153 ms")
+    assert title(of_published("steps in a row")).endswith("room 24 keeps 24 and takes 1153 ms")
 
 
 def test_three_chunks_take_1238_ms_and_keep_10_and_a_third_and_zb_v_takes_1189_and_keeps_8():
@@ -68,7 +76,7 @@ def test_three_chunks_take_1238_ms_and_keep_10_and_a_third_and_zb_v_takes_1189_a
     assert [round(three_arguments(8, 24, room, *TIMES)) for room in (10, 11)] == [1283, 1274]
 
 
-def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent(published):
+def test_in_a_row_zb_1p_and_zb_2p_idle_as_in_table_5_15_85_and_4_33_percent():
     paper = {"ZB-1p": zb_h1(8, 24), "ZB-2p": zb_auto(8, 24, MS, MemoryLimit(16, pending=PENDING))}
     found = rows(drawn(paper, "steps in a row"))
     for name, idle in (("ZB-1p", 0.1585), ("ZB-2p", 0.0433)):
@@ -107,16 +115,16 @@ def test_unit_costs_p4_m8_zb_h2_27_in_one_step_and_24_in_a_row():
     assert rows(figure) == {"ZB-H1": (4, 27, 27), "ZB-H2": (7, 27, 24)}
 
 
-def test_a_step_in_a_row_takes_as_long_as_the_longest_stage(published):
-    for name, (_, _, row) in rows(drawn(published, "steps in a row")).items():
-        chunks = published[name].num_stages // 8
+def test_a_step_in_a_row_takes_as_long_as_the_longest_stage():
+    for name, (_, _, row) in rows(of_published("steps in a row")).items():
+        chunks = published()[name].num_stages // 8
         costs = Costs(MS.forward / chunks, MS.backward_input / chunks, MS.backward_weight / chunks, MS.transfer)
-        assert round(simulate(published[name], costs).longest_stage) == row
+        assert round(simulate(published()[name], costs).longest_stage) == row
 
 
 @pytest.mark.parametrize("steps", ["one step", "steps in a row"])
-def test_no_straight_schedule_is_in_the_grey_and_both_vs_are(published, steps):
-    figure = drawn(published, steps)
+def test_no_straight_schedule_is_in_the_grey_and_both_vs_are(steps):
+    figure = of_published(steps)
     (grey,) = artists(figure, "impossible")
     path = grey.get_paths()[0]
     points = artists(figure, "points")
@@ -127,8 +135,8 @@ def test_no_straight_schedule_is_in_the_grey_and_both_vs_are(published, steps):
         assert inside == (point.get_color() == PLACEMENTS["V"]["color"])
 
 
-def test_in_a_row_the_search_meets_the_grey_with_room_for_16_and_24_and_zb_v_is_113_ms_below_it(published):
-    found = rows(drawn(published, "steps in a row"))
+def test_in_a_row_the_search_meets_the_grey_with_room_for_16_and_24_and_zb_v_is_113_ms_below_it():
+    found = rows(of_published("steps in a row"))
     for name in ("room 16", "room 24"):
         kept, _, row = found[name]
         assert round(on_rank_0(8, 24, kept, *TIMES)) == row
@@ -143,7 +151,7 @@ def test_three_arguments_are_never_above_the_librarys_bound():
         assert on_rank_0(8, 24, limit, *TIMES) <= row + 1e-9
 
 
-def test_only_points_that_gain_in_a_row_leave_a_ring_where_they_were(published):
-    assert artists(drawn(published, "one step"), "one step") == []
-    rings = artists(drawn(published, "steps in a row"), "one step")
+def test_only_points_that_gain_in_a_row_leave_a_ring_where_they_were():
+    assert artists(of_published("one step"), "one step") == []
+    rings = artists(of_published("steps in a row"), "one step")
     assert [ring.get_xydata().round().tolist() for ring in rings] == [[[16, 1237]], [[24, 1237]]]

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -47,10 +48,11 @@ METHODS = {  # what the run is told, and what the film
 }
 
 
-def ran(name, size=4, cluster=NODES, **more):
+@cache
+def ran(name, size=4, cluster=NODES):
     method = COMPOSED.get(name) or getattr(parlab.sequence, f"{name.partition(',')[0]}_attention")
     x = [np.zeros((1, 4, 1024, 16), np.float32)] * 3
-    return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=cluster, **METHODS[name][0] | more)
+    return run(method, size, *[per_rank(shard(y, size)) for y in x], cluster=cluster, **METHODS[name][0])
 
 
 def filmed(name, done=None):

@@ -1,6 +1,7 @@
 """The film of ring attention: its tiles are the mask's, its K/V are where they are attended, its messages the run's."""
 
 import re
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -8,15 +9,17 @@ import pytest
 
 from parlab import Cluster, per_rank, run, views
 from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
-from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, ring_of
+from parlab.views.engine import theme
+from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, TOP, ring_of
 from tests.views.filmed import check_film, tree_of
 from tests.views.sequence.ring_runs import learners_ring
 
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
 
 
-def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK):
-    x = per_rank(shard(np.zeros((1, 4, c * size, 8), np.float32), size, layout))
+@cache
+def ran(size=4, layout="zigzag", causal=True, backward=False, c=64, cluster=LINK, dtype="float32"):
+    x = per_rank(shard(np.zeros((1, 4, c * size, 8), dtype), size, layout))
     lse = per_rank(shard(np.zeros((1, 4, c * size), np.float32), size, layout, axis=2))
     how = {"causal": causal, "layout": layout, "cluster": cluster}
     if backward:
@@ -55,35 +58,25 @@ def test_a_gradient_leaves_a_rank_after_its_share_was_made_there_and_ends_at_hom
     assert sum(hop.t.dst == hop.source for hop in gradients) == 4
     for hop in gradients:
         assert worked.get((hop.t.src, hop.source), 0) <= hop.t.start
-    byte = {
-        (hop.gradients, hop.t.nbytes)
-        for hop in ring_of(ran(4, layout, backward=True).timeline, True, layout, backward=True).hops
-    }
-    assert {nbytes for _, nbytes in byte} == {64 * 2 * 4 * 8 * 4}  # both in float32
+    assert {hop.t.nbytes for hop in ring.hops} == {64 * 2 * 4 * 8 * 4}  # both in float32
 
 
 def test_a_k_and_v_and_its_gradient_are_told_apart_by_their_bytes():
     """K/V in float16 have half of the bytes of their gradients, which are float32."""
-    x = per_rank(shard(np.zeros((1, 4, 256, 8), np.float16), 4, "zigzag"))
-    lse = per_rank(shard(np.zeros((1, 4, 256), np.float32), 4, "zigzag", axis=2))
     for ports in (1, None):
         cluster = Cluster.uniform(0, 50e9, flops=1e12, ports=ports)
-        shown = run(
-            ring_attention_backward, 4, x, x, x, x, x, lse, causal=True, layout="zigzag", cluster=cluster
-        ).timeline
+        shown = ran(backward=True, cluster=cluster, dtype="float16").timeline
         sizes = {(hop.gradients, hop.t.nbytes) for hop in ring_of(shown, True, "zigzag", backward=True).hops}
         assert sizes == {(False, 64 * 2 * 4 * 8 * 2), (True, 64 * 2 * 4 * 8 * 4)}
 
 
-def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports():
-    bars = {8: 0, 20: 0}  # by their height: a port's, and of the work
-    (lanes,) = tree_of(filmed(4, "contiguous")).iter("svg")
-    for group in lanes.iter("g"):
-        if group.get("class") == "bare":
-            for rect in group.findall("rect"):
-                if float(rect.get("height")) in bars:
-                    bars[float(rect.get("height"))] += 1
-    assert bars == {8: 2 * 12, 20: 10}
+def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports_in_the_colours_of_their_k_and_v():
+    bars = [rect.attrib for rect in tree_of(filmed(4, "contiguous")).findall(".//g[@class='bare']/rect")]
+    for rank in range(4):
+        own, came = ([(start - hop) % 4 for hop in range(3)] for start in (rank, rank - 1))
+        for below, sources in ((0, came), (11, range(rank, -1, -1)), (34, own)):  # in-port, work, out-port
+            lane = [(float(bar["x"]), bar["fill"]) for bar in bars if float(bar["y"]) == TOP + ROW * rank + below]
+            assert [fill for _, fill in sorted(lane)] == [theme.rank_color(source) for source in sources]
 
 
 def test_k_and_v_that_come_while_a_rank_works_wait_beside_those_that_it_attends():
@@ -173,11 +166,8 @@ def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
     rests = [part for part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
     home = [part for part in rests if len(part.findall("rect")) == 2]
     assert len(rests) == 3 * 4  # where it is made, and after each of 3 hops
-    assert [part.find("text").text for part in sorted(home, key=lambda part: float(part.find("text").get("y")))] == [
-        "0",
-        "1",
-        "2",
-    ]
+    lowered = sorted((float(part.find("text").get("y")), part.find("text").text) for part in home)
+    assert [text for _, text in lowered] == ["0", "1", "2"]
     assert all("--b" not in part.get("style") for part in home)
     assert all("--b" in part.get("style") for part in rests if part not in home)
 

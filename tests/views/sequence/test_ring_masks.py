@@ -52,8 +52,8 @@ def test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(size, layou
             assert seen.any() or hidden == {SKIPPED}
 
 
-@settings(max_examples=20)
-@given(size=st.integers(1, 8), chunk=st.integers(1, 6), layout=st.sampled_from(LAYOUTS))
+@settings(max_examples=8)
+@given(size=st.integers(1, 8), chunk=st.integers(1, 4), layout=st.sampled_from(LAYOUTS))
 def test_as_many_pixels_are_coloured_as_pairs_are_attended_and_bars_are_as_long(size, chunk, layout):
     S = 2 * size * chunk
     figure = views.ring_masks(S, size, layout)
@@ -92,7 +92,7 @@ def own_style(rank, source, length):
     )
 
 
-@pytest.mark.parametrize(("S", "size"), [(4, 1), (32, 4), (48, 3), (96, 8)])
+@pytest.mark.parametrize(("S", "size"), [(4, 1), (48, 3)])
 def test_a_learners_right_rule_draws_the_same_pixels_pairs_and_words_as_the_library(S, size):
     mine, ours = views.ring_masks(S, size, "zigzag", rule=own_style), views.ring_masks(S, size, "zigzag")
     assert (pixels(mine) == pixels(ours)).all()

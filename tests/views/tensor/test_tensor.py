@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from parlab import views
 from parlab.nn.llama import LlamaConfig
@@ -19,12 +20,7 @@ CONFIG = LlamaConfig(
 
 def colors(figure, name):
     (collection,) = artists(figure, name)
-    return [tuple(round(255 * channel) for channel in color[:3]) for color in collection.get_facecolors()]
-
-
-def rgb(rank):
-    code = theme.rank_color(rank)
-    return tuple(int(code[start : start + 2], 16) for start in (1, 3, 5))
+    return [to_hex(color).upper() for color in collection.get_facecolors()]
 
 
 # wrong_gradients
@@ -35,8 +31,7 @@ RIGHT = {"a": np.ones(3), "b": np.full(3, 2.0)}
 def test_a_gradient_twice_too_large_is_wrong_by_100_percent_and_red():
     figure = views.wrong_gradients({"a": np.ones(3) * (1 + 1e-15), "b": np.full(3, 4.0)}, RIGHT)
     assert repr(figure) == "1 of 2 gradients are wrong\na  right, ≤ 1e-12\nb  WRONG by 100% of its largest entry"
-    alarm = tuple(int(theme.ALARM[start : start + 2], 16) for start in (1, 3, 5))
-    assert [color == alarm for color in colors(figure, "row 0")] == [True, False]  # the backward comes to b first
+    assert [color == theme.ALARM for color in colors(figure, "row 0")] == [True, False]  # the backward comes to b first
     assert [said for said, _ in texts(figure)][:5] == ["→", "b", "100%", "a", "right"]
 
 
@@ -90,8 +85,8 @@ def test_the_area_of_each_array_is_its_bytes_and_with_sequence_parallelism_the_w
     for place in ("attention_norm.x", "attention.x", "mlp_norm.x", "mlp.x"):
         ((*_, low, high),), ((*_, top, bottom),) = (boxes(figure, f"{way} {place}") for way in ("before", "after"))
         assert (bottom - top) * size == pytest.approx(high - low)
-        assert colors(figure, f"before {place}") == [(187, 187, 187)]
-        assert colors(figure, f"after {place}") == [rgb(0)]
+        assert colors(figure, f"before {place}") == ["#BBBBBB"]
+        assert colors(figure, f"after {place}") == [theme.rank_color(0)]
 
 
 def test_between_the_arrays_stand_two_operators_with_and_two_without_sequence_parallelism():

@@ -5,33 +5,13 @@ import pytest
 
 from parlab import views
 from parlab.views.train.film_of_sums import OF_THE_LIBRARY, right_sums, sums_of
-from tests.labs import right_answers_07
-from tests.labs.answers import sum_gradient
+from tests.labs import right_answers
+from tests.labs.answers import raises, sum_gradient
+from tests.labs.test_mesh import taken_for, times, tp_for_all
 from tests.views.filmed import check_film, marks, tree_of
 
 OF_TP = ([0, 1, 4, 5], [2, 3, 6, 7])
 NEEDED = {"cut": ([0, 4], [3, 7]), "norm": OF_TP, "K/V": OF_TP, "tied": ([0, 2, 4, 6], [1, 3, 5, 7])}
-
-
-def without_norms(mesh, ends, kind, gradient):
-    if kind == "K/V":
-        gradient = mesh.tp.all_reduce(gradient)
-    if kind == "tied":
-        gradient = ends.all_reduce(gradient)
-    return mesh.data.all_reduce(gradient) / mesh.data.size
-
-
-def tp_for_all(mesh, ends, kind, gradient):
-    gradient = mesh.tp.all_reduce(gradient)
-    return sum_gradient(mesh, ends, "tied" if kind == "tied" else "cut", gradient)
-
-
-def without_the_mean(mesh, ends, kind, gradient):
-    return sum_gradient(mesh, ends, kind, gradient) * mesh.data.size
-
-
-def not_written(mesh, ends, kind, gradient):
-    raise NotImplementedError
 
 
 def last_of(program):
@@ -79,7 +59,7 @@ def test_the_sums_are_shown_one_by_one_so_that_16_chips_travel_at_most():
 
 
 def test_without_the_sum_over_tp_each_rank_lacks_two_gradients_of_a_norm_and_copies_differ():
-    film = views.film_of_sums(without_norms)
+    film = views.film_of_sums(taken_for({"norm": "cut"}))
     assert film.headline == "norm: rank 0 has the gradients of 0, 4, and needs those of 0, 1, 4, 5"
     assert told(film) == (8 + 8 + 24 + 8 + 16, 8 * 2)
     assert "Norm: the function adds over data." in film.html  # no reason for what is wrong
@@ -98,7 +78,7 @@ def test_a_sum_too_many_leaves_equal_copies_and_frames_its_chips():
 
 
 def test_a_mean_that_is_forgotten_moves_every_chip_and_is_said():
-    film = views.film_of_sums(without_the_mean)
+    film = views.film_of_sums(times(lambda mesh, *_: mesh.data.size))
     assert film.headline == "cut, norm, K/V and tied are wrong. cut: a gradient counts 1, not 0.5"
     assert "cut, norm, K/V, tied: equal copies, but a gradient counts 1, not 0.5" in film.html
     assert told(film) == (80, 0)
@@ -136,14 +116,14 @@ def test_the_result_is_shown_where_no_group_tells_how_it_was_made():
 
 
 def test_every_right_answer_of_the_exercise_is_right_in_the_film():
-    answers = right_answers_07.RIGHT["07.who_sums"]
+    answers = right_answers.RIGHT["07.who_sums"]
     assert len(answers) > 3
     for answer in answers:
         assert views.film_of_sums(answer).headline.startswith("Who sums what"), answer.__name__
 
 
 def test_the_librarys_sums_stand_in_while_nothing_is_written():
-    film = views.film_of_sums(not_written)
+    film = views.film_of_sums(raises)
     assert film.headline.startswith("Not written yet, so the library's: who sums what")
     (note,) = [
         part

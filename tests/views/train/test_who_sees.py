@@ -1,9 +1,12 @@
 """The table of checks and bugs shows what was given, and counts the models that are further off than a right mesh."""
 
+from matplotlib.colors import to_hex
+
 from parlab import views
 from parlab.labs import PRICES as OF_LESSON
 from parlab.labs import many_models
-from tests.views.drawn import artists, boxes, title
+from parlab.views.engine import theme
+from tests.views.drawn import artists, boxes, title, words
 
 PRICES = {"copies": 1, "norm": 2, "losses": 20}
 RIGHT = {"copies": [0.0, 0.0], "norm": [0.01, 0.001], "losses": [0.07, 0.02]}
@@ -26,18 +29,16 @@ def below(figure):
     return [text for text in said if "bugs" not in text]
 
 
-def words(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
 def test_a_check_that_sees_a_bug_in_all_models_in_some_or_in_none_has_its_own_look_in_its_place():
     figure = views.who_sees(DIFFERENCES, PRICES, "bf16")
     assert {middle(box) for box in boxes(figure, "right")} == {(0, 0), (1, 0), (2, 0)}
     assert {middle(box) for box in boxes(figure, "sees")} == {(1, 1), (0, 2), (2, 2)}
     assert {middle(box) for box in boxes(figure, "some")} == {(1, 2)}
     assert {middle(box) for box in boxes(figure, "blind")} == {(0, 1), (2, 1)}
-    looks = [artists(figure, name)[0].get_facecolor().tobytes() for name in ("right", "sees", "some", "blind")]
-    assert len(set(looks)) == 4
+    looks = [to_hex(artists(figure, name)[0].get_facecolor()[0]) for name in ("sees", "some", "blind", "right")]
+    dark = [theme.contrast(look, theme.PAPER) for look in looks]
+    assert dark == sorted(set(dark), reverse=True)  # the more it sees, the darker
+    assert theme.contrast(looks[0], looks[1]) > 3
     assert words(figure)[:3] == ["no difference", "up to 1 %", "up to 7 %"]
 
 

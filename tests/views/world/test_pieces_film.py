@@ -1,8 +1,11 @@
 """The film of a ring collective: pieces travel to the right neighbour, and gather all ranks' numbers."""
 
+import re
+
 import numpy as np
 
 from parlab import Cluster, run, views
+from parlab.views.engine import theme
 from parlab.views.world.pieces_film import moves_of
 from parlab.world import Link
 from tests.views.filmed import check_film, marks, tree_of
@@ -37,6 +40,12 @@ def test_24_messages_travel_and_each_carries_the_numbers_that_its_sender_has():
     ]  # fmt: skip
 
 
+def test_each_number_has_the_colour_of_its_rank_and_all_reduces_end_with_all_numbers_in_each_row():
+    film = views.pieces_film(collective("all_reduce", 4))
+    chips = re.findall(r'fill="(#\w+)"/><text[^>]*>(\d)<', film.html)
+    assert {(color, int(rank)) for color, rank in chips} == {(theme.rank_color(rank), rank) for rank in range(4)}
+
+
 def test_down_a_column_a_message_goes_through_the_middle_where_no_names_are():
     film = views.pieces_film(collective("all_reduce", 4))
     inward = [mark[0] for mark in marks(film, "go") if mark[0]["x"] == 0]
@@ -50,7 +59,9 @@ def veils(film):
     """For each row that turns pale: its corner, and the film's seconds from when to when (9999: to the end)."""
     found = []
     for part in tree_of(film).iter("g"):
-        if part.find("g[@fill-opacity]") is not None:
+        veil = part.find("g[@fill-opacity]")
+        if veil is not None:
+            assert 0.5 < float(veil.get("fill-opacity")) < 1  # the numbers below it are seen, and paler
             span = dict(item.split(":") for item in part.get("style").split(";"))
             corner = part.find("g/rect")
             found.append(

@@ -51,6 +51,24 @@ def test_two_stalls_that_meet_leave_two_ranks_that_never_waited():
     assert film.lines[-1] == "44.0 ms: no rank waits for another; ranks 1 and 5 never did"
 
 
+def in_pairs(comm, seconds):
+    comm.compute("work", seconds=seconds)
+    other = {0: 3, 3: 0, 1: 2, 2: 1, 4: 5, 5: 4}[comm.rank]
+    comm.sendrecv(np.zeros(4), other, other)
+
+
+def test_a_stop_comes_before_the_first_of_those_goes_on_that_wait_together_and_the_last_when_nobody_waits():
+    """Rank 0 waits from 0 to 10 ms, 1 from 2 to 4, and 4 from 5 to 8."""
+    done = run(in_pairs, 6, per_rank([0, 2e-3, 4e-3, 10e-3, 5e-3, 8e-3]), cluster=Cluster.uniform(0, math.inf))
+    film = views.film(done, waits=True)
+    assert film.times == [0, 2 * MS, 5 * MS, 10 * MS]
+    assert film.lines == [
+        "0 s: rank 0 waits for rank 3",
+        "2.00 ms: rank 1 waits for rank 2, and still 0 for 3",
+        "5.00 ms: rank 4 waits for rank 5, and still 0 for 3",
+    ]
+
+
 def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
     films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
     stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
@@ -85,7 +103,7 @@ def test_a_caption_that_names_a_wait_is_not_seen_before_the_first_arrow_that_it_
 
 
 @pytest.mark.parametrize("program", [in_turn, posted_ahead])
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", [0, 5])
 def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, number):
     film = views.film(labs.patient(program, number, stall=40e-3), waits=True)
     check_film(film)
@@ -123,9 +141,8 @@ def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank
     assert discs(film, "transfer") == [(0, end, many) for end, many in zip(ends, (3, 2, 2, 1), strict=True)]
     words = [part for part in tree_of(film).iter("g") if [one.get("class") for one in part][:1] == ["strong"]]
     assert ["".join(part.itertext()) for part in words] == ["012", "37", "46", "5"]
-    assert [
-        float(re.search(r"--a:([\d.]+)", part.get("style"))[1]) for part in words
-    ] == ends  # ink of the page, from then on
+    inked = [float(re.search(r"--a:([\d.]+)", part.get("style"))[1]) for part in words]
+    assert inked == ends  # ink of the page, from then on
 
 
 def test_a_stall_that_is_swallowed_stops_at_its_neighbours():
@@ -160,8 +177,9 @@ def test_a_chain_is_as_many_arrows_as_ranks_that_wait_and_its_lanes_show_both_ki
     sign, *bars = bars  # in the legend
     assert sign.get("width") == "22"
     assert len(bars) == 2 * 4  # each message makes both its ranks wait for the transfer
-    (width,) = {float(bar.get("width")) for bar in bars}
+    ((width, height),) = {(float(bar.get("width")), bar.get("height")) for bar in bars}
     assert width == pytest.approx((606 - 318) / 4 - 1)
+    assert height == "22"  # a lane has room for more
 
 
 def late(comm, seconds):

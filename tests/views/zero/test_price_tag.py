@@ -3,10 +3,12 @@
 import pytest
 
 from parlab import views
+from parlab.views.zero.model_state import COLORS, decimal_bytes
 from parlab.views.zero.price_tag import ADAM
 from parlab.world import DGX_A100, DGX_H100
 from parlab.zero import MIXED, StateBytes, model_state_bytes, step_waiting, tokens_to_hide_a_gather
 from tests.views.drawn import boxes, title
+from tests.views.engine.test_theme import NOTICEABLE, VISIONS, closest
 
 SLIDERS = views.explore_price_tag().controls
 FLOAT32 = StateBytes(gradient=4)
@@ -129,6 +131,19 @@ def test_4_microbatches_send_2_2_5_and_12_passes_and_leave_stage_1_alone_in_fron
 )
 def test_the_headline_names_the_stages_that_are_left(given, said):
     assert title(views.price_tag(**given)).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "said"),
+    [(0, "0 B"), (999, "999 B"), (999.6, "1 KB"), (41.25e9, "41.3 GB"), (999.4e9, "999 GB"), (2e15, "2 PB")],
+)
+def test_bytes_in_powers_of_1000_to_three_digits(nbytes, said):
+    assert decimal_bytes(nbytes) == said
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_the_parts_differ_by_more_than_15(vision):
+    assert closest(list(COLORS.values()), vision) > NOTICEABLE
 
 
 def test_one_rank_has_nothing_to_send():
