@@ -37,12 +37,9 @@ def test_the_answer_and_the_figure_are_hidden_until_somebody_guesses(reader):
 
 @pytest.mark.slow
 def test_a_guess_may_open_a_widget_and_its_menu_draws_anew(reader):
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     asks = 'from parlab import views\nviews.predict("Which t?", lambda: 32, then=views.explore_tensor)'
-    cells = [nbformat.v4.new_code_cell(asks)]
-    place = reader.folder / "widget.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), place)
-    reader.open(place.name)
+    write(reader.folder / "widget.ipynb", asks)
+    reader.open("widget.ipynb")
     reader.run_all_cells()
     shown = reader.page.locator(OUTPUT)
     assert shown.locator("select, .widget-image").count() == 0
