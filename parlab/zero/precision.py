@@ -122,7 +122,7 @@ class StepGuard:
         """The factor by which the next loss is multiplied."""
         return 1.0 if self.scale is None else self.scale.value
 
-    def decide(
+    def factor(
         self, gradients: Sequence[Array], comm: Comm | None, shares: Sequence[float] | None = None
     ) -> float | None:
         """The factor for summed gradients, or None: skip. Counts the step, and moves the loss scale.

@@ -163,7 +163,6 @@ ROWS = [
     ("loss_scale", zero(loss_scale=1024), "loss_scale=1024: must be a LossScale"),
     ("max_norm", zero(max_norm=0), "max_norm=0: must be a number greater than 0"),
     ("microbatches", zero(microbatches=0), "microbatches=0: must be a whole number"),
-    ("prefetch", zero(prefetch=-1), "prefetch=-1: must be a whole number, at least 0"),
     ("ranks_per_node", zero(ranks_per_node=3), "ranks_per_node=3: a divisor of 2, the group's size, is needed"),
     ("repeat_on_nodes", zero(repeat_on_nodes=1), "repeat_on_nodes=1: must be True or False"),
     ("repeat_on_nodes", zero(repeat_on_nodes=True), "repeat_on_nodes=True: say ranks_per_node, the ranks among which"),
@@ -240,7 +239,7 @@ def test_bad_input_is_a_value_error_that_says_what_would_be_right(argument, call
 
 
 def test_numpy_numbers_are_as_good_as_pythons():
-    options = {"microbatches": np.int64(1), "prefetch": np.int32(1), "max_norm": np.float32(1)}
+    options = {"microbatches": np.int64(1), "max_norm": np.float32(1)}
     zero(stage=np.int64(2), ranks_per_node=np.int64(1), **options)()
     assert shard_range(np.int64(10), np.int64(1), np.int64(3)) == range(4, 7)
 
@@ -248,6 +247,6 @@ def test_numpy_numbers_are_as_good_as_pythons():
 def test_a_dead_end_before_any_work_leaves_the_weights_alone():
     params = toy(0)
     arrays = dict(params)
-    with pytest.raises(ValueError, match="prefetch"):
-        zero(params=params, stage=3, prefetch=-1)()
+    with pytest.raises(ValueError, match="max_norm"):
+        zero(params=params, stage=3, max_norm=-1)()
     assert all(params[name] is arrays[name] for name in arrays)

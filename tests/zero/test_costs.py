@@ -63,8 +63,6 @@ def test_fact_all_ranks_together_send_2_2_2_3_psi_times_n_minus_1_elements(stage
         (2, {}, 3 + 1),
         (3, {}, 3 * 3),
         (3, {"keep_after_forward": True}, 2 * 3),
-        (3, {"prefetch": 0}, 3 * 3),
-        (3, {"prefetch": 3}, 3 * 3),
     ],
 )
 def test_3_microbatches_cost_2_2_4_9_psi_and_6_where_weights_are_kept_after_the_forward(stage, options, passes):
@@ -77,17 +75,16 @@ def test_fact_stage_3_that_keeps_the_weights_after_the_forward_costs_2_psi():
     assert sent(timed(3, 4, keep_after_forward=True)) == 2 * PSI * 3 * ITEMSIZE
 
 
-@pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_fact_stage_3_that_keeps_the_last_block_at_the_turn_sends_3_psi_less_that_block_a_microbatch(
-    size, microbatches, prefetch
+    size, microbatches
 ):
     """Two gathers of everything less one of the last block, and a reduction: P − 1 messages a rank each."""
     start = model()
     blocks = list(start.weight_blocks.values())
     last = sum(start.weights[name].size for name in blocks[-1])
-    timeline = timed(3, size, microbatches=microbatches, prefetch=prefetch, keep_last_block=True)
+    timeline = timed(3, size, microbatches=microbatches, keep_last_block=True)
     assert sent(timeline) == microbatches * (3 * PSI - last) * (size - 1) * ITEMSIZE
     assert len(timeline.transfers) == microbatches * (3 * len(blocks) - 1) * size * (size - 1)
 
@@ -141,14 +138,13 @@ def test_a_skipped_step_sends_gradients_but_no_new_weights(stage, passes):
     assert sent(skipped) == passes * PSI * 2 * 2 + (2 * 8 * 2 if stage else 0)
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_a_tied_table_is_gathered_for_the_head_too_unless_it_is_kept(prefetch):
+def test_a_tied_table_is_gathered_for_the_head_too_unless_it_is_kept():
     """The head's forward and backward need the embedding's block once more each."""
     start, size = model(tie_word_embeddings=True), 3
     psi, table = NUM_PARAMS[True], start.weights["model.embed_tokens.weight"].size
-    plain = sent(timed(3, size, start=start, prefetch=prefetch))
+    plain = sent(timed(3, size, start=start))
     assert plain == (elements_sent(psi, size, 3) + 2 * table * (size - 1)) * ITEMSIZE
-    kept = sent(timed(3, size, start=start, prefetch=prefetch, keep_after_forward=True))
+    kept = sent(timed(3, size, start=start, keep_after_forward=True))
     assert kept == 2 * psi * (size - 1) * ITEMSIZE
 
 

@@ -73,10 +73,7 @@ def test_float32_weights_with_float64_masters_stay_within_1e_5_of_serial(library
 
 
 OPTIONS = {
-    "no prefetch": {"prefetch": 0},
-    "prefetch 3": {"prefetch": 3},
     "kept after forward": {"keep_after_forward": True},
-    "kept, prefetch 3": {"keep_after_forward": True, "prefetch": 3},
     "offloaded": {"offload": Offload(Link(1e-6, 1e9), 1e9)},
 }
 
@@ -106,9 +103,9 @@ def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_seri
         (1, {"overlap_gather": True}),
         (2, {"overlap_gather": True, "ranks_per_node": 2}),
         (2, {"overlap_gather": True, "ranks_per_node": 2, "repeat_on_nodes": True}),
-        (3, {"keep_last_block": True, "prefetch": 0}),
-        (3, {"keep_last_block": True, "prefetch": 3, "ranks_per_node": 2}),
-        (3, {"keep_last_block": True, "prefetch": 3, "ranks_per_node": 2, "repeat_on_nodes": True}),
+        (3, {"keep_last_block": True}),
+        (3, {"keep_last_block": True, "ranks_per_node": 2}),
+        (3, {"keep_last_block": True, "ranks_per_node": 2, "repeat_on_nodes": True}),
     ],
 )
 def test_so_do_2_steps_of_2_microbatches_with_nodes_and_a_tied_table(stage, options, tied):
@@ -141,8 +138,7 @@ def test_2_steps_of_3_microbatches_are_serial_and_stages_2_and_3_equal_to_the_bi
     for found in (plain, *stages):
         assert_serial(found, serial(9, 2, CLIP))
     assert same_bits(stages[1], stages[2])
-    for options in ({"prefetch": 0}, {"prefetch": 3, "keep_after_forward": True}):
-        assert same_bits(trained(3, 3, 2, microbatches=3, max_norm=CLIP, **options), stages[1])
+    assert same_bits(trained(3, 3, 2, microbatches=3, max_norm=CLIP, keep_after_forward=True), stages[1])
 
 
 def test_a_learning_rate_for_one_step_replaces_the_optimizers():
@@ -185,10 +181,10 @@ CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12, memory_bandwidth
 GATHER = (SIZE - 1) * (N_BLOCK // SIZE) * 8 * 1000  # picoseconds: 8 bytes a weight, 1000 ps a byte
 
 
-def layers_program(comm, forward, backward, prefetch, steps=1, **options):
+def layers_program(comm, forward, backward, steps=1, **options):
     """Blocks whose computations last as said, in picoseconds, and steps that take no time and send nothing."""
     params = {f"w{i}": np.ones(N_BLOCK) for i in range(L)}
-    zero = Zero(comm, params, 3, AdamW(), prefetch=prefetch, **options)
+    zero = Zero(comm, params, 3, AdamW(), **options)
     for _ in range(steps):
         for name in zero.block_names:
             with zero.weights(name), comm.compute(f"forward {name}", seconds=forward / 1e12):
@@ -200,8 +196,8 @@ def layers_program(comm, forward, backward, prefetch, steps=1, **options):
         zero.step()
 
 
-def makespan(forward, backward, prefetch, **options):
-    return run(layers_program, SIZE, forward, backward, prefetch, cluster=CLUSTER, **options).timeline.makespan
+def makespan(forward, backward, **options):
+    return run(layers_program, SIZE, forward, backward, cluster=CLUSTER, **options).timeline.makespan
 
 
 @pytest.mark.parametrize("backward", [0.1, 0.9, 1.0, 1.5, 2.0, 3.0])
@@ -216,26 +212,19 @@ def test_prefetch_exposes_the_first_gather_the_turn_and_the_last_reduction_and_h
     f, b = round(forward * g), round(backward * g)
     expected = g + (L - 1) * max(f, g) + f
     expected += g + max(b, g) + (L - 2) * max(b, 2 * g) + max(b, g) + g
-    assert makespan(f, b, prefetch=1) == expected
+    assert makespan(f, b) == expected
     if f >= g and b >= 2 * g:
         assert expected == L * (f + b) + 3 * g
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_a_third_step_gathers_ahead_as_the_first_one_does(prefetch):
+def test_a_third_step_gathers_ahead_as_the_first_one_does():
     """The block that a backward ends with is the first of the next forward: there the direction turns back."""
-    assert makespan(GATHER, 2 * GATHER, prefetch, steps=3) == 3 * makespan(GATHER, 2 * GATHER, prefetch)
-
-
-@pytest.mark.parametrize("backward", [0.1, 1.0, 3.0])
-def test_without_prefetch_every_gather_and_every_reduction_is_waited_for(backward):
-    g, b = GATHER, round(backward * GATHER)
-    assert makespan(g, b, prefetch=0) == L * (g + g) + L * (g + b + g)
+    assert makespan(GATHER, 2 * GATHER, steps=3) == 3 * makespan(GATHER, 2 * GATHER)
 
 
 def test_kept_weights_need_no_second_gather_and_the_backward_hides_reductions_alone():
     g = GATHER
-    assert makespan(g, g, prefetch=1, keep_after_forward=True) == g + L * g + L * g + g
+    assert makespan(g, g, keep_after_forward=True) == g + L * g + L * g + g
 
 
 @pytest.mark.parametrize("backward", [0.1, 1.0, 1.5, 3.0])
@@ -248,7 +237,7 @@ def test_the_last_block_kept_at_the_turn_leaves_the_first_gather_and_the_last_re
     f, b = round(forward * g), round(backward * g)
     expected = g + (L - 1) * max(f, g) + f
     expected += max(b, g) + (L - 2) * max(b, 2 * g) + max(b, g) + g
-    assert makespan(f, b, prefetch=1, keep_last_block=True) == expected == makespan(f, b, prefetch=1) - g
+    assert makespan(f, b, keep_last_block=True) == expected == makespan(f, b) - g
 
 
 def two_steps(comm, stage, forward, overlap_gather):
@@ -304,7 +293,7 @@ def test_the_gathers_are_hidden_from_tokens_to_hide_a_gather_on_to_the_token():
 def test_the_backwards_double_work_hides_a_gather_and_a_reduction_from_the_same_3000_tokens_on():
     def exposed(tokens):
         forward, backward = 2 * N_BLOCK * tokens, 4 * N_BLOCK * tokens
-        return makespan(forward, backward, prefetch=1) - L * (forward + backward)
+        return makespan(forward, backward) - L * (forward + backward)
 
     assert exposed(3000) == exposed(4000) == 3 * GATHER
     a_token = 2 * N_BLOCK
