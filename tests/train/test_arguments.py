@@ -19,8 +19,6 @@ from parlab.train import (
     bytes_by_strategy,
     read_index,
     save,
-    step_bytes,
-    strategy_of,
 )
 from parlab.world import MismatchError
 from tests.train.models import batches, model
@@ -52,10 +50,6 @@ def step(sizes, tokens, targets=None, lr=None, **options):
 
 def saved(folder, **options):
     return lambda: run(lambda comm: save(Trainer(Mesh(comm), model(), AdamW()), folder, **options), 1)
-
-
-def step_bytes_of(B, S):
-    return lambda: run(lambda comm: step_bytes(Trainer(Mesh(comm), model(), AdamW()), B, S), 1)
 
 
 ROWS = [
@@ -151,14 +145,11 @@ ROWS = [
         "sequence_parallel=False",
     ),
     *[("tokens", step({}, x), "tokens=") for x in (None, ONE + 0.5, ONE[0], ONE[:0])],
-    ("rows", lambda: step_bytes(None, 8, 8), "trainer=None: must be a Trainer"),
     ("timeline", lambda: bytes_by_strategy(None), "timeline=None: must be a Timeline"),
-    ("transfer", lambda: strategy_of("dp"), "transfer='dp': must be a Transfer"),
     ("trainer of save", lambda: save(None, "folder"), "trainer=None: must be a Trainer"),
     ("folder", lambda: read_index(3), "folder=3: must be the path of a folder"),
     ("folder", lambda: read_index(__file__), "test_arguments.py': it is a file; use a folder"),
     ("notes", saved("folder", notes=3), "notes=3: must be a Mapping"),
-    ("B", step_bytes_of(0, 8), "B=0: must be a whole number, at least 1"),
     ("text", lambda: Samples(np.arange(9.0), 2), "tokens=array([0., 1., 2., 3., 4., 5., 6., 7., 8.]): an array [N] of"),
     ("seed", lambda: Samples(np.arange(9), 2, -1), "seed=-1: must be a whole number, at least 0"),
 ]

@@ -63,7 +63,7 @@ def wrong(
         whole = trainer.full_gradients()
         trainer.step(*text[1])
         own = {n: to_numpy(x).tobytes() for n, x in trainer.parts.replica.full_weights().items()}
-        place = trainer.parts.model.slices
+        place = trainer.parts.own_model.slices
         return result, whole, trainer.full_weights(), {(n, place[n]): bits for n, bits in own.items()}
 
     found, copies = set(), {}

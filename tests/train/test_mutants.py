@@ -34,7 +34,7 @@ def seen(change, *args, **kwargs):
 
 def positions_a_range(trainer):
     cp = trainer.parts.mesh.cp
-    rotary = trainer.parts.model.blocks[0].attention.inside.rotary
+    rotary = trainer.parts.own_model.blocks[0].attention.inside.rotary
     rotary.positions = lambda length: np.arange(cp.rank * length, (cp.rank + 1) * length)
 
 
