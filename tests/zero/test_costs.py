@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from parlab import run
 from parlab.zero import (
     MIXED,
     LossScale,
@@ -71,10 +69,6 @@ def test_3_microbatches_cost_2_2_4_9_psi_and_6_where_weights_are_kept_after_the_
         assert elements_sent(PSI, 3, stage, microbatches=3) == passes * PSI * 2
 
 
-def test_fact_stage_3_that_keeps_the_weights_after_the_forward_costs_2_psi():
-    assert sent(timed(3, 4, keep_after_forward=True)) == 2 * PSI * 3 * ITEMSIZE
-
-
 @pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_fact_stage_3_that_keeps_the_last_block_at_the_turn_sends_3_psi_less_that_block_a_microbatch(
@@ -96,17 +90,6 @@ def test_weights_gathered_in_the_next_forward_cost_the_same_2_psi_in_as_many_mes
     timeline = timed(stage, size, steps=2, overlap_gather=True, after_step=lambda comm, replica: replica.finish())
     assert sent(timeline) == 2 * elements_sent(PSI, size, stage) * ITEMSIZE
     assert len(timeline.transfers) == 2 * 2 * blocks * size * (size - 1)
-
-
-def test_fact_all_reducing_first_and_gathering_after_costs_3_psi():
-    """What the old system did in stage 1."""
-
-    def program(comm):
-        own = shard_range(PSI, comm.rank, comm.size)
-        comm.all_reduce(np.ones(PSI))
-        comm.all_gather(np.ones(len(own)), counts=[len(shard_range(PSI, rank, comm.size)) for rank in range(comm.size)])
-
-    assert sent(run(program, 4).timeline) == 3 * PSI * 3 * ITEMSIZE
 
 
 @pytest.mark.parametrize("stage", STAGES)

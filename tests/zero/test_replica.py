@@ -76,19 +76,6 @@ def test_full_weights_are_copies(stage):
 
 
 @every_stage
-def test_the_arrays_that_were_given_stay_as_they_were(stage):
-    given = toy(0)
-
-    def program(comm):
-        replica = replica_of(comm, dict(given), stage)
-        add_all(replica, toy(1))
-        replica.step()
-
-    run(program, 2)
-    assert same_bits(given, toy(0))
-
-
-@every_stage
 def test_a_step_inside_weights_is_refused_and_after_it_goes_on(stage):
     """Its weights would change under the hands of whoever computes with them; in stage 3 they would be stale."""
 
@@ -99,17 +86,9 @@ def test_a_step_inside_weights_is_refused_and_after_it_goes_on(stage):
             replica.step()
         assert replica.steps == 0
         replica.step()
-        return replica.steps, replica.full_weights()
+        return replica.steps
 
-    def plain(comm):
-        replica = replica_of(comm, toy(0), stage)
-        add_all(replica, toy(1))
-        replica.step()
-        return replica.full_weights()
-
-    (steps, found), *_ = run(program, 3).results
-    assert steps == 1
-    assert same_bits(found, run(plain, 3).results[0])
+    assert run(program, 3).results == [1] * 3
 
 
 @every_stage

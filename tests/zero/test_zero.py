@@ -33,15 +33,15 @@ def assert_serial(found, expected):
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_neither_model_divides_among_2_3_4_or_7_ranks(tied):
+def test_neither_model_divides_among_2_3_4_or_6_ranks(tied):
     num_params = sum(x.size for x in model(tie_word_embeddings=tied).weights.values())
     assert num_params == NUM_PARAMS[tied]
-    assert all(num_params % size for size in (2, 3, 4, 7))
+    assert all(num_params % size for size in (2, 3, 4, 6))
 
 
 @pytest.mark.parametrize(
     ("size", "max_norm", "tied"),
-    [(1, None, False), (2, CLIP, True), (3, None, True), (3, CLIP, False), (4, None, True), (7, CLIP, False)],
+    [(1, None, False), (2, CLIP, True), (3, CLIP, False), (6, None, True)],
 )
 def test_3_steps_of_every_stage_are_the_serial_optimizers_and_stages_1_2_3_each_other_to_the_bit(size, max_norm, tied):
     """The third step uses moments of both earlier ones; a later one repeats it."""
@@ -72,21 +72,15 @@ def test_float32_weights_with_float64_masters_stay_within_1e_5_of_serial(library
     assert_parity(list(found.values()), list(serial(3, 2).values()), 1e-5)
 
 
-OPTIONS = {
-    "kept after forward": {"keep_after_forward": True},
-    "offloaded": {"offload": Offload(Link(1e-6, 1e9), 1e9)},
-}
-
-
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_what_only_moves_things_changes_no_bit_in_2_steps(options, tied):
-    stages = [1, 2, 3] if "offload" in options else [3]
+def test_what_only_moves_things_changes_no_bit_in_2_steps(tied):
     expected = trained(1, SIZE, 2, tied=tied)
-    assert all(same_bits(trained(stage, SIZE, 2, tied=tied, **options), expected) for stage in stages)
+    assert same_bits(trained(3, SIZE, 2, tied=tied, keep_after_forward=True), expected)
+    for stage in (1, 2, 3):
+        assert same_bits(trained(stage, SIZE, 2, tied=tied, offload=Offload(Link(1e-6, 1e9), 1e9)), expected)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("stage", "option"), [(1, "overlap_gather"), (2, "overlap_gather"), (3, "keep_last_block")])
 def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_serial_and_change_no_bit(
     stage, option, size
@@ -96,7 +90,6 @@ def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_seri
     assert same_bits(found, trained(stage, size, 3, max_norm=CLIP))
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
     ("stage", "options"),
     [
@@ -108,10 +101,10 @@ def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_seri
         (3, {"keep_last_block": True, "ranks_per_node": 2, "repeat_on_nodes": True}),
     ],
 )
-def test_so_do_2_steps_of_2_microbatches_with_nodes_and_a_tied_table(stage, options, tied):
+def test_so_do_2_steps_of_2_microbatches_with_nodes_and_a_tied_table(stage, options):
     plain = {name: value for name, value in options.items() if "node" in name}
-    expected = trained(stage, SIZE, 2, microbatches=2, tied=tied, **plain)
-    assert same_bits(trained(stage, SIZE, 2, microbatches=2, tied=tied, **options), expected)
+    expected = trained(stage, SIZE, 2, microbatches=2, tied=True, **plain)
+    assert same_bits(trained(stage, SIZE, 2, microbatches=2, tied=True, **options), expected)
 
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
@@ -122,8 +115,7 @@ def test_2_steps_sharded_inside_nodes_are_serial_and_the_same_in_every_stage(ran
     assert all(same_bits(first, other) for other in others)
 
 
-@pytest.mark.parametrize(("size", "ranks_per_node"), [(4, 1), (4, 2), (4, 4), (6, 2), (6, 3)])
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(("size", "ranks_per_node", "tied"), [(4, 2, False), (6, 2, True), (6, 3, False)])
 def test_2_steps_exchanged_in_two_levels_are_serial_and_the_same_bits_in_every_stage(size, ranks_per_node, tied):
     options = {"ranks_per_node": ranks_per_node, "max_norm": CLIP, "tied": tied}
     plain, first, *others = (trained(stage, size, 2, **options) for stage in (0, *STAGES[1:]))
@@ -200,7 +192,7 @@ def makespan(forward, backward, **options):
     return run(layers_program, SIZE, forward, backward, cluster=CLUSTER, **options).timeline.makespan
 
 
-@pytest.mark.parametrize("backward", [0.1, 0.9, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("backward", [0.1, 1.0, 1.5, 3.0])
 @pytest.mark.parametrize("forward", [0.1, 1.0, 1.3])
 def test_prefetch_exposes_the_first_gather_the_turn_and_the_last_reduction_and_hides_the_rest_if_there_is_room(
     forward, backward
