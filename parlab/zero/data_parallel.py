@@ -19,7 +19,7 @@ from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import checked_ranks_per_node
+from parlab.zero.arguments import check_ranks_per_node
 from parlab.zero.replica import Replica
 from parlab.zero.shards import FlatLayout, Group
 
@@ -67,7 +67,7 @@ class DataParallel(Replica):
         **of_replica: Any,
     ) -> None:
         whole("bucket_bytes", bucket_bytes, least=1)
-        checked_ranks_per_node(ranks_per_node, comm.size)
+        check_ranks_per_node(ranks_per_node, comm.size)
         super().__init__(comm, params, optimizer, **of_replica)
         self.bucket_bytes, self.group = bucket_bytes, Group(comm, ranks_per_node)
         for block in self.block_names:

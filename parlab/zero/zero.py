@@ -30,7 +30,7 @@ from parlab.arguments import flag, instance
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
-from parlab.zero.arguments import check_stage, checked_ranks_per_node
+from parlab.zero.arguments import check_ranks_per_node, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.replica import Replica
 from parlab.zero.shards import FlatLayout, Group, cut
@@ -100,12 +100,12 @@ class Zero(Replica):
         flag("repeat_on_nodes", repeat_on_nodes)
         if repeat_on_nodes and ranks_per_node is None:
             raise ValueError("repeat_on_nodes=True: say ranks_per_node, the ranks among which the state is sharded")
-        checked_ranks_per_node(ranks_per_node, comm.size)
+        check_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None:
             instance("offload", offload, Offload)
         flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, **of_replica)
-        self.stage, self.overlap_gather = stage, overlap_gather
+        self.overlap_gather = overlap_gather
         self.group, self.replication_group = Group(comm, ranks_per_node), None
         if repeat_on_nodes:
             self.group, self.replication_group = _inside_and_between_nodes(comm, ranks_per_node)

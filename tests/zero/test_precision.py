@@ -94,21 +94,6 @@ def test_an_overflow_that_only_a_sum_or_the_conversion_has_skips_the_step_and_wa
     assert run(program, ranks).results == [skipped] * ranks
 
 
-@every_stage
-def test_a_skipped_step_between_two_good_ones_leaves_what_the_two_alone_leave_to_the_bit(stage):
-    def program(comm, kinds):
-        replica = replica_of(comm, toy(0, "float32"), stage, **HALF)
-        for seed in kinds:
-            gradients = halves(abs(seed), replica.loss_scale)
-            add_all(replica, broken(gradients, np.nan) if seed < 0 else gradients)
-            replica.step()
-        return snapshot(replica)
-
-    with_skip, without = (run(program, 3, kinds).results for kinds in ((1, -9, 2), (1, 2)))
-    for one, other in zip(with_skip, without, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 def test_ranks_that_share_one_loss_scale_object_each_have_their_own_copy():
     shared = LossScale(8.0)
 
