@@ -93,11 +93,11 @@ ROWS = [  # a call, and the words that its error must contain
     ),
     (
         step({"cp": 3}, EIGHT),
-        "cp=3: sequence length 8 does not divide into 3 shards: use a multiple of 3 (zigzag needs 6",
+        "sequence length 8 does not divide into 3 shards: use a multiple of 3 (zigzag needs 6",
     ),
     (
         step({"cp": 4, "tp": 4}, EIGHT, sequence_parallel=True),
-        "tp=4: sequence length 2 (of 8, cp=4) does not divide among 4 ranks: use a multiple of 4, or sequence_parallel=F",
+        "tp=4: sequence length 2 (of 8, cp=4) does not divide among 4 ranks: use a multiple of 4, or sequence_parallel",
     ),
     *[(step({}, x), "tokens=") for x in (None, ONE + 0.5, ONE[0], ONE[:0])],
     (lambda: bytes_by_strategy(None), "timeline=None: must be a Timeline"),
