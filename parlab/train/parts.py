@@ -1,4 +1,9 @@
-"""The parts of a rank's training: its tensor-parallel model, ZeRO's blocks, and the stages that it runs."""
+"""The parts of a rank's training: its tensor-parallel model, ZeRO's blocks, and the stages that it runs.
+
+Invariant: every weight of this rank is in one block of ZeRO, and a step brings ZeRO the gradients of each block as
+often as `part_of_replica` said: with every backward of a stage that reads it, or once, summed over the ranks of pp
+that share it.
+"""
 
 from __future__ import annotations
 
@@ -55,24 +60,27 @@ class Parts:
         settings: TrainSettings,
         **precision: Any,
     ) -> None:
-        """From the serial model to this rank's stages. Each line needs nothing but those above it."""
+        """From the serial model to the stages that this rank runs; each line needs those above it alone."""
         self.mesh, self.config, self.schedule, self.settings = mesh, model.config, schedule, settings
         self.xp, self.device = namespace(model.weights[FINAL_NORM]), model.weights[FINAL_NORM].device
         self.waiting: dict[str, Gradients] = {}
         self.loads: list[list[int]] = []
         self.samples = 0
 
+        # The weights of this rank, in a model of its own, and in ZeRO's blocks
         self.ranks_of_weight = holders_of_weights(model, layers, schedule)
         here = [name for name, ranks in self.ranks_of_weight.items() if mesh.pp.rank in ranks]
         self.own_model, self.mixtures = make_own_model(mesh, model, here, settings, self.positions)
         self.blocks, self.shared = blocks_of_zero(mesh, self.own_model, self.ranks_of_weight, here)
-        plain_stages = stages_here(self.own_model, layers, schedule, mesh.pp.rank)
+        # The actions of a step on its stages: in which order they open the blocks, and how often each has gradients
+        stages = stages_here(self.own_model, layers, schedule, mesh.pp.rank)
         self.first_pass = first_pass(schedule, mesh.pp.rank) if settings.auxiliary else []
         actions = [*self.first_pass, *schedule.actions[mesh.pp.rank]]
-        self.opening_order, expected = uses_of_blocks(actions, plain_stages, self.blocks, self.shared)
+        self.opening_order, expected = uses_of_blocks(actions, stages, self.blocks, self.shared)
+        # ZeRO takes the weights over, and the stages ask it for them
         part = part_of_replica(mesh, self.own_model, self.ranks_of_weight, self.blocks, settings.zero, expected)
         self.replica = zero_replica(mesh, self.own_model, self.blocks, part, settings, optimizer, precision)
-        self.stages = gathered_stages(plain_stages, self.blocks, self.replica, self.take_gradients)
+        self.stages = gathered_stages(stages, self.blocks, self.replica, self.take_gradients)
 
     def positions(self, length: int) -> Array:
         """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""

@@ -1,4 +1,8 @@
-"""The common part of plain data parallelism and ZeRO: one replica of the model, on one rank."""
+"""The common part of plain data parallelism and ZeRO: one replica of the model, on one rank.
+
+Invariant: weights change in `step` alone, when no block is in use and all gradients of each have come; and every rank
+makes the same step, or skips it.
+"""
 
 from __future__ import annotations
 
