@@ -28,7 +28,7 @@ from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_i
 from parlab.train.stages import GatheredStage
 from parlab.zero import Replica, replica_of
 from parlab.zero.replica import Part
-from parlab.zero.shards import Group
+from parlab.zero.shards import NodeGroup
 from parlab.zero.training import weights_of
 
 
@@ -257,7 +257,7 @@ def part_of_replica(
         comm=mesh.model if zero == 0 else mesh.comm,
         in_norm={name: 1 / number for name, number in copies.items()},
         expected=expected,
-        groups=dict.fromkeys(experts, Group(mesh.edp, mesh.edp_per_node)),
+        groups=dict.fromkeys(experts, NodeGroup(mesh.edp, mesh.edp_per_node)),
     )
 
 

@@ -21,7 +21,7 @@ from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
 from parlab.zero.arguments import check_ranks_per_node
 from parlab.zero.replica import Replica
-from parlab.zero.shards import FlatLayout, Group
+from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class Bucket(NamedTuple):
@@ -69,7 +69,7 @@ class DataParallel(Replica):
         whole("bucket_bytes", bucket_bytes, least=1)
         check_ranks_per_node(ranks_per_node, comm.size)
         super().__init__(comm, params, optimizer, **of_replica)
-        self.bucket_bytes, self.group = bucket_bytes, Group(comm, ranks_per_node)
+        self.bucket_bytes, self.group = bucket_bytes, NodeGroup(comm, ranks_per_node)
         for block in self.block_names:
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)

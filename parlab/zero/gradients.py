@@ -16,7 +16,7 @@ from typing import Any
 from parlab.arrays import Array
 from parlab.world import Request
 from parlab.zero.accounting import GRADIENTS, LEAVING
-from parlab.zero.shards import FlatLayout, Group
+from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class WholeGradients:
@@ -28,7 +28,7 @@ class WholeGradients:
         dtype: of the gradients.
     """
 
-    def __init__(self, group: Group, layout: FlatLayout, dtype: Any) -> None:
+    def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
         self.comm, self.layout, self.dtype = group.comm, layout, dtype
         self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
         self.whole: Array | None = None  # [n]
@@ -63,7 +63,7 @@ class WholeGradients:
 class ShardedGradients:
     """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
 
-    def __init__(self, group: Group, layout: FlatLayout, dtype: Any) -> None:
+    def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
         self.comm, self.layout, self.dtype = group.comm, layout, dtype
         self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
         self.request: Request | None = None

@@ -26,7 +26,7 @@ from parlab.zero.arguments import (
     sums_of,
 )
 from parlab.zero.precision import LossScale, StepGuard, StepResult
-from parlab.zero.shards import FlatLayout, Group
+from parlab.zero.shards import FlatLayout, NodeGroup
 from parlab.zero.stages import BlockWeights
 from parlab.zero.state import Offload, OptimizerShard
 
@@ -66,7 +66,7 @@ class Replica(ABC):
         group: the ranks that exchange gradients, and in ZeRO share the state.
     """
 
-    group: Group
+    group: NodeGroup
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Replica(ABC):
         self.expected = dict.fromkeys(self.block_names, microbatches) if part is None else part.expected
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self._all_weights = dict(params) if blocks is None else params  # by name, always up to date
-        self._blocks: dict[str, Block] = {}
+        self._blocks: dict[str, ReplicaBlock] = {}
         self._added = dict.fromkeys(self.block_names, 0)  # how many microbatches' gradients have come
         self._in_use: list[str] = []
         self._summed: dict[str, Array] = {}  # [n_r] by block: gradients of the last step, kept for a part alone
@@ -233,7 +233,7 @@ class Replica(ABC):
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
-    def _group_of(self, block: str) -> Group:
+    def _group_of(self, block: str) -> NodeGroup:
         """The ranks that exchange a block."""
         return self.group if self.part is None else self.part.groups.get(block, self.group)
 
@@ -242,7 +242,7 @@ class Replica(ABC):
         master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
         weights = BlockWeights(self._group_of(block), layout, self._all_weights, self.dtype, block, **how)
         own = weights.shard if master is None else master
-        self._blocks[block] = Block(layout, weights, OptimizerShard(self.comm, own, self.dtype, offload))
+        self._blocks[block] = ReplicaBlock(layout, weights, OptimizerShard(self.comm, own, self.dtype, offload))
 
     def _arrays(self, block: str) -> dict[str, Array]:
         """The weights of a block by name, as they are now."""
@@ -274,7 +274,7 @@ class Replica(ABC):
         """Update the weights and forget the gradients; return the gradients' factor, or None: the step was skipped."""
 
 
-class Block(NamedTuple):
+class ReplicaBlock(NamedTuple):
     """A block's weights and optimizer state, and how they lie in one flat array. Gradients come and go elsewhere."""
 
     layout: FlatLayout
@@ -316,4 +316,4 @@ class Part(NamedTuple):
     comm: Comm
     in_norm: Mapping[str, float]
     expected: Mapping[Any, int]
-    groups: Mapping[Any, Group] = MappingProxyType({})
+    groups: Mapping[Any, NodeGroup] = MappingProxyType({})

@@ -123,8 +123,8 @@ class ShardMap:
         return f"ShardMap({list(self.owners)}, size={self.size})"
 
 
-class Group(NamedTuple):
-    """Ranks that exchange a block's weights or gradients."""
+class NodeGroup(NamedTuple):
+    """Ranks that exchange the weights or gradients of a block, and how they lie on nodes."""
 
     comm: Comm
     ranks_per_node: int | None  # so many consecutive ones share a node: they exchange in two levels; None: in one ring

@@ -27,7 +27,7 @@ from typing import Any
 from parlab.arrays import Array, namespace
 from parlab.world import Request
 from parlab.zero.accounting import GATHERED, WEIGHTS
-from parlab.zero.shards import FlatLayout, Group
+from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class BlockWeights:
@@ -57,7 +57,7 @@ class BlockWeights:
 
     def __init__(
         self,
-        group: Group,
+        group: NodeGroup,
         layout: FlatLayout,
         params: dict[str, Array],
         dtype: Any,

@@ -33,7 +33,7 @@ from parlab.world import Comm
 from parlab.zero.arguments import check_ranks_per_node, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.replica import Replica
-from parlab.zero.shards import FlatLayout, Group, cut
+from parlab.zero.shards import FlatLayout, NodeGroup, cut
 from parlab.zero.stages import Prefetch
 from parlab.zero.state import Offload
 
@@ -106,7 +106,7 @@ class Zero(Replica):
         flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, **of_replica)
         self.overlap_gather = overlap_gather
-        self.group, self.replication_group = Group(comm, ranks_per_node), None
+        self.group, self.replication_group = NodeGroup(comm, ranks_per_node), None
         if repeat_on_nodes:
             self.group, self.replication_group = _inside_and_between_nodes(comm, ranks_per_node)
 
@@ -174,10 +174,10 @@ class Zero(Replica):
         return factor
 
 
-def _inside_and_between_nodes(comm: Comm, ranks_per_node: Any) -> tuple[Group, Comm | None]:
+def _inside_and_between_nodes(comm: Comm, ranks_per_node: Any) -> tuple[NodeGroup, Comm | None]:
     """The ranks of this node, which share the state; and those that have the same shard, one on each node, if there are
     several nodes.
     """
     inside: Any = comm.split(comm.rank // ranks_per_node)
     between: Any = comm.split(comm.rank % ranks_per_node) if ranks_per_node < comm.size else None
-    return Group(inside, None), between
+    return NodeGroup(inside, None), between
