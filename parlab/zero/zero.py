@@ -148,9 +148,11 @@ class Zero(Replica):
         self._blocks[block].weights.backward_done()
 
     def _step(self, lr: float | None) -> float | None:
-        """The step; below a line stands what rank r then has of a block of n weights, of which it owns n_r."""
+        """The step. Below a line stands what rank r then has of a block with n weights, of which it owns n_r: W weights,
+        G gradients, M moments and masters.
+        """
         gradients = [self._gradients[block].reduced() for block in self.block_names]  # [n_r] each
-        # G: n_r, summed over microbatches and over the ranks that share the state
+        # G: n_r, summed over microbatches and over the ranks that share the state (in stage 1 also n of its own)
         if self.replication_group is not None:
             requests = [self.replication_group.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]
