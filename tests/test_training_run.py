@@ -121,13 +121,6 @@ def test_a_checkpoint_that_the_command_did_not_write_is_not_gone_on_with(notes, 
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_a_run_in_float32_goes_on_in_float16(config, tmp_path, capsys):
-    folder = str(tmp_path / "run")
-    assert cli.main(["train", "--config", str(config), "--folder", folder, "--steps", "3"]) == 0
-    assert cli.main(["train", "--resume", "--folder", folder, "--float16"]) == 0
-    assert "step    6/6  loss " in capsys.readouterr().out
-
-
 def test_a_run_whose_gradients_overflow_says_so_at_the_first_skip_and_at_the_end_with_status_1(tmp_path, capsys):
     path = tmp_path / "fast.toml"
     path.write_text(SMALL.replace("warmup_steps = 1", "warmup_steps = 0\nlr = 1e30"))
@@ -165,11 +158,6 @@ def test_bad_input_is_refused_before_a_text_is_drawn(axes, options, said, monkey
     monkeypatch.setattr(Settings, "read_text", None)
     with pytest.raises(ValueError, match=re.escape(said)):
         train(Settings.read(), axes, **options)
-
-
-def test_settings_that_are_none_are_refused():
-    with pytest.raises(ValueError, match=r"settings='small\.toml': must be a Settings"):
-        train("small.toml", {})
 
 
 def own_text(config, text):
@@ -250,12 +238,6 @@ def test_settings_that_are_wrong_are_refused_by_file_and_name(tmp_path, text, wo
     (tmp_path / "small.toml").write_text(text)
     with pytest.raises(ValueError, match=r"small\.toml: .*" + words):
         Settings.read(tmp_path / "small.toml")
-
-
-def test_a_misspelt_name_ends_the_command_with_status_2_and_1_line(tmp_path, capsys):
-    (tmp_path / "small.toml").write_text(SMALL.replace("hidden_size", "hidden_sise", 1))
-    assert cli.main(["train", "--config", str(tmp_path / "small.toml")]) == 2
-    assert capsys.readouterr().err.startswith(f"parlab train: {tmp_path / 'small.toml'}: name in [model]='hidden_sise'")
 
 
 def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path):

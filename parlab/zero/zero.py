@@ -148,8 +148,9 @@ class Zero(Replica):
         self._blocks[block].weights.backward_done()
 
     def _step(self, lr: float | None) -> float | None:
-        """The step. Below a line stands what rank r then has of a block with n weights, of which it owns n_r: W weights,
-        G gradients, M moments and masters.
+        """The step. Below a line stands what rank r then has of a block of n weights, of which it owns n_r.
+
+        W: weights, G: gradients, M: moments and masters.
         """
         gradients = [self._gradients[block].reduced() for block in self.block_names]  # [n_r] each
         # G: n_r, summed over microbatches and over the ranks that share the state (in stage 1 also n of its own)

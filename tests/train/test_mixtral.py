@@ -19,7 +19,7 @@ from parlab.pipeline import dualpipe, one_f_one_b, zb_v
 from parlab.train import Mesh, Trainer, bytes_by_strategy, export, load, save
 from parlab.zero import LossScale
 from tests.nn.parity import worst_error
-from tests.train.models import LR, SIZES, batches, drawn
+from tests.train.models import LR, SIZES, batches
 
 B, S = 8, 8
 Sizes = tuple[tuple[str, Any], ...]  # changes of a configuration
@@ -83,23 +83,6 @@ def wrong(
     return found
 
 
-def wrong_on_random_mesh(seed: int, ranks: int = 16) -> set[str]:
-    """The checks that fail on a random mesh of dp, pp, cp, tp and ep."""
-    case, draw = drawn(seed, ranks), np.random.default_rng([7, seed])
-    data = case.axes["dp"] * case.axes["cp"]
-    ep = int(draw.choice([n for n in range(1, data + 1) if data % n == 0]))
-    experts = ep * int(draw.choice([1, 2])) if ep > 1 else 3
-    sizes = {**case.model, "num_local_experts": experts, "num_experts_per_tok": int(draw.choice([1, 2]))}
-    return wrong(
-        {**case.axes, "ep": ep},
-        sizes=tuple(sorted(sizes.items())),
-        B=case.B,
-        S=case.S,
-        max_norm=case.max_norm,
-        **case.options,
-    )
-
-
 TIED: Sizes = (("tie_word_embeddings", True),)
 MESHES = {
     "one rank": ({}, {}),
@@ -143,11 +126,6 @@ def test_bytes_of_tokens_are_counted_under_ep():
 
 def test_a_step_of_a_mixtral_is_the_serial_one_inside_the_array_standard():
     assert wrong({"dp": 2, "ep": 2}, sizes=(("num_hidden_layers", 1),), xp=array_api_strict) == set()
-
-
-@pytest.mark.parametrize("seed", [0, 2])
-def test_random_meshes_with_ep_of_up_to_8_ranks_are_the_serial_mixtral(seed):
-    assert wrong_on_random_mesh(seed, ranks=8) == set()
 
 
 # Mistakes

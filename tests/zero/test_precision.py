@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from parlab import run
 from parlab.arrays import to_numpy
@@ -21,9 +18,6 @@ from tests.zero.models import STAGES, add_all, batches, model, replica_of, same_
 
 HALF = {"dtype": "float16"}
 every_stage = pytest.mark.parametrize("stage", STAGES)
-torch_needed = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="not installed: torch (pip install -e '.[peers]')"
-)
 
 
 def snapshot(replica):
@@ -162,19 +156,6 @@ def test_clipping_across_shards_is_the_serial_clip_and_the_norm_the_serial_norm(
 
 
 @every_stage
-def test_the_loss_scale_is_divided_out_before_the_norm_is_taken_and_clipped(stage):
-    def program(comm, scale):
-        replica = replica_of(comm, toy(0, "float32"), stage, max_norm=0.02, loss_scale=LossScale(scale), **HALF)
-        add_all(replica, halves(1, scale))
-        result = replica.step()
-        return result.norm, replica.full_weights()
-
-    (norm, weights), (other_norm, other_weights) = (run(program, 3, scale).results[2] for scale in (1.0, 4096.0))
-    assert norm == other_norm == pytest.approx(gradient_norm(halves(1)), rel=1e-6)
-    assert same_bits(weights, other_weights)
-
-
-@every_stage
 def test_where_clipping_asks_for_the_norm_a_nan_skips_the_step_without_a_loss_scale(stage):
     def program(comm):
         replica = replica_of(comm, toy(0), stage, max_norm=1.0)
@@ -265,20 +246,6 @@ def test_an_overflow_at_the_least_scale_of_2_to_the_minus_14_is_an_error_that_na
     odd = LossScale(1e-4, backoff=0.5)
     odd.update(overflow=True)
     assert odd.value == 2.0**-14
-
-
-@torch_needed
-@given(overflows=st.lists(st.booleans(), max_size=24), interval=st.integers(1, 4))
-def test_the_scale_follows_pytorchs_gradscaler(overflows, interval):
-    import torch
-
-    ours = LossScale(1024.0, interval=interval)
-    theirs, growth = torch.full((), 1024.0), torch.zeros((), dtype=torch.int32)
-    for overflow in overflows:
-        found = torch.full((), float(overflow))
-        torch._amp_update_scale_(theirs, growth, found, 2.0, 0.5, interval)  # what GradScaler.update calls
-        ours.update(overflow)
-        assert (ours.value, ours.good_steps) == (float(theirs), int(growth))
 
 
 @every_stage
