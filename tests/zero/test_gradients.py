@@ -33,3 +33,17 @@ def test_a_shard_is_the_sum_over_ranks_and_microbatches_of_this_ranks_elements(k
 
     for found, own in run(program, size).results:
         assert (found == microbatches * size * (size + 1) / 2 * VALUES[own]).all()
+
+
+def test_whole_gradients_keep_this_ranks_own_beside_its_shard_of_the_sum():
+    """In place: no second copy of the shard is held beside them."""
+
+    def program(comm):
+        gradients, own = gradients_of(comm, WholeGradients)
+        gradients.add({"w": (comm.rank + 1) * VALUES}, complete=True)
+        gradients.reduced()
+        expected = (comm.rank + 1) * VALUES
+        expected[own] = 6 * VALUES[own]
+        return (gradients.whole == expected).all()
+
+    assert run(program, 3).results == [True] * 3
