@@ -47,7 +47,7 @@ def mean_of_means(trainer: Trainer) -> None:
 
 def norms_not_summed(trainer: Trainer) -> None:
     """Under sequence parallelism, the gradient of a norm stays that of one rank's tokens."""
-    for block in trainer.parts.model.blocks:
+    for block in trainer.parts.own_model.blocks:
         for name, part in block.parts.items():  # type: ignore[attr-defined]
             if isinstance(part, SummedOverTokens):
                 block.parts[name] = part.inside  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def norms_not_summed(trainer: Trainer) -> None:
 
 def heads_not_summed(trainer: Trainer) -> None:
     """The ranks that share a key/value head keep the gradients of their own query heads."""
-    for block in trainer.parts.model.blocks:
+    for block in trainer.parts.own_model.blocks:
         block.attention.sharers = ALONE  # type: ignore[attr-defined]
 
 
@@ -153,7 +153,7 @@ def _trained(bug: str, seed: int, steps: int, long_prompts: bool = False, max_no
         trainer = Trainer(Mesh(comm, **AXES), _model(seed), AdamW(lr=LR), sequence_parallel=True, max_norm=max_norm)
         BUGS.get(bug, no_bug)(trainer)
         first = trainer.step(*_batch(seed, long_prompts))
-        gradients, slices = trainer.full_gradients(), trainer.parts.model.slices
+        gradients, slices = trainer.full_gradients(), trainer.parts.own_model.slices
         own = {(name, slices[name]): x.tobytes() for name, x in trainer.parts.replica.full_weights().items()}
         every = [first, *(trainer.step(*_batch(seed, long_prompts)) for _ in range(steps - 1))]
         return [step.loss for step in every], [step.norm for step in every], gradients, own

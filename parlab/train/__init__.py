@@ -7,12 +7,12 @@ Begin with `step`: the step, and the axes over which each gradient is summed. Th
 `attention`, `mixture`      where attention over cp and experts over ep come in; `stages`, where ZeRO does
 `balance`                   the loads of a batch's experts, and their biases
 `checkpoint`                saving and loading; `pieces` says which elements lie where; `index` and `lock` keep them
-`costs`                     the bytes of a step on paper, by strategy
+`costs`                     the bytes of a step, counted by strategy
 `data`                      the order of the samples
 """
 
 from parlab.train.checkpoint import export, load, save
-from parlab.train.costs import bytes_by_strategy, step_bytes, strategy_of
+from parlab.train.costs import bytes_by_strategy
 from parlab.train.data import Samples
 from parlab.train.index import read_index
 from parlab.train.mesh import Mesh

@@ -9,10 +9,10 @@ from parlab import sequence
 from parlab.nn.layers import CAUSAL_ATTENTION, Core
 from parlab.world import Comm
 
-METHODS: dict[str, tuple[Any, Any, Any]] = {  # forward, backward, cost
-    "ring": (sequence.ring_attention, sequence.ring_attention_backward, sequence.ring_cost),
-    "ulysses": (sequence.ulysses_attention, sequence.ulysses_attention_backward, sequence.ulysses_cost),
-    "allgather": (sequence.allgather_attention, sequence.allgather_attention_backward, sequence.allgather_cost),
+METHODS: dict[str, tuple[Any, Any]] = {  # forward, backward
+    "ring": (sequence.ring_attention, sequence.ring_attention_backward),
+    "ulysses": (sequence.ulysses_attention, sequence.ulysses_attention_backward),
+    "allgather": (sequence.allgather_attention, sequence.allgather_attention_backward),
 }
 
 
@@ -20,7 +20,7 @@ def attention_core(cp: Comm, attention: str, layout: str) -> Core:
     """Causal attention over the ranks of `cp`; serial attention on one rank."""
     if cp.size == 1:
         return CAUSAL_ATTENTION
-    forward, backward, _ = METHODS[attention]
+    forward, backward = METHODS[attention]
     options: dict[str, Any] = {"causal": True}
     if attention != "ulysses":  # which takes contiguous shards alone
         options["layout"] = layout

@@ -19,10 +19,10 @@ from parlab.world import Comm
 
 def begin_mixtures(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array]) -> None:
     """Tell the mixtures their weight in the gradient and, if an auxiliary loss asks for it, the loads of the batch."""
-    # A mixture's auxiliary loss is a mean over the tokens of one call. Of a rank's mean that call is one share.
-    shares = parts.schedule.num_microbatches * (parts.mesh.tp.size if parts.settings.sequence_parallel else 1)
+    # An auxiliary loss is a mean over the tokens of one call. The mean over a rank's tokens is that of so many calls:
+    calls = parts.schedule.num_microbatches * (parts.mesh.tp.size if parts.settings.sequence_parallel else 1)
     for mixture in parts.mixtures.values():
-        mixture.loss_weight = parts.replica.loss_scale / shares
+        mixture.loss_weight = parts.replica.loss_scale / calls
     if parts.first_pass:
         count_loads(parts, inputs, targets)
 
@@ -48,7 +48,7 @@ def count_loads(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array])
         mixture.counting, mixture.batch_loads = False, loads[layer]
 
 
-def balance(parts: Parts, like: Array, skipped: bool) -> None:
+def move_biases(parts: Parts, like: Array, skipped: bool) -> None:
     """Move the bias of each expert by the loads of the batch, if there is a bias_rate; a skipped step moves none.
 
     `like`: an array of the library and on the device of the model.

@@ -1,12 +1,17 @@
-"""The parts of a rank's training: its tensor-parallel model, ZeRO's blocks, and the stages that it runs."""
+"""The parts of a rank's training: its tensor-parallel model, ZeRO's blocks, and the stages that it runs.
+
+Invariant: every weight of this rank is in one block of ZeRO, and a step brings ZeRO the gradients of each block as
+often as `part_of_replica` said: with every backward of a stage that reads it, or once, summed over the ranks of pp
+that share it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, asarray, namespace
 from parlab.nn.config import FINAL_NORM, HEAD
@@ -23,6 +28,7 @@ from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_i
 from parlab.train.stages import GatheredStage
 from parlab.zero import Replica, replica_of
 from parlab.zero.replica import Part
+from parlab.zero.shards import NodeGroup
 from parlab.zero.training import weights_of
 
 
@@ -31,14 +37,14 @@ class Parts:
 
     Attributes:
         ranks_of_weight: the ranks of pp that have a weight, by name.
-        model: the tensor-parallel model with copies of this rank's slices of its stages' weights.
+        own_model: the tensor-parallel model with copies of this rank's slices of its stages' weights.
         mixtures: of experts, by layer.
         blocks: the names of this rank's weights, by ZeRO's block.
         shared: of each block that several ranks of pp hold, the group of these ranks.
         waiting: gradients of shared blocks, until all microbatches are done.
         first_pass: the forwards that count the loads of a batch of several microbatches, if there is an auxiliary loss.
         opening_order: of the blocks in a step: ZeRO's stage 3 gathers them in this order.
-        replica: ZeRO's, which took over the weights of `model`.
+        replica: ZeRO's, which took over the weights of `own_model`.
         stages: of this rank, by their number in the pipeline.
         loads: of each layer's experts in the last step, if there is a bias_rate.
         samples: rows of all batches so far: the number of the next sample.
@@ -54,33 +60,27 @@ class Parts:
         settings: TrainSettings,
         **precision: Any,
     ) -> None:
+        """From the serial model to the stages that this rank runs; each line needs those above it alone."""
         self.mesh, self.config, self.schedule, self.settings = mesh, model.config, schedule, settings
         self.xp, self.device = namespace(model.weights[FINAL_NORM]), model.weights[FINAL_NORM].device
-        self.mixtures: dict[int, BatchExperts] = {}
         self.waiting: dict[str, Gradients] = {}
         self.loads: list[list[int]] = []
         self.samples = 0
 
-        self.ranks_of_weight = make_ranks_of_weight(model, layers, schedule)
+        # The weights of this rank, in a model of its own, and in ZeRO's blocks
+        self.ranks_of_weight = holders_of_weights(model, layers, schedule)
         here = [name for name, ranks in self.ranks_of_weight.items() if mesh.pp.rank in ranks]
-        self.model = own_model(mesh, model, here, settings, self.mixtures, self.positions)
-        self.blocks = zero_blocks(self.model, here)
-        self.shared = shared_blocks(mesh, self.ranks_of_weight, self.blocks)
-        chains = enumerate(self.model.stages(layers))
-        own_stages = {number: chain.stages for number, chain in chains if mesh.pp.rank in schedule.holders(number)}
+        self.own_model, self.mixtures = make_own_model(mesh, model, here, settings, self.positions)
+        self.blocks, self.shared = blocks_of_zero(mesh, self.own_model, self.ranks_of_weight, here)
+        # The actions of a step on its stages: in which order they open the blocks, and how often each has gradients
+        stages = stages_here(self.own_model, layers, schedule, mesh.pp.rank)
         self.first_pass = first_pass(schedule, mesh.pp.rank) if settings.auxiliary else []
         actions = [*self.first_pass, *schedule.actions[mesh.pp.rank]]
-        self.opening_order, gradients_of = uses_of_blocks(actions, own_stages, self.blocks)
-        expected = {block: 1 if block in self.shared else gradients_of[block] for block in self.blocks}
-        part = part_of_replica(mesh, self.model, self.ranks_of_weight, self.blocks, settings.zero, expected)
-        self.replica = zero_replica(mesh, self.model, self.blocks, part, settings, optimizer, precision)
-        gathered = partial(weights_of, self.replica)
-        self.stages: dict[int, Any] = {
-            number: Chain(
-                [GatheredStage(stage, blocks_of(stage, self.blocks), gathered, self.take_gradients) for stage in stages]
-            )
-            for number, stages in own_stages.items()
-        }
+        self.opening_order, expected = uses_of_blocks(actions, stages, self.blocks, self.shared)
+        # ZeRO takes the weights over, and the stages ask it for them
+        part = part_of_replica(mesh, self.own_model, self.ranks_of_weight, self.blocks, settings.zero, expected)
+        self.replica = zero_replica(mesh, self.own_model, self.blocks, part, settings, optimizer, precision)
+        self.stages = gathered_stages(stages, self.blocks, self.replica, self.take_gradients)
 
     def positions(self, length: int) -> Array:
         """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""
@@ -123,7 +123,7 @@ def first_pass(schedule: Schedule, rank: int) -> list[Action]:
     return [Action("F", stage, number) for number, stage in every if schedule.rank_of(stage, number) == rank]
 
 
-def make_ranks_of_weight(model: Llama, layers: Sequence[range], schedule: Schedule) -> dict[str, tuple[int, ...]]:
+def holders_of_weights(model: Llama, layers: Sequence[range], schedule: Schedule) -> dict[str, tuple[int, ...]]:
     """The ranks of the pipeline that hold each weight: several, if stages share it, or if ranks share a stage."""
     ranks: dict[str, set[int]] = {name: set() for name in model.weights}
     for number, stage in enumerate(model.stages(layers)):
@@ -132,16 +132,19 @@ def make_ranks_of_weight(model: Llama, layers: Sequence[range], schedule: Schedu
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def own_model(
-    mesh: Mesh,
-    model: Llama,
-    here: Iterable[str],
-    settings: TrainSettings,
-    mixtures: dict[int, BatchExperts],
-    positions: Any,
-) -> ParallelLlama:
-    """The tensor-parallel model with copies of this rank's slices of the weights `here`."""
+class OwnModel(NamedTuple):
+    """The tensor-parallel model of a rank, and its mixtures of experts by layer."""
+
+    model: ParallelLlama
+    mixtures: dict[int, BatchExperts]
+
+
+def make_own_model(
+    mesh: Mesh, model: Llama, here: Iterable[str], settings: TrainSettings, positions: Callable[[int], Array]
+) -> OwnModel:
+    """The model with copies of this rank's slices of the weights `here`."""
     config = model.config
+    mixtures: dict[int, BatchExperts] = {}
     own = {name: model.weights[name] for name in here if owner_in_copy(mesh, config, name) in (None, mesh.ep.rank)}
     weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
     parallel = ParallelLlama(
@@ -156,11 +159,20 @@ def own_model(
     )
     if settings.recompute == "full":
         parallel.blocks = [Recompute(block) for block in parallel.blocks]
-    return parallel
+    return OwnModel(parallel, mixtures)
 
 
-def zero_blocks(model: ParallelLlama, here: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The names of this rank's weights by ZeRO's block.
+class ZeroBlocks(NamedTuple):
+    """The names of a rank's weights, by ZeRO's block; and of each block that several ranks of pp hold, their group."""
+
+    names: dict[str, tuple[str, ...]]
+    shared: dict[str, Any]
+
+
+def blocks_of_zero(
+    mesh: Mesh, model: ParallelLlama, ranks_of_weight: Mapping[str, tuple[int, ...]], here: Iterable[str]
+) -> ZeroBlocks:
+    """The blocks of the weights `here`.
 
     The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
     The last norm is replicated over tp, and the head is cut there. In a block of its own, ZeRO cuts the norm at the
@@ -176,17 +188,20 @@ def zero_blocks(model: ParallelLlama, here: Iterable[str]) -> dict[str, tuple[st
     if not model.config.tie_word_embeddings:
         blocks["head"] = (HEAD,)
     here = set(here)
-    return {block: names for block, names in blocks.items() if names[0] in here}
-
-
-def shared_blocks(
-    mesh: Mesh, ranks_of_weight: Mapping[str, tuple[int, ...]], blocks: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """Of each block that several ranks of pp hold: the group of these ranks."""
+    blocks = {block: names for block, names in blocks.items() if names[0] in here}
     several = sorted({ranks for ranks in ranks_of_weight.values() if len(ranks) > 1})
     groups = {ranks: mesh.pp.split(0 if mesh.pp.rank in ranks else None) for ranks in several}
     ranks_of_block = {block: ranks_of_weight[names[0]] for block, names in blocks.items()}
-    return {block: groups[ranks] for block, ranks in ranks_of_block.items() if ranks in groups}
+    return ZeroBlocks(blocks, {block: groups[ranks] for block, ranks in ranks_of_block.items() if ranks in groups})
+
+
+def stages_here(
+    model: ParallelLlama, layers: Sequence[range], schedule: Schedule, rank: int
+) -> dict[int, Sequence[Stage]]:
+    """The model's stages in each pipeline stage that a rank runs, by its number."""
+    return {
+        number: chain.stages for number, chain in enumerate(model.stages(layers)) if rank in schedule.holders(number)
+    }
 
 
 def blocks_of(stage: Stage, blocks: Mapping[str, Sequence[str]]) -> list[str]:
@@ -195,20 +210,30 @@ def blocks_of(stage: Stage, blocks: Mapping[str, Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(block_of[name] for name in stage.weight_names))
 
 
+class Uses(NamedTuple):
+    """The blocks in the order in which a step opens them; and how often ZeRO gets gradients of each."""
+
+    opening_order: list[str]
+    gradients: dict[str, int]
+
+
 def uses_of_blocks(
-    actions: Iterable[Action], own_stages: Mapping[int, Sequence[Stage]], blocks: Mapping[str, Sequence[str]]
-) -> tuple[list[str], Counter[str]]:
-    """The blocks in the order in which a step opens them; and how often it makes gradients of each."""
+    actions: Iterable[Action],
+    stages_of: Mapping[int, Sequence[Stage]],
+    blocks: Mapping[str, Sequence[str]],
+    shared: Container[str],
+) -> Uses:
+    """The uses of a step of these actions; ZeRO gets the gradients of a shared block once, after all of them."""
     opening_order: list[str] = []
     gradients_of: Counter[str] = Counter()
     for kind, number, _ in actions:
-        stages = own_stages[number] if kind == "F" else own_stages[number][::-1]
+        stages = stages_of[number] if kind == "F" else stages_of[number][::-1]
         used = [block for stage in stages for block in blocks_of(stage, blocks)]
         if kind != "W":
             opening_order += used
         if kind in ("B", "W"):
             gradients_of.update(used)
-    return opening_order, gradients_of
+    return Uses(opening_order, {block: 1 if block in shared else gradients_of[block] for block in blocks})
 
 
 def part_of_replica(
@@ -219,7 +244,7 @@ def part_of_replica(
     zero: int,
     expected: Mapping[str, int],
 ) -> Part:
-    """The facts that ZeRO needs of the ranks beside this one. `expected`: how often gradients of each block come.
+    """The facts that ZeRO needs of the ranks beside this one. `expected`: see `Uses.gradients`.
 
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
     is divided by dp · cp, as the others are. Divided by edp it would be ep times too large.
@@ -232,8 +257,7 @@ def part_of_replica(
         comm=mesh.model if zero == 0 else mesh.comm,
         in_norm={name: 1 / number for name, number in copies.items()},
         expected=expected,
-        groups=dict.fromkeys(experts, mesh.edp),
-        ranks_per_node=dict.fromkeys(experts, mesh.edp_per_node),
+        groups=dict.fromkeys(experts, NodeGroup(mesh.edp, mesh.edp_per_node)),
     )
 
 
@@ -258,3 +282,17 @@ def zero_replica(
         options["accumulate"] = settings.reduce == "accumulate"
         options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
     return replica_of(mesh.data, model, settings.zero, optimizer, blocks=blocks, part=part, **options)
+
+
+def gathered_stages(
+    stages_of: Mapping[int, Sequence[Stage]],
+    blocks: Mapping[str, Sequence[str]],
+    replica: Replica,
+    take: Callable[[Gradients], None],
+) -> dict[int, Any]:
+    """The pipeline stages as a schedule runs them: ZeRO gathers the weights for each action; `take` gets gradients."""
+    gathered = partial(weights_of, replica)
+    return {
+        number: Chain([GatheredStage(stage, blocks_of(stage, blocks), gathered, take) for stage in stages])
+        for number, stages in stages_of.items()
+    }

@@ -6,7 +6,7 @@
                              block's weights before each action that reads them (`GatheredStage`)
     shared gradients         summed over pp
     ZeRO's step              the mean over dp × cp, by target tokens; one norm, clipping, AdamW
-    balance                  the bias of each expert moves
+    biases                   the bias of each expert moves (`balance.py`)
     loss                     the mean over the target tokens of the whole batch
 
 Invariant, before and after each step: all copies of a weight are equal to the bit. For the gradient of a replicated
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
 from parlab.pipeline import run_schedule
-from parlab.train.balance import balance, begin_mixtures
+from parlab.train.balance import begin_mixtures, move_biases
 from parlab.train.parts import Parts
 
 
@@ -52,7 +52,7 @@ def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) ->
         sum_shared_gradients(parts)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
-    balance(parts, tokens, result.skipped)
+    move_biases(parts, tokens, result.skipped)
     parts.samples += tokens.shape[0]
     return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)
 

@@ -172,7 +172,7 @@ class Trainer:
         if rows % mesh.dp.size:
             raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
         own = rows // mesh.dp.size
-        model: Any = parts.model
+        model: Any = parts.own_model
         hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
         tables = []
         for block in model.blocks:
@@ -205,7 +205,7 @@ class Trainer:
         first rank of pp that has a weight broadcasts it over pp.
         """
         parts, mesh = self.parts, self.parts.mesh
-        own, dtype = parts.model.whole(own), next(iter(own.values())).dtype  # gathered over tp
+        own, dtype = parts.own_model.whole(own), next(iter(own.values())).dtype  # gathered over tp
         whole = {}
         for name, shape in parts.config.weight_shapes.items():
             x = own[name] if name in own else parts.xp.empty(shape, dtype=dtype, device=parts.device)
@@ -221,7 +221,7 @@ class Trainer:
         """The elements of weights and of optimizer state that this rank keeps."""
         parts, mesh, found = self.parts, self.parts.mesh, []
         for name, flat_start, master, mean, square in parts.replica.state():
-            axis, start, stop, shared_by = parts.model.slices[name]
+            axis, start, stop, shared_by = parts.own_model.slices[name]
             first = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % shared_by == 0
             if parts.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
                 alike = mesh.edp if is_expert(name) else mesh.data

@@ -41,17 +41,10 @@ def checked_blocks(params: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
     return {block: tuple(names) for block, names in blocks.items()}
 
 
-def checked_ranks_per_node(ranks_per_node: int | None, size: int) -> int:
-    """How many ranks share a node: `ranks_per_node`, or all.
-
-    Raises:
-        ValueError: it does not divide `size`.
-    """
-    if ranks_per_node is None:
-        return size
-    if size % whole("ranks_per_node", ranks_per_node, least=1):
+def check_ranks_per_node(ranks_per_node: int | None, size: int) -> None:
+    """Refuse nodes that the ranks of a group do not fill; None: nodes are not known."""
+    if ranks_per_node is not None and size % whole("ranks_per_node", ranks_per_node, least=1):
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: a divisor of {size}, the group's size, is needed")
-    return ranks_per_node
 
 
 def check_alike(comm: Comm, told: Any, otherwise: str) -> None:

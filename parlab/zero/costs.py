@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parlab.arguments import amount, instance, positive, whole
-from parlab.zero.arguments import check_stage, checked_ranks_per_node
+from parlab.zero.arguments import check_stage
 
 
 class StateBytes(NamedTuple):
@@ -23,11 +23,6 @@ class StateBytes(NamedTuple):
     weight: int = 2
     gradient: int = 2
     optimizer: int = 12
-
-    @property
-    def total(self) -> int:
-        """The sum of the three."""
-        return sum(self)
 
 
 MIXED = StateBytes()
@@ -99,52 +94,29 @@ def elements_sent(num_params: int, ranks: int, stage: int, *, microbatches: int 
     return (ranks - 1) * passes * num_params
 
 
-def tokens_to_hide_a_gather(
-    flops: float,
-    bandwidth: float,
-    ranks: int,
-    *,
-    itemsize: int = 2,
-    ranks_per_node: int | None = None,
-    inside: float | None = None,
-) -> float:
+def tokens_to_hide_a_gather(flops: float, bandwidth: float, ranks: int, *, itemsize: int = 2) -> float:
     """Tokens a rank from which a block's forward lasts as long as the gather of the next block's weights.
 
     A forward computes 2 FLOPs a weight and token; a rank receives (P − 1)/P of the weights. The block's size cancels:
     2ψT/flops ≥ ψ · itemsize · (P − 1)/P / bandwidth. Latency, and attention's own FLOPs, apart. The backward computes
     twice as much and has a reduce-scatter of gradients to hide as well: the same number of tokens.
 
-    In two levels, k nodes of g ranks, (k − 1)/P of the weights come from other nodes, and then (g − 1)k/P inside.
-
     Args:
         flops: of the device, in floating-point operations a second: what its kernels reach.
-        bandwidth: bytes a second of a rank's link; in two levels of its link to other nodes.
+        bandwidth: bytes a second of a rank's link.
         ranks: P.
         itemsize: bytes of a weight as it travels.
-        ranks_per_node: g, for a gather in two levels. None: in one.
-        inside: bytes a second of a rank's link inside its node, in two levels.
 
     Raises:
-        ValueError: a number that is not positive, nodes that P ranks do not fill, or one of the last two alone.
+        ValueError: a number that is not positive.
 
     >>> round(tokens_to_hide_a_gather(flops=312e12, bandwidth=300e9, ranks=8))  # A100s joined by NVLink, 16-bit weights
     910
-    >>> round(tokens_to_hide_a_gather(312e12, 25e9, 64)), round(  # 8 nodes on InfiniBand: in one level, and in two
-    ...     tokens_to_hide_a_gather(312e12, 25e9, 64, ranks_per_node=8, inside=300e9)
-    ... )
-    (12285, 2275)
     """
     for name, value in (("flops", flops), ("bandwidth", bandwidth), ("itemsize", itemsize)):
         positive(name, value)
     whole("ranks", ranks, least=1)
-    if (ranks_per_node is None) != (inside is None):
-        raise ValueError(f"ranks_per_node={ranks_per_node!r}, inside={inside!r}: two levels need both")
-    if ranks_per_node is None or inside is None:
-        return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
-    positive("inside", inside)
-    nodes = ranks // checked_ranks_per_node(ranks_per_node, ranks)
-    between = tokens_to_hide_a_gather(flops, bandwidth, nodes, itemsize=itemsize) / ranks_per_node
-    return between + tokens_to_hide_a_gather(flops, inside, ranks_per_node, itemsize=itemsize)
+    return itemsize * (ranks - 1) / ranks * flops / (2 * bandwidth)
 
 
 def step_waiting(

@@ -11,18 +11,17 @@ Source: Li et al. 2020, "PyTorch distributed: experiences on accelerating data p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from parlab.arguments import whole
 from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import checked_ranks_per_node
-from parlab.zero.precision import LossScale
-from parlab.zero.replica import Part, Replica
-from parlab.zero.shards import FlatLayout
+from parlab.zero.arguments import check_ranks_per_node
+from parlab.zero.replica import Replica
+from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class Bucket(NamedTuple):
@@ -37,9 +36,10 @@ class DataParallel(Replica):
     """One replica, whose state every rank has whole; see `Replica` for how to use it.
 
     Args:
-        comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part: as for `Zero`.
+        comm, params, optimizer: as for `Replica`.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
         ranks_per_node: so many consecutive ranks share a node: gradients are all-reduced in two levels.
+        of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, part.
 
     Raises:
         ValueError: an argument that cannot be used.
@@ -62,19 +62,14 @@ class DataParallel(Replica):
         params: dict[str, Array],
         optimizer: AdamW,
         *,
-        blocks: Mapping[str, Sequence[str]] | None = None,
         bucket_bytes: int = 25 * 2**20,
-        dtype: str | None = None,
-        loss_scale: LossScale | None = None,
-        max_norm: float | None = None,
-        microbatches: int = 1,
         ranks_per_node: int | None = None,
-        part: Part | None = None,
+        **of_replica: Any,
     ) -> None:
         whole("bucket_bytes", bucket_bytes, least=1)
-        checked_ranks_per_node(ranks_per_node, comm.size)
-        super().__init__(comm, params, optimizer, blocks, dtype, loss_scale, max_norm, microbatches, part)
-        self.bucket_bytes, self.sharers, self.ranks_per_node = bucket_bytes, comm, ranks_per_node
+        check_ranks_per_node(ranks_per_node, comm.size)
+        super().__init__(comm, params, optimizer, **of_replica)
+        self.bucket_bytes, self.group = bucket_bytes, NodeGroup(comm, ranks_per_node)
         for block in self.block_names:
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
@@ -87,8 +82,8 @@ class DataParallel(Replica):
         self._waiting: list[str] = []  # blocks that are complete, and not in a bucket yet
         self._buckets: list[Bucket] = []
 
-    def _open(self, block: str) -> dict[str, Array]:
-        return self._blocks[block].weights.open()
+    def _start_gathers(self, block: str) -> None:
+        """Start nothing: every rank has all weights."""
 
     def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         flat = self._blocks[block].layout.pack(gradients, self.dtype)  # [n]
@@ -108,7 +103,7 @@ class DataParallel(Replica):
         gradients = namespace(*parts).concat(parts)  # [n], of all blocks in the bucket
         del parts
         self.comm.hold(GRADIENTS, gradients)
-        comm, ranks_per_node = self._sharers_of(self._waiting[0])  # of all in the bucket: a part has one block in each
+        comm, ranks_per_node = self._group_of(self._waiting[0])  # of all in the bucket: a part has one block in each
         request = comm.iall_reduce(gradients, ranks_per_node=ranks_per_node)
         self._buckets.append(Bucket(self._waiting, gradients, request))
         self._waiting = []
@@ -123,16 +118,10 @@ class DataParallel(Replica):
             for block in bucket.blocks:
                 gradients[block] = bucket.gradients[start : start + self._blocks[block].layout.size]
                 start += self._blocks[block].layout.size
-        factor = self._decide([gradients[block] for block in self.block_names], comm=None)
+        factor = self._factor([gradients[block] for block in self.block_names], comm=None)
         if factor is not None:
             for block, gradient in gradients.items():
                 new = self._blocks[block].state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n]
-                self._put(block, new)
+                self._blocks[block].weights.put(new)
         self._forget_gradients()
         return factor
-
-    def _gathered(self, block: str, x: Array) -> Array:
-        return x
-
-    def _put(self, block: str, x: Array) -> None:
-        self._blocks[block].weights.shard[...] = x

@@ -14,25 +14,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.world import Comm, Request
+from parlab.world import Request
 from parlab.zero.accounting import GRADIENTS, LEAVING
-from parlab.zero.shards import FlatLayout
+from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class WholeGradients:
     """G of stage 1: this rank's gradients of all n weights. They are reduced once, with the last microbatch.
 
     Args:
-        comm: the ranks among which the block is cut.
+        group: the ranks among which the block is cut.
         layout: of the block.
         dtype: of the gradients.
-        ranks_per_node: so many consecutive ranks of `comm` share a node: they are reduced in two levels. None: in a
-            ring.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, ranks_per_node: int | None) -> None:
-        self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": ranks_per_node}
+    def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = group.comm, layout, dtype
+        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
 
@@ -65,9 +63,9 @@ class WholeGradients:
 class ShardedGradients:
     """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any, ranks_per_node: int | None) -> None:
-        self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": ranks_per_node}
+    def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = group.comm, layout, dtype
+        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
         self.request: Request | None = None
         self.leaving: Array | None = None  # [n], on its way to the owners
         self.sum: Array | None = None  # [n_r]

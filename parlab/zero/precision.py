@@ -95,7 +95,10 @@ class StepResult:
 
 @dataclass
 class StepGuard:
-    """Decides, the same on all ranks, the factor for every gradient, or that the step is skipped.
+    """Decides the factor for every gradient, or that the step is skipped.
+
+    Invariant: the counts, the scale and the factor are the same on every rank. They follow from one number, which is
+    all-reduced, and nothing else that a rank alone knows.
 
     Args:
         mean: 1 / (ranks · microbatches), which turns summed gradients into their mean.
@@ -122,8 +125,8 @@ class StepGuard:
         """The factor by which the next loss is multiplied."""
         return 1.0 if self.scale is None else self.scale.value
 
-    def decide(
-        self, gradients: Sequence[Array], comm: Comm | None, shares: Sequence[float] | None = None
+    def factor(
+        self, gradients: Sequence[Array], comm: Comm | None, in_norm: Sequence[float] | None = None
     ) -> float | None:
         """The factor for summed gradients, or None: skip. Counts the step, and moves the loss scale.
 
@@ -133,16 +136,16 @@ class StepGuard:
         Args:
             gradients: this rank's shards.
             comm: the ranks that hold the other shards; None: the gradients are whole.
-            shares: the weight of each in the norm, which is then always computed; None: 1.
+            in_norm: how much each counts in the norm, which is then always computed; None: 1.
         """
         mean = self.mean / self.loss_scale
-        if self.max_norm is None and self.scale is None and shares is None:
+        if self.max_norm is None and self.scale is None and in_norm is None:
             self.steps += 1
             return mean
         # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
-        algorithm = None if shares is None else "recursive_doubling"
-        shares = [1.0] * len(gradients) if shares is None else shares
-        squares = sum(share * sum_of_squares(x) for share, x in zip(shares, gradients, strict=True))
+        algorithm = None if in_norm is None else "recursive_doubling"
+        in_norm = [1.0] * len(gradients) if in_norm is None else in_norm
+        squares = sum(share * sum_of_squares(x) for share, x in zip(in_norm, gradients, strict=True))
         if comm is not None:
             squares = comm.all_reduce(squares, algorithm=algorithm)
         self.norm = math.sqrt(to_host(squares)) * mean

@@ -1,4 +1,8 @@
-"""The common part of plain data parallelism and ZeRO: one replica of the model, on one rank."""
+"""The common part of plain data parallelism and ZeRO: one replica of the model, on one rank.
+
+Invariant: weights change in `step` alone, when no block is in use and all gradients of each have come; and every rank
+makes the same step, or skips it.
+"""
 
 from __future__ import annotations
 
@@ -22,56 +26,9 @@ from parlab.zero.arguments import (
     sums_of,
 )
 from parlab.zero.precision import LossScale, StepGuard, StepResult
-from parlab.zero.shards import FlatLayout
+from parlab.zero.shards import FlatLayout, NodeGroup
 from parlab.zero.stages import BlockWeights
 from parlab.zero.state import Offload, OptimizerShard
-
-
-class Part(NamedTuple):
-    """A rank's part of a replica; other ranks have the other parts.
-
-    Several parts may have a copy of one weight. Every block is cut at the same places on each of them, so that copies
-    are summed in the same order, and stay equal to the bit.
-
-    Attributes:
-        comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
-        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
-        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
-            calls is this rank's mean gradient.
-        groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
-            summed gradients are still divided by the size of `comm`.
-        ranks_per_node: how many consecutive ranks of such a group share a node, by block, if it has two levels.
-    """
-
-    comm: Comm
-    in_norm: Mapping[str, float]
-    expected: Mapping[Any, int]
-    groups: Mapping[Any, Comm] = MappingProxyType({})
-    ranks_per_node: Mapping[Any, int | None] = MappingProxyType({})
-
-
-class ReplicaBlock(NamedTuple):
-    """A block's weights and optimizer state, and how they lie in one flat array. Gradients come and go elsewhere."""
-
-    layout: FlatLayout
-    weights: BlockWeights
-    state: OptimizerShard
-
-
-class StatePiece(NamedTuple):
-    """Consecutive elements of a flat weight, with their optimizer state: views, which may be written.
-
-    Attributes:
-        name: of the weight.
-        start: of the first element in the flat weight, as this replica (or part of one) has it.
-        master, mean, square: `[n]`.
-    """
-
-    name: str
-    start: int
-    master: Array
-    mean: Array
-    square: Array
 
 
 class Replica(ABC):
@@ -86,25 +43,43 @@ class Replica(ABC):
 
     Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
 
+    `weights`, `add_gradients` and `step` check their arguments, and call `_start_gathers`, `_add` and `_step` of the
+    subclass, which sends the messages.
+
+    Args:
+        comm: the data-parallel group.
+        params: the weights by name, the same on every rank.
+        optimizer: the hyperparameters; its state is kept here.
+        blocks: the names of the weights that are gathered and reduced together, by block, in the order of the forward
+            pass (`Llama.weight_blocks`). `params` is then taken over: its entries become views of this replica's
+            memory, and in ZeRO's stage 3 are there inside `weights` only; the model need not know. None: every weight
+            is a block, and `params` is copied.
+        microbatches: how often gradients of each block are added before a step.
+        dtype: of the weights and gradients that the model computes with, such as "float16"; None: that of `params`.
+            Masters and moments have the dtype of `params`, float32 at least.
+        loss_scale: where it starts and how it moves; None: `LossScale()` for float16, else none.
+        max_norm: to which the mean gradient is clipped.
+        part: for a replica that is itself cut (`parlab.train`); None: the replica is whole.
+
     Attributes:
-        params: as given.
         block_names: in the order of the forward pass.
+        group: the ranks that exchange gradients, and in ZeRO share the state.
     """
 
-    sharers: Comm  # the ranks that share the state
-    ranks_per_node: int | None  # so many consecutive ones of them share a node: exchanges have two levels
+    group: NodeGroup
 
     def __init__(
         self,
         comm: Comm,
         params: dict[str, Array],
         optimizer: AdamW,
-        blocks: Mapping[str, Sequence[str]] | None,
-        dtype: str | None,
-        loss_scale: LossScale | None,
-        max_norm: float | None,
-        microbatches: int,
-        part: Part | None,
+        *,
+        blocks: Mapping[str, Sequence[str]] | None = None,
+        microbatches: int = 1,
+        dtype: str | None = None,
+        loss_scale: LossScale | None = None,
+        max_norm: float | None = None,
+        part: Part | None = None,
     ) -> None:
         instance("optimizer", optimizer, AdamW)
         if loss_scale is not None:
@@ -157,7 +132,8 @@ class Replica(ABC):
         check_block(block, self.block_names)
         self._in_use.append(block)
         try:
-            yield self._open(block)
+            self._start_gathers(block)
+            yield self._blocks[block].weights.open()
         finally:
             self._in_use.remove(block)
             self._blocks[block].weights.close()
@@ -208,8 +184,9 @@ class Replica(ABC):
             raise ValueError("full_gradients(): there is no last step; call step() first")
         gradients: dict[str, Array] = {}
         for block, summed in self._summed.items():
-            wide = self._xp.astype(self._gathered(block, summed), self.wide, copy=False)  # [n]
-            gradients |= self._blocks[block].layout.unpack(wide * self._mean_of_sum)
+            of_block = self._blocks[block]
+            wide = self._xp.astype(of_block.weights.gathered(summed), self.wide, copy=False)  # [n]
+            gradients |= of_block.layout.unpack(wide * self._mean_of_sum)
         return gradients
 
     def state(self) -> list[StatePiece]:
@@ -233,8 +210,8 @@ class Replica(ABC):
         self.guard.steps, self.guard.skipped = int(progress["steps"]), int(progress["skipped"])
         if self.guard.scale is not None and "loss_scale" in progress:  # else the run had no scale: it begins now
             self.guard.scale.value, self.guard.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])
-        for block, of_block in self._blocks.items():
-            self._put(block, self._xp.astype(of_block.state.master, self.dtype, copy=False))
+        for of_block in self._blocks.values():
+            of_block.weights.put(self._xp.astype(of_block.state.master, self.dtype, copy=False))
         self.finish()
 
     def finish(self) -> None:
@@ -256,17 +233,14 @@ class Replica(ABC):
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
-    def _sharers_of(self, block: str) -> tuple[Comm, int | None]:
-        """The ranks that share a block, and how many consecutive ones share a node; None: exchanges are one ring."""
-        if self.part is not None and block in self.part.groups:
-            return self.part.groups[block], self.part.ranks_per_node.get(block)
-        return self.sharers, self.ranks_per_node
+    def _group_of(self, block: str) -> NodeGroup:
+        """The ranks that exchange a block."""
+        return self.group if self.part is None else self.part.groups.get(block, self.group)
 
     def _take_over(self, block: str, layout: FlatLayout, offload: Offload | None = None, **how: Any) -> None:
         """Put a block's weights, and the optimizer's state of this rank's part of them, into memory of their own."""
-        comm, ranks_per_node = self._sharers_of(block)
         master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
-        weights = BlockWeights(comm, layout, self._all_weights, self.dtype, block, ranks_per_node, **how)
+        weights = BlockWeights(self._group_of(block), layout, self._all_weights, self.dtype, block, **how)
         own = weights.shard if master is None else master
         self._blocks[block] = ReplicaBlock(layout, weights, OptimizerShard(self.comm, own, self.dtype, offload))
 
@@ -274,10 +248,10 @@ class Replica(ABC):
         """The weights of a block by name, as they are now."""
         return {name: self._all_weights[name] for name in self._names_of[block]}
 
-    def _decide(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
-        """The guard's decision on gradients `[n_r]`, one a block in the order of the blocks: their factor, or None."""
+    def _factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
+        """The guard's factor for summed gradients `[n_r]`, one a block in the order of the blocks; None: skip."""
         if self.part is None:
-            return self.guard.decide(gradients, comm)
+            return self.guard.factor(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
         self._mean_of_sum = self.guard.mean / self.loss_scale
         owned = [
@@ -285,11 +259,11 @@ class Replica(ABC):
             for block, summed in self._summed.items()
             for name, place, _ in self._blocks[block].layout.owned
         ]
-        return self.guard.decide([x for x, _ in owned], self.part.comm, [share for _, share in owned])
+        return self.guard.factor([x for x, _ in owned], self.part.comm, [share for _, share in owned])
 
     @abstractmethod
-    def _open(self, block: str) -> dict[str, Array]:
-        """Return the block's weights, which are in use from now on."""
+    def _start_gathers(self, block: str) -> None:
+        """Where weights are sharded, start the all-gathers of the block, which is opened next, and of the one after."""
 
     @abstractmethod
     def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
@@ -299,10 +273,47 @@ class Replica(ABC):
     def _step(self, lr: float | None) -> float | None:
         """Update the weights and forget the gradients; return the gradients' factor, or None: the step was skipped."""
 
-    @abstractmethod
-    def _gathered(self, block: str, x: Array) -> Array:
-        """Gather all ranks' parts of a block, `[n_r]` -> `[n]`."""
 
-    @abstractmethod
-    def _put(self, block: str, x: Array) -> None:
-        """Put this rank's new weights `[n_r]` in place, for all ranks; they are there when the weights are finished."""
+class ReplicaBlock(NamedTuple):
+    """A block's weights and optimizer state, and how they lie in one flat array. Gradients come and go elsewhere."""
+
+    layout: FlatLayout
+    weights: BlockWeights
+    state: OptimizerShard
+
+
+class StatePiece(NamedTuple):
+    """Consecutive elements of a flat weight, with their optimizer state: views, which may be written.
+
+    Attributes:
+        name: of the weight.
+        start: of the first element in the flat weight, as this replica (or part of one) has it.
+        master, mean, square: `[n]`.
+    """
+
+    name: str
+    start: int
+    master: Array
+    mean: Array
+    square: Array
+
+
+class Part(NamedTuple):
+    """A rank's part of a replica; other ranks have the other parts.
+
+    Several parts may have a copy of one weight. Every block is cut at the same places on each of them, so that copies
+    are summed in the same order, and stay equal to the bit.
+
+    Attributes:
+        comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
+        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
+        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
+            calls is this rank's mean gradient.
+        groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
+            summed gradients are still divided by the size of `comm`.
+    """
+
+    comm: Comm
+    in_norm: Mapping[str, float]
+    expected: Mapping[Any, int]
+    groups: Mapping[Any, NodeGroup] = MappingProxyType({})

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
+from parlab.world import Comm
 from parlab.world.collectives.common import piece_sizes
 
 
@@ -122,6 +123,13 @@ class ShardMap:
         return f"ShardMap({list(self.owners)}, size={self.size})"
 
 
+class NodeGroup(NamedTuple):
+    """Ranks that exchange the weights or gradients of a block, and how they lie on nodes."""
+
+    comm: Comm
+    ranks_per_node: int | None  # so many consecutive ones share a node: they exchange in two levels; None: in one ring
+
+
 class FlatLayout:
     """The arrays of a block, one after the other in one flat array, and this rank's part of it.
 
@@ -133,11 +141,13 @@ class FlatLayout:
     Attributes:
         size: elements of the block.
         own: those of this rank.
+        is_cut: whether the block is cut at all, or one rank owns it whole.
         owned: this rank's part, array by array: (name, place in the part, first element of the flat array).
     """
 
     def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
         self.shapes, self.counts = {name: tuple(x.shape) for name, x in arrays.items()}, list(counts)
+        self.is_cut = len(counts) > 1
         self.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         ends = list(accumulate((x.size for x in arrays.values()), initial=0))
         self.places = {name: slice(start, end) for name, (start, end) in zip(arrays, pairwise(ends), strict=True)}

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.world import Comm, Request
+from parlab.world import Request
 from parlab.zero.accounting import GATHERED, WEIGHTS
-from parlab.zero.shards import FlatLayout
+from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class BlockWeights:
@@ -43,14 +42,12 @@ class BlockWeights:
     block here while it has other `users`, or is `pinned` until `backward_done`; `put` frees it, for it is old.
 
     Args:
-        comm: the ranks among which the block is cut.
+        group: the ranks among which the block is cut.
         layout: of the block.
         params: the model's weights by name; those of this block become views of one flat array. Where the block is not
             here, a `Freed` stands in their place.
         dtype: of that array.
         block: its name.
-        ranks_per_node: so many consecutive ranks of `comm` share a node: weights are gathered in two levels. None: in a
-            ring.
         sharded: as in stage 3.
         until_backward: `open` pins the block, so that sharded weights stay here until `backward_done`.
 
@@ -60,18 +57,17 @@ class BlockWeights:
 
     def __init__(
         self,
-        comm: Comm,
+        group: NodeGroup,
         layout: FlatLayout,
         params: dict[str, Array],
         dtype: Any,
         block: Any,
-        ranks_per_node: int | None,
         *,
         sharded: bool = False,
         until_backward: bool = False,
     ) -> None:
-        self.comm, self.layout, self.params, self.block = comm, layout, params, block
-        self.ranks_per_node, self.sharded, self.until_backward = ranks_per_node, sharded, until_backward
+        self.comm, self.layout, self.params, self.block = group.comm, layout, params, block
+        self.ranks_per_node, self.sharded, self.until_backward = group.ranks_per_node, sharded, until_backward
         self.whole: Array | None = None  # [n]
         self.views: dict[str, Array] = {}  # of `whole`, by name, from the first `open` on
         self.request: Request | None = None  # of the all-gather that fills `whole`
@@ -79,7 +75,7 @@ class BlockWeights:
         self.pinned = False  # for a backward pass that has not come
         pack = layout.pack_own if sharded else layout.pack
         flat = pack({name: params[name] for name in layout.shapes}, dtype)
-        comm.hold(WEIGHTS, flat)
+        self.comm.hold(WEIGHTS, flat)
         self.shard = flat if sharded else flat[layout.own]  # [n_r]
         if sharded:
             self._take_away("is sharded, and not gathered now")
@@ -117,11 +113,12 @@ class BlockWeights:
 
     def put(self, shard: Array) -> None:
         """Put this rank's new part in place. Sharded weights that were gathered before are old, and are freed, without
-        a message; for whole ones the all-gather of all new parts starts."""
+        a message; for whole ones the all-gather of all new parts starts, unless this rank has them all.
+        """
         self.finish()
         self.backward_done()
         self.shard[...] = shard
-        if not self.sharded:
+        if not self.sharded and self.layout.is_cut:
             self._gather()
             self._take_away("is being gathered after a step")
 
@@ -131,6 +128,10 @@ class BlockWeights:
             self.request.wait()
             self.request = None
             self.params.update(self.views)  # none yet of sharded weights that were gathered ahead
+
+    def gathered(self, shard: Array) -> Array:
+        """An array of all ranks, each of which has the elements that it owns: `[n_r]` -> `[n]`."""
+        return self.comm.all_gather(shard, counts=self.layout.counts) if self.layout.is_cut else shard
 
     def _gather(self) -> None:
         self.request = self.comm.iall_gather(
@@ -163,15 +164,14 @@ class Freed:
 
 
 class Prefetch:
-    """Says which blocks to gather ahead of the one that is opened now.
+    """Says which block to gather ahead, while the one that is opened now is in use.
 
     Args:
         blocks: the names, in the order of the forward pass.
-        depth: how many blocks are gathered ahead.
     """
 
-    def __init__(self, blocks: Sequence[Any], depth: int) -> None:
-        self.blocks, self.depth = blocks, depth
+    def __init__(self, blocks: Sequence[Any]) -> None:
+        self.blocks = blocks
         self.index, self.direction = -1, 1  # of the block opened last; forward: 1, backward: -1
         self.order: deque[Any] | None = None  # the blocks that this step will open, the next one first; None: unknown
 
@@ -179,8 +179,8 @@ class Prefetch:
         """Begin a step that opens blocks in this order; None: the order is guessed."""
         self.order = None if order is None else deque(order)
 
-    def after(self, block: Any, *, alone: bool) -> list[Any]:
-        """The blocks to gather now that `block` is opened.
+    def after(self, block: Any, *, alone: bool) -> Any:
+        """The block to gather now that `block` is opened, or None.
 
         Args:
             alone: no other block is in use. A block used beside another, as a tied table is, does not tell the
@@ -193,17 +193,17 @@ class Prefetch:
             expected = self.order.popleft() if self.order else None
             if expected != block:
                 raise ValueError(f"block={block!r}: opened where the order given for this step has {expected!r}")
-            return list(islice(self.order, self.depth))
-        return self._in_direction(self.blocks.index(block)) if alone else []
+            return self.order[0] if self.order else None
+        return self._in_direction(self.blocks.index(block)) if alone else None
 
-    def _in_direction(self, index: int) -> list[Any]:
-        """The next blocks: up in the forward pass, down in the backward. A block opened twice in a row ends one pass
-        and begins the other.
+    def _in_direction(self, index: int) -> Any:
+        """The next block: up in the forward pass, down in the backward. A block opened twice in a row ends one pass and
+        begins the other.
         """
         if index == self.index:
             self.direction = -self.direction
         elif self.index >= 0:
             self.direction = 1 if index > self.index else -1
         self.index = index
-        left = index if self.direction < 0 else len(self.blocks) - 1 - index
-        return [self.blocks[index + self.direction * ahead] for ahead in range(1, min(self.depth, left) + 1)]
+        ahead = index + self.direction
+        return self.blocks[ahead] if 0 <= ahead < len(self.blocks) else None

@@ -29,7 +29,7 @@ NUMBER = 8  # bytes of a loss: the trainer sums those too
 def test_bytes_of_a_mesh_of_2_by_2_by_2_by_2_equal_the_counted_ones(schedule, knobs):
     options = {name: value for name, value in knobs.items() if name not in ("chunks", "schedule")}
     reduce = {"reduce": "each"} if knobs["zero"] == 2 else {}
-    timeline, _ = one_step(case(FOUR, schedule=schedule, tied=True, **options, **reduce))
+    timeline = one_step(case(FOUR, schedule=schedule, tied=True, **options, **reduce))
     counted = bytes_by_strategy(timeline)
     counted["dp"] -= 3 * (2 * 2) * 2 * NUMBER  # among the 4 ranks of dp × cp, once for each of pp × tp
     counted["pp"] -= (2 * 2 * 2) * 2 * NUMBER
@@ -42,7 +42,7 @@ def test_bytes_of_a_mesh_of_2_by_2_by_2_by_2_equal_the_counted_ones(schedule, kn
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_tied_table_on_1_stage_is_gathered_and_summed_at_both_of_its_ends(zero):
     axes = {"dp": 2, "cp": 2}
-    timeline, _ = one_step(case(axes, zero=zero, tied=True, schedule=one_f_one_b(1, 2)))
+    timeline = one_step(case(axes, zero=zero, tied=True, schedule=one_f_one_b(1, 2)))
     config = model(num_hidden_layers=4, tie_word_embeddings=True).config
     asked = dict(batch=8, sequence=8, state=StateBytes(8, 8, 16), itemsize=8)
     found = estimate(config, CLASSROOM, Layout(**axes, zero=zero, microbatch=2), **asked).sent
@@ -71,7 +71,7 @@ def test_data_and_pipeline_bytes_of_a_tied_or_untied_model_equal_the_counted_one
     (schedule, kind, p, v, layers), (dp, cp) = pipeline, data
     axes, m = {"dp": dp, "pp": p, "cp": cp}, schedule.num_microbatches
     reduce = {"reduce": "each" if kind == "1f1b" else "accumulate"} if zero == 2 else {}
-    timeline, _ = one_step(case(axes, B=dp * m, layers=layers, tied=tied, schedule=schedule, zero=zero, **reduce))
+    timeline = one_step(case(axes, B=dp * m, layers=layers, tied=tied, schedule=schedule, zero=zero, **reduce))
     counted = bytes_by_strategy(timeline)
     counted["dp"] -= (dp * cp - 1) * p * 2 * NUMBER
     counted["pp"] -= dp * cp * 2 * (p - 1) * NUMBER
@@ -89,7 +89,7 @@ def test_a_tied_table_on_1_stage_at_zero_2_of_2_ranks_sends_9792_bytes_or_8704_i
     axes = {"dp": 2}
     one_stage = {"1f1b": one_f_one_b(1, 1), "gpipe": gpipe(1, 1), "looped_bfs": looped_bfs(1, 1, 1)}[schedule]
     reduce = "each" if schedule == "1f1b" else "accumulate"
-    timeline, _ = one_step(case(axes, B=2, layers=1, tied=True, zero=2, schedule=one_stage, reduce=reduce))
+    timeline = one_step(case(axes, B=2, layers=1, tied=True, zero=2, schedule=one_stage, reduce=reduce))
     config = model(num_hidden_layers=1, tie_word_embeddings=True).config
     asked = dict(batch=2, sequence=8, state=StateBytes(8, 8, 16), itemsize=8)
     found = estimate(config, CLASSROOM, Layout(dp=2, zero=2, schedule=schedule), **asked).sent["dp"]

@@ -175,7 +175,7 @@ def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[
         results += [trainer.step(*batch) for batch in text[1:]]
         weights = {name: to_numpy(x) for name, x in trainer.full_weights().items()}
         own = {"weight": trainer.parts.replica.full_weights(), "gradient": trainer.parts.replica.full_gradients()}
-        place = trainer.parts.model.slices
+        place = trainer.parts.own_model.slices
         copies = {(kind, n, place[n]): to_numpy(x).tobytes() for kind, of in own.items() for n, x in of.items()}
         return results, gradients, weights, copies
 

@@ -91,7 +91,7 @@ def test_8_pairs_of_meshes_go_on_with_the_same_losses_to_1e_12(tmp_path, tied):
             assert found[0][0] == goes_on[0]
 
 
-@pytest.mark.parametrize("place", MESHES, ids=lambda place: str(place["mesh"]))
+@pytest.mark.parametrize("place", MESHES[1::3] + MESHES[-1:], ids=lambda place: str(place["mesh"]))
 def test_under_the_same_mesh_all_bits_are_the_same(tmp_path, place):
     goes_on, weights = run(trained, ranks(place), place, model(num_hidden_layers=2), tmp_path).results[0]
     found, again = run(resumed, ranks(place), place, tmp_path).results[0]
@@ -112,13 +112,12 @@ def test_float16_goes_on_with_its_loss_scale_and_the_masters_bits(tmp_path):
     assert weights["model.norm.weight"].dtype == np.float16
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_a_float32_run_goes_on_in_float16_with_a_loss_scale_that_begins(tmp_path, zero):
-    start, place = model(dtype="float32", num_hidden_layers=1), {"mesh": dict(dp=2), "zero": zero}
+def test_a_float32_run_goes_on_in_float16_with_a_loss_scale_that_begins(tmp_path):
+    start, place = model(dtype="float32", num_hidden_layers=1), {"mesh": dict(dp=2), "zero": 1}
     (before, _), *_ = run(trained, 2, place, start, tmp_path, steps=2).results
 
     def program(comm):
-        trainer = load(tmp_path, Mesh(comm, dp=2), xp=np, zero=zero, dtype="float16")
+        trainer = load(tmp_path, Mesh(comm, dp=2), xp=np, dtype="float16")
         return trainer.progress, trainer.step(*TEXT[2]).loss, trainer.full_weights()["model.norm.weight"].dtype
 
     for progress, loss, dtype in run(program, 2).results:
@@ -169,13 +168,6 @@ def rewritten(folder, change=lambda index: None):
     index["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in index["files"]}
     change(index)
     write_index(folder, index)
-
-
-def damaged(folder, change):
-    """The index changed by an accident: its checksum is the old one."""
-    index = json.loads((folder / "index.json").read_text())
-    change(index)
-    (folder / "index.json").write_text(json.dumps(index))
 
 
 def test_a_save_leaves_its_index_and_one_file_a_rank(saved):
@@ -238,25 +230,8 @@ def test_an_index_that_is_cut_off_or_of_another_format_and_a_folder_without_one_
         opened(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda index: index.pop("checksum"),
-        lambda index: index.pop("notes"),
-        lambda index: index.update(more=1),
-        lambda index: index["progress"].update(samples=-12),
-        lambda index: index["optimizer"].update(lr=math.nan),
-        lambda index: index["pieces"][0].update(flat_start=1),
-    ],
-)
-def test_a_damaged_index_that_can_be_read_is_refused(saved, change):
-    damaged(saved, change)
-    with pytest.raises(ValueError, match=r"index\.json is damaged: its content does not fit its checksum"):
-        read_index(saved)
-
-
 def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes_nothing(tmp_path):
-    """2 flips a file, of a bit or a whole byte, by 60 seeds: each load is refused, or equal to the bit."""
+    """2 flips a file, of a bit or a whole byte, by 25 seeds: each load is refused, or equal to the bit."""
     run(trained, 2, {"mesh": dict(tp=2), "zero": 1}, model(num_hidden_layers=1), tmp_path)
 
     def state(comm):
@@ -266,7 +241,7 @@ def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes
 
     (right,) = run(state, 1).results
     refused = 0
-    for seed in range(60):
+    for seed in range(25):
         draw = random.Random(seed)
         for path in sorted(tmp_path.iterdir()):
             content = path.read_bytes()
@@ -280,16 +255,7 @@ def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes
                 refused += 1
             assert (found, path.name in said) == ([right], True), (seed, said)
             path.write_bytes(content)
-    assert refused > 170  # of 180: the others hit blanks between the index's fields
-
-
-def test_a_file_of_another_save_in_the_place_of_its_own_is_refused_by_its_name(saved, tmp_path):
-    other = tmp_path / "other"
-    run(trained, 4, {"mesh": dict(dp=2, tp=2), "zero": 1}, model(num_hidden_layers=2), other, 2)
-    here, there = (sorted(folder.glob("pieces-*"))[2] for folder in (saved, other))
-    here.write_bytes(there.read_bytes())
-    with pytest.raises(ValueError, match=rf"{here.name} is damaged or truncated: its SHA-256 is not the one in index"):
-        opened(saved)
+    assert refused > 70  # of 75: the others hit blanks between the index's fields
 
 
 def test_the_pieces_of_another_model_are_refused_by_the_name_of_the_weight(saved):
@@ -346,8 +312,9 @@ def test_no_rank_returns_from_a_save_before_its_index_is_there(tmp_path, monkeyp
     assert run(program, 2).results == [True, True]
 
 
-@pytest.mark.parametrize("place", [{"mesh": dict(pp=3), "zero": 1}, {"mesh": dict(dp=2, pp=3), "zero": 3}])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("place", "tied"), [({"mesh": dict(pp=3), "zero": 1}, True), ({"mesh": dict(dp=2, pp=3), "zero": 3}, False)]
+)
 def test_a_second_save_and_a_second_run_of_a_tied_model_on_uneven_stages_go_on_bit_for_bit(tmp_path, place, tied):
     """4 layers on 3 ranks: 2, 1 and 1; the middle rank holds neither end of the tied table."""
     start = model(tie_word_embeddings=tied)

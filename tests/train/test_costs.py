@@ -1,4 +1,4 @@
-"""What a step sends, counted and in closed form."""
+"""Bytes that a step sends and holds, beside closed forms; `tests/plan/test_mesh.py` has those of all strategies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 from parlab import run
 from parlab.nn.optimizer import AdamW
-from parlab.pipeline import dualpipe, interleaved_one_f_one_b, one_f_one_b, zb_h1, zb_v
-from parlab.train import Mesh, Trainer, bytes_by_strategy, step_bytes
-from tests.train.models import Case, batches, drawn, model
+from parlab.pipeline import dualpipe, interleaved_one_f_one_b, one_f_one_b, zb_v
+from parlab.train import Mesh, Trainer, bytes_by_strategy
+from tests.train.models import Case, batches, model
 
 FOUR = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
+NUMBER = 8  # bytes of a loss, a weight or a sum of squares
 
 
 def case(axes, *, B=8, S=8, layers=4, tied=False, heads=2, **options):
@@ -21,52 +22,40 @@ def case(axes, *, B=8, S=8, layers=4, tied=False, heads=2, **options):
 
 
 def one_step(case):
-    """The timeline of a step, and its closed forms."""
+    """The timeline of a step."""
     start, (text,) = model(**case.model), batches(case.B, case.S)
 
     def program(comm):
         trainer = Trainer(Mesh(comm, **case.axes), start, AdamW(), max_norm=case.max_norm, **case.options)
         trainer.step(*text)
         trainer.finish()
-        return step_bytes(trainer, case.B, case.S)
 
-    done = run(program, math.prod(case.axes.values()))
-    assert all(found == done.results[0] for found in done.results)
-    return done.timeline, done.results[0]
+    return run(program, math.prod(case.axes.values())).timeline
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-def test_bytes_of_all_four_strategies_are_the_closed_forms(zero):
-    timeline, expected = one_step(case(FOUR, zero=zero, schedule=one_f_one_b(2, 4), sequence_parallel=zero % 2 == 0))
-    assert bytes_by_strategy(timeline) == expected
-    assert all(expected.values())
+def psi_of(**sizes):
+    return sum(weight.size for weight in model(**sizes).weights.values())
 
 
-def test_bytes_of_recomputed_forwards_between_ranks_of_cp_and_tp_are_the_closed_forms():
-    timeline, expected = one_step(case({"cp": 2, "tp": 2}, recompute="full"))
-    assert bytes_by_strategy(timeline) == expected
+@pytest.mark.parametrize(("zero", "together"), [(0, 4), (3, 16)])
+def test_the_sum_of_squares_goes_by_recursive_doubling_over_all_16_ranks_or_at_zero_0_over_the_4_of_a_replica(
+    zero, together
+):
+    timeline = one_step(case(FOUR, zero=zero, schedule=one_f_one_b(2, 4), sequence_parallel=zero == 0))
+    assert bytes_by_strategy(timeline)["norm"] == 16 * math.log2(together) * NUMBER
 
 
-@pytest.mark.parametrize(("zero", "reduce"), [(2, "accumulate"), (3, "each")])
-@pytest.mark.parametrize("schedule", [one_f_one_b(2, 4), one_f_one_b(1, 3), dualpipe(2, 4)], ids=lambda x: x.name)
-def test_bytes_of_a_tied_table_and_of_stages_on_two_ranks_are_the_closed_forms(zero, schedule, reduce):
-    axes, m = {"dp": 2, "pp": schedule.num_ranks}, schedule.num_microbatches
-    timeline, expected = one_step(case(axes, zero=zero, tied=True, schedule=schedule, reduce=reduce, B=2 * m, S=2))
-    assert bytes_by_strategy(timeline) == expected
+def test_stages_on_two_ranks_sum_each_gradient_once_and_a_tied_table_is_gathered_at_both_ends():
+    """DualPipe: both ranks of pp hold all weights, and each microbatch crosses once, forward and back."""
+    m, dp, pp = 4, 2, 2
+    timeline = one_step(case({"dp": dp, "pp": pp}, zero=3, tied=True, schedule=dualpipe(pp, m), B=dp * m, S=2))
+    psi, table = psi_of(num_hidden_layers=4, tie_word_embeddings=True), 17 * 8
+    counted = bytes_by_strategy(timeline)
+    assert counted["dp"] == NUMBER * (pp * psi + 2 * m * (psi + table)) + dp * pp * NUMBER
+    assert counted["pp"] == dp * NUMBER * (2 * m * 2 * 8 + 2 * psi + 2)  # a row of 2 tokens of 8 numbers; the loss
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_bytes_of_random_meshes_are_the_closed_forms(seed):
-    timeline, expected = one_step(drawn(seed, ranks=8))
-    assert bytes_by_strategy(timeline) == expected
-
-
-NODES = [
-    ({"dp": 4, "tp": 2}, 4),
-    ({"dp": 2, "cp": 2, "tp": 2}, 4),
-    ({"dp": 4, "pp": 2}, 4),
-    ({"dp": 3, "cp": 2}, 2),
-]
+NODES = [({"dp": 2, "cp": 2, "tp": 2}, 4), ({"dp": 4, "pp": 2}, 4), ({"dp": 3, "cp": 2}, 2)]
 
 
 @pytest.mark.parametrize(("axes", "per_node"), NODES, ids=str)
@@ -74,80 +63,59 @@ def test_of_n_minus_1_psi_of_an_exchange_k_minus_1_psi_cross_between_k_nodes_and
     axes, per_node
 ):
     start, (text,) = model(), batches(24, 8)
-    schedule = one_f_one_b(axes.get("pp", 1), 2)
-    ranks, N = math.prod(axes.values()), axes["dp"] * axes.get("cp", 1)
+    m, ranks, N = 2, math.prod(axes.values()), axes["dp"] * axes.get("cp", 1)
+    schedule = one_f_one_b(axes.get("pp", 1), m)
 
     def program(comm, zero):
         mesh = Mesh(comm, **axes, ranks_per_node=per_node)
         trainer = Trainer(mesh, start, AdamW(), zero=zero, schedule=schedule)
         trainer.step(*text)
-        return step_bytes(trainer, 24, 8)
+        return sum(x.size * trainer.parts.own_model.slices[name].shared_by for name, x in start.weights.items())
 
     of_losses = 0  # all-reduced in a ring: at zero 1 nothing else is
-    for zero in (1, 2, 3, 0):
+    for zero, passes in ((1, 2), (3, 3 * m), (0, 2)):
         done = run(program, ranks, zero)
-        expected = done.results[0]
-        assert bytes_by_strategy(done.timeline) == expected
+        psi = passes * done.results[0] * NUMBER  # bytes
+        assert bytes_by_strategy(done.timeline)["dp"] == (N - 1) * (psi + 2 * ranks // N * NUMBER)
         crossing = dict.fromkeys(("all_gather", "reduce_scatter", "all_reduce"), 0)
         for t in done.timeline.transfers:
             if t.src // per_node != t.dst // per_node and t.name.startswith("data: "):
                 crossing[t.name.removeprefix("data: ")] += t.nbytes
         of_losses = of_losses or crossing["all_reduce"]
-        psi = expected["dp"] / (N - 1) - 2 * ranks / N * 8  # bytes; the loss's ring is left out
         assert sum(crossing.values()) - of_losses == (ranks // per_node - 1) * psi
 
 
-@pytest.mark.parametrize(
-    ("schedule", "pp"),
-    [
-        (one_f_one_b(1, 3), 1),
-        (one_f_one_b(2, 3), 2),
-        (interleaved_one_f_one_b(2, 4, 2), 2),
-        (zb_h1(2, 3), 2),
-        (zb_v(2, 2), 2),
-        (dualpipe(2, 4), 2),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
-)
-def test_a_last_block_that_is_kept_is_gathered_once_between_its_forward_and_its_backward(schedule, pp):
-    options = {"zero": 3, "schedule": schedule, "tied": True, "B": 2 * schedule.num_microbatches, "S": 2}
-    plain, whole = (one_step(case({"dp": 2, "pp": pp}, keep_last_block=keep, **options)) for keep in (False, True))
-    assert bytes_by_strategy(whole[0]) == whole[1]
-    assert whole[1]["dp"] < plain[1]["dp"]
+def test_a_last_block_that_is_kept_is_gathered_once_in_each_microbatch():
+    """The head: 17 · 8 numbers, on each of two ranks."""
+    options = {"zero": 3, "schedule": one_f_one_b(1, 3), "B": 6, "S": 2}
+    plain, kept = (
+        bytes_by_strategy(one_step(case({"dp": 2}, keep_last_block=keep, **options))) for keep in (False, True)
+    )
+    assert plain["dp"] - kept["dp"] == 3 * 17 * 8 * NUMBER
 
 
 def test_new_weights_gathered_in_the_next_forward_are_as_many_bytes():
-    timeline, expected = one_step(case({"dp": 2, "pp": 2}, zero=2, overlap_gather=True))
-    assert bytes_by_strategy(timeline) == expected
-
-
-def gathered(timeline):
-    """Bytes of weights that ZeRO gathered, all ranks together."""
-    return sum(t.nbytes for t in timeline.transfers if t.name == "data: all_gather" and t.src != t.dst)
+    plain, later = (
+        bytes_by_strategy(one_step(case({"dp": 2, "pp": 2}, zero=2, overlap_gather=overlap)))
+        for overlap in (False, True)
+    )
+    assert plain == later
 
 
 @pytest.mark.parametrize(
-    ("schedule", "pp"),
-    [
-        (one_f_one_b(2, 3), 2),
-        (interleaved_one_f_one_b(2, 4, 2), 2),
-        (zb_h1(2, 3), 2),
-        (zb_v(2, 2), 2),
-        (dualpipe(2, 4), 2),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
+    "schedule", [one_f_one_b(2, 3), interleaved_one_f_one_b(2, 4, 2), zb_v(2, 2)], ids=lambda schedule: schedule.name
 )
-def test_zero_3_under_a_pipeline_gathers_exactly_2_m_psi_whatever_it_gathers_ahead(schedule, pp):
+def test_zero_3_under_a_pipeline_gathers_exactly_2_m_psi_whatever_it_gathers_ahead(schedule):
     m, data = schedule.num_microbatches, 2
-    timeline, _ = one_step(case({"dp": data, "pp": pp}, zero=3, schedule=schedule, B=data * m, S=2))
-    psi = sum(weight.size for weight in model(num_hidden_layers=4).weights.values())
-    assert gathered(timeline) == 2 * m * psi * (data - 1) * 8
+    timeline = one_step(case({"dp": data, "pp": 2}, zero=3, schedule=schedule, B=data * m, S=2))
+    gathered = sum(t.nbytes for t in timeline.transfers if t.name == "data: all_gather" and t.src != t.dst)
+    assert gathered == 2 * m * psi_of(num_hidden_layers=4) * (data - 1) * NUMBER
 
 
 @pytest.mark.parametrize(("reduce", "times"), [("each", 3), ("accumulate", 1)])
 def test_zero_2_reduces_m_psi_at_once_or_psi_when_accumulated_and_then_holds_psi(reduce, times):
-    timeline, _ = one_step(case({"dp": 2}, zero=2, reduce=reduce, schedule=one_f_one_b(1, 3), B=6, S=2))
-    psi = sum(weight.size for weight in model(num_hidden_layers=4).weights.values())
+    timeline = one_step(case({"dp": 2}, zero=2, reduce=reduce, schedule=one_f_one_b(1, 3), B=6, S=2))
+    psi = psi_of(num_hidden_layers=4)
     sent = sum(t.nbytes for t in timeline.transfers if t.name == "data: reduce_scatter" and t.src != t.dst)
     held = max(total for _, total in timeline.held_by_name(0)["gradients"])
     assert sent == times * psi * 8
@@ -159,7 +127,7 @@ def test_zero_2_reduces_m_psi_at_once_or_psi_when_accumulated_and_then_holds_psi
 def test_zero_2_and_3_hold_gradients_of_one_block_and_their_shards_and_never_those_of_a_stage(zero, pp):
     weights = model().weights
     block = 8 * sum(x.size for name, x in weights.items() if "layers.0." in name)  # larger than the table and the head
-    timeline, _ = one_step(case({"dp": 2, "pp": pp}, zero=zero, schedule=one_f_one_b(pp, 4)))
+    timeline = one_step(case({"dp": 2, "pp": pp}, zero=zero, schedule=one_f_one_b(pp, 4)))
     held = {name: max(total for _, total in steps) for name, steps in timeline.held_by_name(0).items()}
     assert held["new gradients"] == held["gradients on their way"] == block
     assert held["gradients"] <= 8 * sum(x.size for x in weights.values()) // pp // 2 + 8 * 17 * 8

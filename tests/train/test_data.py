@@ -33,8 +33,3 @@ def test_batches_of_any_sizes_go_on_where_the_last_one_ended_over_the_ends_of_ep
 def test_another_epoch_and_another_seed_have_another_order():
     orders = {tuple(Samples(np.arange(99), 2, seed).batch(first, 49)[0][:, 0]) for seed in (0, 1) for first in (0, 49)}
     assert len(orders) == 4
-
-
-def test_the_seed_is_0_unless_told():
-    orders = [samples.batch(0, 49)[0] for samples in (Samples(np.arange(99), 2), Samples(np.arange(99), 2, seed=0))]
-    assert np.array_equal(*orders)

@@ -34,7 +34,7 @@ def seen(change, *args, **kwargs):
 
 def positions_a_range(trainer):
     cp = trainer.parts.mesh.cp
-    rotary = trainer.parts.model.blocks[0].attention.inside.rotary
+    rotary = trainer.parts.own_model.blocks[0].attention.inside.rotary
     rotary.positions = lambda length: np.arange(cp.rank * length, (cp.rank + 1) * length)
 
 
@@ -105,7 +105,7 @@ def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ran
 
     def going_on(self):
         sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        return cut(sizes, self.sharers.size)
+        return cut(sizes, self.group.comm.size)
 
     monkeypatch.setattr(Zero, "_cut", going_on)
     assert faults(six) == {"copies"}

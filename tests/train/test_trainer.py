@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,12 @@ import pytest
 
 from parlab import run
 from parlab.nn import IGNORED
-from parlab.nn.llama import Llama
-from parlab.nn.optimizer import AdamW, warmup_cosine
+from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, partition, zb_auto, zb_v
 from parlab.train import Mesh, Trainer
 from parlab.zero import LossScale
 from tests.nn.parity import worst_error
-from tests.train.models import LR, SCHEDULES, Case, batches, drawn, faults, model, serial_steps
+from tests.train.models import LR, Case, batches, drawn, faults, model, serial_steps
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -31,9 +29,9 @@ def case(dp=1, pp=1, cp=1, tp=1, *, B=8, S=8, max_norm=None, layers=4, tied=Fals
 
 @pytest.mark.parametrize(
     ("zero", "max_norm", "tied", "steps"),
-    [(0, 0.5, True, 5), (1, None, False, 1), (2, 0.5, False, 1), (3, None, True, 5)],
+    [(0, 0.5, True, 1), (1, None, False, 1), (2, 0.5, False, 1), (3, None, True, 5)],
 )
-def test_all_four_strategies_on_16_ranks_are_the_serial_model_for_5_steps(zero, max_norm, tied, steps):
+def test_all_four_strategies_on_16_ranks_are_the_serial_model_for_1_or_5_steps(zero, max_norm, tied, steps):
     four = case(dp=2, pp=2, cp=2, tp=2, zero=zero, max_norm=max_norm, tied=tied, sequence_parallel=zero > 1)
     assert faults(four, steps) == set()
 
@@ -82,10 +80,9 @@ def test_random_meshes_are_the_serial_model_inside_the_array_standard(seed):
     assert faults(drawn(seed, ranks=2), library="strict") == set()
 
 
-@pytest.mark.parametrize("zero", [0, 1, 3])
 @pytest.mark.parametrize(
-    ("axes", "per_node"),
-    [({"dp": 2, "cp": 2, "tp": 2}, 4), ({"dp": 4, "pp": 2}, 4), ({"dp": 3, "cp": 2}, 3)],
+    ("axes", "per_node", "zero"),
+    [({"dp": 2, "cp": 2, "tp": 2}, 4, 1), ({"dp": 4, "pp": 2}, 4, 3), ({"dp": 3, "cp": 2}, 3, 0)],
     ids=str,
 )
 def test_steps_whose_exchanges_have_two_levels_are_serial_and_their_copies_equal_to_the_bit(axes, per_node, zero):
@@ -101,7 +98,7 @@ def test_a_group_of_which_nodes_have_3_and_2_ranks_exchanges_in_one_ring():
 
 @pytest.mark.parametrize(
     "options",
-    [{"zero": 1, "overlap_gather": True}, {"zero": 2, "overlap_gather": True}, {"zero": 3, "keep_last_block": True}],
+    [{"zero": 2, "overlap_gather": True}, {"zero": 3, "keep_last_block": True}],
     ids=str,
 )
 def test_gathers_in_the_next_forward_and_a_last_block_that_is_kept_change_no_bit(options):
@@ -128,8 +125,9 @@ def test_random_meshes_with_uneven_targets_are_the_serial_model_inside_the_array
     assert faults(drawn(100, ranks=4)._replace(ignored=100), library="strict") == set()
 
 
-@pytest.mark.parametrize("zero", [0, 2, 3])
-@pytest.mark.parametrize("axes", [{"dp": 2, "cp": 2}, {"dp": 2, "pp": 2}, {"dp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("zero", "axes"), [(0, {"dp": 2, "cp": 2}), (2, {"dp": 2, "pp": 2}), (3, {"dp": 2, "tp": 2})], ids=str
+)
 def test_a_rank_with_no_target_at_all_adds_nothing(axes, zero):
     """The first replica's rows have no target, so that the ranks beside it must count for all."""
     start, ((tokens, targets),) = model(), batches(8, 8)
@@ -145,44 +143,6 @@ def test_a_rank_with_no_target_at_all_adds_nothing(axes, zero):
         assert abs(result.loss / loss - 1) <= 1e-12
         assert abs(result.norm / norm - 1) <= 1e-12
         assert worst_error([found[name] for name in gradients], list(gradients.values())) <= 1e-12
-
-
-def test_every_pair_of_strategies_appears_among_the_300_meshes():
-    """All 300 are run by `python -m tests.train.random_meshes`, in ten minutes or so; the suite runs eight."""
-    cases, seen, schedules = [drawn(seed) for seed in range(300)], set(), set()
-    for drawn_case in cases:
-        options = {**drawn_case.options, **drawn_case.model, "clipped": drawn_case.max_norm is not None}
-        schedules |= {options.pop("schedule").name.split(",")[0]} if drawn_case.axes["pp"] > 1 else set()
-        used = {axis: True for axis, size in drawn_case.axes.items() if size > 1}
-        for name in ("zero", "recompute", "clipped", "tie_word_embeddings"):
-            used[name] = options[name]
-        used |= {"attention": options["attention"]} if "cp" in used else {}
-        used |= {"layout": options["layout"]} if "cp" in used and options["layout"] else {}
-        used |= {"sequence_parallel": options["sequence_parallel"]} if "tp" in used else {}
-        seen |= set(combinations(sorted(used.items(), key=str), 2))
-    values = {choice for pair in seen for choice in pair}
-    missing = [
-        pair for pair in combinations(sorted(values, key=str), 2) if pair[0][0] != pair[1][0] and pair not in seen
-    ]
-    assert missing == [(("attention", "ulysses"), ("layout", layout)) for layout in ("contiguous", "striped", "zigzag")]
-    assert len(schedules) == len(SCHEDULES) + 1  # one of them is DualPipe or, for odd p, 1F1B-V
-
-
-def test_a_learning_rate_of_each_step_is_taken():
-    text, start = batches(4, 8, 3), model()
-    rates = [warmup_cosine(step, peak=LR, warmup_steps=1, total_steps=3) for step in range(3)]
-    trained, optimizer = Llama(start.config, {n: x.copy() for n, x in start.weights.items()}), AdamW(lr=1.0)
-    for rate, (tokens, targets) in zip(rates, text, strict=True):
-        optimizer.step(trained.weights, trained.loss_and_gradients(tokens, targets)[1], lr=rate)
-
-    def program(comm):
-        trainer = Trainer(Mesh(comm, dp=2, tp=2), start, AdamW(lr=1.0))
-        for rate, batch in zip(rates, text, strict=True):
-            trainer.step(*batch, lr=rate)
-        return trainer.full_weights()
-
-    found = run(program, 4).results[3]
-    assert worst_error([found[n] for n in trained.weights], list(trained.weights.values())) <= 1e-8
 
 
 @pytest.mark.parametrize("zero", [0, 3])
@@ -207,28 +167,7 @@ def test_float16_trains_with_a_loss_scale_that_is_divided_out_and_moves_alike_on
     assert abs(results[skipped].norm / right[0][1] - 1) < 2e-2
 
 
-@pytest.mark.parametrize("zero", [0, 1, 3])
-def test_a_trainer_that_is_given_anothers_pieces_goes_on_bit_for_bit(zero):
-    text, start = batches(8, 8, 4), model(tie_word_embeddings=True)
-    options = {"zero": zero, "max_norm": 0.5}
-
-    def program(comm):
-        mesh = Mesh(comm, dp=2, pp=2, tp=2)
-        one, other = (Trainer(mesh, start, AdamW(lr=LR), **options) for _ in range(2))
-        for batch in text[:2]:
-            one.step(*batch)
-        for source, target in zip(one.pieces(), other.pieces(), strict=True):
-            assert source[:6] == target[:6]
-            for name in ("master", "mean", "square"):
-                getattr(target, name)[...] = getattr(source, name)
-        other.restore(one.progress)
-        return [(one.step(*batch), other.step(*batch)) for batch in text[2:]]
-
-    for results in run(program, 8).results:
-        assert all(one == other for one, other in results)
-
-
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("zero", [0, 3])
 def test_the_first_pieces_of_all_ranks_cover_each_weight_once(zero):
     start = model(tie_word_embeddings=True, num_key_value_heads=1)
 

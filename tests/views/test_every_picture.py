@@ -70,7 +70,7 @@ PICTURES = {
     **{f"runs of {size}": lambda size=size: views.compare_timelines(rings(size)) for size in (1, 8)},
     "a run of 33": lambda: views.compare_timelines({"long name " * 3: run(lambda comm: comm.barrier(), 33)}),
     "a run without time": lambda: views.compare_timelines({"nothing": run(nothing, 2)}),
-    "lanes": lambda: views.lanes_of({"on": step(3), "off": step(3, prefetch=0)}, 3),
+    "lanes": lambda: views.lanes_of({"one way": step(3), "other": step(3, keep_after_forward=True)}, 3),
     "a loop to itself": lambda: views.deadlock(stuck(both_send_first, 1)),
     "deadlock of 5": lambda: views.deadlock(stuck(both_send_first, 5)),
     **{

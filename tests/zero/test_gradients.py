@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import pytest
 
 from parlab import run
 from parlab.zero.gradients import ShardedGradients, WholeGradients
-from parlab.zero.shards import FlatLayout, cut
+from parlab.zero.shards import FlatLayout, NodeGroup, cut
 
 COUNT = 7
 VALUES = np.arange(1.0, COUNT + 1)
@@ -18,7 +16,7 @@ VALUES = np.arange(1.0, COUNT + 1)
 def gradients_of(comm, kind):
     (counts,) = cut([COUNT], comm.size)
     layout = FlatLayout({"w": VALUES}, counts, comm.rank)
-    return kind(comm, layout, np.float64, None), layout.own
+    return kind(NodeGroup(comm, None), layout, np.float64), layout.own
 
 
 @pytest.mark.parametrize("kind", [WholeGradients, ShardedGradients])
@@ -38,6 +36,8 @@ def test_a_shard_is_the_sum_over_ranks_and_microbatches_of_this_ranks_elements(k
 
 
 def test_whole_gradients_keep_this_ranks_own_beside_its_shard_of_the_sum():
+    """In place: no second copy of the shard is held beside them."""
+
     def program(comm):
         gradients, own = gradients_of(comm, WholeGradients)
         gradients.add({"w": (comm.rank + 1) * VALUES}, complete=True)
@@ -47,27 +47,3 @@ def test_whole_gradients_keep_this_ranks_own_beside_its_shard_of_the_sum():
         return (gradients.whole == expected).all()
 
     assert run(program, 3).results == [True] * 3
-
-
-def test_sharded_gradients_are_whole_only_until_they_are_reduced():
-    def program(comm):
-        gradients, _ = gradients_of(comm, ShardedGradients)
-        gradients.add({"w": VALUES}, complete=False)
-        leaving = weakref.ref(gradients.leaving)
-        on_its_way = leaving() is not None
-        gradients.finish()
-        return on_its_way, leaving() is None, gradients.sum.size
-
-    assert run(program, 3).results == [(True, True, n) for n in (3, 2, 2)]
-
-
-@pytest.mark.parametrize(("kind", "reductions"), [(WholeGradients, 1), (ShardedGradients, 3)])
-def test_3_microbatches_are_reduced_once_where_they_are_kept_whole_and_3_times_where_they_are_not(kind, reductions):
-    def program(comm):
-        gradients, _ = gradients_of(comm, kind)
-        for part in range(3):
-            gradients.add({"w": VALUES}, complete=part == 2)
-        gradients.reduced()
-
-    timeline = run(program, 3).timeline
-    assert sum(timeline.bytes_sent(rank) for rank in range(3)) == reductions * 2 * COUNT * 8

@@ -113,12 +113,12 @@ def deciding_alone(right):
 
 
 def counting_a_skipped_step(right):
-    def decide(self, gradients, comm):
+    def factor(self, gradients, comm):
         found = right(self, gradients, comm)
         self.steps += found is None
         return found
 
-    return decide
+    return factor
 
 
 def overwriting_the_sum(right):
@@ -149,14 +149,14 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
     "no sum between nodes": (([2], NODES), (Comm, "iall_reduce", keeping_its_own_sum), {RANKS, SERIAL}),
     "a scale not divided out": (
         (STAGES, SCALED),
-        (StepGuard, "decide", lambda right: lambda self, *rest: right(self, *rest) * self.loss_scale),
+        (StepGuard, "factor", lambda right: lambda self, *rest: right(self, *rest) * self.loss_scale),
         {SERIAL},
     ),
-    "clipping by a shard's own norm": (([1, 2, 3], CLIPPED), (StepGuard, "decide", deciding_alone), {SERIAL}),
-    "an overflow decided alone": (([3], SCALED | {"bad": 1}), (StepGuard, "decide", deciding_alone), {SERIAL}),
+    "clipping by a shard's own norm": (([1, 2, 3], CLIPPED), (StepGuard, "factor", deciding_alone), {SERIAL}),
+    "an overflow decided alone": (([3], SCALED | {"bad": 1}), (StepGuard, "factor", deciding_alone), {SERIAL}),
     "a skipped step that counts": (
         (STAGES, SCALED | {"bad": 1}),
-        (StepGuard, "decide", counting_a_skipped_step),
+        (StepGuard, "factor", counting_a_skipped_step),
         {SERIAL},
     ),
     "a microbatch that overwrites": (
@@ -181,7 +181,7 @@ def test_a_mistake_makes_ranks_differ_or_is_not_serial(monkeypatch, stage, optio
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_an_overflow_decided_by_one_rank_alone_leaves_the_others_waiting_for_its_weights(monkeypatch, stage):
-    monkeypatch.setattr(StepGuard, "decide", deciding_alone(StepGuard.decide))
+    monkeypatch.setattr(StepGuard, "factor", deciding_alone(StepGuard.factor))
     with pytest.raises(WorldError):
         wrong(stage, bad=1, **SCALED)
 

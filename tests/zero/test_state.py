@@ -37,17 +37,3 @@ def test_shards_updated_apart_join_to_what_the_whole_optimizer_makes_to_the_bit(
         return to_numpy(found)
 
     assert np.array_equal(np.concatenate(run(program, size).results), to_numpy(weights["w"]))
-
-
-def test_a_master_in_the_models_own_precision_is_the_models_weight_and_not_counted_twice():
-    def program(comm):
-        for dtype in (np.float32, np.float16):
-            weights = np.ones(COUNT, np.float32)
-            shard = OptimizerShard(comm, weights, dtype, offload=None)
-            shard.update(AdamW(), np.ones(COUNT, dtype), 1.0, 1, None)
-            assert shard.master is weights
-            del shard, weights
-
-    held = [total for _, total in run(program, 1).timeline.held_by_name(0)["optimizer"]]
-    assert max(held) == 12 * COUNT
-    assert max(held[: held.index(0) + 1]) == 8 * COUNT  # the first one, in float32 alone

@@ -33,15 +33,15 @@ def assert_serial(found, expected):
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_neither_model_divides_among_2_3_4_or_7_ranks(tied):
+def test_neither_model_divides_among_2_3_4_or_6_ranks(tied):
     num_params = sum(x.size for x in model(tie_word_embeddings=tied).weights.values())
     assert num_params == NUM_PARAMS[tied]
-    assert all(num_params % size for size in (2, 3, 4, 7))
+    assert all(num_params % size for size in (2, 3, 4, 6))
 
 
 @pytest.mark.parametrize(
     ("size", "max_norm", "tied"),
-    [(1, None, False), (2, CLIP, True), (3, None, True), (3, CLIP, False), (4, None, True), (7, CLIP, False)],
+    [(1, None, False), (2, CLIP, True), (3, CLIP, False), (6, None, True)],
 )
 def test_3_steps_of_every_stage_are_the_serial_optimizers_and_stages_1_2_3_each_other_to_the_bit(size, max_norm, tied):
     """The third step uses moments of both earlier ones; a later one repeats it."""
@@ -72,24 +72,15 @@ def test_float32_weights_with_float64_masters_stay_within_1e_5_of_serial(library
     assert_parity(list(found.values()), list(serial(3, 2).values()), 1e-5)
 
 
-OPTIONS = {
-    "no prefetch": {"prefetch": 0},
-    "prefetch 3": {"prefetch": 3},
-    "kept after forward": {"keep_after_forward": True},
-    "kept, prefetch 3": {"keep_after_forward": True, "prefetch": 3},
-    "offloaded": {"offload": Offload(Link(1e-6, 1e9), 1e9)},
-}
-
-
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_what_only_moves_things_changes_no_bit_in_2_steps(options, tied):
-    stages = [1, 2, 3] if "offload" in options else [3]
+def test_what_only_moves_things_changes_no_bit_in_2_steps(tied):
     expected = trained(1, SIZE, 2, tied=tied)
-    assert all(same_bits(trained(stage, SIZE, 2, tied=tied, **options), expected) for stage in stages)
+    assert same_bits(trained(3, SIZE, 2, tied=tied, keep_after_forward=True), expected)
+    for stage in (1, 2, 3):
+        assert same_bits(trained(stage, SIZE, 2, tied=tied, offload=Offload(Link(1e-6, 1e9), 1e9)), expected)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("stage", "option"), [(1, "overlap_gather"), (2, "overlap_gather"), (3, "keep_last_block")])
 def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_serial_and_change_no_bit(
     stage, option, size
@@ -99,22 +90,21 @@ def test_3_steps_that_gather_in_the_next_forward_or_keep_the_last_block_are_seri
     assert same_bits(found, trained(stage, size, 3, max_norm=CLIP))
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(
     ("stage", "options"),
     [
         (1, {"overlap_gather": True}),
         (2, {"overlap_gather": True, "ranks_per_node": 2}),
         (2, {"overlap_gather": True, "ranks_per_node": 2, "repeat_on_nodes": True}),
-        (3, {"keep_last_block": True, "prefetch": 0}),
-        (3, {"keep_last_block": True, "prefetch": 3, "ranks_per_node": 2}),
-        (3, {"keep_last_block": True, "prefetch": 3, "ranks_per_node": 2, "repeat_on_nodes": True}),
+        (3, {"keep_last_block": True}),
+        (3, {"keep_last_block": True, "ranks_per_node": 2}),
+        (3, {"keep_last_block": True, "ranks_per_node": 2, "repeat_on_nodes": True}),
     ],
 )
-def test_so_do_2_steps_of_2_microbatches_with_nodes_and_a_tied_table(stage, options, tied):
+def test_so_do_2_steps_of_2_microbatches_with_nodes_and_a_tied_table(stage, options):
     plain = {name: value for name, value in options.items() if "node" in name}
-    expected = trained(stage, SIZE, 2, microbatches=2, tied=tied, **plain)
-    assert same_bits(trained(stage, SIZE, 2, microbatches=2, tied=tied, **options), expected)
+    expected = trained(stage, SIZE, 2, microbatches=2, tied=True, **plain)
+    assert same_bits(trained(stage, SIZE, 2, microbatches=2, tied=True, **options), expected)
 
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
@@ -125,8 +115,7 @@ def test_2_steps_sharded_inside_nodes_are_serial_and_the_same_in_every_stage(ran
     assert all(same_bits(first, other) for other in others)
 
 
-@pytest.mark.parametrize(("size", "ranks_per_node"), [(4, 1), (4, 2), (4, 4), (6, 2), (6, 3)])
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(("size", "ranks_per_node", "tied"), [(4, 2, False), (6, 2, True), (6, 3, False)])
 def test_2_steps_exchanged_in_two_levels_are_serial_and_the_same_bits_in_every_stage(size, ranks_per_node, tied):
     options = {"ranks_per_node": ranks_per_node, "max_norm": CLIP, "tied": tied}
     plain, first, *others = (trained(stage, size, 2, **options) for stage in (0, *STAGES[1:]))
@@ -141,8 +130,7 @@ def test_2_steps_of_3_microbatches_are_serial_and_stages_2_and_3_equal_to_the_bi
     for found in (plain, *stages):
         assert_serial(found, serial(9, 2, CLIP))
     assert same_bits(stages[1], stages[2])
-    for options in ({"prefetch": 0}, {"prefetch": 3, "keep_after_forward": True}):
-        assert same_bits(trained(3, 3, 2, microbatches=3, max_norm=CLIP, **options), stages[1])
+    assert same_bits(trained(3, 3, 2, microbatches=3, max_norm=CLIP, keep_after_forward=True), stages[1])
 
 
 def test_a_learning_rate_for_one_step_replaces_the_optimizers():
@@ -185,10 +173,10 @@ CLUSTER = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12, memory_bandwidth
 GATHER = (SIZE - 1) * (N_BLOCK // SIZE) * 8 * 1000  # picoseconds: 8 bytes a weight, 1000 ps a byte
 
 
-def layers_program(comm, forward, backward, prefetch, steps=1, **options):
+def layers_program(comm, forward, backward, steps=1, **options):
     """Blocks whose computations last as said, in picoseconds, and steps that take no time and send nothing."""
     params = {f"w{i}": np.ones(N_BLOCK) for i in range(L)}
-    zero = Zero(comm, params, 3, AdamW(), prefetch=prefetch, **options)
+    zero = Zero(comm, params, 3, AdamW(), **options)
     for _ in range(steps):
         for name in zero.block_names:
             with zero.weights(name), comm.compute(f"forward {name}", seconds=forward / 1e12):
@@ -200,11 +188,11 @@ def layers_program(comm, forward, backward, prefetch, steps=1, **options):
         zero.step()
 
 
-def makespan(forward, backward, prefetch, **options):
-    return run(layers_program, SIZE, forward, backward, prefetch, cluster=CLUSTER, **options).timeline.makespan
+def makespan(forward, backward, **options):
+    return run(layers_program, SIZE, forward, backward, cluster=CLUSTER, **options).timeline.makespan
 
 
-@pytest.mark.parametrize("backward", [0.1, 0.9, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("backward", [0.1, 1.0, 1.5, 3.0])
 @pytest.mark.parametrize("forward", [0.1, 1.0, 1.3])
 def test_prefetch_exposes_the_first_gather_the_turn_and_the_last_reduction_and_hides_the_rest_if_there_is_room(
     forward, backward
@@ -216,26 +204,19 @@ def test_prefetch_exposes_the_first_gather_the_turn_and_the_last_reduction_and_h
     f, b = round(forward * g), round(backward * g)
     expected = g + (L - 1) * max(f, g) + f
     expected += g + max(b, g) + (L - 2) * max(b, 2 * g) + max(b, g) + g
-    assert makespan(f, b, prefetch=1) == expected
+    assert makespan(f, b) == expected
     if f >= g and b >= 2 * g:
         assert expected == L * (f + b) + 3 * g
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2])
-def test_a_third_step_gathers_ahead_as_the_first_one_does(prefetch):
+def test_a_third_step_gathers_ahead_as_the_first_one_does():
     """The block that a backward ends with is the first of the next forward: there the direction turns back."""
-    assert makespan(GATHER, 2 * GATHER, prefetch, steps=3) == 3 * makespan(GATHER, 2 * GATHER, prefetch)
-
-
-@pytest.mark.parametrize("backward", [0.1, 1.0, 3.0])
-def test_without_prefetch_every_gather_and_every_reduction_is_waited_for(backward):
-    g, b = GATHER, round(backward * GATHER)
-    assert makespan(g, b, prefetch=0) == L * (g + g) + L * (g + b + g)
+    assert makespan(GATHER, 2 * GATHER, steps=3) == 3 * makespan(GATHER, 2 * GATHER)
 
 
 def test_kept_weights_need_no_second_gather_and_the_backward_hides_reductions_alone():
     g = GATHER
-    assert makespan(g, g, prefetch=1, keep_after_forward=True) == g + L * g + L * g + g
+    assert makespan(g, g, keep_after_forward=True) == g + L * g + L * g + g
 
 
 @pytest.mark.parametrize("backward", [0.1, 1.0, 1.5, 3.0])
@@ -248,7 +229,7 @@ def test_the_last_block_kept_at_the_turn_leaves_the_first_gather_and_the_last_re
     f, b = round(forward * g), round(backward * g)
     expected = g + (L - 1) * max(f, g) + f
     expected += max(b, g) + (L - 2) * max(b, 2 * g) + max(b, g) + g
-    assert makespan(f, b, prefetch=1, keep_last_block=True) == expected == makespan(f, b, prefetch=1) - g
+    assert makespan(f, b, keep_last_block=True) == expected == makespan(f, b) - g
 
 
 def two_steps(comm, stage, forward, overlap_gather):
@@ -304,7 +285,7 @@ def test_the_gathers_are_hidden_from_tokens_to_hide_a_gather_on_to_the_token():
 def test_the_backwards_double_work_hides_a_gather_and_a_reduction_from_the_same_3000_tokens_on():
     def exposed(tokens):
         forward, backward = 2 * N_BLOCK * tokens, 4 * N_BLOCK * tokens
-        return makespan(forward, backward, prefetch=1) - L * (forward + backward)
+        return makespan(forward, backward) - L * (forward + backward)
 
     assert exposed(3000) == exposed(4000) == 3 * GATHER
     a_token = 2 * N_BLOCK

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from parlab import Cluster, run, views
+from parlab import Cluster, labs, run, views
 from parlab.views.world import timeline
 from parlab.views.world.lanes_of import joined
 from tests.views.drawn import artists, boxes, title
-from tests.views.zero.zero_runs import step
 
 TICKS = Cluster.uniform(0, 1e9)  # a byte a nanosecond
 
@@ -43,12 +42,18 @@ def test_an_empty_piece_of_one_collective_does_not_shift_the_boxes_of_the_next()
     ]
 
 
+def waiting(comm, uses, gather, work, x):
+    for block in uses:
+        x = work(block, gather(block).wait(), x)
+
+
 @pytest.mark.parametrize("rank", [0, 3])
-def test_with_prefetch_more_is_hidden_and_both_runs_have_one_clock(rank):
-    runs = {"on": step(3), "off": step(3, prefetch=0)}
+def test_gathered_ahead_5_of_6_gathers_are_hidden_and_both_runs_have_one_clock(rank):
+    """A gather lasts 492 ns, and the computation beside it 800."""
+    runs = labs.three_blocks(waiting, labs.gathered_ahead)
     figure = views.lanes_of(runs, rank)
-    assert title(figure) == f"Rank {rank}: computing hides 22 % (on), 0 % (off) of its communication"
-    assert {axes.get_xlim() for axes in figure.axes} == {(0, runs["off"].timeline.makespan)}
+    assert title(figure) == f"Rank {rank}: computing hides 0 % (waiting), 83 % (prefetch) of its communication"
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, runs["waiting"].timeline.makespan)}
     for artist, done in zip(artists(figure, "computes"), runs.values(), strict=True):
         spans = {(s.start, s.end) for s in done.timeline.computes if s.rank == rank and s.end > s.start}
         assert {(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in artist.get_paths()} == spans
