@@ -53,8 +53,8 @@ class Mailbox:
         self.receives: deque[Message] = deque()
 
 
-class Entry(NamedTuple):
-    """A member's entry into a collective."""
+class Arrival(NamedTuple):
+    """A member's arrival at a collective."""
 
     name: str  # of the collective
     call: str  # with its arguments, as text; the calls of all members must be equal
@@ -62,17 +62,17 @@ class Entry(NamedTuple):
 
 
 class CollectiveCall:
-    """A collective call of a group, and the entries of the members that have entered.
+    """A collective call of a group, and the arrivals of the members that have entered.
 
     Other processes know it by its `key`: the name of the group, and the number of collectives before it there.
     """
 
-    __slots__ = ("entries", "error", "index", "key", "members", "waiters")
+    __slots__ = ("arrivals", "error", "index", "key", "members", "waiters")
 
     def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
         self.key = key
-        self.entries: dict[int, Entry] = {}  # by rank in the run
+        self.arrivals: dict[int, Arrival] = {}  # by rank in the run
         self.waiters: list[Task] = []
         self.error: str | None = None
         self.index = -1
@@ -80,7 +80,7 @@ class CollectiveCall:
     @property
     def complete(self) -> bool:
         """Whether all members have entered."""
-        return len(self.entries) == len(self.members)
+        return len(self.arrivals) == len(self.members)
 
 
 BACKGROUND = " (background)"  # ends the name of a group of background collectives
