@@ -65,6 +65,7 @@ def test_a_models_sizes_that_do_not_divide_are_refused(config, tp, text):
         (Layout(dp=2, microbatch=4), 8, 8),
         (Layout(pp=2, chunks=3), 2, 8),
         (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches
+        (Layout(pp=2, chunks=3, group=3), 3, 8),  # a whole group, which pp does not divide
     ],
     ids=str,
 )
