@@ -127,6 +127,8 @@ ROWS = [
     ("backoff", lambda: LossScale(backoff=0), "backoff=0: must be a number greater than 0"),
     # offload
     ("link", lambda: Offload(1e9, 1e9), "link=1000000000.0: must be a Link"),
+    ("gradient", lambda: Offload(LINK, 1e9).seconds(-1, 0), "gradient=-1: must be a whole number, at least 0"),
+    ("state", lambda: Offload(LINK, 1e9).seconds(0, -1), "state=-1: must be a whole number, at least 0"),
     # replicas
     ("params", zero(params={}), "params={}: arrays by name are needed, at least one"),
     ("params", zero(params={"w": [1.0]}), "params['w'] is a list: arrays of one floating dtype are needed"),
