@@ -81,6 +81,7 @@ def test_what_is_just_possible_is_estimated(layout, batch, sequence):
         (dict(zero=[1, 4]), "zero=4: use stage 0, 1, 2 or 3"),
         (dict(cp=0), "cp=0: must be at least 1"),
         (dict(tp=[1, "2"]), "tp='2': whole numbers are needed"),
+        (dict(tpp=1), "tpp=1: the knobs are tp, cp"),
         (dict(tp=(5, 6)), r"tp=\(5, 6\): no layout is possible"),
     ],
     ids=str,
