@@ -15,6 +15,7 @@ from parlab.experts.costs import (
     copies_to_ranks,
     dropped_share,
     expert_cost,
+    units_of_layer,
 )
 
 
@@ -70,6 +71,10 @@ def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_
 def test_fewer_experts_than_ranks_and_a_rank_that_is_not_there_are_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_a_layer_takes_as_long_as_the_rank_whose_two_experts_get_most_rows():
+    assert units_of_layer([[1, 2, 0, 4], [3, 1, 0, 1]]) == 7  # ranks get 7 and 5; the fullest expert 5
 
 
 def test_the_dropped_share_without_a_limit_is_0_and_with_none_kept_is_1():
