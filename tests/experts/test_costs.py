@@ -66,6 +66,7 @@ def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_
     [
         (lambda: expert_cost([[1], [2]], 0, 8, 4), "num_experts=1: does not divide among 2 ranks"),
         (lambda: expert_cost([[1, 2], [3, 4]], -1, 8, 4), "rank=-1: the ranks of this group are 0 to 1"),
+        (lambda: dropped_share(4, 1, 0, 1), "num_experts=0: must be a whole number, at least 1"),
     ],
 )
 def test_fewer_experts_than_ranks_and_a_rank_that_is_not_there_are_refused(call, said):
