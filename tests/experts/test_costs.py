@@ -12,6 +12,7 @@ from parlab.experts.costs import (
     copies_to_limited_nodes,
     copies_to_ranks,
     expert_cost,
+    units_of_layer,
 )
 
 
@@ -51,6 +52,10 @@ def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_
 def test_a_choice_a_limit_and_a_rank_that_cannot_be_are_refused_by_name(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_a_layer_takes_as_long_as_the_rank_whose_two_experts_get_most_rows():
+    assert units_of_layer([[1, 2, 0, 4], [3, 1, 0, 1]]) == 7  # ranks get 7 and 5; the fullest expert 5
 
 
 TABLE = {  # arXiv 2603.07685, table 7: 4096 tokens, E 7168, bf16; EP: us of a copy a node, of a copy an expert

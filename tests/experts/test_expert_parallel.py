@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab import per_rank, run
+from parlab import Cluster, per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
@@ -248,6 +248,30 @@ def other_numbers(comm, x):
 def test_a_rank_that_was_told_of_8_experts_instead_of_4_is_named():
     with pytest.raises(MismatchError, match="rank 1"):
         run(other_numbers, 2, np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"exchange": "ring"}, "exchange='ring': use one of all_to_all, hierarchical, all_gather"),
+        ({"ranks_per_node": 2}, "ranks_per_node=2: only exchange='hierarchical' takes it"),
+    ],
+)
+def test_an_exchange_that_there_is_not_and_nodes_that_it_does_not_know_are_refused(how, said):
+    with pytest.raises(ValueError, match=said):
+        both(4, 8, 2, 3, **how)
+
+
+def test_experts_compute_6_e_m_flops_a_row_and_as_many_for_each_part_of_the_backward_and_hold_drows():
+    x, dy = (per_rank(np.split(draw(np, 14, E, seed=seed), 2)) for seed in (1, 2))
+    cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12)  # one takes a picosecond
+    done = run(one_rank, 2, weights_of(4), x, dy, 4, 2, {}, cluster=cluster)
+    for rank in range(2):
+        rows = sum(sum(counts[2 * rank : 2 * rank + 2]) for counts in done.results[0][3])
+        spans = [span for span in done.timeline.computes if span.rank == rank and span.name.startswith("experts")]
+        took = {span.name: span.end - span.start for span in spans}
+        assert took == dict.fromkeys(("experts", "experts (B)", "experts (W)"), rows * 6 * E * M)
+        assert max(nbytes for _, nbytes in done.timeline.held_by_name(rank)["drows"]) == rows * E * 8
 
 
 # Mutants: the mistakes of a first attempt

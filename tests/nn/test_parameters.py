@@ -38,6 +38,12 @@ def test_every_second_layer_of_a_qwen3_may_be_dense():
     ] - 2 * (experts - dense)
 
 
+def test_a_latent_attention_without_a_narrow_q_has_a_whole_matrix_instead():
+    whole = parameters(MIXTURES["deepseek-v3"] | {"q_lora_rank": None})
+    narrow = 1536 * (7168 + 1 + 128 * 192)
+    assert whole.total - parameters(MIXTURES["deepseek-v3"]).total == 61 * (7168 * 128 * 192 - narrow)
+
+
 @pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
 def test_4_layers_of_a_qwen3_have_3_077_065_216_weights_by_the_old_and_by_transformers_5s_name_of_the_field(name):
     """Of `Qwen3MoeConfig(num_hidden_layers=4)`, whose heads have 2048/32 dimensions; the value is transformers' own."""

@@ -114,6 +114,7 @@ ROWS = [
     (executed(loss_scale=0), "loss_scale=0: must be a number greater than 0 and finite"),
     (executed(loss_scale=math.inf), "loss_scale=inf: must be a number greater than 0 and finite"),
     (executed(targets=[3]), "targets[0]=3: must be an array"),
+    (executed(targets=[np.full((1, 2), -100)] * 2), "targets are all -100, the ignored label"),
     (executed(targets=3), "targets=3: must be a list of arrays, one a microbatch"),
     (executed(inputs={0: np.ones(2)}), "must be a list of arrays, one a microbatch"),
     # Layers

@@ -95,7 +95,7 @@ def test_state_bytes_of_mixtral_8x7b_are_those_of_the_closed_form_beside_the_emb
     assert found["optimizer"] in [12 * (params / 8 + experts * ep / 8) for params, experts in of_ranks]
 
 
-@pytest.mark.parametrize(("ep", "tp", "near"), [(8, 1, 8), (32, 1, 8), (16, 2, 4)])
+@pytest.mark.parametrize(("ep", "tp", "near"), [(2, 1, 2), (8, 1, 8), (32, 1, 8), (16, 2, 4)])
 def test_an_exchange_takes_the_longer_of_its_way_between_nodes_and_inside(ep, tp, near):
     layout = Layout(dp=64 // tp, tp=tp, ep=ep, microbatch=1)
     config = MixtralConfig.from_dict(MIXTRAL.to_dict() | {"num_local_experts": 32})

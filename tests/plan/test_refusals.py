@@ -200,6 +200,7 @@ def test_a_layout_that_is_not_possible_is_refused_by_its_fields_and_what_would_b
         (Layout(dp=2, microbatch=4), 8, 8),
         (Layout(pp=2, chunks=3), 2, 8),
         (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches
+        (Layout(pp=2, chunks=3, group=3), 3, 8),  # a whole group, which pp does not divide
     ],
     ids=str,
 )

@@ -66,7 +66,7 @@ def test_korthikantis_tables_come_out_at_1_8_and_0_6_megatrons_at_3_4_and_llama_
 def test_infiniband_at_half_or_at_nine_tenths_changes_megatrons_mean_error_by_less_than_2_in_a_thousand():
     """So 0.6 was not chosen on these rows, whatever else it is: they are unseen."""
     means = [validation(A100.but(inter=inter)).errors[TABLE_1][0] for inter in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    assert max(means) - min(means) < 0.002
+    assert 0 < max(means) - min(means) < 0.002
 
 
 def test_a_constant_is_published_or_says_that_it_was_fitted_and_on_which_rows():

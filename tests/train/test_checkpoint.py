@@ -99,15 +99,17 @@ def test_under_the_same_mesh_all_bits_are_the_same(tmp_path, place):
     assert all(np.array_equal(weights[name], again[name]) for name in weights)
 
 
-def test_float16_goes_on_with_its_loss_scale_and_the_masters_bits(tmp_path):
-    place, options = {"mesh": dict(dp=2), "zero": 2}, dict(dtype="float16", loss_scale=LossScale(2.0**18, interval=2))
-    goes_on, weights = run(trained, 2, place, model(num_hidden_layers=2, dtype="float32"), tmp_path, **options).results[
-        0
-    ]
-    assert read_index(tmp_path)["progress"]["skipped"] > 0  # the scale has moved
+@pytest.mark.parametrize(("scale", "saved", "skipped"), [(18, (17, 0), [True, False]), (16, (16, 1), [False, True])])
+def test_float16_goes_on_with_its_loss_scale_its_good_steps_and_the_masters_bits(tmp_path, scale, saved, skipped):
+    place = {"mesh": dict(dp=2), "zero": 2}
+    options = dict(dtype="float16", loss_scale=LossScale(2.0**scale, interval=2))
+    start = model(num_hidden_layers=2, dtype="float32")
+    goes_on, weights = run(trained, 2, place, start, tmp_path, **options).results[0]
+    progress = read_index(tmp_path)["progress"]
+    assert (progress["loss_scale"], progress["good_steps"]) == (2.0 ** saved[0], saved[1])
     found, again = run(resumed, 2, place, tmp_path).results[0]
     assert str(found) == str(goes_on)  # the norm of a skipped step is no number
-    assert [result.skipped for result in found] == [True, False]
+    assert [result.skipped for result in found] == skipped
     assert all(np.array_equal(weights[name], again[name]) for name in weights)
     assert weights["model.norm.weight"].dtype == np.float16
 

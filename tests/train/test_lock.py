@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,12 @@ def test_a_folder_that_it_made_is_gone_again_unless_something_was_written(tmp_pa
     with locked(tmp_path / "kept", "saving"):
         pass
     assert (tmp_path / "kept").exists()
+
+
+def test_a_folder_that_is_deleted_meanwhile_can_be_had_again(tmp_path):
+    for _ in range(2):
+        with locked(tmp_path / "run", "saving"):
+            shutil.rmtree(tmp_path / "run")
 
 
 def test_a_file_system_without_locks_is_said_and_used(tmp_path, monkeypatch):

@@ -114,6 +114,8 @@ ROWS = [  # a call, and the words that its error must contain
     (lambda: LossScale(backoff=1), "backoff=1: must be a number, at least 0 and less than 1"),
     (lambda: LossScale(backoff=0), "backoff=0: must be a number greater than 0"),
     (lambda: Offload(1e9, 1e9), "link=1000000000.0: must be a Link"),
+    (lambda: Offload(LINK, 1e9).seconds(-1, 0), "gradient=-1: must be a whole number, at least 0"),
+    (lambda: Offload(LINK, 1e9).seconds(0, -1), "state=-1: must be a whole number, at least 0"),
     # replicas
     (zero(params={}), "params={}: arrays by name are needed, at least one"),
     (

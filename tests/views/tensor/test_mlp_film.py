@@ -79,6 +79,12 @@ def kinds(film):
     return found
 
 
+def test_what_goes_backward_stands_below_all_that_goes_forward():
+    names = re.findall(r'<text x="\d+" y="(\d+)"[^>]*>(x|y|dx|dy)</text>', views.mlp_film(ran(2)).html)
+    forward, backward = ([int(y) for y, name in names if (name[0] == "d") == back] for back in (False, True))
+    assert max(forward) < min(backward)
+
+
 def test_a_partial_sum_is_striped_and_as_large_as_the_whole_which_is_grey_and_a_shard_is_neither():
     drawn = kinds(views.mlp_film(ran(2)))
     assert drawn.count((WIDE, HIGH, "stripes")) == 2 * 2  # on each rank: of y and of dx

@@ -49,13 +49,13 @@ def waiting(comm, uses, gather, work, x):
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_gathered_ahead_5_of_6_gathers_are_hidden_and_both_runs_have_one_clock(rank):
-    """A gather lasts 492 ns, and the computation beside it 800."""
+    """A gather lasts 768 ns, and the computation beside it 800."""
     runs = labs.three_blocks(waiting, labs.gathered_ahead)
     figure = views.lanes_of(runs, rank)
     assert title(figure) == f"Rank {rank}: computing hides 0 % (waiting), 83 % (prefetch) of its communication"
-    assert {axes.get_xlim() for axes in figure.axes} == {(0, runs["waiting"].timeline.makespan)}
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, runs["waiting"].makespan)}
     for artist, done in zip(artists(figure, "computes"), runs.values(), strict=True):
-        spans = {(s.start, s.end) for s in done.timeline.computes if s.rank == rank and s.end > s.start}
+        spans = {(s.start, s.end) for s in done.computes if s.rank == rank and s.end > s.start}
         assert {(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in artist.get_paths()} == spans
 
 
