@@ -90,7 +90,7 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
         if code == ENTER:
             thing.index = len(trace.collectives)
             names = {rank: entry.name for rank, entry in thing.entries.items()}
-            joint = not thing.complete or any(entry.detail is not None for entry in thing.entries.values())
+            joint = not thing.all_entered or any(entry.detail is not None for entry in thing.entries.values())
             trace.collectives.append(TracedCollective(names, thing.members, joint))
         elif code in (SIGNAL, AWAIT):
             thing.index = trace.signals

@@ -131,7 +131,7 @@ class ProcessEngine(Engine):
         key = (group, number)
         collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
         collective.entries[member] = Entry(*entry)
-        if not collective.complete:
+        if not collective.all_entered:
             return
         del self.to_release[key]
         split = None
