@@ -80,7 +80,7 @@ class ProcessEngine(Engine):
         """See `Engine`."""
         assert isinstance(box, ProcessMailbox)
         self.check(task)
-        leaves = [self.transport.ready(leaf) for leaf in values.leaves(value)]
+        leaves = [self.transport.prepared(leaf) for leaf in values.leaves(value)]
         header = header_of(value, leaves, label)
         with self.mutex:
             wire = self.transport.send(header, leaves, box.dst, box.tag)
@@ -134,15 +134,19 @@ class ProcessEngine(Engine):
         if not collective.all_entered:
             return
         del self.to_release[key]
-        split = None
-        if collective.entries[member].detail is not None:  # of a split
-            self.splits_released += 1
-            # No other split has this number: modulo the size it names the rank that released, which counts its own.
-            split = 1 + self.splits_released * self.transport.size + self.transport.rank
+        is_split = collective.entries[member].detail is not None
+        split = self._next_split() if is_split else None
         error = difference(collective, group)
         entries = [collective.entries[member] for member in members]
         for member in members:
             self._notify(member, "begins", [key, split, error, entries])
+
+    def _next_split(self) -> int:
+        """The number of a split that this rank releases. No other has it: each rank counts its own, and counts in steps
+        of the size.
+        """
+        self.splits_released += 1
+        return 1 + self.splits_released * self.transport.size + self.transport.rank
 
     def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""
