@@ -127,17 +127,20 @@ class GatherExchange:
 
     def __init__(self, comm: Comm, reads: list[list[bool]], label: str) -> None:
         self.comm, self.label = comm, label
-        self.to, self.of = reads[comm.rank], [source[comm.rank] for source in reads]
+        self.reads_ours = reads[comm.rank]  # by rank
+        self.we_read = [source[comm.rank] for source in reads]  # by source
 
     def gather(self, few: KV) -> dict[int, KV]:
         """Give `few` to each rank that reads them, and take as many from each whose K/V this one reads: by source."""
-        gives, forms = [few if read else None for read in self.to], [few if read else None for read in self.of]
+        gives = [few if reads else None for reads in self.reads_ours]
+        forms = [few if read else None for read in self.we_read]
         return dict(swap_with_all(self.comm, gives, forms, self.label))
 
     def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
         """Send each source the share of its gradients, and add to `mine` those that come from its readers."""
         gives = [shares.get(source) for source in range(self.comm.size)]
-        for _, share in swap_with_all(self.comm, gives, [mine if read else None for read in self.to], self.label):
+        forms = [mine if reads else None for reads in self.reads_ours]
+        for _, share in swap_with_all(self.comm, gives, forms, self.label):
             add_to(mine, share)
             del share  # no longer held when the next one comes
 

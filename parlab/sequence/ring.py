@@ -133,7 +133,7 @@ def ring_attention_backward(
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
         tiles = tiles_between(comm.rank, source, mask)
-        homeward.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
+        homeward.pass_on(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
     dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)

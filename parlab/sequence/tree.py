@@ -31,7 +31,6 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.exchange import swap
 from parlab.sequence.tiles import Tile, sharded_mask
 from parlab.world import Comm
 
@@ -155,7 +154,9 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     _put(_rows(rows, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
         ours, theirs = _rows(rows, level.mine, length), _rows(rows, level.other, length)
-        _put(theirs, *_swaps(comm, ours, level.clients, theirs, [level.partner], label))
+        (came,) = _swaps(comm, ours, level.clients, theirs, [level.partner], label)
+        _put(theirs, came)
+        del came
     return rows
 
 
@@ -184,9 +185,11 @@ def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], 
     """Give x to the ranks `to`, and yield the values of `givers`. The first of both is one rank: a sendrecv."""
     for dst, src in zip_longest(to, givers):
         if src is None:
-            swap(comm, x, dst, None, dst, label)
-        else:
-            yield swap(comm, None if dst is None else x, src, form, src, label)
+            comm.send(x, dst, label=label)
+        elif dst is None:
+            yield comm.recv(src, form, label=label)
+        else:  # the same rank
+            yield comm.sendrecv(x, dst, src, form, label=label)
 
 
 def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:

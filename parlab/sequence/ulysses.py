@@ -5,6 +5,8 @@
     attend       as one rank would with a whole sequence; no message
     to_tokens    H/P heads of all S tokens -> all H heads of S/P tokens
 
+`to_heads` and `to_tokens` are the methods of `parlab.sequence.heads.HeadExchange`, where their messages stand.
+
 Invariant: between the two all-to-alls, a rank has all tokens of its query heads and of the K/V heads that these read;
 before and after them, all heads of its tokens.
 

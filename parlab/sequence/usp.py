@@ -111,7 +111,7 @@ def usp_attention_backward(
     dq, homeward = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, mask)
-        homeward.add(
+        homeward.pass_on(
             attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
         )
         del kv  # no longer held when the next hop begins

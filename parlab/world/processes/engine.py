@@ -142,9 +142,7 @@ class ProcessEngine(Engine):
             self._notify(member, "begins", [key, split, error, entries])
 
     def _next_split(self) -> int:
-        """The number of a split that this rank releases. No other has it: each rank counts its own, and counts in steps
-        of the size.
-        """
+        """The number of a split that this rank releases. No other split has it: modulo the size it is 1 + this rank."""
         self.splits_released += 1
         return 1 + self.splits_released * self.transport.size + self.transport.rank
 
