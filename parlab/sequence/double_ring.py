@@ -27,7 +27,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -63,14 +63,15 @@ def double_ring_attention(
     per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
-    label = label_of("double ring", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
+    label = call_label("double ring", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     comm.hold("q, k, v", q, k, v)
     node, between = grid(comm, "ranks_per_node", per_node)
     out, lse = no_keys_yet(comm, q)
     crossing_step = _crossing_step(node.size, crossing)
     from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
     for turn in range(between.size):
-        source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
+        source_node = (between.rank - turn) % between.size
+        last = turn == between.size - 1
         for place, kv in around_ring(node, from_node, label):  # of this place of the source node
             step = (node.rank - place) % node.size
             if step == crossing_step and not last:
@@ -110,7 +111,7 @@ def double_ring_attention_backward(
     per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
-    label = label_of("double ring backward", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
+    label = call_label("double ring backward", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
@@ -121,7 +122,8 @@ def double_ring_attention_backward(
     share: KV | None = None  # of the turn before
     from_node = k, v
     for turn in range(between.size):
-        source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
+        source_node = (between.rank - turn) % between.size
+        last = turn == between.size - 1
         to_our_place = Homeward(node, (k, v), label)
         for place, kv in around_ring(node, from_node, label):
             step = (node.rank - place) % node.size

@@ -26,7 +26,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -56,7 +56,7 @@ def tree_attention(
     check_inputs(q, k, v, scale=scale, same_length=not replicated)
     refuse_more_queries(q, k, comm.size)
     mask = sharded_mask(comm.size, k.shape[2], causal)
-    label = label_of("tree", mask, replicated=replicated, scale=scale)
+    label = call_label("tree", mask, replicated=replicated, scale=scale)
     comm.hold("q, k, v", q, k, v)
     (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
@@ -89,7 +89,7 @@ def tree_attention_backward(
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale, same_length=not replicated)
     refuse_more_queries(q, k, comm.size)
     mask = sharded_mask(comm.size, k.shape[2], causal)
-    label = label_of("tree backward", mask, replicated=replicated, scale=scale)
+    label = call_label("tree backward", mask, replicated=replicated, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P or T]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)

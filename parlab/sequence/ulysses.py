@@ -24,7 +24,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -56,7 +56,7 @@ def ulysses_attention(
     in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
-    label = label_of("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
@@ -92,7 +92,7 @@ def ulysses_attention_backward(
     in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
-    label = label_of("Ulysses backward", mask, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("Ulysses backward", mask, ranks_per_node=ranks_per_node, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)

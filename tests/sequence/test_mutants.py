@@ -28,8 +28,8 @@ MUTANTS = {
     "ring shifted by one": (
         "ring",
         "sequence.ring",
-        "source, last = (comm.rank - step)",
-        "source, last = (comm.rank - step - 1)",
+        "source = (comm.rank - step)",
+        "source = (comm.rank - step - 1)",
     ),
     "ring turned the other way": (
         "ring",
