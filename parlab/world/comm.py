@@ -17,7 +17,7 @@ from parlab.world.collectives.rooted import binomial_broadcast, binomial_reduce,
 from parlab.world.collectives.shifts import dissemination_barrier
 from parlab.world.engines.base import Engine
 from parlab.world.engines.log import COMPUTE, PRINT
-from parlab.world.engines.tasks import BACKGROUND, Entry, Group, Mailbox, Message, Signal, Task
+from parlab.world.engines.tasks import BACKGROUND, Group, Mailbox, MemberEntry, Message, Signal, Task
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.send_buffer import SendBuffer
 from parlab.world.values import Value, one_array
@@ -156,6 +156,7 @@ class Comm:
 
     # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
+    # `_enter` compares the calls and returns a `Comm` for the collective's messages; `_run` runs an algorithm on it.
     # Where there are several algorithms, `algorithms` has a table of them. It checks the arguments, and returns a
     # function of a `Comm` and an array that runs the chosen one: here at once, below in the background.
 
@@ -356,7 +357,7 @@ class Comm:
         key = self.rank if key is None else whole("key", key)
         if name is not None:
             text("name", name)
-        entries = self._engine.enter(self._task, self._group, Entry("split", "split", (color, key)))
+        entries = self._engine.enter(self._task, self._group, MemberEntry("split", "split", (color, key)))
         self._splits += 1
         if color is None:
             return None
@@ -377,7 +378,7 @@ class Comm:
         """Enter a collective with the group; returns this rank's `Comm` on the channel of collectives."""
         described = [values.form(x, shape)] if x is not None else []
         described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
-        self._engine.enter(self._task, self._group, Entry(name, f"{name}({', '.join(described)})"))
+        self._engine.enter(self._task, self._group, MemberEntry(name, f"{name}({', '.join(described)})"))
         if self._inner is None:
             self._inner = Comm(self._engine, self._task, self._group, "collectives")
         self._inner._name = self._named(name)

@@ -30,7 +30,17 @@ from parlab.world import values
 from parlab.world.engines import strands
 from parlab.world.engines.log import AWAIT, SIGNAL, WAIT
 from parlab.world.engines.process_state import collector_paused
-from parlab.world.engines.tasks import Awaited, CollectiveCall, Entry, Group, Mailbox, Message, Signal, Task, working
+from parlab.world.engines.tasks import (
+    Awaited,
+    CollectiveCall,
+    Group,
+    Mailbox,
+    MemberEntry,
+    Message,
+    Signal,
+    Task,
+    working,
+)
 from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
 from parlab.world.values import Value
 
@@ -69,7 +79,7 @@ class Engine(ABC):
         """Ask for the next value in `box`, of the form of `like`. If `call` is not empty, block until it comes."""
 
     @abstractmethod
-    def _enter(self, task: Task, group: Group, entry: Entry) -> tuple[CollectiveCall, bool]:
+    def _enter(self, task: Task, group: Group, entry: MemberEntry) -> tuple[CollectiveCall, bool]:
         """Log the entry, and add it to the next collective of `group`. Called with the mutex held.
 
         Returns:
@@ -160,7 +170,7 @@ class Engine(ABC):
 
     # Collectives
 
-    def enter(self, task: Task, group: Group, entry: Entry) -> dict[int, Entry]:
+    def enter(self, task: Task, group: Group, entry: MemberEntry) -> dict[int, MemberEntry]:
         """Wait until every member of `group` has entered its next collective, and compare the calls.
 
         On the simulated clock nobody waits here, unless the members tell each other a detail.

@@ -53,7 +53,7 @@ class Mailbox:
         self.receives: deque[Message] = deque()
 
 
-class Entry(NamedTuple):
+class MemberEntry(NamedTuple):
     """A member's entry into a collective."""
 
     name: str  # of the collective
@@ -72,7 +72,7 @@ class CollectiveCall:
     def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
         self.key = key
-        self.entries: dict[int, Entry] = {}  # by rank in the run
+        self.entries: dict[int, MemberEntry] = {}  # by rank in the run
         self.waiters: list[Task] = []
         self.error: str | None = None
         self.index = -1

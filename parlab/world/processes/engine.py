@@ -29,7 +29,7 @@ from parlab.world import values
 from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import difference, places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
-from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Entry, Group, Mailbox, Task
+from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, MemberEntry, Task
 from parlab.world.errors import Unwind
 from parlab.world.processes import deadlock
 from parlab.world.processes.messages import ExpectedArray, MessageEnd, ProcessGroup, ProcessMailbox, header_of
@@ -113,7 +113,7 @@ class ProcessEngine(Engine):
 
     # Collectives
 
-    def _enter(self, task: Task, group: Group, entry: Entry) -> tuple[CollectiveCall, bool]:
+    def _enter(self, task: Task, group: Group, entry: MemberEntry) -> tuple[CollectiveCall, bool]:
         """See `Engine`."""
         assert isinstance(group, ProcessGroup)
         collective = CollectiveCall(group.members, (group.name, group.next_collective))
@@ -130,7 +130,7 @@ class ProcessEngine(Engine):
         (group, number), members, member, entry = payload
         key = (group, number)
         collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
-        collective.entries[member] = Entry(*entry)
+        collective.entries[member] = MemberEntry(*entry)
         if not collective.all_entered:
             return
         del self.to_release[key]
@@ -154,7 +154,7 @@ class ProcessEngine(Engine):
             self.last_split = split
         collective.error = error
         for member, entry in zip(collective.members, entries, strict=True):
-            collective.entries[member] = Entry(*entry)
+            collective.entries[member] = MemberEntry(*entry)
         self._release(collective.waiters[0])
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> ProcessGroup:
