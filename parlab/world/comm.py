@@ -17,7 +17,7 @@ from parlab.world.collectives.rooted import binomial_broadcast, binomial_reduce,
 from parlab.world.collectives.shifts import dissemination_barrier
 from parlab.world.engines.base import Engine
 from parlab.world.engines.log import COMPUTE, PRINT
-from parlab.world.engines.tasks import BACKGROUND, Group, Mailbox, MemberEntry, Message, Signal, Task
+from parlab.world.engines.tasks import BACKGROUND, Arrival, Group, Mailbox, Message, Signal, Task
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.send_buffer import SendBuffer
 from parlab.world.values import Value, one_array
@@ -357,11 +357,11 @@ class Comm:
         key = self.rank if key is None else whole("key", key)
         if name is not None:
             text("name", name)
-        entries = self._engine.enter(self._task, self._group, MemberEntry("split", "split", (color, key)))
+        arrivals = self._engine.enter(self._task, self._group, Arrival("split", "split", (color, key)))
         self._splits += 1
         if color is None:
             return None
-        wishes = [entries[member].detail for member in self._group.members]  # by rank in this group
+        wishes = [arrivals[member].detail for member in self._group.members]  # by rank in this group
         chosen = sorted((key, rank) for rank, (wanted, key) in enumerate(wishes) if wanted == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"
@@ -378,7 +378,7 @@ class Comm:
         """Enter a collective with the group; returns this rank's `Comm` on the channel of collectives."""
         described = [values.form(x, shape)] if x is not None else []
         described += [f"{key}={value}" for key, value in arguments.items() if value is not None]
-        self._engine.enter(self._task, self._group, MemberEntry(name, f"{name}({', '.join(described)})"))
+        self._engine.enter(self._task, self._group, Arrival(name, f"{name}({', '.join(described)})"))
         if self._inner is None:
             self._inner = Comm(self._engine, self._task, self._group, "collectives")
         self._inner._name = self._named(name)

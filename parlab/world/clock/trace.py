@@ -89,8 +89,8 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
     if thing.index < 0:
         if code == ENTER:
             thing.index = len(trace.collectives)
-            names = {rank: entry.name for rank, entry in thing.entries.items()}
-            joint = not thing.all_entered or any(entry.detail is not None for entry in thing.entries.values())
+            names = {rank: arrival.name for rank, arrival in thing.arrivals.items()}
+            joint = not thing.all_entered or any(arrival.detail is not None for arrival in thing.arrivals.values())
             trace.collectives.append(TracedCollective(names, thing.members, joint))
         elif code in (SIGNAL, AWAIT):
             thing.index = trace.signals

@@ -31,11 +31,11 @@ from parlab.world.engines import strands
 from parlab.world.engines.log import AWAIT, SIGNAL, WAIT
 from parlab.world.engines.process_state import collector_paused
 from parlab.world.engines.tasks import (
+    Arrival,
     Awaited,
     CollectiveCall,
     Group,
     Mailbox,
-    MemberEntry,
     Message,
     Signal,
     Task,
@@ -79,8 +79,8 @@ class Engine(ABC):
         """Ask for the next value in `box`, of the form of `like`. If `call` is not empty, block until it comes."""
 
     @abstractmethod
-    def _enter(self, task: Task, group: Group, entry: MemberEntry) -> tuple[CollectiveCall, bool]:
-        """Log the entry, and add it to the next collective of `group`. Called with the mutex held.
+    def _enter(self, task: Task, group: Group, arrival: Arrival) -> tuple[CollectiveCall, bool]:
+        """Log the arrival, and add it to the next collective of `group`. Called with the mutex held.
 
         Returns:
             The collective, and whether `task` must wait until it begins.
@@ -170,30 +170,30 @@ class Engine(ABC):
 
     # Collectives
 
-    def enter(self, task: Task, group: Group, entry: MemberEntry) -> dict[int, MemberEntry]:
+    def enter(self, task: Task, group: Group, arrival: Arrival) -> dict[int, Arrival]:
         """Wait until every member of `group` has entered its next collective, and compare the calls.
 
         On the simulated clock nobody waits here, unless the members tell each other a detail.
 
         Returns:
-            The entry of every member, by its rank in the run.
+            The arrival of every member, by its rank in the run.
 
         Raises:
             MismatchError: on every member, if two calls differ.
         """
         self.check(task)
         with self.mutex:
-            collective, must_wait = self._enter(task, group, entry)
+            collective, must_wait = self._enter(task, group, arrival)
         if must_wait:
             self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
-        return collective.entries
+        return collective.arrivals
 
     def _await_members(self, task: Task, group: Group, collective: CollectiveCall) -> None:
         """Let `task` wait until all members have entered."""
         collective.waiters.append(task)
-        name = collective.entries[task.rank].name
+        name = collective.arrivals[task.rank].name
         self._block(task, collective, name if group is self.world else f"{name} of group {group.name}")
 
     # Collectives in the background

@@ -41,7 +41,7 @@ def _peers(task: Task) -> tuple[int, ...]:
     if isinstance(task.waits_for, Signal):
         return _peers(task.waits_for.task)
     if isinstance(task.waits_for, CollectiveCall):
-        return tuple(member for member in task.waits_for.members if member not in task.waits_for.entries)
+        return tuple(member for member in task.waits_for.members if member not in task.waits_for.arrivals)
     unmatched = [message for message in task.waits_for if not message.matched]
     return tuple(sorted({message.dst if message.src == task.rank else message.src for message in unmatched}))
 
@@ -125,9 +125,9 @@ def other_label(message: Message) -> str | None:
 def difference(collective: CollectiveCall, group: str) -> str | None:
     """How the calls of the group's members differ, as text; None if they do not."""
     first = collective.members[0]
-    expected = collective.entries[first].call
+    expected = collective.arrivals[first].call
     for member in collective.members:
-        if (call := collective.entries[member].call) != expected:
+        if (call := collective.arrivals[member].call) != expected:
             return (
                 f"the ranks of group {group} entered different collectives: "
                 f"rank {first} calls {expected}, rank {member} calls {call}"

@@ -53,8 +53,8 @@ class Mailbox:
         self.receives: deque[Message] = deque()
 
 
-class MemberEntry(NamedTuple):
-    """A member's entry into a collective."""
+class Arrival(NamedTuple):
+    """A member's arrival into a collective."""
 
     name: str  # of the collective
     call: str  # with its arguments, as text; the calls of all members must be equal
@@ -62,17 +62,17 @@ class MemberEntry(NamedTuple):
 
 
 class CollectiveCall:
-    """A collective call of a group, and the entries of the members that have entered.
+    """A collective call of a group, and the arrivals of the members that have entered.
 
     Other processes know it by its `key`: the name of the group, and the number of collectives before it there.
     """
 
-    __slots__ = ("entries", "error", "index", "key", "members", "waiters")
+    __slots__ = ("arrivals", "error", "index", "key", "members", "waiters")
 
     def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
         self.members = members
         self.key = key
-        self.entries: dict[int, MemberEntry] = {}  # by rank in the run
+        self.arrivals: dict[int, Arrival] = {}  # by rank in the run
         self.waiters: list[Task] = []
         self.error: str | None = None
         self.index = -1
@@ -80,7 +80,7 @@ class CollectiveCall:
     @property
     def all_entered(self) -> bool:
         """Whether every member has entered."""
-        return len(self.entries) == len(self.members)
+        return len(self.arrivals) == len(self.members)
 
 
 BACKGROUND = " (background)"  # ends the name of a group of background collectives

@@ -16,7 +16,7 @@ from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import deadlock_of, difference, mismatch
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.process_state import wake_without_preempting
-from parlab.world.engines.tasks import CollectiveCall, Group, Mailbox, MemberEntry, Message, Task
+from parlab.world.engines.tasks import Arrival, CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.values import Value
 
 
@@ -76,12 +76,12 @@ class ThreadsEngine(Engine):
             self._sleep(task)
         return message
 
-    def _enter(self, task: Task, group: Group, entry: MemberEntry) -> tuple[CollectiveCall, bool]:
+    def _enter(self, task: Task, group: Group, arrival: Arrival) -> tuple[CollectiveCall, bool]:
         """See `Engine`. The last member lets the others go on."""
         collective = group.collective
         if collective is None:
             collective = group.collective = CollectiveCall(group.members)
-        collective.entries[task.rank] = entry
+        collective.arrivals[task.rank] = arrival
         task.log += (ENTER, collective)
         if not collective.all_entered:
             self._await_members(task, group, collective)

@@ -3,7 +3,7 @@
 A task that waits polls: it progresses all messages of this process, then sleeps, longer and longer. So ranks that wait
 leave the cores to ranks that compute.
 
-A collective begins at rank 0 of its group. Each member sends its entry to rank 0. Rank 0 compares them and releases the
+A collective begins at rank 0 of its group. Each member sends its arrival to rank 0. Rank 0 compares them and releases the
 members. `deadlock.py` says how the processes find out that no rank can move.
 
 Invariant, whenever the mutex is free: a message of this process is in `moving`, or in the `coming` of a mailbox that is
@@ -29,7 +29,7 @@ from parlab.world import values
 from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import difference, places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
-from parlab.world.engines.tasks import BACKGROUND, CollectiveCall, Group, Mailbox, MemberEntry, Task
+from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Task
 from parlab.world.errors import Unwind
 from parlab.world.processes import deadlock
 from parlab.world.processes.messages import ExpectedArray, MessageEnd, ProcessGroup, ProcessMailbox, header_of
@@ -113,33 +113,33 @@ class ProcessEngine(Engine):
 
     # Collectives
 
-    def _enter(self, task: Task, group: Group, entry: MemberEntry) -> tuple[CollectiveCall, bool]:
+    def _enter(self, task: Task, group: Group, arrival: Arrival) -> tuple[CollectiveCall, bool]:
         """See `Engine`."""
         assert isinstance(group, ProcessGroup)
         collective = CollectiveCall(group.members, (group.name, group.next_collective))
         group.next_collective += 1
-        collective.entries[task.rank] = entry
+        collective.arrivals[task.rank] = arrival
         task.log += (ENTER, collective)
         self.awaited[collective.key] = collective
         self._await_members(task, group, collective)
-        self._notify(group.members[0], "enters", [collective.key, group.members, task.rank, entry])
+        self._notify(group.members[0], "enters", [collective.key, group.members, task.rank, arrival])
         return collective, True
 
     def _on_enters(self, payload: list[Any]) -> None:
         """A member has entered a collective that this rank releases."""
-        (group, number), members, member, entry = payload
+        (group, number), members, member, arrival = payload
         key = (group, number)
         collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
-        collective.entries[member] = MemberEntry(*entry)
+        collective.arrivals[member] = Arrival(*arrival)
         if not collective.all_entered:
             return
         del self.to_release[key]
-        is_split = collective.entries[member].detail is not None
+        is_split = collective.arrivals[member].detail is not None
         split = self._next_split() if is_split else None
         error = difference(collective, group)
-        entries = [collective.entries[member] for member in members]
+        arrivals = [collective.arrivals[member] for member in members]
         for member in members:
-            self._notify(member, "begins", [key, split, error, entries])
+            self._notify(member, "begins", [key, split, error, arrivals])
 
     def _next_split(self) -> int:
         """The number of a split that this rank releases. No other split has it: modulo the size it is 1 + this rank."""
@@ -148,13 +148,13 @@ class ProcessEngine(Engine):
 
     def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""
-        key, split, error, entries = payload
+        key, split, error, arrivals = payload
         collective = self.awaited.pop(tuple(key))
         if split is not None:
             self.last_split = split
         collective.error = error
-        for member, entry in zip(collective.members, entries, strict=True):
-            collective.entries[member] = MemberEntry(*entry)
+        for member, arrival in zip(collective.members, arrivals, strict=True):
+            collective.arrivals[member] = Arrival(*arrival)
         self._release(collective.waiters[0])
 
     def subgroup(self, name: str, members: tuple[int, ...]) -> ProcessGroup:

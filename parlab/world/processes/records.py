@@ -37,7 +37,7 @@ class _LogPickler(pickle.Pickler):
             state = {name: getattr(thing, name) for name in MESSAGE}
             return Reference, (), {**state, "label": label, "key": (*thing.key, thing.number)}
         if isinstance(thing, CollectiveCall):
-            slots = {"entries": thing.entries}
+            slots = {"arrivals": thing.arrivals}
             return CollectiveCall, (thing.members, thing.key), (None, slots)
         if isinstance(thing, Signal):
             return Signal, (None,)
@@ -112,4 +112,4 @@ def _join(logs: list[list[Any]], sent: dict[Any, Reference]) -> None:
                 log[i + 1] = sent.get(thing.key, thing)
             elif code == ENTER:
                 log[i + 1] = call = calls.setdefault(thing.key, thing)
-                call.entries |= thing.entries
+                call.arrivals |= thing.arrivals
