@@ -45,8 +45,8 @@ def _try_heads(trial: Trial, case: HeadsCase) -> list[str]:
     calls = [(rank, case.size, case.H, case.G) for rank in range(case.size)]
     results = trial.called_each(calls)
     shares = head_shares(case.H, case.G, case.size)
-    queries = [range(share.queries.start, share.queries.stop) for share in shares]
-    keys = [range(share.keys.start, share.keys.stop) for share in shares]
+    queries = [range(share.query_heads.start, share.query_heads.stop) for share in shares]
+    keys = [range(share.kv_heads.start, share.kv_heads.stop) for share in shares]
     found = [_checked_heads(call, result) for call, result in zip(calls, results, strict=True)]
     found_queries, found_keys = zip(*found, strict=True)
     for rank, (mine, wanted) in enumerate(zip(found_queries, queries, strict=True)):

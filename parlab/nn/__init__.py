@@ -1,6 +1,10 @@
 """The serial reference: each piece of a transformer, forward and backward, and the optimizer.
 
-The pieces are in files of their own (`parlab.nn.norm`, `parlab.nn.attention`, ...), the model in `parlab.nn.llama`.
+To read it, begin with `linear`, a piece whose backward has two parts. `norm`, `activation`, `rotary` and `embedding`
+are pieces like it. `attention` is FlashAttention's algorithm, and `tiles` the strips that it walks; `dense_attention`
+is the plain one. `stage` is the protocol by which pieces with weights are put together: `layers` has a Llama's, `llama`
+the model. `routing`, `moe` and `mixtral` are the same for a mixture of experts. `optimizer`, `training` and `corpus`
+train them; `formulas`, `counting` and `parameters` count; `config`, `huggingface` and `published` know sizes and files.
 """
 
 from parlab.nn.config import GPTConfig, LlamaConfig

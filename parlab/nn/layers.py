@@ -15,7 +15,7 @@ from parlab.nn.activation import swiglu, swiglu_backward
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
 from parlab.nn.formulas import Flops, causal_attention_flops
-from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
+from parlab.nn.linear import Pending, linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
 from parlab.nn.rotary import Rotary, Tables, rotate, rotate_backward
 from parlab.nn.stage import Gradients, Stage, Weights
@@ -125,11 +125,11 @@ class SelfAttention(Stage):
         dout, out = split_heads(dmerged, self.head_dim), split_heads(merged, self.head_dim)  # [B, H, S, D]
         dq, dk, dv = self.core.backward(dout, q, k, v, out, lse)  # [B, H, S, D], [B, G, S, D]
         dq, dk = rotate_backward(dq, tables), rotate_backward(dk, tables)
-        return _backward_input_of_all([merge_heads(d) for d in (dq, dk, dv)], x, to_heads, pending)
+        return _projections_backward_input([merge_heads(d) for d in (dq, dk, dv)], x, to_heads, pending)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of the four projections."""
-        return _backward_weight_of_all(self.weight_names, pending)
+        return _projections_backward_weight(self.weight_names, pending)
 
 
 class MLPCache(NamedTuple):
@@ -162,11 +162,11 @@ class GatedMLP(Stage):
         x, gate, up, hidden = cache
         dhidden, pending = linear_backward_input(dy, hidden, down)  # [B, S, M]
         dgate, dup = swiglu_backward(dhidden, (gate, up))
-        return _backward_input_of_all((dgate, dup), x, (to_gate, to_up), pending)
+        return _projections_backward_input((dgate, dup), x, (to_gate, to_up), pending)
 
     def backward_weight(self, pending: Any) -> Gradients:
         """The gradients of the three projections."""
-        return _backward_weight_of_all(self.weight_names, pending)
+        return _projections_backward_weight(self.weight_names, pending)
 
 
 class ProjectionsPending(NamedTuple):
@@ -174,10 +174,12 @@ class ProjectionsPending(NamedTuple):
 
     x: Array  # that all projections but the last one read
     dys: Sequence[Array]  # of each of these
-    last: Any  # pending of the last projection
+    last: Pending  # of the last projection
 
 
-def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple[Array, ProjectionsPending]:
+def _projections_backward_input(
+    dys: Sequence[Array], x: Array, weights: Sequence[Array], last: Pending
+) -> tuple[Array, ProjectionsPending]:
     """`(dx, pending)` of several projections of the same x: dx is their sum. `last`: pending of the last projection."""
     parts = [linear_backward_input(dy, x, weight)[0] for dy, weight in zip(dys, weights, strict=True)]
     dx = parts[0]
@@ -186,7 +188,7 @@ def _backward_input_of_all(dys: Any, x: Array, weights: Any, last: Any) -> tuple
     return dx, ProjectionsPending(x, dys, last)
 
 
-def _backward_weight_of_all(names: tuple[str, ...], pending: ProjectionsPending) -> Gradients:
+def _projections_backward_weight(names: tuple[str, ...], pending: ProjectionsPending) -> Gradients:
     """The gradient of each projection by its name."""
     of_each = [*((pending.x, dy) for dy in pending.dys), pending.last]
     return {name: linear_backward_weight(of_one) for name, of_one in zip(names, of_each, strict=True)}

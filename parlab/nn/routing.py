@@ -86,13 +86,13 @@ def route(
     if group_limit is not None:
         ranked_by = _within_groups(ranked_by, k, groups, group_limit)
     chosen = top(ranked_by, k)  # [T, k]
-    own = xp.take_along_axis(affinities, chosen, axis=1)  # [T, k]
+    of_chosen = xp.take_along_axis(affinities, chosen, axis=1)  # [T, k]
     if scores == "softmax_chosen":
-        gates = softmax(own)
+        gates = softmax(of_chosen)
     elif scores == "sigmoid":
-        gates = own / xp.sum(own, axis=1, keepdims=True)
+        gates = of_chosen / xp.sum(of_chosen, axis=1, keepdims=True)
     else:
-        gates = own
+        gates = of_chosen
     return Routing(chosen, gates if scale == 1 else gates * scale, affinities, scores, scale)
 
 

@@ -1,7 +1,9 @@
 """Strategies that cut the sequence: attention over shards of it.
 
-Begin with `ring`: its box is the algorithm. Each method has its own file, with its cost; what all do between their
-messages stands in `attend`, the mask in `tiles`. A text is cut into chunks in `splitting`.
+Begin with `ring`: its box is the algorithm. Each method has its own file, most with their cost (that of Ulysses stands
+in `usp`). Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. The messages of
+Ulysses and USP stand in `heads`, those of nodes in `two_levels`; both send by `exchange`. Gradients of K/V that went
+around a ring come back in `homeward`. A text is cut into chunks in `splitting`.
 
 How many ranks does a text need, and which tokens go to a rank with less memory?
 

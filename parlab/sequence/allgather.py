@@ -24,7 +24,7 @@ from parlab.sequence.attend import (
     add_to,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -58,7 +58,7 @@ def allgather_attention(
     """
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
-    label = label_of("all-gather", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("all-gather", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
     kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
@@ -97,7 +97,7 @@ def allgather_attention_backward(
     """
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
-    label = label_of("all-gather backward", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("all-gather backward", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
@@ -127,17 +127,20 @@ class GatherExchange:
 
     def __init__(self, comm: Comm, reads: list[list[bool]], label: str) -> None:
         self.comm, self.label = comm, label
-        self.to, self.of = reads[comm.rank], [source[comm.rank] for source in reads]
+        self.reads_ours = reads[comm.rank]  # by rank
+        self.we_read = [source[comm.rank] for source in reads]  # by source
 
     def gather(self, few: KV) -> dict[int, KV]:
         """Give `few` to each rank that reads them, and take as many from each whose K/V this one reads: by source."""
-        gives, forms = [few if read else None for read in self.to], [few if read else None for read in self.of]
+        gives = [few if reads else None for reads in self.reads_ours]
+        forms = [few if read else None for read in self.we_read]
         return dict(swap_with_all(self.comm, gives, forms, self.label))
 
     def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
         """Send each source the share of its gradients, and add to `mine` those that come from its readers."""
         gives = [shares.get(source) for source in range(self.comm.size)]
-        for _, share in swap_with_all(self.comm, gives, [mine if read else None for read in self.to], self.label):
+        forms = [mine if reads else None for reads in self.reads_ours]
+        for _, share in swap_with_all(self.comm, gives, forms, self.label):
             add_to(mine, share)
             del share  # no longer held when the next one comes
 
@@ -179,17 +182,17 @@ def allgather_cost(
     """
     c = shape.shard(size, rank)
     reads = readers(sharded_mask(size, c, **how))
-    goes, comes = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1
-    there, back = goes, comes  # messages
-    column = min(goes, 1)  # how many sources' gradients the largest message home has
+    reads_ours, we_read = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1  # how many other ranks
+    there, home = reads_ours, we_read  # messages with K/V, and with dK/dV
+    in_largest = min(reads_ours, 1)  # how many sources' gradients the largest message home has
     if ranks_per_node is not None:
         nodes = size // checked_group("ranks_per_node", ranks_per_node, size)
-        goes = comes = size - 1
-        there = back = nodes + ranks_per_node - 2
-        column = nodes if ranks_per_node > 1 else column
+        reads_ours = we_read = size - 1
+        there = home = nodes + ranks_per_node - 2
+        in_largest = nodes if ranks_per_node > 1 else in_largest
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token = shape.token(backward=backward)
     kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the first heads
-    held = token.own + token.sums + token.dkv + (comes + 1) * dkv + max(comes * kv, column * dkv)
-    messages = (there + back * backward) * len(few)
-    return RankCost(messages, c * (goes * token.kv + comes * backward * token.dkv), c * held)
+    held = token.own + token.sums + token.dkv + (we_read + 1) * dkv + max(we_read * kv, in_largest * dkv)
+    messages = (there + home * backward) * len(few)
+    return RankCost(messages, c * (reads_ours * token.kv + we_read * backward * token.dkv), c * held)

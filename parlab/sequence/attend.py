@@ -30,7 +30,7 @@ ALL: Heads = [(slice(None), slice(None))]
 SUMS, GRADIENTS = "out, lse", "dq, dk, dv"  # the names under which results are held
 
 
-def label_of(method: str, mask: ShardedMask, **others: Any) -> str:
+def call_label(method: str, mask: ShardedMask, **others: Any) -> str:
     """The label of every message of a call. It names all arguments, so that a rank that was called with others is a
     MismatchError.
     """

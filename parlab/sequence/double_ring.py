@@ -27,7 +27,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -60,23 +60,24 @@ def double_ring_attention(
     next node leave early or late in each turn.
     """
     one_of("crossing", crossing, CROSSINGS)
-    inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
+    per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
-    label = label_of("double ring", mask, ranks_per_node=inside, crossing=crossing, scale=scale)
+    label = call_label("double ring", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    node, between = grid(comm, "ranks_per_node", inside)
+    node, between = grid(comm, "ranks_per_node", per_node)
     out, lse = no_keys_yet(comm, q)
     crossing_step = _crossing_step(node.size, crossing)
     from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
     for turn in range(between.size):
-        source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
-        for local, kv in around_ring(node, from_node, label):  # of the rank at place `local`
-            step = (node.rank - local) % node.size
+        source_node = (between.rank - turn) % between.size
+        last = turn == between.size - 1
+        for place, kv in around_ring(node, from_node, label):  # of this place of the source node
+            step = (node.rank - place) % node.size
             if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = tiles_between(comm.rank, source_node * inside + local, mask)
+            tiles = tiles_between(comm.rank, source_node * per_node + place, mask)
             attend(comm, tiles, q, kv, (out, lse), scale=scale)
             del kv  # no longer held when the next hop begins
         if not last:
@@ -107,39 +108,40 @@ def double_ring_attention_backward(
     In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
     one_of("crossing", crossing, CROSSINGS)
-    inside = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
+    per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
-    label = label_of("double ring backward", mask, ranks_per_node=inside, crossing=crossing, scale=scale)
+    label = call_label("double ring backward", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    node, between = grid(comm, "ranks_per_node", inside)
+    node, between = grid(comm, "ranks_per_node", per_node)
     dq = no_gradient_yet(comm, q)
     crossing_step = _crossing_step(node.size, crossing)
     to_our_node = Homeward(between, (k, v), label)
     share: KV | None = None  # of the turn before
     from_node = k, v
     for turn in range(between.size):
-        source_node, last = (between.rank - turn) % between.size, turn == between.size - 1
+        source_node = (between.rank - turn) % between.size
+        last = turn == between.size - 1
         to_our_place = Homeward(node, (k, v), label)
-        for local, kv in around_ring(node, from_node, label):
-            step = (node.rank - local) % node.size
+        for place, kv in around_ring(node, from_node, label):
+            step = (node.rank - place) % node.size
             if step == crossing_step and share:
-                to_our_node.add(share)
+                to_our_node.pass_on(share)
                 share = None
             if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
-            tiles = tiles_between(comm.rank, source_node * inside + local, mask)
-            to_our_place.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
+            tiles = tiles_between(comm.rank, source_node * per_node + place, mask)
+            to_our_place.pass_on(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
         share = to_our_place.wait()  # the whole node's
         if not last:
             from_node = arriving.wait()
             leaving.wait()
     assert share is not None
-    to_our_node.add(share)
+    to_our_node.pass_on(share)
     del share
     dk, dv = to_our_node.wait()
     comm.hold(GRADIENTS, dk, dv)
@@ -165,11 +167,11 @@ def double_ring_cost(
     (3, 786432)
     """
     token, c = shape.token(backward=backward), shape.shard(size, rank)
-    inside = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
-    turns = size // inside
-    inner, outer = (plain_ring_cost(token, c, ring, backward=backward) for ring in (inside, turns))
+    per_node = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
+    turns = size // per_node
+    inner, outer = (plain_ring_cost(token, c, ring, backward=backward) for ring in (per_node, turns))
     twice = token.own + token.sums  # in both rings
-    if 1 in (inside, turns):
+    if 1 in (per_node, turns):
         twice += token.dkv  # the share of a ring of one rank is what the other ring adds to
     messages, nbytes = turns * inner.messages + outer.messages, turns * inner.nbytes + outer.nbytes
     return RankCost(messages, nbytes, inner.held + outer.held - c * twice)

@@ -24,8 +24,8 @@ from parlab.world.units import several
 class HeadShare(NamedTuple):
     """The heads of one rank: its query heads, and the K/V heads that they read."""
 
-    queries: slice
-    keys: slice
+    query_heads: slice
+    kv_heads: slice
     heads: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
 
 
@@ -37,15 +37,15 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
             f"{size} ranks share {several(H, 'query head')}: a rank needs at least one, so use at most {most}"
         )
     shares, group = [], H // G
-    for queries in pieces_of(piece_sizes(H, size)):
-        first, last = queries.start, queries.stop
-        keys = slice(first // group, (last - 1) // group + 1)
-        within = range((keys.start + 1) * group, last, group)
+    for query_heads in pieces_of(piece_sizes(H, size)):
+        first, last = query_heads.start, query_heads.stop
+        kv_heads = slice(first // group, (last - 1) // group + 1)
+        within = range((kv_heads.start + 1) * group, last, group)
         edges = [first, *within, last]  # of the readers of each K/V head
         reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in reads}) == 1
         heads = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]
-        shares.append(HeadShare(queries, keys, heads))
+        shares.append(HeadShare(query_heads, kv_heads, heads))
     return shares
 
 
@@ -87,8 +87,8 @@ class HeadExchange:
 
     def _heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> list[list[slice]]:
         """The heads of each rank, for each of these arrays."""
-        of_queries, of_keys = [share.queries for share in self.shares], [share.keys for share in self.shares]
-        return [of_queries] * len(queries) + [of_keys] * len(keys)
+        query_heads, kv_heads = [share.query_heads for share in self.shares], [share.kv_heads for share in self.shares]
+        return [query_heads] * len(queries) + [kv_heads] * len(keys)
 
     def _deliver(self, gives: list[list[Array]], targets: list[list[Array]]) -> None:
         """The all-to-all: `gives[rank]` goes to each rank; what comes is added to `targets[source]`, 0 at first."""
@@ -131,7 +131,7 @@ class LevelCost(NamedTuple):
 
 def share_token(shape: AttentionShape, share: HeadShare, *, backward: bool) -> Token:
     """Bytes of each token, of these heads."""
-    H, G = share.queries.stop - share.queries.start, share.keys.stop - share.keys.start
+    H, G = (heads.stop - heads.start for heads in (share.query_heads, share.kv_heads))
     return shape.token(backward=backward, H=H, G=G)
 
 

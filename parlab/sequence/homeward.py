@@ -18,7 +18,7 @@ from parlab.world.collectives.walks import wait_both
 
 
 class Homeward:
-    """dK/dV on their way home. The caller adds its share once a step, in the order of `around_ring`.
+    """dK/dV on their way home. The caller passes its share on once a step, in the order of `around_ring`.
 
     The K/V of rank s make `hops[s]` hops (None: P − 1 each, all around, so the last rank that has them is on the left).
     """
@@ -31,7 +31,7 @@ class Homeward:
         self.coming_home: Request | None = None  # the sum for its own K/V, from the last rank that had them
         self.never_left: KV | None = None  # the same, where no other rank had them
 
-    def add(self, share: Any) -> None:
+    def pass_on(self, share: Any) -> None:
         """One step: add this rank's share to the sum that came from the ranks before it, and send the sum on. `share`
         None: the K/V of this step stopped before this rank, and so did their sum.
         """
@@ -43,8 +43,9 @@ class Homeward:
 
     def wait(self) -> Any:
         """The gradients of this rank's own K/V, summed over all ranks that had them."""
-        wait_both(None, self.leaving)
-        total = wait_both(self.coming_home, None) or self.never_left
+        if self.leaving is not None:
+            self.leaving.wait()
+        total = self.never_left if self.coming_home is None else self.coming_home.wait()
         self.leaving = self.coming_home = self.never_left = None
         return total
 

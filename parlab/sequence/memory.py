@@ -84,21 +84,29 @@ class CheckpointedBlock(Stage):
     def _again(self, kept: Any, dy: Array) -> dict[str, Any]:
         """The whole cache."""
         if self.level == "low":
-            with self.comm.compute(AGAIN):
-                parts, attention, mlp = self.block.parts, kept["attention"], kept["mlp"]
-                attention_x, mlp_x = (parts[name].forward(kept[name].x)[0] for name in ("attention_norm", "mlp_norm"))
-                mlp = mlp._replace(x=mlp_x, hidden=swiglu(mlp.gate, mlp.up)[0])
-                return kept | {"attention": attention._replace(x=attention_x), "mlp": mlp}
+            return self._norms_again(kept)
+        if self.level == "medium":
+            return self._all_but_attention_again(*kept)
+        x = kept
         if self.level == "extreme":
-            kept = asarray(kept, namespace(dy), device=dy.device)
-            self._move(kept)
-        if self.level != "medium":
-            with self.comm.compute(AGAIN, flops=self._flops(kept)):
-                return self.block.forward(kept)[1]
-        x, merged, lse = kept
+            x = asarray(kept, namespace(dy), device=dy.device)
+            self._move(x)
+        with self.comm.compute(AGAIN, flops=self._flops(x)):
+            return self.block.forward(x)[1]
+
+    def _norms_again(self, kept: dict[str, Any]) -> dict[str, Any]:
+        """The whole cache, without a product: both norms' results, and the MLP's gated columns."""
+        with self.comm.compute(AGAIN):
+            parts, attention, mlp = self.block.parts, kept["attention"], kept["mlp"]
+            attention_x, mlp_x = (parts[name].forward(kept[name].x)[0] for name in ("attention_norm", "mlp_norm"))
+            mlp = mlp._replace(x=mlp_x, hidden=swiglu(mlp.gate, mlp.up)[0])
+            return kept | {"attention": attention._replace(x=attention_x), "mlp": mlp}
+
+    def _all_but_attention_again(self, x: Array, merged: Array, lse: Array) -> dict[str, Any]:
+        """The whole cache, by a forward in whose place of attention stands the result that was kept."""
         block, attention = copy(self.block), cast(SelfAttention, copy(self.block.attention))
         out = split_heads(merged, attention.head_dim)
-        attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)  # the result of attention was kept
+        attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)
         block.attention = attention
         with self.comm.compute(AGAIN, flops=self._flops(x)):
             cache = block.forward(x)[1]

@@ -8,7 +8,7 @@ last rank that has a pair of K/V sends their gradients straight home (`Homeward`
 from __future__ import annotations
 
 from parlab.arrays import Array
-from parlab.sequence.attend import SUMS, Scale, attend, label_of, narrowed, no_keys_yet
+from parlab.sequence.attend import SUMS, Scale, attend, call_label, narrowed, no_keys_yet
 from parlab.sequence.costs import RankCost, Token
 from parlab.sequence.tiles import ShardedMask, kv_hops, tiles_between
 from parlab.world import Comm
@@ -19,7 +19,7 @@ def packed_ring_attention(
     comm: Comm, q: Array, k: Array, v: Array, mask: ShardedMask, scale: Scale
 ) -> tuple[Array, Array]:
     """`ring_attention` with documents: at each step a rank attends the tiles of one source, one a document."""
-    label = label_of("ring", mask, scale=scale)
+    label = call_label("ring", mask, scale=scale)
     comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
     hops = kv_hops(mask)

@@ -18,7 +18,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -73,12 +73,13 @@ def ring_attention(
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
     if documents is not None:
         return packed_ring_attention(comm, q, k, v, mask, scale)
-    label = label_of("ring", mask, scale=scale)  # all arguments: a rank that was called with others is refused
+    label = call_label("ring", mask, scale=scale)  # all arguments: a rank that was called with others is refused
     comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
     kv = k, v  # twice [B, G, S/P, D], at first our own
     for step in range(comm.size):
-        source, last = (comm.rank - step) % comm.size, step == comm.size - 1  # the rank whose K/V these are
+        source = (comm.rank - step) % comm.size  # the rank whose K/V these are
+        last = step == comm.size - 1
         if not last:
             leaving = comm.isend(kv, comm.right, label=label)
             arriving = comm.irecv(comm.left, kv, label=label)
@@ -124,7 +125,7 @@ def ring_attention_backward(
     """
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
-    label = label_of("ring backward", mask, scale=scale)
+    label = call_label("ring backward", mask, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
@@ -133,7 +134,7 @@ def ring_attention_backward(
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
         tiles = tiles_between(comm.rank, source, mask)
-        homeward.add(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
+        homeward.pass_on(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
         del kv  # no longer held when the next hop begins
     dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)

@@ -80,18 +80,18 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     gradients = [t for t in travelled if t.name == GRADIENTS]
     attends = [span for span in timeline.computes if span.name.startswith(ATTEND)]
     starts = [[span.start for span in attends if span.rank == rank] for rank in ranks]
-    there = 0
+    found_here = 0
     for rank in ranks:
         arrivals = [t.end for t in attention if t.dst == rank]
         for before, start in zip([-1, *starts[rank]], starts[rank], strict=False):
-            there += not any(before < arrival <= start for arrival in arrivals)
+            found_here += not any(before < arrival <= start for arrival in arrivals)
     return SequenceStatistics(
         [len(of_rank) for of_rank in starts],
         [sum(t.nbytes for t in attention if t.src == rank) for rank in ranks],
         [sum(t.nbytes for t in gradients if t.src == rank) for rank in ranks],
         [_time_in(attention, rank) for rank in ranks],
         [_time_in(gradients, rank) for rank in ranks],
-        there / max(len(attends), 1),
+        found_here / max(len(attends), 1),
         sum(map(timeline.busy, ranks)) / max(timeline.size * timeline.makespan, 1),
         [timeline.peak_bytes(rank) for rank in ranks],
     )

@@ -47,9 +47,11 @@ class Tile:
             return queries * keys
 
         def triangle(side: int) -> int:
+            """1 + 2 + ... + side; 0 of a side below 1."""
             return max(side, 0) * (side + 1) // 2
 
         def below(d: int) -> int:
+            """The pairs of each query i with keys 0..i + d, as far as there are such keys."""
             return triangle(queries + d) - triangle(d) - triangle(queries + d - keys) + triangle(d - keys)
 
         return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))

@@ -64,8 +64,8 @@ def method_times(
     amount("step", step)
     shape.shard(size)
     cluster = cluster.reaching(kernel)
-    between = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
-    groups = {"ring": [1], "Ulysses": [size], "USP": between}
+    mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
+    groups = {"ring": [1], "Ulysses": [size], "USP": mixed}
     found = {
         name: [
             MethodTime(usp_time(shape, size, cluster, ulysses=u, way=way, step=step), way, u)

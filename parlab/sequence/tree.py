@@ -26,12 +26,11 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.exchange import swap
 from parlab.sequence.tiles import Tile, sharded_mask
 from parlab.world import Comm
 
@@ -57,7 +56,7 @@ def tree_attention(
     check_inputs(q, k, v, scale=scale, same_length=not replicated)
     refuse_more_queries(q, k, comm.size)
     mask = sharded_mask(comm.size, k.shape[2], causal)
-    label = label_of("tree", mask, replicated=replicated, scale=scale)
+    label = call_label("tree", mask, replicated=replicated, scale=scale)
     comm.hold("q, k, v", q, k, v)
     (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
@@ -90,7 +89,7 @@ def tree_attention_backward(
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale, same_length=not replicated)
     refuse_more_queries(q, k, comm.size)
     mask = sharded_mask(comm.size, k.shape[2], causal)
-    label = label_of("tree backward", mask, replicated=replicated, scale=scale)
+    label = call_label("tree backward", mask, replicated=replicated, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P or T]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
@@ -155,7 +154,9 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     _put(_rows(rows, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
         ours, theirs = _rows(rows, level.mine, length), _rows(rows, level.other, length)
-        _put(theirs, *_swaps(comm, ours, level.clients, theirs, [level.partner], label))
+        (came,) = _swaps(comm, ours, level.clients, theirs, [level.partner], label)
+        _put(theirs, came)
+        del came
     return rows
 
 
@@ -184,9 +185,11 @@ def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], 
     """Give x to the ranks `to`, and yield the values of `givers`. The first of both is one rank: a sendrecv."""
     for dst, src in zip_longest(to, givers):
         if src is None:
-            swap(comm, x, dst, None, dst, label)
-        else:
-            yield swap(comm, None if dst is None else x, src, form, src, label)
+            comm.send(x, dst, label=label)
+        elif dst is None:
+            yield comm.recv(src, form, label=label)
+        else:  # the same rank
+            yield comm.sendrecv(x, dst, src, form, label=label)
 
 
 def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:

@@ -145,16 +145,18 @@ def node_shares(shares: list[HeadShare], ranks_per_node: int) -> list[HeadShare]
     nodes = []
     for start in range(0, len(shares), ranks_per_node):
         first, last = shares[start], shares[start + ranks_per_node - 1]
-        queries, keys = slice(first.queries.start, last.queries.stop), slice(first.keys.start, last.keys.stop)
-        nodes.append(HeadShare(queries, keys, ALL))
+        query_heads = slice(first.query_heads.start, last.query_heads.stop)
+        kv_heads = slice(first.kv_heads.start, last.kv_heads.stop)
+        nodes.append(HeadShare(query_heads, kv_heads, ALL))
     return nodes
 
 
-def shares_inside(shares: list[HeadShare], heads: HeadShare, node: int, ranks_per_node: int) -> list[HeadShare]:
-    """The heads of each rank of a node, counted from the first of the node's `heads`."""
+def shares_inside(shares: list[HeadShare], of_node: HeadShare, node: int, ranks_per_node: int) -> list[HeadShare]:
+    """The heads of each rank of a node, counted from the first heads `of_node`."""
     ranks = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
+    first_query_head, first_kv_head = of_node.query_heads.start, of_node.kv_heads.start
     return [
-        HeadShare(shifted(share.queries, -heads.queries.start), shifted(share.keys, -heads.keys.start), share.heads)
+        HeadShare(shifted(share.query_heads, -first_query_head), shifted(share.kv_heads, -first_kv_head), share.heads)
         for share in ranks
     ]
 

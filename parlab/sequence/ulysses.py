@@ -5,6 +5,8 @@
     attend       as one rank would with a whole sequence; no message
     to_tokens    H/P heads of all S tokens -> all H heads of S/P tokens
 
+`to_heads` and `to_tokens` are the methods of `parlab.sequence.heads.HeadExchange`, where their messages stand.
+
 Invariant: between the two all-to-alls, a rank has all tokens of its query heads and of the K/V heads that these read;
 before and after them, all heads of its tokens.
 
@@ -22,7 +24,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -54,7 +56,7 @@ def ulysses_attention(
     in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
-    label = label_of("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
@@ -90,7 +92,7 @@ def ulysses_attention_backward(
     in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
-    label = label_of("Ulysses backward", mask, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("Ulysses backward", mask, ranks_per_node=ranks_per_node, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)

@@ -20,7 +20,7 @@ from parlab.sequence.attend import (
     Scale,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -60,7 +60,7 @@ def usp_attention(
     in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
-    label = label_of("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, "ulysses", ulysses)
     exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
@@ -99,7 +99,7 @@ def usp_attention_backward(
     in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
-    label = label_of("USP backward", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("USP backward", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
@@ -111,7 +111,7 @@ def usp_attention_backward(
     dq, homeward = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, mask)
-        homeward.add(
+        homeward.pass_on(
             attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
         )
         del kv  # no longer held when the next hop begins

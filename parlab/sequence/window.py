@@ -21,7 +21,7 @@ from parlab.sequence.attend import (
     add_to,
     attend,
     attend_backward,
-    label_of,
+    call_label,
     narrowed,
     no_gradient_yet,
     no_keys_yet,
@@ -51,7 +51,7 @@ def window_attention(
     length = k.shape[2]
     mask = sharded_mask(comm.size, length, causal)
     W = checked_window(window, causal, length, comm.size)
-    label = label_of("window", mask, window=W, scale=scale)
+    label = call_label("window", mask, window=W, scale=scale)
     comm.hold("q, k, v", q, k, v)
     left, right = neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
@@ -88,7 +88,7 @@ def window_attention_backward(
     length = k.shape[2]
     mask = sharded_mask(comm.size, length, causal)
     W = checked_window(window, causal, length, comm.size)
-    label = label_of("window backward", mask, window=W, scale=scale)
+    label = call_label("window backward", mask, window=W, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)

@@ -156,6 +156,7 @@ class Comm:
 
     # Collectives. Every rank of the group calls the same collectives in the same order; the calls are compared. On the
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
+    # `_enter` compares the calls and returns a `Comm` for the collective's messages; `_run` runs an algorithm on it.
     # Where there are several algorithms, `algorithms` has a table of them. It checks the arguments, and returns a
     # function of a `Comm` and an array that runs the chosen one: here at once, below in the background.
 

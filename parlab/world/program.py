@@ -44,20 +44,20 @@ class Outcome:
     shown: bool = True  # whether this process prints the ranks' prints
 
 
-def carry_out(world: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Run `program(comm, *args, **kwargs)` on the ranks of this process; the tasks of `world` then hold the results."""
+def carry_out(engine: Engine, program: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Run `program(comm, *args, **kwargs)` on the ranks of this process; `engine.tasks` then hold the results."""
 
     def body(task: Task) -> None:
         memo: dict[int, Any] = {}  # so that copies of two arguments share what the arguments share
         own_args = [_argument(arg, task.rank, memo) for arg in args]
         own_kwargs = {name: _argument(arg, task.rank, memo) for name, arg in kwargs.items()}
-        task.result = program(Comm(world, task, world.world), *own_args, **own_kwargs)
+        task.result = program(Comm(engine, task, engine.world), *own_args, **own_kwargs)
         finish(task.to_finish)
 
     keep_freed_memory()
-    with interrupts(world.interrupt), one_blas_thread():
-        world.run(body)
-    if world.presses:
+    with interrupts(engine.interrupt), one_blas_thread():
+        engine.run(body)
+    if engine.presses:
         raise KeyboardInterrupt
 
 

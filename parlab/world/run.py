@@ -112,9 +112,9 @@ def run(
     if inside_a_rank.get():
         raise WorldError("run() inside a rank: a rank program cannot start ranks; use comm.split() for groups")
     if engine == "threads":
-        world = ThreadsEngine(size)
-        carry_out(world, program, args, kwargs)
-        ended = Outcome(world.tasks, world.deadlock)
+        threads = ThreadsEngine(size)
+        carry_out(threads, program, args, kwargs)
+        ended = Outcome(threads.tasks, threads.deadlock)
     else:
         from parlab.world.processes.launch import run_on_processes  # not at the top: threads do not need it
         from parlab.world.processes.rank import Job

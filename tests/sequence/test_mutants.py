@@ -28,8 +28,8 @@ MUTANTS = {
     "ring shifted by one": (
         "ring",
         "sequence.ring",
-        "source, last = (comm.rank - step)",
-        "source, last = (comm.rank - step - 1)",
+        "source = (comm.rank - step)",
+        "source = (comm.rank - step - 1)",
     ),
     "ring turned the other way": (
         "ring",
@@ -71,8 +71,8 @@ MUTANTS = {
     "packed dK/dV do not come home": (
         "ring",
         "sequence.homeward",
-        "total = wait_both(self.coming_home, None) or self.never_left",
-        "total = (wait_both(self.coming_home, None) and self.form) or self.never_left",
+        "else self.coming_home.wait()",
+        "else (self.coming_home.wait() and self.form)",
     ),
     "window one key short": ("window", "sequence.window", "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", "sequence.window", "ahead + tail, window", "ahead + tail - 1, window"),
@@ -128,8 +128,8 @@ MUTANTS = {
     "a node's last K/V head not sent": (
         "ulysses",
         "sequence.two_levels",
-        "slice(first.keys.start, last.keys.stop)",
-        "slice(first.keys.start, last.keys.start)",
+        "slice(first.kv_heads.start, last.kv_heads.stop)",
+        "slice(first.kv_heads.start, last.kv_heads.start)",
     ),
     "tokens of a place joined by place": (
         "usp",
@@ -140,8 +140,8 @@ MUTANTS = {
     "node forgotten in the double ring": (
         "double_ring",
         "sequence.double_ring",
-        "source_node * inside + local",
-        "local",
+        "source_node * per_node + place",
+        "place",
     ),
     "packed dK/dV go home from the wrong rank": (
         "ring",

@@ -56,8 +56,8 @@ class _Clock:
         self.ends_posted = bytearray(count)  # how many ends of each message are posted
         self.ready_at, self.start_at, self.end_at = [-1] * count, [-1] * count, [-1] * count
         self.sender_task, self.receiver_task = [-1] * count, [-1] * count  # that wait for the message, at either end
-        self.waiting: list[tuple[int, int, int] | None] = [None] * tasks  # since when each task waits; its (code, row)
-        self.waits: list[tuple[int, int, int, int, int]] = []  # those that are over: rank, end, start, code, row
+        self.waiting: list[tuple[int, int, int] | None] = [None] * tasks  # since when; its (code, operand)
+        self.waits: list[tuple[int, int, int, int, int]] = []  # those that are over: rank, end, start, code, operand
         self.entered: list[list[int]] = [[] for _ in trace.collectives]
         self.raised = bytearray(trace.signals)
         self.awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
@@ -103,48 +103,48 @@ class _Clock:
             self.waiting[task] = None
             if task < trace.size and now > waited[0]:
                 self.waits.append((rank, now, *waited))
-        for code, row in self.actions[task]:
+        for code, operand in self.actions[task]:
             if code <= POST_RECEIVE:  # of either end
                 if code == POST_RECEIVE:
-                    if trace.nbytes[row]:
-                        held.append((now, trace.nbytes[row], "received"))
-                elif trace.kept[row]:
-                    held.append((now, trace.kept[row], "sent"))
-                ends_posted[row] += 1
-                if ends_posted[row] == 2:
-                    self.ready_at[row] = now
-                    ready.append(row)
+                    if trace.nbytes[operand]:
+                        held.append((now, trace.nbytes[operand], "received"))
+                elif trace.kept[operand]:
+                    held.append((now, trace.kept[operand], "sent"))
+                ends_posted[operand] += 1
+                if ends_posted[operand] == 2:
+                    self.ready_at[operand] = now
+                    ready.append(operand)
             elif code == WAIT:
-                if end_at[row] < 0:
-                    task_at_end = self.sender_task if trace.src[row] == rank else self.receiver_task
-                    task_at_end[row] = task
-                    self.waiting[task] = (now, code, row)
+                if end_at[operand] < 0:
+                    task_at_end = self.sender_task if trace.src[operand] == rank else self.receiver_task
+                    task_at_end[operand] = task
+                    self.waiting[task] = (now, code, operand)
                     return
             elif code == COMPUTE:
-                if self._compute(task, *row):
+                if self._compute(task, *operand):
                     return
             elif code == ENTER:
-                if not trace.collectives[row].joint:
+                if not trace.collectives[operand].joint:
                     continue
-                members = self.entered[row]
+                members = self.entered[operand]
                 members.append(task)
-                self.waiting[task] = (now, code, row)
-                if len(members) == len(trace.collectives[row].members):
+                self.waiting[task] = (now, code, operand)
+                if len(members) == len(trace.collectives[operand].members):
                     going_on.extend(members)
                 return
             elif code == HOLD:
-                name, change = row
+                name, change = operand
                 held.append((now, change, name))
             elif code == SIGNAL:
-                self.raised[row] = 1
-                going_on.extend(self.awaiting[row])
+                self.raised[operand] = 1
+                going_on.extend(self.awaiting[operand])
             elif code == AWAIT:
-                if not self.raised[row]:
-                    self.awaiting[row].append(task)
-                    self.waiting[task] = (now, code, row)
+                if not self.raised[operand]:
+                    self.awaiting[operand].append(task)
+                    self.waiting[task] = (now, code, operand)
                     return
             else:
-                self.prints.append((now, rank, row))
+                self.prints.append((now, rank, operand))
 
     def _compute(self, task: int, name: str, flops: float, moved: float, seconds: float | None) -> bool:
         """Begin a computation; returns whether it takes time."""
@@ -177,7 +177,7 @@ class _Clock:
         transfers: Columns = (trace.src, trace.dst, trace.nbytes, *times, trace.names, trace.labels)
         passed = [message for message, end in enumerate(self.end_at) if end >= 0]
         if len(passed) < len(self.end_at):
-            transfers = tuple([column[row] for row in passed] for column in transfers)
+            transfers = tuple([column[message] for message in passed] for column in transfers)
         return Timeline(
             trace.size,
             self.now,
@@ -188,17 +188,17 @@ class _Clock:
             cluster=self.cluster.name,
         )
 
-    def _wait(self, rank: int, end: int, start: int, code: int, row: int) -> tuple[int, int, int, int, str, int]:
-        """The fields of the `Wait` of `rank`, which waited in (code, row) from `start` to `end`."""
+    def _wait(self, rank: int, end: int, start: int, code: int, operand: int) -> tuple[int, int, int, int, str, int]:
+        """The fields of the `Wait` of `rank`, which waited in (code, operand) from `start` to `end`."""
         trace = self.trace
         if code == WAIT:
-            sends = trace.src[row] == rank
-            peer, name = (trace.dst[row], "send") if sends else (trace.src[row], "receive")
-            came = max(start, self.ready_at[row]) if self.ready_at[row] >= 0 else end
+            sends = trace.src[operand] == rank
+            peer, name = (trace.dst[operand], "send") if sends else (trace.src[operand], "receive")
+            came = max(start, self.ready_at[operand]) if self.ready_at[operand] >= 0 else end
             return rank, start, end, peer, name, came
         if code == ENTER:
-            names, members, _ = trace.collectives[row]
-            entered = [trace.ranks[task] for task in self.entered[row]]
+            names, members, _ = trace.collectives[operand]
+            entered = [trace.ranks[task] for task in self.entered[operand]]
             peer = entered[-1]
             if len(entered) < len(members):  # no rank can move any more: it waits for a rank that did not enter
                 peer = min(set(members) - set(entered))

@@ -90,7 +90,7 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
         if code == ENTER:
             thing.index = len(trace.collectives)
             names = {rank: arrival.name for rank, arrival in thing.arrivals.items()}
-            joint = not thing.complete or any(arrival.detail is not None for arrival in thing.arrivals.values())
+            joint = not thing.all_entered or any(arrival.detail is not None for arrival in thing.arrivals.values())
             trace.collectives.append(TracedCollective(names, thing.members, joint))
         elif code in (SIGNAL, AWAIT):
             thing.index = trace.signals

@@ -49,7 +49,7 @@ def circulant_reduce_scatter(comm: Any, flat: Array, pieces: list[slice], combin
     for window, half in halvings(comm.size):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         given, kept = _window(pieces, ahead, window - half), _window(pieces, comm.rank, window - half)
-        labels = labels_of("add", comm.size, window - half, sent=ahead, received=comm.rank)
+        labels = labels_of("add", parts=comm.size, count=window - half, sent=ahead, received=comm.rank)
         partial = comm.sendrecv(joined(flat, given), ahead, behind, like=joined(flat, kept), **labels)
         for piece, sums in _parted(partial, kept):
             flat[piece] = combine(flat[piece], sums)
@@ -65,7 +65,7 @@ def circulant_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
     for window, half in reversed(halvings(comm.size)):
         ahead, behind = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
         mine, theirs = _window(pieces, comm.rank, window - half), _window(pieces, ahead, window - half)
-        labels = labels_of("take", comm.size, window - half, sent=comm.rank, received=ahead)
+        labels = labels_of("take", parts=comm.size, count=window - half, sent=comm.rank, received=ahead)
         finished = comm.sendrecv(joined(flat, mine), behind, ahead, like=joined(flat, theirs), **labels)
         for piece, result in _parted(finished, theirs):
             flat[piece] = result
@@ -101,6 +101,7 @@ def _parted(message: Array, window: list[slice]) -> list[tuple[slice, Array]]:
 
 
 def _window_cost(nbytes: list[int], link: Link, *, ahead: bool) -> Cost:
+    """In each step a rank sends the first pieces of its window; with `ahead`, those behind the half that it keeps."""
     size, steps, picoseconds = len(nbytes), halvings(len(nbytes)), 0
     sent = [0] * size
     for window, half in steps:

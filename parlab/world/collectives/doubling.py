@@ -35,7 +35,7 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
     """
 
     def exchange_everything(core: Any, total: Array) -> Array:
-        distance, label = 1, label_of("add", 0, core.size, core.size)
+        distance, label = 1, label_of("add", first=0, count=core.size, parts=core.size)
         while distance < core.size:
             partner = core.rank ^ distance
             total = combine(total, core.sendrecv(total, partner, partner, label=label))
@@ -120,7 +120,7 @@ def _aligned_window(pieces: list[slice], rank: int, width: int) -> slice:
 
 def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
     """The labels of the two messages of an exchange: each has the aligned window of pieces around a rank's own."""
-    return labels_of(how, comm.size, width, sent=sent - sent % width, received=received - received % width)
+    return labels_of(how, parts=comm.size, count=width, sent=sent - sent % width, received=received - received % width)
 
 
 def _halving_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:

@@ -53,7 +53,7 @@ def ring_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
 
 def _shift(comm: Any, flat: Array, pieces: list[slice], how: str, sent: int, received: int) -> Array:
     """Send piece `sent` to the right, and return piece `received` from the left. Figures read the labels."""
-    labels = labels_of(how, comm.size, 1, sent=sent, received=received)
+    labels = labels_of(how, parts=comm.size, count=1, sent=sent, received=received)
     return comm.sendrecv(flat[pieces[sent]], comm.right, comm.left, flat[pieces[received]], **labels)
 
 

@@ -65,11 +65,11 @@ def hierarchical_all_gather(comm: Any, flat: Array, pieces: list[slice], ranks_p
     gather(inside, *_by_place(pieces, ranks_per_node))
 
 
-def hierarchical_all_gather_cost(size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
+def hierarchical_all_gather_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
     """(k − 1)(α' + bβ') + (g − 1)(α + kbβ), b bytes a piece: (k − 1)b to other nodes, (g − 1)kb inside its own."""
     nodes = size // ranks_per_node
-    between = ring_all_gather_cost([block_nbytes] * nodes, inter)
-    inside = ring_all_gather_cost([nodes * block_nbytes] * ranks_per_node, intra)
+    between = ring_all_gather_cost([piece_nbytes] * nodes, inter)
+    inside = ring_all_gather_cost([nodes * piece_nbytes] * ranks_per_node, intra)
     return _both_levels(size, inside, between)
 
 
@@ -91,12 +91,12 @@ def hierarchical_reduce_scatter(
 
 
 def hierarchical_reduce_scatter_cost(
-    size: int, block_nbytes: int, ranks_per_node: int, intra: Link, inter: Link
+    size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link
 ) -> Cost:
     """(g − 1)(α + kbβ) + (k − 1)(α' + bβ'): the all-gather, backwards."""
     nodes = size // ranks_per_node
-    inside = ring_reduce_scatter_cost([nodes * block_nbytes] * ranks_per_node, intra)
-    between = ring_reduce_scatter_cost([block_nbytes] * nodes, inter)
+    inside = ring_reduce_scatter_cost([nodes * piece_nbytes] * ranks_per_node, intra)
+    between = ring_reduce_scatter_cost([piece_nbytes] * nodes, inter)
     return _both_levels(size, inside, between)
 
 

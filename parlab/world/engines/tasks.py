@@ -78,8 +78,8 @@ class CollectiveCall:
         self.index = -1
 
     @property
-    def complete(self) -> bool:
-        """Whether all members have entered."""
+    def all_entered(self) -> bool:
+        """Whether every member has entered."""
         return len(self.arrivals) == len(self.members)
 
 

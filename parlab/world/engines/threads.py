@@ -83,7 +83,7 @@ class ThreadsEngine(Engine):
             collective = group.collective = CollectiveCall(group.members)
         collective.arrivals[task.rank] = arrival
         task.log += (ENTER, collective)
-        if not collective.complete:
+        if not collective.all_entered:
             self._await_members(task, group, collective)
             return collective, True
         group.collective = None

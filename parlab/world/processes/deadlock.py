@@ -55,8 +55,10 @@ def _needs(request: Any) -> Any:
 
 
 class _Reports:
+    """The reports of all ranks, asked what is posted and what is missing."""
+
     def __init__(self, reports: Iterable[Report]):
-        self.of = {report["rank"]: report for report in reports}
+        self.by_rank = {report["rank"]: report for report in reports}
         self.posts = {(*key, report["rank"]): counts for report in reports for key, *counts in report["posts"]}
 
     def matched(self, key: list[Any], number: int, end: int) -> bool:
@@ -71,7 +73,7 @@ class _Reports:
             return self.missing(tasks[needs[0]][1], tasks)
         if kind == "collective":
             (group, number), members = needs
-            return [member for member in members if self.of[member]["collectives"].get(group, 0) <= number]
+            return [member for member in members if self.by_rank[member]["collectives"].get(group, 0) <= number]
         return sorted({_peer(key, end) for key, number, end in needs[0] if not self.matched(key, number, end)})
 
 
@@ -98,7 +100,7 @@ def deadlock_in(reports: list[Report]) -> DeadlockError | None:
         return None
     known = _Reports(reports)
     waiting = {report["rank"]: _parked(report, known) for report in reports if report["tasks"][0]}
-    return DeadlockError(waiting, frozenset(known.of) - waiting.keys())
+    return DeadlockError(waiting, frozenset(known.by_rank) - waiting.keys())
 
 
 def _parked(report: Report, known: _Reports) -> WaitsFor:

@@ -80,7 +80,7 @@ class ProcessEngine(Engine):
         """See `Engine`."""
         assert isinstance(box, ProcessMailbox)
         self.check(task)
-        leaves = [self.transport.ready(leaf) for leaf in values.leaves(value)]
+        leaves = [self.transport.prepared(leaf) for leaf in values.leaves(value)]
         header = header_of(value, leaves, label)
         with self.mutex:
             wire = self.transport.send(header, leaves, box.dst, box.tag)
@@ -131,18 +131,20 @@ class ProcessEngine(Engine):
         key = (group, number)
         collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
         collective.arrivals[member] = Arrival(*arrival)
-        if not collective.complete:
+        if not collective.all_entered:
             return
         del self.to_release[key]
-        split = None
-        if collective.arrivals[member].detail is not None:  # of a split
-            self.splits_released += 1
-            # No other split has this number: modulo the size it names the rank that released, which counts its own.
-            split = 1 + self.splits_released * self.transport.size + self.transport.rank
+        is_split = collective.arrivals[member].detail is not None
+        split = self._next_split() if is_split else None
         error = difference(collective, group)
         arrivals = [collective.arrivals[member] for member in members]
         for member in members:
             self._notify(member, "begins", [key, split, error, arrivals])
+
+    def _next_split(self) -> int:
+        """The number of a split that this rank releases. No other split has it: modulo the size it is 1 + this rank."""
+        self.splits_released += 1
+        return 1 + self.splits_released * self.transport.size + self.transport.rank
 
     def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""

@@ -29,7 +29,7 @@ import numpy as np
 from parlab.world.errors import WorldError
 from parlab.world.processes import machine
 from parlab.world.processes.pickling import pack_program
-from parlab.world.processes.rank import Job, carried_out, transport_of
+from parlab.world.processes.rank import Job, run_this_rank, transport_of
 from parlab.world.processes.records import merge_records
 from parlab.world.program import Outcome
 
@@ -55,7 +55,7 @@ def _on_these_processes(job: Job, size: int, engine: str) -> Outcome:
             f"size={size}: this script runs on {transport.size} processes; use size={transport.size}, or start it by "
             f"{machine.by_hand(size)} {sys.argv[0]}"
         )
-    records, reports = carried_out(job, transport)
+    records, reports = run_this_rank(job, transport)
     outcome = merge_records(pickle.loads(transport.share(pickle.dumps(records))), reports)
     outcome.shown = transport.rank == 0
     return outcome

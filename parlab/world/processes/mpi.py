@@ -106,7 +106,7 @@ class MPITransport:
         self._messages, self._notes = MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
         self._told: list[Any] = []
 
-    ready = staticmethod(in_host_memory)
+    prepared = staticmethod(in_host_memory)
 
     def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> _Sent:
         """See `Transport`."""

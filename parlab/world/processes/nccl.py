@@ -142,9 +142,9 @@ class NCCLTransport:
             pair.abort()
         self._pairs = {}
 
-    def ready(self, x: Any) -> Any:
+    def prepared(self, x: Any) -> Any:
         """See `Transport`."""
-        return self._cupy.asarray(x, order="C") if self._on_gpu(x) else self._by_mpi.ready(x)
+        return self._cupy.asarray(x, order="C") if self._on_gpu(x) else self._by_mpi.prepared(x)
 
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _Sent:
         """See `Transport`."""

@@ -53,16 +53,16 @@ def _close_input() -> None:
     os.close(nothing)
 
 
-def carried_out(job: Job, transport: Any) -> tuple[list[bytes], list[Report]]:
+def run_this_rank(job: Job, transport: Any) -> tuple[list[bytes], list[Report]]:
     """Run this process's rank. Returns the records of all ranks (on rank 0) and their last reports."""
-    world = ProcessEngine(transport, job.native)
-    carry_out(world, job.program, job.args, job.kwargs)
-    records = transport.gather(pack_record(world))
-    if failed(world.last_reports):
+    engine = ProcessEngine(transport, job.native)
+    carry_out(engine, job.program, job.args, job.kwargs)
+    records = transport.gather(pack_record(engine))
+    if failed(engine.last_reports):
         transport.renew()
     else:
-        world.disconnect()
-    return records, world.last_reports
+        engine.disconnect()
+    return records, engine.last_reports
 
 
 def _end_all_on_error(transport: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -44,9 +44,9 @@ class _LogPickler(pickle.Pickler):
         return NotImplemented
 
 
-def pack_record(world: ProcessEngine) -> bytes:
+def pack_record(engine: ProcessEngine) -> bytes:
     """The record of this process: result, logs, errors and measured times of its rank."""
-    main = world.tasks[0]
+    main = engine.tasks[0]
     try:
         result = pack_result(main.result)
     except Exception as error:
@@ -56,7 +56,7 @@ def pack_record(world: ProcessEngine) -> bytes:
             "arrays and numbers"
         )
     tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
-    clock = (world.transport.ahead, world.computes, world.waits)
+    clock = (engine.transport.ahead, engine.computes, engine.waits)
     file = io.BytesIO()
     _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, clock))
     return file.getvalue()

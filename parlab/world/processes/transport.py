@@ -57,11 +57,11 @@ class Transport(Protocol):
     size: int
     ahead: int  # nanoseconds by which this process's `perf_counter` is ahead of that of rank 0
 
-    def ready(self, x: Any) -> Any:
+    def prepared(self, x: Any) -> Any:
         """An array in the form in which it travels: in C order, and for some libraries in host memory."""
 
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> Sent:
-        """Offer arrays that are `ready`. They do not change until the message is done."""
+        """Offer arrays that are `prepared`. They do not change until the message is done."""
 
     def expect(self, src: int, tag: int, like: list[Any]) -> Coming:
         """Ask for the next message from `src` with this tag. Its arrays should have the forms of `like`."""

@@ -15,24 +15,25 @@ Clock = tuple[int, list[tuple[int, int, str]], list[tuple[int, int, Any]]]  # na
 def measured(clocks: Sequence[Clock], messages: Sequence[tuple[Any, Any]]) -> Timeline:
     """The timeline of the ranks' notes, in picoseconds of rank 0's clock, from the first note on.
 
-    `messages` are the two ends of each message, None for an end that was not posted. Memory is not measured.
+    `messages` are the two ends of each message, the send and the receive, None for one that was not posted. Memory is
+    not measured.
     """
     ahead = [clock[0] for clock in clocks]
-    passed = [(out, back) for out, back in messages if out is not None and back is not None and back.done_at]
+    passed = [(sent, asked) for sent, asked in messages if sent is not None and asked is not None and asked.done_at]
     noted = [start - ahead[rank] for rank, clock in enumerate(clocks) for start, *_ in (*clock[1], *clock[2])]
-    for out, back in passed:
-        noted += [out.posted_at - ahead[out.src], back.posted_at - ahead[out.dst]]
+    for sent, asked in passed:
+        noted += [sent.posted_at - ahead[sent.src], asked.posted_at - ahead[sent.dst]]
     first = min(noted, default=0)
 
     def at(rank: int, time: int) -> int:
         return max(0, time - ahead[rank] - first) * 1000
 
     transfers, ready = [], {}
-    for out, back in passed:
-        begin = max(at(out.src, out.posted_at), at(out.dst, back.posted_at))
-        end = max(begin, at(out.dst, back.done_at))
-        ready[out.key] = begin
-        transfers.append((out.src, out.dst, out.nbytes, begin, begin, end, out.name, out.label))
+    for sent, asked in passed:
+        begin = max(at(sent.src, sent.posted_at), at(sent.dst, asked.posted_at))
+        end = max(begin, at(sent.dst, asked.done_at))
+        ready[sent.key] = begin
+        transfers.append((sent.src, sent.dst, sent.nbytes, begin, begin, end, sent.name, sent.label))
     computes, waits = [], []
     for rank, (_, computed, waited) in enumerate(clocks):
         computes += [(rank, at(rank, start), at(rank, end), name) for start, end, name in computed]

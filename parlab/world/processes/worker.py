@@ -14,7 +14,7 @@ import numpy as np
 
 from parlab.world.processes import machine
 from parlab.world.processes.pickling import unpack_program
-from parlab.world.processes.rank import carried_out, transport_of
+from parlab.world.processes.rank import run_this_rank, transport_of
 
 
 def main(engine: str, folder: str, size: str) -> None:
@@ -34,7 +34,7 @@ def main(engine: str, folder: str, size: str) -> None:
         threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
     job, errors = unpack_program(transport.share(data))
     with np.errstate(**errors):  # as the caller's, which threads inherit
-        outcome = carried_out(job, transport)
+        outcome = run_this_rank(job, transport)
     sys.stdout.flush()
     transport.share(b"")  # no process ends before all know that the run is over
     if connection:

@@ -46,7 +46,7 @@ class Host:
     """In MPI's place: a `Transport` between threads. `shared` has what all ranks see."""
 
     ahead = 0
-    ready = staticmethod(in_host_memory)
+    prepared = staticmethod(in_host_memory)
 
     def __init__(self, rank, size, shared):
         self.rank, self.size, self.shared = rank, size, shared
