@@ -20,6 +20,7 @@ from parlab.zero import (
     ShardMap,
     StateBytes,
     Zero,
+    elements_sent,
     forward_backward,
     model_state_bytes,
     shard_range,
@@ -98,7 +99,10 @@ ROWS = [  # a call, and the words that its error must contain
     (lambda: ShardMap([0], 1).owner(1), "block=1: there are 1 blocks, from 0"),
     # costs
     (lambda: model_state_bytes(-1, 4, 0), "num_params=-1: must be a number, at least 0 and finite"),
+    (lambda: model_state_bytes(1, 0, 0), "ranks=0: must be a whole number, at least 1"),
     (lambda: model_state_bytes(1, 4, 4), "stage=4: the stages are 0, 1, 2 and 3"),
+    (lambda: elements_sent(-1, 4, 0), "num_params=-1: must be a number, at least 0 and finite"),
+    (lambda: elements_sent(1, 0, 0), "ranks=0: must be a whole number, at least 1"),
     (lambda: model_state_bytes(1, 4, 0, state=(2, 2, 12)), "state=(2, 2, 12): must be a StateBytes"),
     (lambda: model_state_bytes(1, 4, 0, state=StateBytes(weight=-2)), "weight=-2: must be a number"),
     (lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: must be a number greater than 0"),
