@@ -35,14 +35,16 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
         items = gpt_kept_bytes(case.sequence, 1, model.hidden_size, model.heads, itemsize=case.itemsize)
     if model.num_experts:
         items = {place: size for place, size in items.items() if place not in ("mlp.gate", "mlp.up", "mlp.hidden")}
-    whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
+    # All items are of three sorts: on each rank of tp its tokens; S × S scores; and columns or heads, which tp cuts
+    by_tokens = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
     scores = sum(items.get(place, 0) for place in SCORES)
-    shared = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)
-    by_tp = sum(items.values()) - whole - scores + shared
+    shared = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)  # kept twice
+    by_tp = sum(items.values()) - by_tokens - scores + shared
     by_tp = by_tp - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
     # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    kept = (whole - inputs) / case.token_ranks + inputs + (by_tp + np.where(recompute == "none", scores, 0)) / tp
+    kept = (by_tokens - inputs) / case.token_ranks + inputs
+    kept = kept + (by_tp + np.where(recompute == "none", scores, 0)) / tp
     kept = case.layout.microbatch / case.layout.cp * kept + kept_of_experts(case)
     return np.where(recompute == "full", kept_input(case), kept)
 

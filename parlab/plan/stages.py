@@ -91,7 +91,7 @@ def _dealt(model: Sizes, pp: Column, chunks: Column) -> tuple[Column, Column, Co
     layers = model.num_layers
     head = model.hidden_size * model.vocab_size / model.active_params  # in layers
     beside_head = last_stage_layers(layers, pp, head)
-    stage = np.where(pp == 1, layers, _of_others(layers, pp, beside_head))
+    stage = np.where(pp == 1, layers, _most_before_last(layers, pp, beside_head))
     missing = -layers % (pp * chunks)
     chunk = (layers + missing) / (pp * chunks)
     one = chunks == 1
@@ -112,10 +112,10 @@ def last_stage_layers(layers: int, pp: Column, head: float) -> Column:
     """
     most = np.ceil(layers / pp)
     tried = [np.where(pp == 1, layers, np.maximum(most - spared, 0)) for spared in range(MOST_SPARED + 1)]
-    slowest = [np.maximum(_of_others(layers, pp, last), last + head) for last in tried]
+    slowest = [np.maximum(_most_before_last(layers, pp, last), last + head) for last in tried]
     return np.choose(np.argmin(slowest, axis=0), tried)
 
 
-def _of_others(layers: int, pp: Column, last: Column) -> Column:
+def _most_before_last(layers: int, pp: Column, last: Column) -> Column:
     """The most layers of a stage before the last one."""
     return np.ceil((layers - last) / np.maximum(pp - 1, 1))
