@@ -75,7 +75,7 @@ def search(
         said = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(f"{said}: no layout is possible for these")
     case = Case(config, grid, batch, sequence, software=software or software_of(cluster))
-    asked = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
+    asked: dict[str, Any] = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
     asked |= {"hardware": hardware, "software": software}
     memory = machine.device.memory if memory is None else memory
     return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
