@@ -124,6 +124,7 @@ def _check(
     inputs: Sequence[Array],
     targets: Sequence[Array],
 ) -> None:
+    """Refuse numbers of ranks, microbatches or stages that are not the schedule's."""
     if comm.size != schedule.num_ranks:
         found = f"schedule has {several(schedule.num_ranks, 'rank')}, comm has {comm.size}"
         raise ValueError(f"{found}: they must be the same")

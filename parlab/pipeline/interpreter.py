@@ -185,6 +185,7 @@ class Interpreter:
         return value
 
     def _input_like(self, stage: int, microbatch: int) -> Array:
+        """The template of a stage's input: the sequences of this microbatch, else as `like`."""
         if self.like is None:
             self.like = _one_row_through(self.stages, stage, self.inputs[0])
         return self._template((self.inputs[microbatch].shape[0], *self.like.shape[1:]), self.like)
@@ -198,6 +199,7 @@ class Interpreter:
 
 
 def _one_row_through(stages: Sequence[Stage] | Mapping[int, Stage], stage: int, x: Array) -> Array:
+    """One sequence of the first stage's input, as it comes to `stage`: this rank runs all stages before."""
     x = x[:1, ...]
     for before in range(stage):
         try:
