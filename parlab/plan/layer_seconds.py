@@ -124,7 +124,7 @@ def _tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
     """
     exchange = machine.ring(case.input_bytes, case.layout.tp)
     forward, waited, beside = case.exchanges
-    backward = waited * exchange + np.maximum(beside * exchange - _hides_tp(case, dw), 0)
+    backward = waited * exchange + np.maximum(beside * exchange - _work_beside_tp(case, dw), 0)
     if case.model.num_experts:
         params = case.stages.layer_expert_params + case.model.hidden_size * case.model.num_experts
         summed = 2 * machine.ring(params * case.itemsize, case.layout.tp)
@@ -132,7 +132,7 @@ def _tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
     return Seconds(forward * exchange, backward)
 
 
-def _hides_tp(case: Case, dw: Column) -> Column:
+def _work_beside_tp(case: Case, dw: Column) -> Column:
     """The work behind which tensor parallelism's exchanges travel: the products of dW, in some software."""
     return dw if "tp" in case.software.hides else 0.0
 
@@ -233,6 +233,6 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
         "elementwise": Seconds(38 * of_byte + 2 * joined, 14 * of_byte + joined),
         "tp": Seconds(
             np.where(case.layout.sequence_parallel, exchange, 0) + traffic,
-            np.maximum(2 * exchange - _hides_tp(case, products.dw), 0),
+            np.maximum(2 * exchange - _work_beside_tp(case, products.dw), 0),
         ),
     }
