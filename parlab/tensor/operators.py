@@ -90,7 +90,7 @@ class Operator(NamedTuple):
     backward: Move
 
 
-class EntryOperator(NamedTuple):
+class RegionEntry(NamedTuple):
     """copy or gather, which stand in front of the columns: both ways can also be started, while a rank computes."""
 
     forward: Move
@@ -119,14 +119,14 @@ def _start_reduce_scatter(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = EntryOperator(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of a forgotten one
-COPY = EntryOperator(copy, copy_backward, _start_nothing, _start_all_reduce)
+NOTHING = RegionEntry(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of a forgotten one
+COPY = RegionEntry(copy, copy_backward, _start_nothing, _start_all_reduce)
 REDUCE = Operator(reduce, reduce_backward)
-GATHER = EntryOperator(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
+GATHER = RegionEntry(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
 SCATTER = Operator(scatter, scatter_backward)
 
 
-def pair(sequence_parallel: bool) -> tuple[EntryOperator, Operator]:
+def pair(sequence_parallel: bool) -> tuple[RegionEntry, Operator]:
     """The operator in front of a column layer, and the operator behind the row layer that follows it."""
     flag("sequence_parallel", sequence_parallel)
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)
@@ -134,7 +134,7 @@ def pair(sequence_parallel: bool) -> tuple[EntryOperator, Operator]:
 
 def overlapped_backward(
     comm: Comm,
-    enter: EntryOperator,
+    enter: RegionEntry,
     x: Array,
     input_part: Callable[[], tuple[Array, Any]],
     weight_part: Callable[[Array, Any], Gradients],
