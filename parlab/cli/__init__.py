@@ -1,4 +1,11 @@
-"""The command `parlab`. Each of its words is a file of this folder, and each is a thin call of the library."""
+"""The command `parlab`. Each of its words is a file of this folder, and each is a thin call of the library.
+
+A word's `add` declares its options, and sets two things that `main` reads: `command`, a function of the parsed options
+that returns the exit status; and `names`, the option that stands for each argument of the library in its errors.
+
+Invariant: whatever is refused, by a word or by the library, is one line on standard error, and status 2. An error of a
+program that `parlab run` started keeps its traceback.
+"""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ def add(words: Words) -> None:
     word.add_argument("--offload", action="store_true", help="also layouts whose optimizer is on the host")
     word.add_argument("--top", type=int, default=5, help="how many are listed")
     word.add_argument("--json", action="store_true", help="print the same as JSON")
-    names = {name: f"--{name}" for name in ("batch", "sequence")}
-    word.set_defaults(command=plan, names={**names, "ranks": "--gpus"})
+    word.set_defaults(command=plan, names={"batch": "--batch", "sequence": "--sequence", "ranks": "--gpus"})
 
 
 def plan(chosen: argparse.Namespace) -> int:
@@ -42,8 +41,8 @@ def plan(chosen: argparse.Namespace) -> int:
     if chosen.memory is not None:
         positive("--memory", chosen.memory)  # in GiB; the library's is in bytes
     models = {**MODELS, **MIXTRALS}
-    names = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-", "mixtral-")]
-    model = next((name for name in names if name in models), chosen.model)
+    spellings = [kind + chosen.model.lower() for kind in ("", "llama-", "gpt-", "mixtral-")]
+    model = next((name for name in spellings if name in models), chosen.model)
     one_of("--model", model, tuple(models))
     one_of("--cluster", chosen.cluster, tuple(CLUSTERS))
     asked = {"batch": chosen.batch, "sequence": chosen.sequence, "offload": chosen.offload}

@@ -28,14 +28,14 @@ def add(words: Words) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Run module:function on ranks; print what it printed, and the timelines."""
-    from parlab.world import run
+    from parlab.world import run as run_ranks
 
     check_between("--ranks", chosen.ranks, 1, MOST_RANKS)
     if chosen.trace is not None:
         check_new_file("--trace", chosen.trace)
     program = _program(chosen.program)
     try:
-        done = run(program, chosen.ranks, engine=chosen.engine, collectives=chosen.collectives)
+        done = run_ranks(program, chosen.ranks, engine=chosen.engine, collectives=chosen.collectives)
     except SystemExit as ended:
         raise ValueError(f"program={chosen.program!r}: a rank calls sys.exit({ended.code!r})") from ended
     timelines = [done.timeline, *([done.wallclock] if done.wallclock else [])]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MESH_RANKS = 256  # the most that a model is cut among: one thread a rank
 MOST_ACTIONS = 2**18  # of a pipeline's schedule
-NAMES = {  # of the library's arguments, as options
+NAMES = {  # of the library's arguments, as options; a schedule's p is an axis of --mesh
     **{name: f"--{name}" for name in ("schedule", "microbatches", "chunks", "zero", "attention", "recompute")},
     "p": "pp",
     "m": "--microbatches",
@@ -64,11 +64,10 @@ def train(chosen: argparse.Namespace) -> int:
 
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
-    settings = (
-        training_run.Settings.of(chosen.folder)
-        if chosen.resume
-        else training_run.Settings.read(chosen.config, chosen.model)
-    )
+    if chosen.resume:
+        settings = training_run.Settings.of(chosen.folder)
+    else:
+        settings = training_run.Settings.read(chosen.config, chosen.model)
     check_size(settings)
     mesh, options = layout(chosen)
     live, skipped = sys.stdout.isatty(), 0
@@ -93,13 +92,17 @@ def train(chosen: argparse.Namespace) -> int:
         tell=tell,
         **options,
     ).results[0]
-    least = settings.entropy
-    unseen = "which no model can pass on text that it has not seen"
-    floor = "" if least is None else f"; the entropy of the text's source, {unseen}, is {least:.4f}"
+    last = losses[-25:]
+    mean = sum(last) / len(last)
     told = f"{skipped} of {len(losses)} steps skipped: a gradient overflowed\n" if skipped else ""
-    mean = sum(losses[-25:]) / len(losses[-25:])
-    say(f"{after}{told}mean loss of the last {len(losses[-25:])} steps {mean:.4f}{floor}")
+    say(f"{after}{told}mean loss of the last {len(last)} steps {mean:.4f}{_floor(settings.entropy)}")
     return int(math.isnan(mean))
+
+
+def _floor(entropy: float | None) -> str:
+    """The loss below which no model can be, in words, if the text's source is known."""
+    unseen = "which no model can pass on text that it has not seen"
+    return "" if entropy is None else f"; the entropy of the text's source, {unseen}, is {entropy:.4f}"
 
 
 def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:

@@ -125,7 +125,10 @@ def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> Array:
 def combine_backward(comm: Comm, dy: Array, slots: Array, plan: Plan, gates: Array) -> tuple[Array, Array]:
     """`(drows [R, E], dgates [T, k])`: combine's backward is a dispatch, of gate · dy.
 
-    `slots`: the answers at their tokens, from `bring_back`, `[T, k, E]`.
+    Args:
+        dy: `[T, E]`, this rank's.
+        slots: `[T, k, E]`, the answers at their tokens, from `bring_back`.
+        plan, gates: as for `combine`.
     """
     xp = namespace(dy)
     dgates = xp.sum(slots * dy[:, None, :], axis=2)
@@ -152,17 +155,17 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
         MismatchError: `received` is not what comes.
     """
     _check(comm, rows, sent, received)
-    arriving = exchanged(comm, parts_of(rows, sent), lambda source: rows_like(rows, received[source]), label)
-    return namespace(rows).concat([part for _, part in sorted(arriving)])
+    arriving = exchange_parts(comm, parts_of(rows, sent), lambda source: rows_like(rows, received[source]), label)
+    return namespace(rows).concat([part for _, part in sorted(arriving)])  # by source
 
 
-def exchanged(
+def exchange_parts(
     comm: Comm, leaving: Sequence[Any], room_for: Callable[[int], Any], label: str
 ) -> Iterator[tuple[int, Any]]:
     """`leaving[rank]` goes to `rank`; yields (source, what comes from there), this rank's own part first.
 
-    In round d a rank sends to the one d ahead, and receives from the one d behind. `room_for(source)` has the shape and
-    type of what comes.
+    In round d a rank sends to the one d ahead, and receives from the one d behind. The caller's loop drives the rounds:
+    each next part travels when it is asked for. `room_for(source)` has the shape and type of what comes.
     """
     yield comm.rank, leaving[comm.rank]
     for ahead, behind in partners(comm):

@@ -152,7 +152,7 @@ class ExpertParallel(MixtureOfExperts):
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""
         self.comm.hold("rows", rows)
-        self.sizes = self.weights[self.experts[0].weight_names[0]].shape  # (E, M); a later W may find no weights
+        self.sizes = self.weights[self.experts[0].weight_names[0]].shape  # (E, M), kept: W may find weights freed
         with self.comm.compute("experts", flops=self.flops(sum(counts))):
             return super().apply_experts(rows, counts)
 
@@ -166,13 +166,13 @@ class ExpertParallel(MixtureOfExperts):
     def backward_weight(self, pending: Any) -> Gradients:
         """As the serial layer's, on the clock."""
         _, of_experts = pending
-        rows = sum(of_down[0].shape[0] for *_, of_down in of_experts)
+        rows = sum(of_expert.x.shape[0] for of_expert in of_experts)
         with self.comm.compute("experts (W)", flops=self.flops(rows)):
             return super().backward_weight(pending)
 
     def flops(self, rows: int) -> int:
         """Of three products forward, or of either part of their backward."""
-        return rows and 3 * linear_flops(rows, *self.sizes).forward
+        return 3 * linear_flops(rows, *self.sizes).forward
 
 
 def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:

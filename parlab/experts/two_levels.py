@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, add_at, namespace, to_host
-from parlab.experts.all_to_all import exchanged, rows_like
+from parlab.experts.all_to_all import exchange_parts, rows_like
 from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache, parts_of
 from parlab.nn.routing import Routing, destinations
 from parlab.world import Comm
@@ -37,7 +37,10 @@ class Exchange(NamedTuple):
 
 
 def make_exchange(comm: Comm, goes: Array) -> Exchange:
-    """The exchange of booleans `[rows, size]`. All ranks of the group call it, and all-gather their numbers of rows."""
+    """The exchange in which row i goes to each rank r where `goes[i, r]`, `[rows, size]`, is true.
+
+    All ranks of the group call this, and all-gather their numbers of rows.
+    """
     xp = namespace(goes)
     counts = xp.count_nonzero(goes, axis=0)
     table = to_host(xp.reshape(comm.all_gather(counts), (comm.size, comm.size)))
@@ -51,7 +54,7 @@ def send_rows(exchange: Exchange, arrays: tuple[Array, ...], label: str) -> tupl
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
     comm, xp = exchange.comm, namespace(*arrays)
     leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
-    arriving = exchanged(comm, leaving, lambda source: _room(arrays, exchange.coming[source]), label)
+    arriving = exchange_parts(comm, leaving, lambda source: _room(arrays, exchange.coming[source]), label)
     by_source = [parts for _, parts in sorted(arriving)]
     return tuple(xp.concat(of_array) for of_array in zip(*by_source, strict=True))
 
@@ -66,7 +69,7 @@ def add_back(exchange: Exchange, arrays: tuple[Array, ...], rows: int, label: st
     leaving = list(zip(*of_arrays, strict=True))  # for each rank, a part of each array
     returning = [numbers.shape[0] for numbers in exchange.numbers]
     sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
-    for source, parts in exchanged(comm, leaving, lambda source: _room(arrays, returning[source]), label):
+    for source, parts in exchange_parts(comm, leaving, lambda source: _room(arrays, returning[source]), label):
         _add_rows(sums, exchange.numbers[source], parts)
         del parts  # before the next ones come
     return sums
@@ -87,7 +90,7 @@ class TwoLevelCache(NamedTuple):
     between: Exchange
     inside: Exchange
     tokens: int  # rows before the exchange between nodes: T
-    at_node: int  # rows before the exchange inside: those that came between nodes
+    rows_at_node: int  # rows before the exchange inside: those that came between nodes
     local: Routing  # of the rows that came inside, among this rank's experts
     experts: OwnExpertsCache
 
@@ -102,18 +105,20 @@ def mix_in_two_levels(
 
     first = make_exchange(between, _wants(chosen, experts_per_node, range(between.size)))
     at_node = send_rows(first, (x, chosen, routing.gates), "dispatch between nodes")  # [rows, E], twice [rows, k]
+    _, chosen_at_node, _ = at_node
+    rows_at_node = chosen_at_node.shape[0]
 
     first_rank = between.rank * inside.size
     ranks_of_node = range(first_rank, first_rank + inside.size)
-    second = make_exchange(inside, _wants(at_node[1], experts_per_node // inside.size, ranks_of_node))
+    second = make_exchange(inside, _wants(chosen_at_node, experts_per_node // inside.size, ranks_of_node))
     rows, chosen, gates = send_rows(second, at_node, "dispatch inside")
 
     local = local_routing(chosen, gates, layer.own_experts())
     sums, of_experts = layer.mix_own_experts(rows, local)
     inside.hold("slots", of_experts.slots)
-    (sums,) = add_back(second, (sums,), at_node[0].shape[0], "combine inside")
+    (sums,) = add_back(second, (sums,), rows_at_node, "combine inside")
     (y,) = add_back(first, (sums,), x.shape[0], "combine between nodes")
-    return y, TwoLevelCache(first, second, x.shape[0], at_node[0].shape[0], local, of_experts)
+    return y, TwoLevelCache(first, second, x.shape[0], rows_at_node, local, of_experts)
 
 
 def mix_in_two_levels_backward(
@@ -123,7 +128,7 @@ def mix_in_two_levels_backward(
     (dsums,) = send_rows(cache.between, (dy,), "combine's backward between nodes")
     (dsums,) = send_rows(cache.inside, (dsums,), "combine's backward inside")
     drows, dgates, pending = layer.mix_own_experts_backward(dsums, cache.local, cache.experts)
-    drows, dgates = add_back(cache.inside, (drows, dgates), cache.at_node, "dispatch's backward inside")
+    drows, dgates = add_back(cache.inside, (drows, dgates), cache.rows_at_node, "dispatch's backward inside")
     dx, dgates = add_back(cache.between, (drows, dgates), cache.tokens, "dispatch's backward between nodes")
     return dx, dgates, pending
 

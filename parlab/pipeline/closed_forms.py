@@ -100,12 +100,13 @@ def slowest_and_idle(pipeline: Pipeline, chunk: Seconds, first: Seconds, last: S
     p, m, v, alternates, _ = pipeline
     xp = namespace(p, m, v)
     rest = (v - 1) * chunk.both
-    begin, middle, end = (rest + one.both for one in (first, chunk, last))
+    begin, middle, end = (rest + one.both for one in (first, chunk, last))  # a microbatch on a rank, all its chunks
     before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
     other = xp.maximum(begin, xp.where(p > 2, middle, 0))  # the slowest of these
     forward, backward = (xp.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
     waits = xp.maximum(last.both - backward, 0) + xp.where(v == 1, xp.maximum(last.both - forward, 0), 0)
-    quick = (m - 1) * other + rest + before + xp.where(alternates, waits, last.both)
+    through_last = m * end + before  # the step, if the last rank works without a pause once it has begun
+    through_other = (m - 1) * other + rest + before + xp.where(alternates, waits, last.both)  # if another rank does
     alone = m * (begin + end - middle)  # one rank has both ends, and waits for none
     slowest = xp.where(p == 1, alone, m * xp.maximum(other, end))
-    return slowest, xp.where(p == 1, alone, xp.maximum(m * end + before, quick)) - slowest
+    return slowest, xp.where(p == 1, alone, xp.maximum(through_last, through_other)) - slowest

@@ -101,7 +101,7 @@ def _sum_over_holders(interpreter: Interpreter) -> None:
     """Sum the gradients of each stage over the ranks that hold it. All ranks add in the same order."""
     comm = interpreter.comm
     shared: dict[tuple[int, ...], set[str]] = {}
-    for stage, names in interpreter.names.items():
+    for stage, names in interpreter.gradient_names.items():
         shared.setdefault(interpreter.schedule.holders(stage), set()).update(names)
     for ranks, names in sorted(shared.items()):
         own = {name: interpreter.gradients[name] for name in sorted(names)}
@@ -124,6 +124,7 @@ def _check(
     inputs: Sequence[Array],
     targets: Sequence[Array],
 ) -> None:
+    """Refuse numbers of ranks, microbatches or stages that are not the schedule's."""
     if comm.size != schedule.num_ranks:
         found = f"schedule has {several(schedule.num_ranks, 'rank')}, comm has {comm.size}"
         raise ValueError(f"{found}: they must be the same")

@@ -46,7 +46,7 @@ class Interpreter:
         self.last = schedule.num_stages - 1
         self.loss: Any = None
         self.gradients: Gradients = {}
-        self.names: dict[int, set[str]] = {}  # of the gradients of each stage
+        self.gradient_names: dict[int, set[str]] = {}  # of each stage
         self.sends: list[Request] = []
         self.requests: dict[Action, Request] = {}  # by the action that needs the message
         self.activations: dict[Visit, Any] = {}  # the input of each forward
@@ -74,7 +74,7 @@ class Interpreter:
             with self.comm.compute(step_name(step), seconds=seconds(step)):
                 results = [self.perform(action) for action in step]
             for action in step:
-                self.deliver(action, results.pop(0))
+                self.deliver(action, results.pop(0))  # popped: the list must not keep what the send frees
         for request in self.sends:  # each completes: its receiver has posted, or will post, the receive
             request.wait()
 
@@ -104,7 +104,7 @@ class Interpreter:
     def backward(self, stage: int, microbatch: int) -> Array | None:
         """B: dx, which the stage before needs, and the gradients of the weights."""
         dx, gradients = self._backward_through(stage, microbatch, "backward")
-        self.add_gradients(stage, gradients)
+        self.add_weight_gradients(stage, gradients)
         return dx
 
     def backward_input(self, stage: int, microbatch: int) -> Array | None:
@@ -116,7 +116,7 @@ class Interpreter:
     def backward_weight(self, stage: int, microbatch: int) -> None:
         """W: the gradients of the weights, which nobody waits for."""
         pending = self.pendings.pop((stage, microbatch))
-        self.add_gradients(stage, self.stages[stage].backward_weight(pending))
+        self.add_weight_gradients(stage, self.stages[stage].backward_weight(pending))
 
     def _backward_through(self, stage: int, microbatch: int, method: str) -> tuple[Array | None, Any]:
         """`(dx, pending)` of a stage, or `(dx, gradients)`. The gradient of its output and its cache are deleted."""
@@ -169,10 +169,10 @@ class Interpreter:
             loss = xp.astype(xp.asarray(loss), xp.float64)
         self.loss = (0.0 if self.loss is None else self.loss) + self.shares[microbatch] * loss
 
-    def add_gradients(self, stage: int, gradients: Gradients) -> None:
+    def add_weight_gradients(self, stage: int, gradients: Gradients) -> None:
         """Add the gradients of one microbatch; none of a stage that has handed them on itself, as a trainer's does."""
         if gradients:
-            self.names.setdefault(stage, set()).update(gradients)
+            self.gradient_names.setdefault(stage, set()).update(gradients)
             self.gradients = add_gradients(self.gradients, gradients)
 
     # Memory
@@ -185,6 +185,7 @@ class Interpreter:
         return value
 
     def _input_like(self, stage: int, microbatch: int) -> Array:
+        """The template of a stage's input: the sequences of this microbatch, else as `like`."""
         if self.like is None:
             self.like = _one_row_through(self.stages, stage, self.inputs[0])
         return self._template((self.inputs[microbatch].shape[0], *self.like.shape[1:]), self.like)
@@ -198,6 +199,7 @@ class Interpreter:
 
 
 def _one_row_through(stages: Sequence[Stage] | Mapping[int, Stage], stage: int, x: Array) -> Array:
+    """One sequence of the first stage's input, as it comes to `stage`: this rank runs all stages before."""
     x = x[:1, ...]
     for before in range(stage):
         try:

@@ -42,8 +42,8 @@ def partition(num_layers: int, num_stages: int, costs: Sequence[float] | None = 
     def cost(start: int, stop: int) -> float:
         return before[stop] - before[start]
 
-    bottleneck, _ = _divide(num_layers, num_stages, cost, lambda total, stage: max(total, stage))
-    _, cuts = _divide(num_layers, num_stages, cost, lambda total, stage: total + stage**2, most=bottleneck)
+    bottleneck, _ = _divide(num_layers, num_stages, cost, lambda total, of_stage: max(total, of_stage))
+    _, cuts = _divide(num_layers, num_stages, cost, lambda total, of_stage: total + of_stage**2, most=bottleneck)
     return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
 
 

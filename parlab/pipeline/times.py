@@ -90,7 +90,8 @@ def _deadlock(table: ActionTable, awaited: Collection[Any]) -> str:
     """The text of a deadlock. From a blocked rank it goes to the rank for whose action that one waits, until a rank
     repeats."""
     actions, rank_of_line = table.actions, table.rank_of_line
-    blocked = {rank_of_line[line]: line for line in map(table.source.index, awaited)}  # rank -> where it stands
+    waiting = map(table.source.index, awaited)  # lines: at most one needs each awaited line
+    blocked = {rank_of_line[line]: line for line in waiting}  # rank -> where it stands
     path = [min(blocked)]
     while path[-1] not in path[:-1]:
         path.append(rank_of_line[table.source[blocked[path[-1]]]])

@@ -30,21 +30,22 @@ from parlab.plan.case import Case
 from parlab.plan.layer_seconds import all_kinds, embedding_seconds, head_seconds, layer_seconds
 from parlab.plan.machine import Machine
 from parlab.plan.memory import kept_input, kept_of_layer, logits_bytes, unscattered_bytes, working_bytes
-from parlab.plan.seconds import between_stages, optimizer_seconds, zero_traffic
+from parlab.plan.seconds import optimizer_seconds, pipeline_seconds, zero_seconds
 from parlab.plan.stages import Rank
 from parlab.plan.traffic import data_bytes, expert_bytes, pipeline_bytes, ring_bytes, tensor_bytes
 
-OF_LAYER = ("products", "attention", "elementwise", "recomputation", "tp", "cp", "ep")
+LAYER_KINDS = ("products", "attention", "elementwise", "recomputation", "tp", "cp", "ep")
 
 
 def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     """Seconds of a step by kind."""
     num_layers, stages = case.model.num_layers, case.stages
-    layer, embedding, head = (of(machine, case) for of in (layer_seconds, embedding_seconds, head_seconds))
-    of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))
+    layer = layer_seconds(machine, case)
+    embedding, head = embedding_seconds(machine, case), head_seconds(machine, case)
+    of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))  # all kinds together
     microbatches = case.pipeline.microbatches / case.layout.pp  # of the whole model, for an average rank
     found = {}
-    for kind in OF_LAYER:
+    for kind in LAYER_KINDS:
         if kind not in layer:  # ep, of a model without experts
             continue
         ends = sum(end[kind].both for end in (embedding, head) if kind in end)
@@ -56,8 +57,8 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     slowest, idle = slowest_and_idle(case.pipeline, chunk, first, last)
     average = microbatches * (num_layers * of_layer.both + (of_embedding.both + of_head.both))
     return found | {
-        "pp": between_stages(machine, case),
-        "dp": zero_traffic(machine, case, chunk),
+        "pp": pipeline_seconds(machine, case),
+        "dp": zero_seconds(machine, case, chunk),
         "bubble": idle,
         "imbalance": np.maximum(slowest - average, 0),
         "optimizer": optimizer_seconds(machine, case),

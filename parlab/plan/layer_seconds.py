@@ -48,12 +48,12 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     found = {
         "products": products.seconds,
         "attention": attention,
-        "elementwise": _elementwise(machine, case),
-        "tp": _tensor_traffic(machine, case, products.dw),
-        "cp": _ring(machine, case, attention),
+        "elementwise": _elementwise_seconds(machine, case),
+        "tp": _tensor_seconds(machine, case, products.dw),
+        "cp": _ring_attention_seconds(machine, case, attention),
     }
     if case.model.num_experts:
-        found["ep"] = _expert_traffic(machine, case)
+        found["ep"] = _expert_seconds(machine, case)
     found["recomputation"] = Seconds(0.0, _recomputation(machine, case, all_kinds(found).forward, attention.forward))
     return found
 
@@ -98,7 +98,7 @@ def _mixture_products(machine: Machine, case: Case) -> list[Products]:
     return found
 
 
-def _elementwise(machine: Machine, case: Case) -> Seconds:
+def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
     """Norms, residuals and activation functions, by their bytes in 16 bits.
 
     A mixture copies its rows in the order of the experts, puts answers back, and multiplies them: 4 times a row's
@@ -117,14 +117,14 @@ def _elementwise(machine: Machine, case: Case) -> Seconds:
     return Seconds(forward, BACKWARD_ELEMENTWISE * forward)
 
 
-def _tensor_traffic(machine: Machine, case: Case, dw: Column) -> Seconds:
+def _tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
     """Seconds that a layer waits for its exchanges, `case.exchanges`. Some may travel while `dw` is computed.
 
     Experts and router run on the tokens that a rank has; if these differ, their gradients are summed over tp.
     """
     exchange = machine.ring(case.input_bytes, case.layout.tp)
     forward, waited, beside = case.exchanges
-    backward = waited * exchange + np.maximum(beside * exchange - _hides_tp(case, dw), 0)
+    backward = waited * exchange + np.maximum(beside * exchange - _work_beside_tp(case, dw), 0)
     if case.model.num_experts:
         params = case.stages.layer_expert_params + case.model.hidden_size * case.model.num_experts
         summed = 2 * machine.ring(params * case.itemsize, case.layout.tp)
@@ -132,12 +132,12 @@ def _tensor_traffic(machine: Machine, case: Case, dw: Column) -> Seconds:
     return Seconds(forward * exchange, backward)
 
 
-def _hides_tp(case: Case, dw: Column) -> Column:
+def _work_beside_tp(case: Case, dw: Column) -> Column:
     """The work behind which tensor parallelism's exchanges travel: the products of dW, in some software."""
     return dw if "tp" in case.software.hides else 0.0
 
 
-def _expert_traffic(machine: Machine, case: Case) -> Seconds:
+def _expert_seconds(machine: Machine, case: Case) -> Seconds:
     """Dispatch and combine, in the forward and in the backward.
 
     A copy of a token travels to each of its experts; links inside a node and between nodes work at the same time.
@@ -156,9 +156,9 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
     Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case.
     mlp.hidden: SwiGLU again, which reads gate and up and writes their product.
     """
-    hidden = 6 * case.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
+    swiglu = 6 * case.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
     selective = 0.0 if case.model.fused_attention else np.where(case.layout.recompute == "none", 0.0, attention)
-    less = np.where(case.layout.recompute == "mlp.hidden", hidden, selective)
+    less = np.where(case.layout.recompute == "mlp.hidden", swiglu, selective)
     return case.recomputed * forward + (1 - case.recomputed) * less
 
 
@@ -170,7 +170,7 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
     write and read whole S × S weights, and 9 bytes a weight for mask, softmax and dropout.
     """
     model, pairs, heads = case.model, case.attention_pairs, case.model.heads / case.layout.tp
-    row = case.itemsize * case.tokens * model.head_dim
+    row = case.itemsize * case.tokens * model.head_dim  # bytes of q, k, v or out of one head
     product = 2 * model.head_dim * pairs / machine.attention_pace
     if model.fused_attention:
         softmax = pairs / machine.hardware.exponentials
@@ -181,7 +181,7 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
     return Seconds(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
 
 
-def _ring(machine: Machine, case: Case, attention: Seconds) -> Seconds:
+def _ring_attention_seconds(machine: Machine, case: Case, attention: Seconds) -> Seconds:
     """Seconds that a ring adds to a layer's `attention`.
 
     There are cp − 1 hops of K and V, and in the backward cp hops of dK and dV in float32. They hide behind the blocks
@@ -233,6 +233,6 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
         "elementwise": Seconds(38 * of_byte + 2 * joined, 14 * of_byte + joined),
         "tp": Seconds(
             np.where(case.layout.sequence_parallel, exchange, 0) + traffic,
-            np.maximum(2 * exchange - _hides_tp(case, products.dw), 0),
+            np.maximum(2 * exchange - _work_beside_tp(case, products.dw), 0),
         ),
     }

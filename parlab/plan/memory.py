@@ -28,23 +28,28 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     In 16 bits a GPT's are those of Korthikanti's table 2: sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t +
     5as²b/t; selective recomputation leaves 5as²b/t out. A Llama's are those of `parlab.tensor.llama_kept_by_place`.
     """
-    model, tp = case.model, case.layout.tp
-    if isinstance(case.config, LlamaConfig):
-        items = block_kept_bytes(case.config, 1, case.sequence, case.itemsize)
-    else:
-        items = gpt_kept_bytes(case.sequence, 1, model.hidden_size, model.heads, itemsize=case.itemsize)
-    if model.num_experts:
-        items = {place: size for place, size in items.items() if place not in ("mlp.gate", "mlp.up", "mlp.hidden")}
-    whole = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
+    model, tp, items = case.model, case.layout.tp, _kept_items(case)
+    # Of three sorts: whole tokens, which sequence parallelism cuts; S × S scores; columns and heads, which tp cuts
+    by_tokens = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
     scores = sum(items.get(place, 0) for place in SCORES)
-    shared = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)
-    by_tp = sum(items.values()) - whole - scores + shared
+    shared = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)  # more copies
+    by_tp = sum(items.values()) - by_tokens - scores + shared
     by_tp = by_tp - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
     # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    kept = (whole - inputs) / case.token_ranks + inputs + (by_tp + np.where(recompute == "none", scores, 0)) / tp
+    kept = (by_tokens - inputs) / case.token_ranks + inputs
+    kept = kept + (by_tp + np.where(recompute == "none", scores, 0)) / tp
     kept = case.layout.microbatch / case.layout.cp * kept + kept_of_experts(case)
     return np.where(recompute == "full", kept_input(case), kept)
+
+
+def _kept_items(case: Case) -> dict[str, int]:
+    """Bytes by place that a layer keeps of one sequence, before any rank cuts them; experts, if it has some, apart."""
+    if not isinstance(case.config, LlamaConfig):
+        return gpt_kept_bytes(case.sequence, 1, case.model.hidden_size, case.model.heads, itemsize=case.itemsize)
+    items = block_kept_bytes(case.config, 1, case.sequence, case.itemsize)
+    replaced = ("mlp.gate", "mlp.up", "mlp.hidden") if case.model.num_experts else ()
+    return {place: size for place, size in items.items() if place not in replaced}
 
 
 def kept_of_experts(case: Case) -> Column:

@@ -71,11 +71,11 @@ def search(
     tried = _values_of_fields(sizes, ranks, batch, offload, fixed)
     grid, chosen = _grid(sizes, ranks, batch, sequence, tried, fixed)
     if not len(chosen):
-        asked = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
-        said = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        given = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
+        said = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(f"{said}: no layout is possible for these")
     case = Case(config, grid, batch, sequence, software=software or software_of(cluster))
-    asked = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
+    asked: dict[str, Any] = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
     asked |= {"hardware": hardware, "software": software}
     memory = machine.device.memory if memory is None else memory
     return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
@@ -141,6 +141,6 @@ def _divisors(number: int) -> list[int]:
 
 
 def _axes(tried: dict[str, list], *names: str) -> dict[str, np.ndarray]:
-    """The values of each field along an axis of its own, before the axis of the columns."""
-    *axes, _ = np.meshgrid(*(tried[name] for name in names), 0, indexing="ij", sparse=True)
+    """The values of each field along an axis of its own, before the columns': broadcast, they are all combinations."""
+    *axes, _ = np.meshgrid(*(tried[name] for name in names), 0, indexing="ij", sparse=True)  # 0: the columns' axis
     return dict(zip(names, axes, strict=True))

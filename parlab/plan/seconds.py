@@ -22,7 +22,7 @@ def optimizer_seconds(machine: Machine, case: Case) -> Column:
     return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory_pace)
 
 
-def between_stages(machine: Machine, case: Case) -> Column:
+def pipeline_seconds(machine: Machine, case: Case) -> Column:
     """Seconds that a step waits for messages between stages.
 
     Without sequence parallelism each rank of tp has the whole microbatch. Some software sends a part from each rank,
@@ -50,33 +50,33 @@ def _all_messages(pp: Column, microbatches: Column) -> Column:
     return np.where(pp == 1, 0, np.where(pp == 2, 2 * microbatches, more))
 
 
-def zero_traffic(machine: Machine, case: Case, chunk: Seconds) -> Column:
+def zero_seconds(machine: Machine, case: Case, chunk: Seconds) -> Column:
     """Seconds that a step waits for ZeRO's traffic, beside the work of microbatches, each `chunk` seconds a chunk.
 
     Weights travel before forwards, gradients after backwards; before these ZeRO-3 gathers its weights again.
     """
-    zero = case.sharding
+    sharding = case.sharding
     gradients, weights = (_one_pass(machine, case, size) for size in (case.gradient_bytes, case.state.weight))
-    before = weights * zero.forward_gathers
-    after = gradients * zero.gradient_passes + weights * zero.backward_gathers
+    before = weights * sharding.forward_gathers
+    after = gradients * sharding.gradient_passes + weights * sharding.backward_gathers
     if "dp" not in case.software.hides:
         return after + before
-    in_forward = _waited(case, before, np.maximum(zero.forward_gathers, 1), chunk.forward)
-    return in_forward + _waited(case, after, zero.reductions, chunk.backward)
+    in_forward = _waited(case, before, np.maximum(sharding.forward_gathers, 1), chunk.forward)
+    return in_forward + _waited(case, after, sharding.reductions, chunk.backward)
 
 
 def _one_pass(machine: Machine, case: Case, itemsize: int) -> Column:
     """Seconds of a reduce-scatter or an all-gather of all parameters of a rank, and of its experts among edp."""
-    zero, cp, dp, ep = case.sharding, case.layout.cp, case.layout.dp, case.layout.ep
+    sharding, cp, dp, ep = case.sharding, case.layout.cp, case.layout.dp, case.layout.ep
     cp_stride, dp_stride = case.stride("cp"), case.stride("dp")
     in_a_node = machine.in_a_node((cp, cp_stride), (dp, dp_stride))
-    seconds = machine.ring(itemsize * case.stages.most_params, zero.shards, in_a_node)
+    seconds = machine.ring(itemsize * case.stages.most_params, sharding.shards, in_a_node)
     if not case.model.num_experts:
         return seconds
     # ep takes neighbours along cp, and then along dp: those that share experts are what is left of each, further apart
     cp_left, dp_left = np.maximum(cp / ep, 1), dp / np.maximum(ep / cp, 1)
     in_a_node = machine.in_a_node((cp_left, cp_stride * cp / cp_left), (dp_left, dp_stride * dp / dp_left))
-    return seconds + machine.ring(itemsize * case.stages.most_expert_params, zero.expert_shards, in_a_node)
+    return seconds + machine.ring(itemsize * case.stages.most_expert_params, sharding.expert_shards, in_a_node)
 
 
 def _waited(case: Case, traffic: Column, rounds: Column, work: Column) -> Column:

@@ -55,12 +55,12 @@ def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Shard
     does so where all microbatches are one group, and in some software for each group. Some software does so with
     ZeRO-3's gradients and weights, too, where all are one group.
     """
-    zero, alternates, each = layout.zero, pipeline.alternates, pipeline.microbatches
-    groups = np.ceil(each / pipeline.group)
+    zero, alternates, microbatches = layout.zero, pipeline.alternates, pipeline.microbatches
+    groups = np.ceil(microbatches / pipeline.group)
     whole = (zero < 2) | ((zero == 2) & ~alternates)
     once = (zero == 3) & ~alternates & software.gathers_once
     by_group = (zero == 2) & alternates & software.sends_by_group
-    reductions = np.where(whole | once, 1, np.where(by_group, groups, each))
+    reductions = np.where(whole | once, 1, np.where(by_group, groups, microbatches))
     all_reduced = zero <= (0 if software.scatters_gradients else 1)
     ranks = layout.dp * layout.cp
     return Sharding(

@@ -50,7 +50,7 @@ class Stages(NamedTuple):
 def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
     """The record of columns of layouts; `kv_heads` of a rank."""
     pp, tp, chunks = layout.pp, layout.tp, layout.chunks
-    chunk_layers, first_layers, last_layers = _dealt(model, pp, chunks)
+    chunk_layers, first_layers, last_layers = _layers_of_chunks(model, pp, chunks)
     of_kv_head = 2 * model.hidden_size * model.head_dim  # parameters; ranks that share a head hold it each
     by_tp = (model.layer_cut - of_kv_head * model.kv_heads) / tp
     layer_params = by_tp + of_kv_head * kv_heads + model.layer_whole
@@ -80,7 +80,7 @@ def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
     )
 
 
-def _dealt(model: Sizes, pp: Column, chunks: Column) -> tuple[Column, Column, Column]:
+def _layers_of_chunks(model: Sizes, pp: Column, chunks: Column) -> tuple[Column, Column, Column]:
     """Layers of a chunk, of the first chunk and of the last one.
 
     One chunk a rank: the last has so many that with the head it is no slower than the others, of which some may have a
@@ -90,13 +90,15 @@ def _dealt(model: Sizes, pp: Column, chunks: Column) -> tuple[Column, Column, Co
     """
     layers = model.num_layers
     head = model.hidden_size * model.vocab_size / model.active_params  # in layers
-    beside_head = last_stage_layers(layers, pp, head)
-    stage = np.where(pp == 1, layers, _of_others(layers, pp, beside_head))
-    missing = -layers % (pp * chunks)
+    # One chunk a rank
+    last_stage = last_stage_layers(layers, pp, head)
+    other_stage = np.where(pp == 1, layers, _most_before_last(layers, pp, last_stage))
+    # Several chunks
+    missing = -layers % (pp * chunks)  # chunks with a layer less: none, the last, or the first too
     chunk = (layers + missing) / (pp * chunks)
-    one = chunks == 1
     first, last = chunk - missing // 2, chunk - np.minimum(missing, 1)
-    return np.where(one, stage, chunk), np.where(one, stage, first), np.where(one, beside_head, last)
+    one = chunks == 1
+    return np.where(one, other_stage, chunk), np.where(one, other_stage, first), np.where(one, last_stage, last)
 
 
 def last_stage_layers(layers: int, pp: Column, head: float) -> Column:
@@ -112,10 +114,10 @@ def last_stage_layers(layers: int, pp: Column, head: float) -> Column:
     """
     most = np.ceil(layers / pp)
     tried = [np.where(pp == 1, layers, np.maximum(most - spared, 0)) for spared in range(MOST_SPARED + 1)]
-    slowest = [np.maximum(_of_others(layers, pp, last), last + head) for last in tried]
+    slowest = [np.maximum(_most_before_last(layers, pp, last), last + head) for last in tried]
     return np.choose(np.argmin(slowest, axis=0), tried)
 
 
-def _of_others(layers: int, pp: Column, last: Column) -> Column:
+def _most_before_last(layers: int, pp: Column, last: Column) -> Column:
     """The most layers of a stage before the last one."""
     return np.ceil((layers - last) / np.maximum(pp - 1, 1))

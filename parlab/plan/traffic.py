@@ -58,14 +58,15 @@ def data_bytes(case: Case) -> Column:
     unless whole gradients are kept. Two ranks with one end each hold a table each, and first sum their two gradients,
     once a step: so each sends its table's gradient once, and is spared all other reductions.
     """
-    weight, gradient, tp, zero = case.state.weight, case.gradient_bytes, case.layout.tp, case.sharding
-    passes = gradient * zero.gradient_passes + weight * (zero.forward_gathers + zero.backward_gathers)
-    again = np.where(zero.whole_gradients, 0, gradient * zero.reductions) + 2 * weight * zero.backward_gathers
-    spared = 2 * gradient * (zero.reductions - 1)
+    weight, gradient, tp, sharding = case.state.weight, case.gradient_bytes, case.layout.tp, case.sharding
+    passes = gradient * sharding.gradient_passes + weight * (sharding.forward_gathers + sharding.backward_gathers)
+    again = np.where(sharding.whole_gradients, 0, gradient * sharding.reductions)
+    again = again + 2 * weight * sharding.backward_gathers
+    spared = 2 * gradient * (sharding.reductions - 1)
     of_table = _tied_table(case) * np.where(case.layout.pp == 1, again, -spared)
     of_experts = case.model.num_layers * case.stages.layer_expert_params * passes
-    experts = (zero.expert_shards - 1) * case.layout.ep * tp * of_experts
-    return (zero.shards - 1) * (tp * case.stages.params * passes + of_table) + experts
+    experts = (sharding.expert_shards - 1) * case.layout.ep * tp * of_experts
+    return (sharding.shards - 1) * (tp * case.stages.params * passes + of_table) + experts
 
 
 def _tied_table(case: Case) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from parlab.arguments import flag, instance, one_of, whole
 from parlab.nn.config import LlamaConfig
 from parlab.tensor.arguments import check_on_paper
-from parlab.tensor.slices import check_sizes, owners
+from parlab.tensor.slices import check_sizes, kv_shared_by
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 from parlab.world.collectives import (
@@ -92,9 +92,9 @@ def block_collectives(
         else:
             found.append(call("all_gather", f"{part}: x", activation))
             found.append(call("reduce_scatter", f"{part}: y", activation))
-    sharing = owners(config.num_key_value_heads, size)
-    if backward and sharing > 1:
-        found += [call("all_reduce", f"attention: dW of {name}", E * D, sharing) for name in "kv"]
+    shared_by = kv_shared_by(config.num_key_value_heads, size)
+    if backward and shared_by > 1:
+        found += [call("all_reduce", f"attention: dW of {name}", E * D, shared_by) for name in "kv"]
     return found
 
 
@@ -222,14 +222,15 @@ def block_time(
         raise ValueError(f"size={size!r}: a ring through each card needs whole nodes of {node} ranks")
     E, D = config.hidden_size, config.head_dim
     queries = config.num_attention_heads * D // size
-    keys = config.num_key_value_heads * owners(config.num_key_value_heads, size) * D // size
+    keys = config.num_key_value_heads * kv_shared_by(config.num_key_value_heads, size) * D // size
     products = {
         "attention": 2 * B * S * E * (2 * queries + 2 * keys),
         "mlp": 2 * B * S * E * 3 * config.intermediate_size // size,
     }
-    core = {"attention": B * (S * (S + 1) // 2) * queries, "mlp": 0}
+    core = {"attention": B * (S * (S + 1) // 2) * queries, "mlp": 0}  # of one causal product
     compute = 0
     for part, work in products.items():
+        # Attention has two products of 2 FLOPs forward, and five backward; a backward's two parts are timed apart
         parts = (work + 10 * core[part], work) if backward else (work + 4 * core[part],)
         compute += sum(picoseconds(cluster.device_of(0).seconds(flops, 0)) for flops in parts)
     calls = block_collectives(config, B, S, size, itemsize, backward=backward, sequence_parallel=sequence_parallel)

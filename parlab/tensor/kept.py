@@ -5,7 +5,7 @@ from __future__ import annotations
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes
 from parlab.tensor.arguments import check_on_paper
-from parlab.tensor.slices import check_divides, check_sizes, owners
+from parlab.tensor.slices import check_divides, check_sizes, kv_shared_by
 
 
 def llama_kept_by_place(
@@ -25,11 +25,11 @@ def llama_kept_by_place(
     check_sizes(config, size)
     if sequence_parallel:
         check_divides("sequence length", S, size)
-    sharing = owners(config.num_key_value_heads, size)
+    shared_by = kv_shared_by(config.num_key_value_heads, size)
     kept = {}
     for place, nbytes in block_kept_bytes(config, B, S, itemsize).items():
         if "norm" in place or place.endswith(".x"):
             kept[place] = nbytes // size if sequence_parallel else nbytes
         else:
-            kept[place] = nbytes * (sharing if place in ("attention.k", "attention.v") else 1) // size
+            kept[place] = nbytes * (shared_by if place in ("attention.k", "attention.v") else 1) // size
     return kept

@@ -16,7 +16,7 @@ from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import check_names, heads_of
 from parlab.tensor.linear import cut_evenly
 from parlab.tensor.region import KeepsInput, ParallelRegion
-from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, owners, take
+from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, kv_shared_by, take
 from parlab.world import Comm
 
 
@@ -77,10 +77,11 @@ class ParallelAttention(ParallelRegion):
         check_names(weights, names)
         H, G = (heads_of(weights[name], head_dim) for name in (q, k))
         check_heads(H, G, comm.size)
-        cuts = {q: (COLUMNS, 1), k: (COLUMNS, owners(G, comm.size)), v: (COLUMNS, owners(G, comm.size)), o: (ROWS, 1)}
+        of_kv = COLUMNS, kv_shared_by(G, comm.size)
+        cuts = {q: (COLUMNS, 1), k: of_kv, v: of_kv, o: (ROWS, 1)}
         own = {
-            name: take(weights[name], even_slice(weights[name].shape, axis, comm.rank, comm.size, sharing))
-            for name, (axis, sharing) in cuts.items()
+            name: take(weights[name], even_slice(weights[name].shape, axis, comm.rank, comm.size, shared_by))
+            for name, (axis, shared_by) in cuts.items()
         }
         sharers = kv_sharers(comm, G)
         return cls(comm, own, prefix, head_dim, rotary, core, sharers=sharers, **options)
@@ -166,8 +167,8 @@ class SummedOverTokens(Stage):
 
 def kv_sharers(comm: Comm, num_key_value_heads: int) -> Comm | None:
     """The ranks that own the same key/value heads as this one, or None if no other rank does. All ranks call this."""
-    sharing = owners(num_key_value_heads, comm.size)
-    return comm.split(comm.rank // sharing) if sharing > 1 else None
+    shared_by = kv_shared_by(num_key_value_heads, comm.size)
+    return comm.split(comm.rank // shared_by) if shared_by > 1 else None
 
 
 def sum_over_sharers(gradients: Gradients, weight_names: tuple[str, ...], sharers: Comm | None) -> Gradients:

@@ -138,7 +138,7 @@ class ColumnParallelLinear(ParallelLinear):
     def _partial_dx(self, dy: Array) -> Array:
         """dy_r W_rᵀ, `[B, S, in]`: dx is the sum over ranks."""
         with self.computes(dy, ", backward for the input"):
-            return linear_backward_input(dy, dy, self.weight)[0]
+            return linear_backward_input(dy, dy, self.weight)[0]  # dy again in the place of x: dx needs no x
 
 
 class RowParallelLinear(ParallelLinear):
@@ -193,7 +193,14 @@ class RowParallelLinear(ParallelLinear):
 
 
 def cut_evenly(comm: Comm, weight: Array, axis: int, name: str) -> Array:
-    """A copy of this rank's slice of `weight` along `axis`, the `name`. ValueError: no matrix; it does not divide."""
+    """A copy of this rank's slice of `weight` along `axis`.
+
+    Args:
+        name: of the length along the axis, for the error.
+
+    Raises:
+        ValueError: no matrix, or a length that does not divide among the ranks.
+    """
     matrix("weight", weight)
     check_divides(name, weight.shape[axis], comm.size)
     return take(weight, even_slice(weight.shape, axis, comm.rank, comm.size))

@@ -205,13 +205,13 @@ def _check_shards(
     names: Collection[str],
 ) -> None:
     for name in names:
-        whole = config.weight_shapes[name]
+        of_whole = config.weight_shapes[name]
         axis, start, stop, _ = owned[name]
-        shape = tuple(stop - start if number == axis else n for number, n in enumerate(whole))
+        shape = tuple(stop - start if number == axis else n for number, n in enumerate(of_whole))
         found = tuple(weights[name].shape) if name in weights else None
         if found != shape:
             has = "is missing" if found is None else f"has shape {found}"
-            raise ValueError(f"{name} {has}: of {whole}, rank {comm.rank} of {comm.size} owns {shape}")
+            raise ValueError(f"{name} {has}: of {of_whole}, rank {comm.rank} of {comm.size} owns {shape}")
 
 
 def _norm(comm: Comm, weights: Weights, name: str, config: LlamaConfig, sequence_parallel: bool) -> Stage:

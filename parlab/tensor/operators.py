@@ -84,7 +84,7 @@ def scatter_backward(comm: Comm, dy: Array) -> Array:
 
 
 class Operator(NamedTuple):
-    """reduce or scatter, which stand behind the rows."""
+    """reduce or scatter, which stand behind the rows; a rank waits for either way."""
 
     forward: Move
     backward: Move
@@ -119,7 +119,7 @@ def _start_reduce_scatter(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = RegionEntry(_nothing, _nothing, _start_nothing, _start_nothing)  # instead of another: a forgotten operator
+NOTHING = RegionEntry(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of a forgotten one
 COPY = RegionEntry(copy, copy_backward, _start_nothing, _start_all_reduce)
 REDUCE = Operator(reduce, reduce_backward)
 GATHER = RegionEntry(gather, gather_backward, _start_all_gather, _start_reduce_scatter)

@@ -3,6 +3,8 @@
 That is a third more work, and the forward's messages once more. (*Selective* recomputation drops only the S × S weights
 of attention. Attention by tiles keeps none.)
 
+Invariant: y, dx and the gradients are the stage's own, to the bit; of the forward only the input is kept.
+
 Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; Korthikanti et al. 2022, section 5.
 """
 

@@ -52,7 +52,7 @@ class ParallelRegion(Stage):
     Args:
         comm: the tensor-parallel group.
         inside: a stage whose weights are this rank's shards, and whose cache and pending are `KeepsInput`.
-        name: as timelines show it.
+        name: of its work on a timeline.
         sequence_parallel: gather and scatter along the sequence instead of copy and reduce.
         overlap: let dx (and x, gathered again) travel beside the computation in `backward`.
 
@@ -68,8 +68,8 @@ class ParallelRegion(Stage):
         self.comm, self.inside, self.name, self.overlap = comm, inside, name, overlap
         self.weights, self.weight_names = inside.weights, inside.weight_names
         self.enter, self.leave = pair(sequence_parallel)
-        held = [self.weights[name] for name in self.weight_names if name in self.weights]
-        self.elements = sum(weight.size for weight in held if weight.ndim == 2)  # known when ZeRO has freed them, too
+        held = [self.weights[weight] for weight in self.weight_names if weight in self.weights]
+        self.elements = sum(x.size for x in held if x.ndim == 2)  # known when ZeRO has freed them, too
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""

@@ -64,7 +64,7 @@ def _slice(config: LlamaConfig, name: str, shape: tuple[int, ...], rank: int, si
     if layer in ("q_proj", "gate_proj", "up_proj"):
         return even_slice(shape, COLUMNS, rank, size)
     if layer in ("k_proj", "v_proj"):
-        return even_slice(shape, COLUMNS, rank, size, owners(config.num_key_value_heads, size))
+        return even_slice(shape, COLUMNS, rank, size, kv_shared_by(config.num_key_value_heads, size))
     if layer in ("o_proj", "down_proj"):
         return even_slice(shape, ROWS, rank, size)
     if name in (EMBEDDING, HEAD):
@@ -80,7 +80,7 @@ def even_slice(shape: tuple[int, ...], axis: int, rank: int, size: int, shared_b
     return WeightSlice(axis, start, start + length, shared_by)
 
 
-def owners(num_key_value_heads: int, size: int) -> int:
+def kv_shared_by(num_key_value_heads: int, size: int) -> int:
     """How many ranks own one and the same key/value head: 1, or t/G where there are fewer heads than ranks."""
     return max(1, size // num_key_value_heads)
 
@@ -124,11 +124,11 @@ def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) 
     if not isinstance(shards, Sequence) or not shards or not all(isinstance(of_rank, Mapping) for of_rank in shards):
         raise ValueError(f"shards={shards!r:.60}: must be a list with a dictionary of arrays for each rank")
     xp = namespace(shards[0][EMBEDDING])
-    whole = {}
+    joined = {}
     for name, piece in weight_slices(config, 0, len(shards)).items():
-        owned = [of_rank[name] for of_rank in shards[:: piece.shared_by]]
-        whole[name] = owned[0] if piece.axis is None else xp.concat(owned, axis=piece.axis)
-    return whole
+        owned = [of_rank[name] for of_rank in shards[:: piece.shared_by]]  # of those that share one, the first's
+        joined[name] = owned[0] if piece.axis is None else xp.concat(owned, axis=piece.axis)
+    return joined
 
 
 def check_sizes(config: LlamaConfig, size: int) -> None:

@@ -31,7 +31,7 @@ from parlab.tensor.operators import pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
 
-# probabilities [B, S, V/t]; this rank's place of the target (IGNORED: there is none), is it here: [B, S] each
+# probabilities [B, S, V/t]; the target's column among this rank's (IGNORED: no target), is it here: [B, S] each
 LossCache = tuple[Array, Array, Array]
 
 
@@ -83,7 +83,7 @@ class VocabParallelEmbedding(Stage):
         Raises:
             ValueError: a token outside 0..V−1.
         """
-        x, inside = checked_range("tokens", x, self.vocab_size)
+        x, inside = checked_range("tokens", x, self.vocab_size)  # a GPU cannot refuse without a wait: NaN, below
         table = self.weights[self.name]
         xp = namespace(table)
         place, here = _place(x, self.owned)

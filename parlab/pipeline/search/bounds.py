@@ -168,7 +168,10 @@ def _tasks_of_path(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[in
 
 
 def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
-    """The heads of the F's and the I's of each stage, microbatch by microbatch: down the stages and up again."""
+    """The heads of the F's and the I's of each stage, microbatch by microbatch: down the stages and up again.
+
+    A head is the latest of the times `at` which each thing that must be before is done (3 of the proof).
+    """
     _, forward, half, weight, hop, back, room, room_pending = path
     stages, last = range(len(forward)), len(forward) - 1
     f_head: list[list[Any]] = [[] for _ in stages]
@@ -176,18 +179,18 @@ def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
     for k in range(m):
         for s in stages:
             halves, weights = _freed_before(k, room[s], room_pending[s])
-            at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1]] if s else [0]
+            at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1]] if s else [0]  # its input is there
             if k:
-                at += [f_head[s][-1] + forward[s]]
+                at += [f_head[s][-1] + forward[s]]  # the F before it is done, and all that must be before it:
                 at += [f_head[s][0] + k * forward[s] + halves * half[s] + weights * weight[s]]
-            at += [i_head[s][halves - 1] + half[s]] if halves else []
-            at += [i_head[s][weights - 1] + half[s] + weight[s]] if weights else []
+            at += [i_head[s][halves - 1] + half[s]] if halves else []  # the last I that must free memory is done
+            at += [i_head[s][weights - 1] + half[s] + weight[s]] if weights else []  # and the last such W
             f_head[s].append(max(at))
         for s in reversed(stages):
             _, weights = _freed_before(k, room[s], room_pending[s])
-            at = [f_head[s][k] + forward[s]]
+            at = [f_head[s][k] + forward[s]]  # its F is done, and all that must be before it:
             at += [f_head[s][0] + (k + 1) * forward[s] + k * half[s] + weights * weight[s]]
-            at += [i_head[s + 1][k] + half[s + 1] + back[s + 1]] if s < last else []
+            at += [i_head[s + 1][k] + half[s + 1] + back[s + 1]] if s < last else []  # its gradient is there
             i_head[s].append(max(at))
     return f_head, i_head
 

@@ -69,6 +69,11 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
 
 
 class _BranchAndBound:
+    """The branches of a state, its bound, and the states that were seen.
+
+    Invariant: in each state a stage has done its microbatches in order, so three numbers a rank say which are done.
+    """
+
     def __init__(self, p: int, m: int, costs: Costs, memory_limit: Limit) -> None:
         self.p, self.m = p, m
         names = ("forward", "backward_input", "backward_weight", "transfer")
@@ -83,31 +88,32 @@ class _BranchAndBound:
     def ready(self, state: State, r: int) -> tuple[Any, Any]:
         """When the inputs of the next F and of the next I of a rank are there; None: not before more is decided."""
         f, i, _ = state.done[r]
-        start: Any = None
+        f_ready: Any = None
         if f < self.m:
             if r == 0:
-                start = 0
+                f_ready = 0
             elif f < len(state.f_end[r - 1]):
-                start = state.f_end[r - 1][f] + self.transfer[r - 1]
-        back: Any = None
+                f_ready = state.f_end[r - 1][f] + self.transfer[r - 1]
+        i_ready: Any = None
         if i < f:
             if r == self.p - 1:
-                back = 0
+                i_ready = 0
             elif i < len(state.i_end[r + 1]):
-                back = state.i_end[r + 1][i] + self.transfer[r + 1]
-        return start, back
+                i_ready = state.i_end[r + 1][i] + self.transfer[r + 1]
+        return f_ready, i_ready
 
     def branches(self, state: State) -> list[State]:
+        """The states after each action that may come next (Giffler and Thompson, see `best_schedule`)."""
         options: list[tuple[Any, int, str, Any]] = []  # (end, rank, kind, start)
         for r in range(self.p):
             _, i, w = state.done[r]
-            start, back = self.ready(state, r)
+            f_ready, i_ready = self.ready(state, r)
             if state.kept[r] + self.change["F"] > self.limits[r]:
-                start = None
-            for kind, at, duration in (("I", back, self.half[r]), ("F", start, self.forward[r])):
-                if at is not None:
-                    at = max(at, state.free[r])
-                    options.append((at + duration, r, kind, at))
+                f_ready = None
+            for kind, ready, duration in (("I", i_ready, self.half[r]), ("F", f_ready, self.forward[r])):
+                if ready is not None:
+                    start = max(ready, state.free[r])
+                    options.append((start + duration, r, kind, start))
             if w < i:
                 options.append((state.free[r] + self.weight[r], r, "W", state.free[r]))
         if not options:
@@ -115,9 +121,10 @@ class _BranchAndBound:
         first = min(options)
         end, rank, _, _ = first
         chosen = [option for option in options if option == first or (option[1] == rank and option[3] < end)]
-        return [self.after(state, *option) for option in chosen]
+        return [self.after(state, *option[:3]) for option in chosen]
 
-    def after(self, state: State, end: Any, r: int, kind: str, start: Any) -> State:
+    def after(self, state: State, end: Any, r: int, kind: str) -> State:
+        """The state in which rank r has done one action of this kind more, which ends at `end`."""
         f, i, w = state.done[r]
         number = {"F": f, "I": i, "W": w}[kind]
         return State(
@@ -134,19 +141,19 @@ class _BranchAndBound:
         latest = 0
         for r in range(self.p):
             f, i, w = state.done[r]
-            free, (start, back) = state.free[r], self.ready(state, r)
+            free, (f_ready, i_ready) = state.free[r], self.ready(state, r)
             work = (self.m - f) * self.forward[r] + (self.m - i) * self.half[r] + (self.m - w) * self.weight[r]
             latest = max(latest, free + work)
-            if start is not None:
-                latest = max(latest, max(free, start) + self.forward[r] + self.f_tail[r][f])
+            if f_ready is not None:
+                latest = max(latest, max(free, f_ready) + self.forward[r] + self.f_tail[r][f])
             if i < self.m:
-                latest = max(latest, max(free, back or 0) + self.half[r] + self.i_tail[r][i])
+                latest = max(latest, max(free, i_ready or 0) + self.half[r] + self.i_tail[r][i])
         return latest
 
     def seen_better(self, state: State) -> bool:
         """Whether the same actions were done before, and nothing that still matters ended later."""
         matters = list(state.free)
-        for r in range(self.p):
+        for r in range(self.p):  # an end matters until the neighbour has done what needs it
             matters += state.f_end[r][state.done[r + 1][0] :] if r + 1 < self.p else ()
             matters += state.i_end[r][state.done[r - 1][1] :] if r else ()
         known = self.seen.setdefault(state.done, [])

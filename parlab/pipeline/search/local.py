@@ -24,6 +24,9 @@ def improve(schedule: Schedule, costs: Costs, memory_limit: Limit, tries: int | 
     or fewer W's into gaps that are too small for them; then the W's are placed anew. A schedule that is no worse takes
     the place of the one before. The search ends early where `lower_bound` shows that nothing is better.
 
+    Invariant: the best so far keeps to the limit; each stage takes the microbatches of one kind in the order that
+    `schedule` has.
+
     Args:
         schedule: with split backwards, within the memory limit.
         memory_limit, tries, metric: as of `zb_auto`.

@@ -10,14 +10,16 @@ from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import input_from, kept_from
 
 Offsets = list[tuple[int, ...]]  # of each rank, where microbatch 0's start: down the V, up, its backward down and up
-LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # in units
-CHANGE = {kind: int(change_of_kept(kind)) for kind in "FIWB"}  # of the chunks that are kept,
-CHANGES_AFTER = LENGTH | {"F": 0}  # so many units behind the start: an F keeps at once, the others free when they end
+LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # of an action, in units
+CHANGE = {kind: int(change_of_kept(kind)) for kind in "FIWB"}  # of the chunks that its rank keeps, by an action
+CHANGES_AFTER = LENGTH | {"F": 0}  # units from its start to that: an F keeps at once, the others free at their end
 
 
 class Timetable:
     """A timetable: each action starts in a unit of time. At first it is a block of m microbatches, each `period` units
     after the one before, with W's in the units that are left.
+
+    Invariant: a rank does at most one action in a unit, and each action starts when its inputs are there.
 
     Args:
         kinds: of the four actions of the block on each rank: `FFII` or `FFBB`.

@@ -1,4 +1,7 @@
-"""Where the W's go: into the gaps between the F's and I's of each rank, whose order is given."""
+"""Where the W's go: into the gaps between the F's and I's of each rank, whose order is given.
+
+Invariant: the F's and I's of a rank stay in their order, its W's have that of its I's, and it keeps to its limit.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +69,12 @@ class Filler:
         """
         loop = EventLoop()  # the event `action`: it has ended
         ended: dict[Action, float] = {}
-        lines = [_Line(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
+        states = [_RankState(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
         most_idle: float = 0  # of any rank so far
 
         def run(rank: int) -> RankRun:
             nonlocal most_idle
-            line = lines[rank]
+            state = states[rank]
             for action in rows[rank]:
                 duration, needs, travel, change = self.planned[action]
                 arrival: float = 0
@@ -79,24 +82,24 @@ class Filler:
                     while needs not in ended:
                         yield needs
                     arrival = ended[needs] + travel
-                if line.kept + change > line.limit and not line.makes_room(change):
+                if state.kept + change > state.limit and not state.makes_room(change):
                     return
-                if line.put_off and line.time <= arrival:
-                    line.fills_wait(arrival, math.inf if patient else most_idle)
-                ended[action] = line.does(action, duration, change, arrival)
-                if line.idle > most_idle:
-                    most_idle = line.idle
+                if state.put_off and state.time <= arrival:
+                    state.fills_wait(arrival, math.inf if patient else most_idle)
+                ended[action] = state.does(action, duration, change, arrival)
+                if state.idle > most_idle:
+                    most_idle = state.idle
                 loop.happened(action)
-            line.ends()
+            state.ends()
 
         loop.run(run(rank) for rank in range(len(rows)))
-        if not all(line.ended for line in lines):
+        if not all(state.ended for state in states):
             return None
-        longest = max(line.time - line.begin for line in lines)
-        return Filled([line.done for line in lines], longest, max(line.time for line in lines))
+        longest = max(state.time - state.begin for state in states)
+        return Filled([state.done for state in states], longest, max(state.time for state in states))
 
 
-class _Line:
+class _RankState:
     """One rank while its row is filled.
 
     Attributes:
