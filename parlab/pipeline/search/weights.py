@@ -172,16 +172,8 @@ class _RankState:
 
 
 def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
-    """The F's and I's of a schedule whose backwards are split.
-
-    Raises:
-        ValueError: a full backward, which has no W to place.
-    """
-    rows = [[action for action in row if action.kind != "W"] for row in actions]
-    full = next((action for row in rows for action in row if action.kind == "B"), None)
-    if full:
-        raise ValueError(f"{full} is a full backward: only the W's of split backwards (I, then W) can be placed")
-    return rows
+    """The F's and I's of a schedule whose backwards are split."""
+    return [[action for action in row if action.kind != "W"] for row in actions]
 
 
 def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
