@@ -123,6 +123,7 @@ ROWS = [  # rules with words of their own
     (lambda: level_bytes(CONFIG, 1, 9, 2, "none"), "sequence length 9 does not divide into 2 shards"),
     (lambda: CheckpointedBlock(None, None, "most"), "level='most': use one of none, low, medium, high, extreme"),
     (lambda: split_equal(10, 5, 5), "overlap=5: must be at least 0 and below limit=5"),
+    (lambda: split_by_attention(MAP, 2, limit=0), "limit=0: must be a whole number, at least 1"),
     (lambda: split_by_attention(MAP, 2, overlap="1"), "overlap='1': must be a whole number"),
     (lambda: split_by_memory(10, [], 1), "budgets=0: must be a whole number, at least 1"),
     (lambda: split_by_memory(10, [9, 100], 10), "budgets[0]=9: no memory for one token of 10 bytes"),

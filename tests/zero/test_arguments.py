@@ -103,6 +103,8 @@ ROWS = [  # a call, and the words that its error must contain
     (lambda: model_state_bytes(1, 4, 4), "stage=4: the stages are 0, 1, 2 and 3"),
     (lambda: elements_sent(-1, 4, 0), "num_params=-1: must be a number, at least 0 and finite"),
     (lambda: elements_sent(1, 0, 0), "ranks=0: must be a whole number, at least 1"),
+    (lambda: elements_sent(1, 2, 0, microbatches=0), "microbatches=0: must be a whole number, at least 1"),
+    (lambda: elements_sent(1, 2, 4), "stage=4: the stages are 0, 1, 2 and 3"),
     (lambda: model_state_bytes(1, 4, 0, state=(2, 2, 12)), "state=(2, 2, 12): must be a StateBytes"),
     (lambda: model_state_bytes(1, 4, 0, state=StateBytes(weight=-2)), "weight=-2: must be a number"),
     (lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: must be a number greater than 0"),
