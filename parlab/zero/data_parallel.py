@@ -118,7 +118,7 @@ class DataParallel(Replica):
             for block in bucket.blocks:
                 gradients[block] = bucket.gradients[start : start + self._blocks[block].layout.size]
                 start += self._blocks[block].layout.size
-        factor = self._factor([gradients[block] for block in self.block_names], comm=None)
+        factor = self._decide([gradients[block] for block in self.block_names], comm=None)
         if factor is not None:
             for block, gradient in gradients.items():
                 new = self._blocks[block].state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n]
