@@ -41,6 +41,8 @@ class Replica(ABC):
             replica.add_gradients(block, gradients)
         replica.step()
 
+    A caller that knows the order in which a step opens blocks, as the trainer does, calls `begin(order)` before it.
+
     Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
 
     `weights`, `add_gradients` and `step` check their arguments, and call `_start_gathers`, `_add` and `_step` of the
