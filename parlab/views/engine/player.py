@@ -243,8 +243,8 @@ class Film:
         self._marks.append(_through(window, moving) if window else moving)
         self._slides = self._slides or bool(ways)
 
-    def bare(self, mark: str) -> None:
-        """Add SVG that is laid bare from the left as the run's time passes; it stands between the ends of the clock."""
+    def reveal(self, mark: str) -> None:
+        """Add SVG that is revealed from the left as the run's time passes; it stands between the ends of the clock."""
         left, right = self._ends
         whole = f'<rect x="{left:g}" y="0" width="{right - left:g}" height="{self.height:g}" fill="none"/>'
         self._add("bare", {}, whole + mark)
