@@ -1,7 +1,10 @@
 """A training run from a file of settings: the command `parlab train`.
 
 The settings say which model is trained on which text, and decide the losses. The mesh says on which ranks, and changes
-no loss but by rounding.
+no loss but by rounding. Begin with `train`: its `program` is the loop that each rank runs.
+
+Invariant: step n trains on the samples from number n · batch on, at `settings.rate(n)`, whether the run began at step 0
+or goes on from a checkpoint, and whichever mesh saved that.
 """
 
 from __future__ import annotations
@@ -232,41 +235,41 @@ def train(
         raise ValueError("resume=True: needs a folder, with the checkpoint to go on from")
     text = settings.read_text()
     samples = Samples(text.tokens, settings.length, settings.seed)
-    kind = Mixtral if settings.has_experts else Llama
-    serial = kind.random(settings.config(text.vocab_size), seed=settings.seed, dtype=settings.dtype)
+    model_kind = Mixtral if settings.has_experts else Llama
+    serial = model_kind.random(settings.config(text.vocab_size), seed=settings.seed, dtype=settings.dtype)
     optimizer = AdamW(lr=settings.lr, weight_decay=settings.weight_decay)
     notes = {**asdict(settings), CHECKSUM: text.checksum}
-    settled = {name: getattr(settings, name) for name in ("max_norm", "auxiliary", "bias_rate")}
-    options = {**settled, **options}
-    ranks = math.prod(size for axis, size in axes.items() if axis != "ep")  # which deals out ranks of dp and cp
+    options = {name: getattr(settings, name) for name in ("max_norm", "auxiliary", "bias_rate")} | options
+    ranks = math.prod(size for axis, size in axes.items() if axis != "ep")  # ep's ranks are those of dp and cp
 
-    def program(comm: Comm, done: int, last: int) -> list[float]:
+    def program(comm: Comm, done: int, end: int) -> list[float]:
+        """Train in the steps from `done` up to, not including, `end`; return the loss of each."""
         mesh = Mesh(comm, **axes)
         trainer = load(folder, mesh, **options) if folder and resume else Trainer(mesh, serial, optimizer, **options)
         losses: list[float] = []
         skipped = 0
         began = time.perf_counter()
-        for step in range(done, last):
+        for step in range(done, end):
             batch = samples.batch(trainer.parts.samples, settings.batch, xp=trainer.parts.xp)
             result = trainer.step(*batch, settings.rate(step))
             losses.append(result.loss)
             skipped += result.skipped
-            if folder is not None and ((step + 1) % every == 0 or step + 1 == last):
+            if folder is not None and ((step + 1) % every == 0 or step + 1 == end):
                 save(trainer, folder, notes=notes)
             if comm.rank == 0:
                 seconds = (time.perf_counter() - began) / len(losses)
-                rate = settings.batch * settings.length / seconds
-                tell(step + 1, losses[-1], rate, (last - step - 1) * seconds, skipped)
+                tokens_a_second = settings.batch * settings.length / seconds
+                tell(step + 1, losses[-1], tokens_a_second, (end - step - 1) * seconds, skipped)
         return losses
 
     with locked(Path(folder), "training") if folder is not None else nullcontext():
         done = _steps_done(folder, settings, text) if folder is not None and resume else 0
-        last = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
-        return run(program, ranks, done, last)
+        end = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
+        return run(program, ranks, done, end)
 
 
 def _steps_done(folder: Path, settings: Settings, text: Text) -> int:
-    """How many steps the checkpoint has behind it."""
+    """How many steps the checkpoint has behind it. A ValueError, if this run cannot go on from there."""
     index = read_index(folder)
     done, rest = divmod(index["progress"]["samples"], settings.batch)
     if rest:

@@ -1,8 +1,9 @@
 """Exercises: `check` runs a learner's function on many cases and explains the smallest case that fails.
 
 An answer goes through `exercise` (the cases in turn), `trial` (the answer runs, within limits), `difference` and
-`wrong` (the words). The exercises stand in the files of `EXERCISE_FILES`, in the lessons' order; most other files help
-the cells of a lesson, and `submission` and `marking` mark a class.
+`wrong` (the words). `session` keeps the outcome for `summary`, `save` and `yours`. The exercises stand in the files of
+`EXERCISE_FILES`, in the lessons' order; most other files help the cells of a lesson. To mark a class, `marking` and
+`submission` run each notebook, where `recording` writes down what its checks found.
 """
 
 from __future__ import annotations
@@ -100,32 +101,32 @@ from parlab.labs.zero_prefetch import gathered_ahead
 from parlab.labs.zero_step import ZERO_GUESSES, one_update, passes, three_blocks, zero_step
 from parlab.labs.zigzag_tile import zigzag_rule
 
-EXERCISE_FILES = (
-    ranks,
-    collectives,
-    zigzag_tile,
-    merge,
-    bring_home,
-    ring_hops,
-    both_ways,
-    heads,
-    hops,
-    pipeline,
-    lower_bound,
-    place_weights,
-    uneven,
-    tensor_mlp,
-    block,
-    loss,
-    zero,
-    zero_prefetch,
-    diagnosis,
-    mesh,
-    planning,
-    processes,
-    mixture,
-    expert_gradient,
-    balance,
+EXERCISE_FILES = (  # behind each its lesson, and its exercises: 06.zero_1 is `zero_1` of lesson 06
+    ranks,  # 00: exchange, overlap, to_blame
+    collectives,  # 01: reduce_scatter, circulant
+    zigzag_tile,  # 02: zigzag_tile
+    merge,  # 02: merge
+    bring_home,  # 02: bring_home
+    ring_hops,  # 02: ring
+    both_ways,  # 03: usp
+    heads,  # 03: heads
+    hops,  # 03: hops
+    pipeline,  # 04: one_f_one_b, listing
+    lower_bound,  # 04b: lower_bound
+    place_weights,  # 04b: place_weights
+    uneven,  # 04b: uneven
+    tensor_mlp,  # 05: mlp_step
+    block,  # 05: block_step
+    loss,  # 05: parallel_loss
+    zero,  # 06: zero_1
+    zero_prefetch,  # 06: prefetch
+    diagnosis,  # 07: find_bug
+    mesh,  # 07: who_sums
+    planning,  # 08: memory, step_time
+    processes,  # 09: fit, buffering
+    mixture,  # 10: mixture
+    expert_gradient,  # 10: mean_gradient
+    balance,  # 10: balanced
 )
 EXERCISES = {exercise.name: exercise for file in EXERCISE_FILES for exercise in file.EXERCISES}
 
@@ -262,6 +263,7 @@ def summary() -> Summary:
 
 
 def _reviewed(name: str, answer: Callable[..., Any], seconds: float, seed: int | None) -> Review:
+    """The review of an answer, which the session remembers."""
     review = recording.reviewed(EXERCISES[name], answer, seconds, seed)
     session.remember(review, answer)
     return review

@@ -1,6 +1,9 @@
 """An exercise: cases from small to large, some of them drawn anew, which are tried in turn until one fails.
 
 The first case that fails is the smallest of those tried, so the learner reads about that one.
+
+Invariant: a review raises nothing but the user's own Ctrl-C, ends each trial by its time limit, and leaves the exercise
+as it was. The seed decides the drawn cases, so a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -82,6 +85,7 @@ class Exercise:
         """
         seed = secrets.randbelow(10**6) if seed is None else seed
         cases = [*self.cases, *self._drawn(seed, extra)]
+        # Two cases are tried a second time, with every number changed on its way: the smallest, and the smallest drawn
         falsified = {self._first_with_messages(cases, 0), self._first_with_messages(cases, len(self.cases))}
         counted: list[str] = []
         for number, case in enumerate(cases):

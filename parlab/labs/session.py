@@ -54,13 +54,13 @@ class Summary:
 
 _reviews: dict[str, Review] = {}
 _texts = Answers()
-_reviewed: dict[str, str] = {}  # the text of the answers that the reviews are about; `_texts` may be from a file
+_reviewed_texts: dict[str, str] = {}  # the text of each exercise's reviewed answer; `_texts` may be from a file
 
 
 def remember(review: Review, answer: Any) -> None:
     """Keep the last review of an exercise, and the answer's text."""
     _reviews[review.name], text = review, source(answer)
-    _reviewed[review.name] = text
+    _reviewed_texts[review.name] = text
     if review.status != NOT_WRITTEN and text:
         _texts[review.name] = text
 
@@ -68,7 +68,7 @@ def remember(review: Review, answer: Any) -> None:
 def last_review(name: str, answer: Any) -> Review | None:
     """The last review of an exercise, if it was about this answer's text."""
     text = source(answer)
-    return _reviews[name] if text and _reviewed.get(name) == text else None
+    return _reviews[name] if text and _reviewed_texts.get(name) == text else None
 
 
 def summary(names: Iterable[str]) -> Summary:

@@ -40,7 +40,7 @@ def extra_mean(trainer: Trainer) -> None:
 
 def mean_of_means(trainer: Trainer) -> None:
     """Each rank takes the mean over its own target tokens, however few they are."""
-    trainer.parts.target_tokens = lambda targets: sum(  # type: ignore[method-assign]
+    trainer.parts.target_tokens_a_rank = lambda targets: sum(  # type: ignore[method-assign]
         number_of_targets(own) for own in microbatches(trainer.parts, targets)
     )
 

@@ -92,18 +92,18 @@ def run_submission(
         environment = {recording.FILE: str(file), recording.OPTIONS: json.dumps(options)}
         for number in itertools.count(1):
             copy = _copy(path, below, Path(place) / f"copy {number}")
-            attempt = Attempt(sources, CELL * options["seconds"])
+            kernel_run = KernelRun(sources, CELL * options["seconds"])
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # ZeroMQ needs it on Windows
-                runner.run(attempt.run(copy.parent, environment, lambda: given_up() or time.monotonic() > ends))
-            if attempt.finished or given_up():
+                runner.run(kernel_run.run(copy.parent, environment, lambda: given_up() or time.monotonic() > ends))
+            if kernel_run.finished or given_up():
                 break
             late = time.monotonic() > ends
-            execution.notes.append(f"still running after {limit:g} s: ended" if late else attempt.ending())
-            if late or attempt.cell == 0:
+            execution.notes.append(f"still running after {limit:g} s: ended" if late else kernel_run.ending())
+            if late or kernel_run.cell == 0:
                 break
-            sources = attempt.sources_without_the_last()
+            sources = kernel_run.sources_without_the_last()
         execution.reviews = recording.read(file)
-        execution.errors = attempt.errors()
+        execution.errors = kernel_run.errors()
     return execution
 
 
@@ -119,7 +119,7 @@ def _copy(path: Path, below: Path, place: Path) -> Path:
     return copy
 
 
-class Attempt:
+class KernelRun:
     """One run of all cells in one kernel.
 
     Args:
@@ -182,7 +182,7 @@ class Attempt:
         return f"{place}: it ended the process (exit code {self.exit_code}), and was left out"
 
     def sources_without_the_last(self) -> list[str]:
-        """The cells for the next attempt: the cell that ended the kernel is empty."""
+        """The cells for the next run: the cell that ended the kernel is empty."""
         return ["" if number == self.cell else text for number, text in enumerate(self.sources, start=1)]
 
     def errors(self) -> list[str]:

@@ -82,7 +82,7 @@ def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
     check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
 
 
-def check_settings(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: TrainSettings) -> None:
+def check_settings_together(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: TrainSettings) -> None:
     """Refuse a schedule that cannot run here, and settings that exclude each other."""
     zero, (_, pp, cp, tp) = settings.zero, mesh.sizes.values()
     ranks, stages, layers = schedule.num_ranks, schedule.num_stages, config.num_hidden_layers

@@ -37,25 +37,23 @@ def count_loads(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array])
             x = inputs[number]
         elif (source := schedule.rank_of(stage - 1, number)) != pp.rank:
             x = pp.recv(source, like)
+        # else x is there: the action before was this microbatch's on the stage before
         if stage == schedule.num_stages - 1:
             parts.stages[stage].forward(x, targets[number])
             continue
         x, _ = parts.stages[stage].forward(x)
         if (after := schedule.rank_of(stage + 1, number)) != pp.rank:
             pp.send(x, after)
-    loads = take_counts(parts.mixtures, groups_of_batch(parts), inputs[0])
+    loads = take_counts(parts.mixtures, groups_of_batch(parts), parts.xp, parts.device)
     for layer, mixture in parts.mixtures.items():
         mixture.counting, mixture.batch_loads = False, loads[layer]
 
 
-def move_biases(parts: Parts, like: Array, skipped: bool) -> None:
-    """Move the bias of each expert by the loads of the batch, if there is a bias_rate; a skipped step moves none.
-
-    `like`: an array of the library and on the device of the model.
-    """
+def move_biases(parts: Parts, skipped: bool) -> None:
+    """Move the bias of each expert by the loads of the batch, if there is a bias_rate; a skipped step moves none."""
     if not parts.settings.bias_rate:
         return
-    parts.loads = take_counts(parts.mixtures, groups_of_batch(parts), like)
+    parts.loads = take_counts(parts.mixtures, groups_of_batch(parts), parts.xp, parts.device)
     if not skipped:
         for layer, loads in enumerate(parts.loads):
             parts.mixtures[layer].rebalance(loads)

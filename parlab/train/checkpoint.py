@@ -65,7 +65,7 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
     comm, folder = trainer.parts.mesh.comm, Path(folder)
     with locked(folder, "saving") if comm.rank == 0 else nullcontext():
         token = _shared_token(comm, trainer.parts.xp)  # rank 0 has the lock before any rank goes on
-        own = [piece for piece in trainer.pieces() if piece.first]
+        own = [piece for piece in trainer.pieces() if piece.first_copy]
         checksum = _write_pieces(folder / _file_name(token, comm.rank), own)
         files = _gathered_checksums(comm, checksum, token, trainer.parts.xp)
         if files is not None:
@@ -94,7 +94,8 @@ def load(
     check_folder(folder)
     instance("mesh", mesh, Mesh)
     folder, index = Path(folder), read_index(folder)
-    saved = by_weight(index["pieces"], model_kinds(index["config"])[1].from_dict(index["config"]).weight_shapes)
+    _, config_kind = model_kinds(index["config"])
+    saved = by_weight(index["pieces"], config_kind.from_dict(index["config"]).weight_shapes)
     trainer = _untrained(index, mesh, optimizer, xp or default_namespace(), options)
     own = trainer.pieces()
     needed = dict.fromkeys(entry["file"] for piece in own for entry in saved[piece.name])
@@ -111,7 +112,8 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     check_folder(folder)
     weights = trainer.full_weights()
     if trainer.parts.mesh.comm.rank == 0:
-        model_kinds(trainer.parts.config.to_dict())[0](trainer.parts.config, weights).save(folder)
+        model_kind, _ = model_kinds(trainer.parts.config.to_dict())
+        model_kind(trainer.parts.config, weights).save(folder)
     trainer.parts.mesh.comm.barrier()
 
 
@@ -201,14 +203,15 @@ def _untrained(
     index: Mapping[str, Any], mesh: Mesh, optimizer: AdamW | None, xp: Any, options: Mapping[str, Any]
 ) -> Trainer:
     """A trainer of the saved model and precision, whose weights are all 0 yet."""
-    kind, config_of = model_kinds(index["config"])
-    config = config_of.from_dict(index["config"])
+    model_kind, config_kind = model_kinds(index["config"])
+    config = config_kind.from_dict(index["config"])
     precision = dict(index["precision"])
     dtype = getattr(xp, precision.pop("master"))
     if precision["loss_scale"] is not None:
         precision["loss_scale"] = LossScale(**precision["loss_scale"])
     zeros = {name: xp.zeros(shape, dtype=dtype) for name, shape in config.weight_shapes.items()}
-    return Trainer(mesh, kind(config, zeros), optimizer or AdamW(**index["optimizer"]), **{**precision, **options})
+    model, optimizer = model_kind(config, zeros), optimizer or AdamW(**index["optimizer"])
+    return Trainer(mesh, model, optimizer, **{**precision, **options})
 
 
 def _opened(path: Path, checksum: str) -> Any:

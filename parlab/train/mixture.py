@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from parlab.arrays import Array, namespace, to_host
+from parlab.arrays import to_host
 from parlab.experts import ExpertParallel
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
@@ -88,17 +88,16 @@ def groups_of_tokens(mesh: Mesh, settings: TrainSettings) -> list[Comm]:
     return [mesh.data, *([mesh.tp] if settings.sequence_parallel else [])]
 
 
-def take_counts(mixtures: Mapping[int, BatchExperts], groups: Sequence[Comm], like: Array) -> list[list[int]]:
+def take_counts(mixtures: Mapping[int, BatchExperts], groups: Sequence[Comm], xp: Any, device: Any) -> list[list[int]]:
     """The pairs on each expert that the mixtures of all ranks have counted: `[L][N]`; they count anew.
 
     Args:
         mixtures: the model's, by layer; those of other ranks of the pipeline have counted nothing.
         groups: over which this rank's tokens and layers become all.
-        like: an array of the library and on the device of the model.
+        xp, device: the array library of the model, and its device.
     """
     own = [mixtures[layer].counted for layer in sorted(mixtures)]
-    xp = namespace(like)
-    counts = xp.asarray(own, dtype=xp.int64, device=like.device)  # [L, N]
+    counts = xp.asarray(own, dtype=xp.int64, device=device)  # [L, N]
     for group in groups:
         counts = group.all_reduce(counts)
     for mixture in mixtures.values():

@@ -93,12 +93,12 @@ class Parts:
             s //= self.mesh.tp.size
         return self.xp.empty((b, s, self.config.hidden_size), dtype=self.replica.dtype, device=self.device)
 
-    def target_tokens(self, targets: Array) -> float:
-        """The number by which a rank divides the losses of its target tokens, from the whole batch's targets: T/N.
+    def target_tokens_a_rank(self, targets: Array) -> float:
+        """The number of target tokens that a rank has on average, T/N, from the whole batch's targets.
 
-        Rank r's n_r target tokens then weigh N · n_r / T of the N ranks' T: the mean over ranks, which ZeRO takes last,
-        is the mean over tokens. A mean of the ranks' own means would count each token of a rank with few targets more
-        than the others. Every rank has the whole batch, and counts T without a message.
+        A rank divides the losses of its own target tokens by it. The mean over ranks, which ZeRO takes last, is then
+        the sum of all losses / T: the mean over tokens. A mean of the ranks' own means would count each token of a rank
+        with few targets more than the others. Every rank has the whole batch, and counts T without a message.
         """
         return number_of_targets(targets) / self.mesh.data.size
 

@@ -33,7 +33,7 @@ class CheckpointPiece(NamedTuple):
     master: Array  # [n], as mean and square: views, which may be written before `Trainer.restore`
     mean: Array
     square: Array
-    first: bool  # no rank before this one keeps the same elements
+    first_copy: bool  # no rank before this one keeps the same elements: this one saves them
 
     @property
     def entry(self) -> Entry:

@@ -46,19 +46,19 @@ def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) ->
     replica = parts.replica
     replica.begin(parts.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
-        own = microbatches(parts, tokens), microbatches(parts, targets)
-        begin_mixtures(parts, *own)
-        loss = forward_backward(parts, *own, parts.target_tokens(targets))
+        own_tokens, own_targets = microbatches(parts, tokens), microbatches(parts, targets)
+        begin_mixtures(parts, own_tokens, own_targets)
+        loss = forward_backward(parts, own_tokens, own_targets, parts.target_tokens_a_rank(targets))
         sum_shared_gradients(parts)
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is a part always has one
-    move_biases(parts, tokens, result.skipped)
+    move_biases(parts, result.skipped)
     parts.samples += tokens.shape[0]
     return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)
 
 
 def microbatches(parts: Parts, x: Array) -> list[Array]:
-    """This rank's tokens: `[B, S]` -> m times `[B/(dp·m), S/cp]`."""
+    """This rank's rows and columns of tokens or targets: `[B, S]` -> m times `[B/(dp·m), S/cp]`."""
     dp, cp, m = parts.mesh.dp, parts.mesh.cp, parts.schedule.num_microbatches
     rows = x.shape[0] // (dp.size * m)
     if cp.size > 1:

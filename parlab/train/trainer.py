@@ -27,7 +27,7 @@ from parlab.train.arguments import (
     check_each_setting,
     check_layers,
     check_model,
-    check_settings,
+    check_settings_together,
 )
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import is_expert, owner_in_copy
@@ -124,7 +124,7 @@ class Trainer:
         )
         check_each_setting(settings)
         check_model(mesh, model, optimizer)
-        check_settings(mesh, model.config, schedule, settings)
+        check_settings_together(mesh, model.config, schedule, settings)
         if layers is None:
             layers = partition(model.config.num_hidden_layers, schedule.num_stages)
         check_layers(model, schedule, layers)
@@ -222,12 +222,12 @@ class Trainer:
         parts, mesh, found = self.parts, self.parts.mesh, []
         for name, flat_start, master, mean, square in parts.replica.state():
             axis, start, stop, shared_by = parts.own_model.slices[name]
-            first = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % shared_by == 0
+            first_copy = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % shared_by == 0
             if parts.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
                 alike = mesh.edp if is_expert(name) else mesh.data
-                first = first and alike.rank == 0
+                first_copy = first_copy and alike.rank == 0
             place = name, parts.config.weight_shapes[name], axis, start, stop, flat_start
-            found.append(CheckpointPiece(*place, master, mean, square, first))
+            found.append(CheckpointPiece(*place, master, mean, square, first_copy))
         return found
 
     @property

@@ -1,10 +1,10 @@
 """Figures and widgets: what a run, a schedule or an error looks like."""
 
 from parlab.views import display
+from parlab.views.engine.defaults import draw_by_defaults as _draw_by_defaults
 from parlab.views.engine.explore import explore
 from parlab.views.engine.in_browser import let_sliders_run_ranks as _let_sliders_run_ranks
 from parlab.views.engine.predict import predict
-from parlab.views.engine.rules import draw_by_own_rules as _draw_by_own_rules
 from parlab.views.experts.balanced_rows import balanced_rows, explore_balance
 from parlab.views.experts.copies import copies, explore_copies
 from parlab.views.experts.load_of_seeds import load_of_seeds
@@ -58,7 +58,7 @@ from parlab.views.zero.price_tag import explore_price_tag, price_tag
 from parlab.views.zero.zero_film import zero_film
 from parlab.world.engines.strands import IN_BROWSER as _IN_BROWSER
 
-_draw_by_own_rules(globals())
+_draw_by_defaults(globals())
 display.register()
 if _IN_BROWSER:
     _let_sliders_run_ranks()

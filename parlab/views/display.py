@@ -7,8 +7,8 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from parlab.pipeline import Schedule, ScheduleTimeline
+from parlab.views.engine.defaults import by_defaults
 from parlab.views.engine.picture import Picture
-from parlab.views.engine.rules import by_own_rules
 from parlab.views.pipeline.schedule import schedule
 from parlab.views.world.timeline import timeline
 from parlab.world import Run, Timeline
@@ -20,10 +20,10 @@ def register(shell: Any = None) -> None:
     if shell is None:
         return
     png = shell.display_formatter.formatters["image/png"]
-    png.for_type(Run, lambda run: by_own_rules(timeline)(run)._repr_png_())
-    png.for_type(Timeline, lambda shown: by_own_rules(timeline)(shown)._repr_png_())
+    png.for_type(Run, lambda run: by_defaults(timeline)(run)._repr_png_())
+    png.for_type(Timeline, lambda shown: by_defaults(timeline)(shown)._repr_png_())
     text = shell.display_formatter.formatters["text/plain"]
     for kind in (Schedule, ScheduleTimeline):
-        png.for_type(kind, lambda shown: by_own_rules(schedule)(shown)._repr_png_())
-        text.for_type(kind, lambda shown, printer, cycle: printer.text(repr(by_own_rules(schedule)(shown))))
+        png.for_type(kind, lambda shown: by_defaults(schedule)(shown)._repr_png_())
+        text.for_type(kind, lambda shown, printer, cycle: printer.text(repr(by_defaults(schedule)(shown))))
     png.for_type(Picture, Picture._repr_png_)  # before the one that `%matplotlib inline` registers for all figures

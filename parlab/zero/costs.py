@@ -49,11 +49,11 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     whole("ranks", ranks, least=1)
     check_stage(stage, least=0)
     instance("state", state, StateBytes)
-    for part, bytes_each in state._asdict().items():
-        amount(part, bytes_each)
+    for kind, bytes_each in state._asdict().items():
+        amount(kind, bytes_each)
     sharded_from = {"weight": 3, "gradient": 2, "optimizer": 1}
     return sum(
-        getattr(state, part) * num_params / (ranks if stage >= first else 1) for part, first in sharded_from.items()
+        getattr(state, kind) * num_params / (ranks if stage >= first else 1) for kind, first in sharded_from.items()
     )
 
 

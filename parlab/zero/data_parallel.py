@@ -99,9 +99,9 @@ class DataParallel(Replica):
                 self._send_bucket()
 
     def _send_bucket(self) -> None:
-        parts = [self._gradients.pop(block) for block in self._waiting]
-        gradients = namespace(*parts).concat(parts)  # [n], of all blocks in the bucket
-        del parts
+        of_blocks = [self._gradients.pop(block) for block in self._waiting]
+        gradients = namespace(*of_blocks).concat(of_blocks)  # [n], of all blocks in the bucket
+        del of_blocks
         self.comm.hold(GRADIENTS, gradients)
         comm, ranks_per_node = self._group_of(self._waiting[0])  # of all in the bucket: a part has one block in each
         request = comm.iall_reduce(gradients, ranks_per_node=ranks_per_node)
@@ -118,7 +118,7 @@ class DataParallel(Replica):
             for block in bucket.blocks:
                 gradients[block] = bucket.gradients[start : start + self._blocks[block].layout.size]
                 start += self._blocks[block].layout.size
-        factor = self._factor([gradients[block] for block in self.block_names], comm=None)
+        factor = self._decide([gradients[block] for block in self.block_names], comm=None)
         if factor is not None:
             for block, gradient in gradients.items():
                 new = self._blocks[block].state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n]

@@ -20,7 +20,9 @@ from parlab.zero.shards import FlatLayout, NodeGroup
 
 
 class WholeGradients:
-    """G of stage 1: this rank's gradients of all n weights. They are reduced once, with the last microbatch.
+    """G of stage 1, and of 2 and 3 with `accumulate`: this rank's gradients of all n weights.
+
+    They are reduced once, with the last microbatch.
 
     Args:
         group: the ranks among which the block is cut.
@@ -30,7 +32,7 @@ class WholeGradients:
 
     def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
         self.comm, self.layout, self.dtype = group.comm, layout, dtype
-        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
+        self.options: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
 
@@ -43,7 +45,7 @@ class WholeGradients:
         else:
             self.whole += flat
         if complete:
-            self.request = self.comm.ireduce_scatter(self.whole, **self.how)
+            self.request = self.comm.ireduce_scatter(self.whole, **self.options)
 
     def finish(self) -> None:
         """Do nothing: whole gradients stay until the step."""
@@ -65,7 +67,7 @@ class ShardedGradients:
 
     def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
         self.comm, self.layout, self.dtype = group.comm, layout, dtype
-        self.how: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
+        self.options: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
         self.request: Request | None = None
         self.leaving: Array | None = None  # [n], on its way to the owners
         self.sum: Array | None = None  # [n_r]
@@ -75,19 +77,19 @@ class ShardedGradients:
         self.finish()
         self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
         self.comm.hold(LEAVING, self.leaving)
-        self.request = self.comm.ireduce_scatter(self.leaving, **self.how)
+        self.request = self.comm.ireduce_scatter(self.leaving, **self.options)
 
     def finish(self) -> None:
-        """Wait for the reduction, free the whole gradients, and keep this rank's part of their sum."""
+        """Wait for the reduction, free the whole gradients, and keep this rank's shard of their sum."""
         if self.request is None:
             return
-        part = self.request.wait()  # [n_r]
+        shard = self.request.wait()  # [n_r]
         self.request = self.leaving = None
         if self.sum is None:
-            self.sum = part
-            self.comm.hold(GRADIENTS, part)
+            self.sum = shard
+            self.comm.hold(GRADIENTS, shard)
         else:
-            self.sum += part
+            self.sum += shard
 
     def reduced(self) -> Array:
         """Wait for the sum over ranks and microbatches, `[n_r]`, and return it."""

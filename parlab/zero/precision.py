@@ -114,21 +114,21 @@ class StepGuard:
     skipped: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, parts: int, max_norm: float | None, scale: LossScale | None, dtype: Any) -> StepGuard:
-        """The guard of a mean over `parts`. It copies the scale, which ranks may share; float16 always has one."""
+    def of(cls, terms: int, max_norm: float | None, scale: LossScale | None, dtype: Any) -> StepGuard:
+        """The guard of a mean of so many terms. It copies the scale, which ranks may share; float16 always has one."""
         if scale is None and itemsize(dtype) == 2:
             scale = LossScale()
-        return cls(1 / parts, max_norm, None if scale is None else copy(scale))
+        return cls(1 / terms, max_norm, None if scale is None else copy(scale))
 
     @property
     def loss_scale(self) -> float:
         """The factor by which the next loss is multiplied."""
         return 1.0 if self.scale is None else self.scale.value
 
-    def factor(
+    def decide(
         self, gradients: Sequence[Array], comm: Comm | None, in_norm: Sequence[float] | None = None
     ) -> float | None:
-        """The factor for summed gradients, or None: skip. Counts the step, and moves the loss scale.
+        """Return the factor for summed gradients, or None: skip. Count the step, and move the loss scale.
 
         If clipping or a loss scale needs the norm, one number is all-reduced. An infinity or a NaN in any shard makes
         the sum of squares infinite or NaN on every rank.

@@ -41,6 +41,8 @@ class Replica(ABC):
             replica.add_gradients(block, gradients)
         replica.step()
 
+    A caller that knows the order in which a step opens blocks, as the trainer does, calls `begin(order)` before it.
+
     Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
 
     `weights`, `add_gradients` and `step` check their arguments, and call `_start_gathers`, `_add` and `_step` of the
@@ -185,12 +187,12 @@ class Replica(ABC):
         gradients: dict[str, Array] = {}
         for block, summed in self._summed.items():
             of_block = self._blocks[block]
-            wide = self._xp.astype(of_block.weights.gathered(summed), self.wide, copy=False)  # [n]
+            wide = self._xp.astype(of_block.weights.whole_of(summed), self.wide, copy=False)  # [n]
             gradients |= of_block.layout.unpack(wide * self._mean_of_sum)
         return gradients
 
     def state(self) -> list[StatePiece]:
-        """This rank's part of the optimizer's state, weight by weight. Call `restore` after it was written."""
+        """This rank's shard of the optimizer's state, weight by weight. Call `restore` after it was written."""
         self.finish()  # a write must not meet a gather of the same memory
         return [
             StatePiece(name, start, state.master[place], state.mean[place], state.square[place])
@@ -238,7 +240,7 @@ class Replica(ABC):
         return self.group if self.part is None else self.part.groups.get(block, self.group)
 
     def _take_over(self, block: str, layout: FlatLayout, offload: Offload | None = None, **how: Any) -> None:
-        """Put a block's weights, and the optimizer's state of this rank's part of them, into memory of their own."""
+        """Put a block's weights, and the optimizer's state of this rank's shard of them, into memory of their own."""
         master = None if self.dtype == self.wide else layout.pack_own(self._arrays(block), self.wide)
         weights = BlockWeights(self._group_of(block), layout, self._all_weights, self.dtype, block, **how)
         own = weights.shard if master is None else master
@@ -248,10 +250,13 @@ class Replica(ABC):
         """The weights of a block by name, as they are now."""
         return {name: self._all_weights[name] for name in self._names_of[block]}
 
-    def _factor(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
-        """The guard's factor for summed gradients `[n_r]`, one a block in the order of the blocks; None: skip."""
+    def _decide(self, gradients: Sequence[Array], comm: Comm | None) -> float | None:
+        """The guard's factor for summed gradients `[n_r]`, one a block in the order of the blocks; None: skip.
+
+        The guard counts the step: from here on `steps` or `skipped` is one more.
+        """
         if self.part is None:
-            return self.guard.factor(gradients, comm)
+            return self.guard.decide(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
         self._mean_of_sum = self.guard.mean / self.loss_scale
         owned = [
@@ -259,7 +264,7 @@ class Replica(ABC):
             for block, summed in self._summed.items()
             for name, place, _ in self._blocks[block].layout.owned
         ]
-        return self.guard.factor([x for x, _ in owned], self.part.comm, [share for _, share in owned])
+        return self.guard.decide([x for x, _ in owned], self.part.comm, [share for _, share in owned])
 
     @abstractmethod
     def _start_gathers(self, block: str) -> None:

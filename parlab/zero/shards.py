@@ -131,7 +131,7 @@ class NodeGroup(NamedTuple):
 
 
 class FlatLayout:
-    """The arrays of a block, one after the other in one flat array, and this rank's part of it.
+    """The arrays of a block, one after the other in one flat array, and this rank's shard of it.
 
     Args:
         arrays: the block's, for their names and shapes.
@@ -140,9 +140,10 @@ class FlatLayout:
 
     Attributes:
         size: elements of the block.
-        own: those of this rank.
+        own: where this rank's shard lies in the flat array.
         is_cut: whether the block is cut at all, or one rank owns it whole.
-        owned: this rank's part, array by array: (name, place in the part, first element of the flat array).
+        places: where each array lies in the flat array, by name.
+        owned: the shard, array by array: (name, its place in the shard, the number of its first element in that array).
     """
 
     def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
@@ -154,10 +155,10 @@ class FlatLayout:
         self.size = ends[-1]
         self.owned: list[tuple[str, slice, int]] = []
         for name, place in self.places.items():
-            first, last = max(place.start, self.own.start), min(place.stop, self.own.stop)
-            if first < last:
-                inside = slice(first - self.own.start, last - self.own.start)
-                self.owned.append((name, inside, first - place.start))
+            start, stop = max(place.start, self.own.start), min(place.stop, self.own.stop)
+            if start < stop:
+                in_shard = slice(start - self.own.start, stop - self.own.start)
+                self.owned.append((name, in_shard, start - place.start))
 
     def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
         """The arrays as one, in memory of its own: `[n]`."""
@@ -168,7 +169,7 @@ class FlatLayout:
         return flat
 
     def pack_own(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
-        """This rank's part of them, in memory of its own: `[n_r]`."""
+        """This rank's shard of them, in memory of its own: `[n_r]`."""
         xp = namespace(*arrays.values())
         return xp.asarray(self.pack(arrays, dtype)[self.own], copy=True)
 

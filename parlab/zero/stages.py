@@ -52,7 +52,7 @@ class BlockWeights:
         until_backward: `open` pins the block, so that sharded weights stay here until `backward_done`.
 
     Attributes:
-        shard: `[n_r]`, the part that this rank updates.
+        shard: `[n_r]`, which this rank alone updates.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class BlockWeights:
         self._free_if_unused()
 
     def put(self, shard: Array) -> None:
-        """Put this rank's new part in place. Sharded weights that were gathered before are old, and are freed, without
-        a message; for whole ones the all-gather of all new parts starts, unless this rank has them all.
+        """Put this rank's new shard in place. Sharded weights that were gathered before are old, and are freed, without
+        a message; for whole ones the all-gather of all new shards starts, unless this rank owns the whole block.
         """
         self.finish()
         self.backward_done()
@@ -129,8 +129,8 @@ class BlockWeights:
             self.request = None
             self.params.update(self.views)  # none yet of sharded weights that were gathered ahead
 
-    def gathered(self, shard: Array) -> Array:
-        """An array of all ranks, each of which has the elements that it owns: `[n_r]` -> `[n]`."""
+    def whole_of(self, shard: Array) -> Array:
+        """A block's array, such as its gradient, from the shards of all ranks: `[n_r]` -> `[n]`."""
         return self.comm.all_gather(shard, counts=self.layout.counts) if self.layout.is_cut else shard
 
     def _gather(self) -> None:

@@ -1,5 +1,7 @@
 """One step of stage 1 on one flat array: an all-reduce with the optimizer in the middle. `Zero` does it block by block.
 
+The Ψ elements are cut into P shards; rank r owns shard r, of n_r elements.
+
 Invariant, before and after each step: all ranks have the same weights, to the bit, and rank r alone has the moments of
 shard r.
 
@@ -22,7 +24,8 @@ def zero_1(comm: Any, weights: Array, gradient: Array, state: dict[str, Array], 
     """All new weights `[Ψ]`, from weights `[Ψ]`, the same on all ranks, and the gradient `[Ψ]` of this rank's samples.
 
     `state` keeps the two moments of this rank's shard; it is empty before the first step. `update(weights, gradient,
-    mean, square)` is the optimizer, in place, on four arrays of the shard's length.
+    mean, square)` is the optimizer, in place, on four arrays of the shard's length: this rank's shard of `weights`
+    changes, too.
 
     Raises:
         ValueError: an array that is not flat, or no dictionary or function where one is needed.
@@ -36,10 +39,10 @@ def zero_1(comm: Any, weights: Array, gradient: Array, state: dict[str, Array], 
 
     counts = [len(shard_range(weights.size, rank, comm.size)) for rank in range(comm.size)]
     own = shard_range(weights.size, comm.rank, comm.size)
-    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size  # [n_r], the mean
-    shard = weights[own.start : own.stop]  # [n_r]
+    shard_gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size  # [n_r], the mean over ranks
+    shard = weights[own.start : own.stop]  # [n_r], a view
     if not state:
         xp = namespace(weights)
         state["mean"], state["square"] = xp.zeros_like(shard), xp.zeros_like(shard)
-    update(shard, gradient, state["mean"], state["square"])
+    update(shard, shard_gradient, state["mean"], state["square"])
     return comm.all_gather(shard, counts=counts)  # [Ψ]

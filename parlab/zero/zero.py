@@ -158,8 +158,8 @@ class Zero(Replica):
             requests = [self.replication_group.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]
             # G: n_r, summed over all ranks
-        factor = self._factor(gradients, self.group.comm)
-        # one number, or None, the same on every rank: all ranks skip the step, or none does
+        factor = self._decide(gradients, self.group.comm)
+        # one number, or None, the same on every rank: all ranks skip the step, or none does; `steps` has counted it
         if factor is not None:
             for block, gradient in zip(self._blocks.values(), gradients, strict=True):
                 new = block.state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n_r]

@@ -36,6 +36,14 @@ def test_an_answer_that_returns_its_argument_is_refused(name, capsys):
     assert capsys.readouterr().out.startswith(f"{name}: not yet. It fails with {smallest}")
 
 
+def test_behind_each_file_of_exercises_stand_its_lesson_and_all_its_exercises():
+    listed = re.findall(r"^    (\w+),  # (\w+): (.*)$", inspect.getsource(labs), re.MULTILINE)
+    in_files = [
+        (file.__name__.rpartition(".")[2], [one.name for one in file.EXERCISES]) for file in labs.EXERCISE_FILES
+    ]
+    assert [(file, [f"{lesson}.{one}" for one in names.split(", ")]) for file, lesson, names in listed] == in_files
+
+
 def test_the_ranks_of_the_cases_grow():
     for exercise in labs.EXERCISES.values():
         if exercise.name in DIAGNOSES:

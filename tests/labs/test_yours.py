@@ -35,7 +35,7 @@ def leaves(comm, x):
 def reviews(monkeypatch):
     """The answers that were really reviewed, in a session of their own."""
     monkeypatch.setattr(session, "_reviews", {})
-    monkeypatch.setattr(session, "_reviewed", {})
+    monkeypatch.setattr(session, "_reviewed_texts", {})
     monkeypatch.setattr(session, "_texts", session.Answers())
     reviewed, review = [], recording.reviewed
 

@@ -173,7 +173,7 @@ def test_the_first_pieces_of_all_ranks_cover_each_weight_once(zero):
 
     def program(comm):
         trainer = Trainer(Mesh(comm, dp=2, pp=2, cp=2, tp=2), start, AdamW(), zero=zero)
-        return [piece for piece in trainer.pieces() if piece.first]
+        return [piece for piece in trainer.pieces() if piece.first_copy]
 
     seen = {name: np.zeros(weight.shape, dtype=int) for name, weight in start.weights.items()}
     for piece in (piece for pieces in run(program, 16).results for piece in pieces):

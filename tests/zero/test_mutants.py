@@ -140,7 +140,7 @@ NODES = {"size": 4, "ranks_per_node": 2, "repeat_on_nodes": True}
 MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
     "a mean over the ranks alone": (
         (STAGES, {"microbatches": 2}),
-        (StepGuard, "of", lambda right: lambda parts, *rest: right(SIZE, *rest)),
+        (StepGuard, "of", lambda right: lambda terms, *rest: right(SIZE, *rest)),
         {SERIAL},
     ),
     "an element never updated": ((STAGES, {}), (OptimizerShard, "update", never_updating_the_last_element), {SERIAL}),
@@ -149,14 +149,14 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
     "no sum between nodes": (([2], NODES), (Comm, "iall_reduce", keeping_its_own_sum), {RANKS, SERIAL}),
     "a scale not divided out": (
         (STAGES, SCALED),
-        (StepGuard, "factor", lambda right: lambda self, *rest: right(self, *rest) * self.loss_scale),
+        (StepGuard, "decide", lambda right: lambda self, *rest: right(self, *rest) * self.loss_scale),
         {SERIAL},
     ),
-    "clipping by a shard's own norm": (([1, 2, 3], CLIPPED), (StepGuard, "factor", deciding_alone), {SERIAL}),
-    "an overflow decided alone": (([3], SCALED | {"bad": 1}), (StepGuard, "factor", deciding_alone), {SERIAL}),
+    "clipping by a shard's own norm": (([1, 2, 3], CLIPPED), (StepGuard, "decide", deciding_alone), {SERIAL}),
+    "an overflow decided alone": (([3], SCALED | {"bad": 1}), (StepGuard, "decide", deciding_alone), {SERIAL}),
     "a skipped step that counts": (
         (STAGES, SCALED | {"bad": 1}),
-        (StepGuard, "factor", counting_a_skipped_step),
+        (StepGuard, "decide", counting_a_skipped_step),
         {SERIAL},
     ),
     "a microbatch that overwrites": (
@@ -181,7 +181,7 @@ def test_a_mistake_makes_ranks_differ_or_is_not_serial(monkeypatch, stage, optio
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_an_overflow_decided_by_one_rank_alone_leaves_the_others_waiting_for_its_weights(monkeypatch, stage):
-    monkeypatch.setattr(StepGuard, "factor", deciding_alone(StepGuard.factor))
+    monkeypatch.setattr(StepGuard, "decide", deciding_alone(StepGuard.decide))
     with pytest.raises(WorldError):
         wrong(stage, bad=1, **SCALED)
 

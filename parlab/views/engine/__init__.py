@@ -4,8 +4,8 @@
 `lanes`, `marks`        a lane a rank over a time axis; boxes, words and arrows
 `player`, `words`       films, and their stories
 `explore`, `predict`    sliders above a figure; a guess before it
-`theme`, `rules`        one look for all, whatever the reader's matplotlib says
+`theme`, `defaults`     one look for all, whatever the reader's matplotlib says
 `arguments`             the rules of figures' arguments; `in_browser`: widgets of a page
 """
 
-from parlab.views.engine import rules as rules  # first, because it loads matplotlib
+from parlab.views.engine import defaults as defaults  # first, because it loads matplotlib

@@ -14,8 +14,8 @@ import ipywidgets as widgets
 import numpy as np
 
 from parlab.views.engine import theme
+from parlab.views.engine.defaults import by_defaults
 from parlab.views.engine.picture import Picture, png
-from parlab.views.engine.rules import by_own_rules
 
 
 class Pictured(widgets.VBox):
@@ -38,7 +38,7 @@ class Explorer(Pictured):
     """
 
     def __init__(self, name: str, controls: Mapping[str, Any], draw: Callable[..., Picture]):
-        self.name, self.controls, self.draw = name, dict(controls), by_own_rules(draw)
+        self.name, self.controls, self.draw = name, dict(controls), by_defaults(draw)
         self.picture = widgets.Image(format="png", layout=widgets.Layout(max_width=theme.ON_PAGE))
         self.numbers = widgets.HTML()  # the text of the picture, for readers who cannot see it
         self._redraw()

@@ -20,7 +20,7 @@ from PIL import Image
 
 from parlab.views.engine import theme
 from parlab.views.engine.canvas import Canvas, Look, Ruler
-from parlab.views.engine.rules import by_own_rules
+from parlab.views.engine.defaults import by_defaults
 from parlab.world.units import format_bytes, format_time
 
 BAR = {"linewidth": 9, "solid_capstyle": "butt"}  # a colour in a legend
@@ -51,7 +51,7 @@ class Picture(Figure):
 
     __str__ = __repr__
 
-    @by_own_rules
+    @by_defaults
     def draw(self, renderer: Any) -> None:
         """As `Figure.draw`."""
         super().draw(renderer)

@@ -14,10 +14,22 @@ A message of 1 KiB takes 2 µs
 The caption below the drawing is text of the page, as large on a telephone as on a screen.
 
 CSS animates one number, the share `--u` of the film that has passed. Two numbers follow from it: `--t`, the film's
-second, and `--c`, the share of the run's time. Each thing that comes, goes or moves is a formula of these two. So the
-film loops, pauses under the mouse, plays single steps and stands still by that one number. Where nothing moves (on
-paper, or if the reader wants less motion) it is 1, and the last picture is shown. Ink is `currentColor`, the
+second, and `--c`, the share of the run's time. Each thing that comes, goes or moves is a formula of these two, and of
+its own numbers, which the methods of `Film` write:
+
+    --a, --b        the seconds at which it appears and is gone
+    --f, --g        the shares of the run's time at which it leaves and arrives, where it passes stops on its way
+    --x, --y        how far it travels to the right and down
+    --v, --w        how far aside it is half-way
+    --part, --s     computed: the share of its way that lies behind it; its share of the bow, 1 half-way, 0 at the ends
+    --s0, --s1, …   the film's second at each stop; a single step plays --from one --to the next
+
+So the film loops, pauses under the mouse, plays single steps and stands still by that one number. Where nothing moves
+(on paper, or if the reader wants less motion) it is 1, and the last picture is shown. Ink is `currentColor`, the
 background is transparent: both are right in light and dark pages.
+
+Invariant: the clock stands still in the seconds between the arrival at a stop and the leaving of it, `second(time)` and
+`second(time, leaves=True)`, and in these alone, but for `BEFORE` and `AFTER`. So what is drawn at a stop can be read.
 """
 
 from __future__ import annotations
@@ -231,8 +243,8 @@ class Film:
         self._marks.append(_through(window, moving) if window else moving)
         self._slides = self._slides or bool(ways)
 
-    def bare(self, mark: str) -> None:
-        """Add SVG that is laid bare from the left as the run's time passes; it stands between the ends of the clock."""
+    def reveal(self, mark: str) -> None:
+        """Add SVG that is revealed from the left as the run's time passes; it stands between the ends of the clock."""
         left, right = self._ends
         whole = f'<rect x="{left:g}" y="0" width="{right - left:g}" height="{self.height:g}" fill="none"/>'
         self._add("bare", {}, whole + mark)
@@ -241,9 +253,9 @@ class Film:
         """Add SVG that moves to the right with the run's time, from one end of the clock to the other."""
         self._add("now", {"x": self._ends[1] - self._ends[0]}, mark)
 
-    def _add(self, kind: str, span: dict[str, Any], mark: str, *, hidden: bool = False) -> None:
+    def _add(self, kind: str, numbers: dict[str, Any], mark: str, *, hidden: bool = False) -> None:
         gone = ' opacity="0"' if hidden else ""  # for readers of SVG without our CSS
-        self._marks.append(f'<g class="{kind}"{_style(span)}{gone}>{_well_formed(mark)}</g>')
+        self._marks.append(f'<g class="{kind}"{_style(numbers)}{gone}>{_well_formed(mark)}</g>')
 
     def tell(self, time: Any, line: str) -> None:
         """A line below the drawing, from `time`, a stop but the last, to the next stop.

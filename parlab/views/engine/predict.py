@@ -50,7 +50,7 @@ class Answer:
         if self.named:
             verdict = "right" if self.guess == self.truth else "it is another one"
         else:
-            verdict = _verdict(self.guess, self.truth)
+            verdict = _how_far_off(self.guess, self.truth)
         return f"you said {said}, {self.how} {truth}: {verdict}"
 
     def _because(self) -> str:
@@ -265,7 +265,7 @@ def _with_unit(value: float, unit: str) -> str:
     return f"{shown} {unit}".rstrip()
 
 
-def _verdict(guess: float, truth: float) -> str:
+def _how_far_off(guess: float, truth: float) -> str:
     if guess == truth:
         return "exactly right"
     if min(guess, truth) <= 0 <= max(guess, truth):

@@ -75,7 +75,7 @@ def schedule_film(
     film.draw(legend + word(sum(SLOTS) / 2, top - 12, "keeps", "strong"))
     film.draw("".join(word(34, y, f"rank {rank}") for rank, y in enumerate(middles)))
     paler = chunks_of(shown.schedule)
-    film.bare("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
+    film.reveal("".join(_bar(film, bar, paler, middles) for bar in bars_of_all(shown)))
     film.ride(f'<path class="trail" d="M{ENDS[0]} {top}v{height - top}"/>')
     before = _kept(film, shown, middles, _events(shown) if told else times, told=bool(told))
     for t in shown.transfers:

@@ -287,7 +287,7 @@ def _draw_work(film: Film, shown: Timeline, rank: int) -> None:
         )
     arrives = [t for t in shown.transfers if t.dst == rank and t.end > t.start]
     marks = "".join(_bar(film, span, y, LANE - 8, WORK) for span in _attends(shown, rank))
-    film.bare(marks + "".join(_bar(film, t, y + LANE - 7, 4, ARRIVES) for t in arrives))
+    film.reveal(marks + "".join(_bar(film, t, y + LANE - 7, 4, ARRIVES) for t in arrives))
 
 
 def _bar(film: Film, span: Span | Transfer, y: float, height: float, color: str) -> str:

@@ -146,7 +146,7 @@ def _draw_lane(film: Film, ring: DoubleRing, rank: int, y: float) -> None:
                 marks += (
                     f'<rect x="{x:g}" y="{y + below:g}" width="{max(width, 1):.1f}" height="{PORT}" fill="{color}"/>'
                 )
-    film.bare(marks)
+    film.reveal(marks)
 
 
 def _draw_here(film: Film, ring: DoubleRing, rank: int, y: float) -> None:

@@ -209,7 +209,7 @@ def _draw_lane(film: Film, ring: Ring, rank: int, y: float) -> None:
                     f'<rect x="{x + inset:g}" y="{top + inset:g}" width="{max(width - 2 * inset, 1):.1f}" '
                     f'height="{PORT - 2 * inset}" {fill}/>'
                 )
-    film.bare(marks)
+    film.reveal(marks)
 
 
 def _draw_here(film: Film, ring: Ring, rank: int, size: int, y: float) -> None:

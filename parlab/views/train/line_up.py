@@ -58,7 +58,7 @@ def line_up(losses: Mapping[str, Sequence[float]]) -> Film:
     for number, own in enumerate(curves.values()):
         points = " ".join(f"{film.x(step):g},{height(loss):.1f}" for step, loss in enumerate(own, 1))
         look = f'fill="none" stroke="{theme.RANKS[number]}" stroke-width="3" stroke-dasharray="{DASHES[number % 4]}"'
-        film.bare(f'<polyline points="{points}" {look}/>')
+        film.reveal(f'<polyline points="{points}" {look}/>')
     film.draw(_names({name: height(own[-1]) for name, own in curves.items()}), len(by_step))
     *before, _ = by_step
     for step, found in enumerate(before, 1):

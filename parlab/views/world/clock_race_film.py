@@ -90,7 +90,7 @@ def clock_race_film(runs: Mapping[str, Run | Timeline], messages: bool = False) 
             marks += _row(film, one, rank, y)
         for (y, above), (_, below) in pairwise(zip(rows, map(_ends, shown.values()), strict=True)):
             marks += _joined(film, above, below, rank, y + BAR)
-    film.bare(marks)
+    film.reveal(marks)
     film.ride(f'<path class="trail" d="M{ENDS[0]} {header}v{height - header}"/>')
     for start, end in pairwise(times):
         film.tell(start, _line(shown, end))

@@ -64,7 +64,7 @@ def timeline_film(run: Run | Timeline, ranks: int | None = None, waits: bool = F
         for bar, text, end in program(film, shown, rank, y):
             bars += bar
             words[end] += text
-    film.bare(trails + bars)
+    film.reveal(trails + bars)
     for end, texts in words.items():  # when its bar is whole: the hand of the clock would cut it
         if texts:
             film.draw(texts, end)

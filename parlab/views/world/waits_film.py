@@ -177,7 +177,7 @@ def _lanes(film: Film, shown: Timeline, waits: list[Wait]) -> None:
         x, width = film.x(wait.start), round(film.x(wait.came) - film.x(wait.start) - 1, 1)
         text = wait.peer if width > 12 else ""
         marks += waiting("wait", x, middles[wait.rank] - bar / 2, width, bar, text)
-    film.bare(marks)
+    film.reveal(marks)
     film.ride(f'<path class="trail" d="M{ENDS[0]} {LEGEND}v{HEIGHT - LEGEND}"/>')
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from parlab import views
+from parlab.views.engine.defaults import by_defaults
 from parlab.views.engine.explore import Explorer
 from parlab.views.engine.picture import pixels
-from parlab.views.engine.rules import by_own_rules
 from parlab.views.world.all_reduce_seconds import all_reduce_seconds
 
 DARK = {"axes.facecolor": "black", "text.color": "white", "font.size": 20, "lines.linewidth": 9, "hatch.linewidth": 5}
@@ -81,8 +81,8 @@ def test_a_figure_that_ends_in_an_error_leaves_the_settings_as_they_were():
         assert {name: matplotlib.rcParams[name] for name in DARK} == DARK
 
 
-def test_every_public_function_draws_by_own_rules():
+def test_every_public_function_draws_by_defaults():
     functions = [f for name, f in vars(views).items() if inspect.isfunction(f) and not name.startswith("_")]
     assert len(functions) >= 50
-    within = by_own_rules(np.sum).__code__
+    within = by_defaults(np.sum).__code__
     assert [f for f in functions if f.__code__ is not within] == []
