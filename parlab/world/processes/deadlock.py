@@ -19,11 +19,16 @@ from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import CollectiveCall, Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
 
-Report = dict[str, Any]  # of one rank, as JSON has it
+Report = dict[str, Any]  # of one rank, in lists and dicts, as JSON has them: see `report`
 
 
 def report(main: Task, place: str, groups: Mapping[str, Any]) -> Report:
-    """The report of a rank: the posts of its main task and its background tasks, and what each of them waits for."""
+    """The report of a rank: the posts of its main task and its background tasks, and what each of them waits for.
+
+    Of each mailbox, `posts` has the key, the sends and the receives. Of each task, `tasks` has None or [call, wait]. A
+    wait is ["messages", messages], ["collective", key, members], or ["signal", i], which task i of this rank raises. A
+    message is [key of its mailbox, number, end].
+    """
     tasks = [main, *main.background]
     boxes = [box for group in groups.values() for box in group.mailboxes.values()]
     return {
@@ -46,7 +51,7 @@ def _waits_for(task: Task, tasks: list[Task]) -> list[Any]:
 
 
 def _message(message: Any) -> list[Any]:
-    return [message.key, message.number, message.end]
+    return [message.box_key, message.number, message.end]
 
 
 def _needs(request: Any) -> Any:
@@ -70,22 +75,26 @@ class _Reports:
         """The ranks for which a task must wait; `tasks` are those of its rank."""
         kind, *needs = waits
         if kind == "signal":
-            return self.missing(tasks[needs[0]][1], tasks)
+            [place] = needs
+            _, waits_of_raiser = tasks[place]
+            return self.missing(waits_of_raiser, tasks)
         if kind == "collective":
             (group, number), members = needs
             return [member for member in members if self.by_rank[member]["collectives"].get(group, 0) <= number]
-        return sorted({_peer(key, end) for key, number, end in needs[0] if not self.matched(key, number, end)})
+        [messages] = needs
+        return sorted({_peer(key, end) for key, number, end in messages if not self.matched(key, number, end)})
 
 
 def _peer(key: list[Any], end: int) -> int:
     """The rank at the other end of a message."""
-    return key[3] if end == POST_SEND else key[2]
+    _, _, src, dst = key
+    return dst if end == POST_SEND else src
 
 
 def some_can_move(reports: Mapping[int, Report]) -> bool:
-    """Whether some task has all that it waits for."""
+    """Whether some task has all that it waits for. One that waits for a signal moves after the one that raises it."""
     known = _Reports(reports.values())
-    waiting = [(task[1], report["tasks"]) for report in reports.values() for task in report["tasks"] if task]
+    waiting = [(waits, report["tasks"]) for report in reports.values() for _, waits in filter(None, report["tasks"])]
     return any(waits[0] != "signal" and not known.missing(waits, of_rank) for waits, of_rank in waiting)
 
 

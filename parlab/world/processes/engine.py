@@ -6,9 +6,9 @@ leave the cores to ranks that compute.
 A collective begins at rank 0 of its group. Each member sends its arrival to rank 0. Rank 0 compares them and releases
 the members. `deadlock.py` says how the processes find out that no rank can move.
 
-Invariant, whenever the mutex is free: a message of this process is in `moving`, or in the `coming` of a mailbox that is
-`listening`, until it has passed, and in no other place; a collective that this rank has entered is in `awaited` until
-rank 0 of its group releases it.
+Invariant, whenever the mutex is free: a message of this process is in `moving`, or in the `no_header_yet` of a mailbox
+that is `listening`, until it has passed, and in no other place; a collective that this rank has entered is in `awaited`
+until rank 0 of its group releases it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ProcessEngine(Engine):
         self.last_reports: list[deadlock.Report] = []  # of all ranks, at the end of the run
         self.computes: list[tuple[int, int, str]] = []  # measured: (start, end, name)
         self.waits: list[tuple[int, int, Any]] = []  # measured: (start, end, reason)
-        self.answers: dict[str, Callable[[Any], None]] = {  # to the notes of other ranks, by their kind
+        self.handlers: dict[str, Callable[[Any], None]] = {  # of the notes of other ranks, by their kind
             "enters": self._on_enters,
             "begins": self._on_begins,
             "report": self._on_report,
@@ -104,7 +104,7 @@ class ProcessEngine(Engine):
             message = MessageEnd(box, POST_RECEIVE, name, wire, like=values.mapped(ExpectedArray, like))
             message.nbytes, message.expected = values.nbytes(like), label
             task.log += (POST_RECEIVE, message)
-            box.coming.append(message)
+            box.no_header_yet.append(message)
             self.listening[box] = None
             parked = call and self._park(task, message, call)
         if parked:
@@ -121,7 +121,7 @@ class ProcessEngine(Engine):
         collective.arrivals[task.rank] = arrival
         task.log += (ENTER, collective)
         self.awaited[collective.key] = collective
-        self._await_members(task, group, collective)
+        self._await_members(task, group, collective)  # first: on rank 0 of the group the note may release this task
         self._notify(group.members[0], "enters", [collective.key, group.members, task.rank, arrival])
         return collective, True
 
@@ -172,21 +172,21 @@ class ProcessEngine(Engine):
     def _connect(self, group: ProcessGroup) -> None:
         """Make the transport's collectives for `group` and for its background, now that all members call this."""
         for each in (group, self.subgroup(group.name + BACKGROUND, group.members)):
-            each.native = self.transport.connect(each.members, each.tag("collectives"))
+            each.native_collectives = self.transport.connect(each.members, each.tag("collectives"))
 
     def disconnect(self) -> None:
         """Free the transport's collectives, after a run without an error."""
         for group in self.groups.values():
             assert isinstance(group, ProcessGroup)
-            if group.native is not None:
-                group.native.free()
+            if group.native_collectives is not None:
+                group.native_collectives.free()
 
     def native_of(
         self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> Callable[[], Any] | None:
         """See `Engine`. The transport's collectives have the names of our algorithms."""
         assert isinstance(group, ProcessGroup)
-        start = getattr(group.native, getattr(algorithm, "__name__", ""), None)
+        start = getattr(group.native_collectives, getattr(algorithm, "__name__", ""), None)
         if start is None or not all(map(_known_to_libraries, arguments)):
             return None
         return lambda: self._settled(start, arguments)
@@ -211,15 +211,15 @@ class ProcessEngine(Engine):
         if self.ending:
             raise Unwind
 
-    def _poll(self, over: Callable[[], Any]) -> None:
-        """Progress the messages of this process until `over()`."""
+    def _poll(self, until: Callable[[], Any]) -> None:
+        """Progress the messages of this process until `until()`."""
         pause = Pause()
         while True:
             with self.mutex:
-                if over():
+                if until():
                     return
                 self._progress_or_abort()
-                self._report()
+                self._report_if_due()
             pause()
 
     def _progress_or_abort(self) -> None:
@@ -231,13 +231,13 @@ class ProcessEngine(Engine):
             self.transport.abort()
 
     def _progress(self) -> None:
-        """Receive what has arrived, complete what has passed, and answer the notes of other ranks."""
+        """Receive what has arrived, complete what has passed, and handle the notes of other ranks."""
         for box in list(self.listening):
-            while box.coming and (header := box.coming[0].wire.receive_header()) is not None:
-                message = box.coming.popleft()
+            while box.no_header_yet and (header := box.no_header_yet[0].wire.receive_header()) is not None:
+                message = box.no_header_yet.popleft()
                 message.meet(header)
                 self.moving.append(message)
-            if not box.coming:
+            if not box.no_header_yet:
                 del self.listening[box]
         for message in list(self.moving):
             if message.complete():
@@ -245,12 +245,12 @@ class ProcessEngine(Engine):
                 self._match(message)
         for note in self.transport.heard():
             kind, payload = json.loads(note)
-            self.answers[kind](payload)
+            self.handlers[kind](payload)
 
     def _notify(self, rank: int, kind: str, payload: Any) -> None:
-        """Call `answers[kind](payload)` on the process of `rank`."""
+        """Call `handlers[kind](payload)` on the process of `rank`."""
         if rank == self.transport.rank:
-            self.answers[kind](payload)
+            self.handlers[kind](payload)
         else:
             self.transport.tell(rank, json.dumps([kind, payload]).encode())
 
@@ -271,7 +271,7 @@ class ProcessEngine(Engine):
         self.report_at = time.monotonic()  # at once: a program that is over stays so
         self._poll(lambda: self.last_reports or self.presses)
 
-    def _report(self) -> None:
+    def _report_if_due(self) -> None:
         """If it is time, and all tasks of this rank wait or are over, report to rank 0 what they wait for."""
         if self.blocked == self.running and time.monotonic() >= self.report_at:
             self.report_at = math.inf  # once

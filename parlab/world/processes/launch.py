@@ -109,7 +109,8 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[Proces
         env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C reaches this process alone, which ends them
     )
-    reader = threading.Thread(target=_show, args=(processes.stdout, over := threading.Event()), daemon=True)
+    over = threading.Event()
+    reader = threading.Thread(target=_show, args=(processes.stdout, over), daemon=True)
     try:
         reader.start()
         yield processes
@@ -127,6 +128,7 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[Proces
 
 
 def _show(stdout: IO[bytes], over: threading.Event) -> None:
+    """Print what the processes say, until it is `over`."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with stdout:
         for said in iter(partial(os.read, stdout.fileno(), 2**16), b""):

@@ -13,7 +13,7 @@ from typing import Any
 from parlab.world.engines.strands import IN_BROWSER
 
 INSTALL_MPI = "python -m pip install mpi4py mpich"
-STRANGERS = f"mpiexec and mpi4py belong to different MPIs; {INSTALL_MPI}, or run this Python's own mpiexec"
+DIFFERENT_MPIS = f"mpiexec and mpi4py belong to different MPIs; {INSTALL_MPI}, or run this Python's own mpiexec"
 INSTALL_CUPY = "python -m pip install 'cupy-cuda12x[ctk]' nvidia-nccl-cu12"
 POLITE = {  # ranks that wait leave the cores to others, and there may be more ranks than cores
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
@@ -39,9 +39,9 @@ def check(engine: str, size: int) -> None:
     if IN_BROWSER:
         raise ValueError(f"engine={engine!r}: a page starts no processes; this needs parlab on a machine of your own")
     if engine == "nccl":
-        if (stranger := _started_without_mpi()) is not None:
+        if (starter := _started_without_mpi()) is not None:
             raise ValueError(
-                f"engine='nccl': {stranger} has started this script, and its processes have no MPI to find each other "
+                f"engine='nccl': {starter} has started this script, and its processes have no MPI to find each other "
                 f"by; start it by {by_hand(size)} {sys.argv[0]}, or by srun --mpi=pmi2 python {sys.argv[0]}"
             )
         _check_gpus()

@@ -4,8 +4,8 @@ The sender's header travels first: form, types and label of the value. When it h
 what it expects, and makes the arrays that the rest of the message fills.
 
 Invariant of a mailbox: the k-th send at its `src` and the k-th receive at its `dst` are the two ends of one message,
-and have one key and number. No other mailbox between these two ranks has its tag (`tag_of`), and a transport keeps the
-order of messages with one tag.
+and have one `key`. No other mailbox between these two ranks has its tag (`tag_of`), and a transport keeps the order of
+messages with one tag.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parlab.world.engines.tasks import Group, Mailbox, Message
 from parlab.world.processes.transport import form_of
 from parlab.world.values import Value
 
-Key = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
+BoxKey = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
 
 
 def tag_of(split: int, background: bool, channel: str) -> int:
@@ -43,7 +43,7 @@ class ProcessGroup(Group):
         super().__init__(name, members)
         self.split, self.background = split, background
         self.next_collective = 0  # the number of the one that this rank enters next
-        self.native: Any = None  # the transport's collectives, if they are wanted
+        self.native_collectives: Any = None  # the transport's collectives, if they are wanted
 
     def tag(self, channel: str) -> int:
         """The tag of its messages on this channel."""
@@ -58,30 +58,35 @@ class ProcessGroup(Group):
 
 
 class ProcessMailbox(Mailbox):
-    """One end of a mailbox between processes. It counts this end's posts, and keeps receives that wait for a header."""
+    """One end of a mailbox between processes. It counts this end's posts, and keeps its receives without a header."""
 
-    __slots__ = ("coming", "key", "posts", "tag")
+    __slots__ = ("key", "no_header_yet", "posts", "tag")
 
-    def __init__(self, key: Key, tag: int):
+    def __init__(self, key: BoxKey, tag: int):
         super().__init__(*key[2:])
         self.key = key
         self.tag = tag
         self.posts = {POST_SEND: 0, POST_RECEIVE: 0}
-        self.coming: deque[MessageEnd] = deque()
+        self.no_header_yet: deque[MessageEnd] = deque()
 
 
 class MessageEnd(Message):
-    """One end of a message. `key` and `number` name it at both ends: to make one counts it as posted in its mailbox."""
+    """One end of a message. To make one counts it as posted in its mailbox, which gives it its number."""
 
     leaves: list[Any]  # the arrays of a receive
     done_at = 0
 
     def __init__(self, box: ProcessMailbox, end: int, name: str, wire: Any, like: Value = None):
         super().__init__(box.src, box.dst, name, like=like)
-        self.key, self.end, self.wire = box.key, end, wire  # Sent or Coming
+        self.box_key, self.end, self.wire = box.key, end, wire  # Sent or Coming
         self.number = box.posts[end]
         box.posts[end] += 1
         self.posted_at = time.perf_counter_ns()
+
+    @property
+    def key(self) -> tuple[str, str, int, int, int]:
+        """The name of the message, the same at both ends: the key of its mailbox, and its number there."""
+        return *self.box_key, self.number
 
     def meet(self, header: bytes) -> None:
         """The header has come: make the arrays. A message that does not fit is received and dropped."""

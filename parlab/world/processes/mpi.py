@@ -3,7 +3,10 @@
 A message begins with its first packet (1024 bytes, even tag, `Issend`). The first packet holds the length of the
 header, the header, and the arrays if they fit. The rest follows on the next odd tag: the rest of the header, and each
 array. The receiver posts the receive of the first packet when its program asks for the message, so the synchronous send
-never ends before that. The receives on the odd tag are posted in the order of the first packets, so they match.
+never ends before that.
+
+Invariant: the sends and the receives on the odd tag are posted in the order of the first packets, so they match. For
+the header of a message is asked for only when that of the one before it has come (`Coming.receive_header`).
 
 Importing this module starts MPI.
 """
@@ -95,7 +98,7 @@ class MPITransport:
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         self.node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks on this machine
         self.renew()
-        self.ahead = clock_ahead(self.rank, self.size, self._ask, self._answer)
+        self.ahead = clock_ahead(self.rank, self.size, self._send_clock, self._receive_clock)
         # All ranks have mapped MPICH's shared memory (3 MB). Unlink its file, so that killed ranks leave none behind.
         with suppress(OSError):
             for path in re.findall(r"/dev/shm/mpich\S+$", Path("/proc/self/maps").read_text("utf-8"), re.MULTILINE):
@@ -147,12 +150,13 @@ class MPITransport:
         time.sleep(1)
         MPI.COMM_WORLD.Abort(1)
 
-    def _ask(self, data: bytes, dst: int) -> None:
+    def _send_clock(self, data: bytes, dst: int) -> None:
         self._notes.Send([data, MPI.BYTE], dst, 1)
 
-    def _answer(self, src: int) -> bytearray:
-        self._notes.Recv([answer := bytearray(8), MPI.BYTE], src, 1)
-        return answer
+    def _receive_clock(self, src: int) -> bytearray:
+        clock = bytearray(8)
+        self._notes.Recv([clock, MPI.BYTE], src, 1)
+        return clock
 
 
 OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum": MPI.MIN}
@@ -193,8 +197,9 @@ class MPICollectives:
 
     def ring_all_gather(self, flat: np.ndarray, pieces: list[slice]) -> tuple[_Started, None]:
         """MPI_Iallgatherv, in place."""
-        size, buffer = flat.itemsize, np.ascontiguousarray(flat)  # which it is, unless it is the caller's `out`
-        counts, starts = [size * (b.stop - b.start) for b in pieces], [size * b.start for b in pieces]
+        buffer = np.ascontiguousarray(flat)  # which it is, unless it is the caller's `out`
+        counts = [flat.itemsize * (piece.stop - piece.start) for piece in pieces]  # in bytes, as the starts
+        starts = [flat.itemsize * piece.start for piece in pieces]
         request = self._comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, starts, MPI.BYTE])
         return _Started(request, buffer, into=None if buffer is flat else flat), None
 

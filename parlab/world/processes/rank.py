@@ -29,7 +29,10 @@ _transports: dict[str, Any] = {}  # the transports of this process, by engine
 
 
 def transport_of(engine: str) -> Any:
-    """The transport of this process, which is made at the first run by this engine and kept for later ones."""
+    """The transport of this process. The first run by this engine makes it, and later ones find it.
+
+    To make it starts MPI. From then on an error that leaves the script ends all processes, and rank 0 alone has input.
+    """
     if engine not in _transports:
         os.environ.update(machine.ENVIRONMENT[engine] | os.environ)
         from parlab.world.processes.mpi import MPITransport  # starts MPI

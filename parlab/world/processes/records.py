@@ -14,18 +14,18 @@ from parlab.world.processes.deadlock import Report, deadlock_in
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
-from parlab.world.processes.wallclock import measured
+from parlab.world.processes.wallclock import Watch, measured
 from parlab.world.program import Outcome
 
 
 class Reference:
-    """A message in a log that has left its process: it is known by its `key`."""
+    """A message in a log that has left its process: both ends have one `key` (`MessageEnd.key`)."""
 
     index = -1
     like: tuple[()] = ()  # stays in its process, as the value does
 
 
-MESSAGE = ("src", "dst", "name", "nbytes", "kept", "posted_at", "done_at")
+OF_MESSAGE = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "done_at")
 
 
 class _LogPickler(pickle.Pickler):
@@ -34,10 +34,10 @@ class _LogPickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, MessageEnd):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
-            state = {name: getattr(thing, name) for name in MESSAGE}
-            return Reference, (), {**state, "label": label, "key": (*thing.key, thing.number)}
+            state = {name: getattr(thing, name) for name in OF_MESSAGE}
+            return Reference, (), {**state, "label": label}
         if isinstance(thing, CollectiveCall):
-            slots = {"arrivals": thing.arrivals}
+            slots = {"arrivals": thing.arrivals}  # its waiters stay in its process
             return CollectiveCall, (thing.members, thing.key), (None, slots)
         if isinstance(thing, Signal):
             return Signal, (None,)
@@ -56,9 +56,9 @@ def pack_record(engine: ProcessEngine) -> bytes:
             "arrays and numbers"
         )
     tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
-    clock = (engine.transport.ahead, engine.computes, engine.waits)
+    watch = Watch(engine.transport.ahead, engine.computes, engine.waits)
     file = io.BytesIO()
-    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, clock))
+    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, watch))
     return file.getvalue()
 
 
@@ -78,23 +78,24 @@ def _error(task: Task) -> tuple[bytes, str] | None:
 
 def merge_records(records: list[bytes], reports: list[Report]) -> Outcome:
     """The outcome of a run, from the record of each rank and the last reports of all."""
-    tasks, clocks = [], []
-    for rank, (result, packed, clock) in enumerate(map(pickle.loads, records)):
+    tasks, watches = [], []
+    for rank, (result, packed, watch) in enumerate(map(pickle.loads, records)):
         main = Task(rank)
         main.background = [Task(rank, main) for _ in packed[1:]]
         for task, (log, printed, error) in zip((main, *main.background), packed, strict=True):
             task.log, task.printed = log, printed
             if error is not None:
-                task.error = pickle.loads(error[0])
-                task.error.__cause__ = RemoteError(f"there, it was\n\n{error[1]}")
+                data, text = error
+                task.error = pickle.loads(data)
+                task.error.__cause__ = RemoteError(f"there, it was\n\n{text}")
         main.result = pickle.loads(result)
         tasks.append(main)
-        clocks.append(clock)
+        watches.append(watch)
     logs = [task.log for main in tasks for task in (main, *main.background)]
     sent, asked = (_by_key(logs, code) for code in (POST_SEND, POST_RECEIVE))
     _join(logs, sent)
     ends = [(sent.get(key), asked.get(key)) for key in {**sent, **asked}]
-    return Outcome(tasks, deadlock_in(reports), measured(clocks, ends))
+    return Outcome(tasks, deadlock_in(reports), measured(watches, ends))
 
 
 def _by_key(logs: list[list[Any]], posts: int) -> dict[Any, Reference]:

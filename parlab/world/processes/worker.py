@@ -22,7 +22,7 @@ def main(engine: str, folder: str, size: str) -> None:
     transport = transport_of(engine)
     if transport.size != int(size):
         found = f"{size} processes were started, and each finds {transport.size}"
-        _refuse(folder, f"size={size}: {found}: {machine.STRANGERS}")
+        _refuse(folder, f"size={size}: {found}: {machine.DIFFERENT_MPIS}")
         return
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     connection = None
@@ -31,7 +31,8 @@ def main(engine: str, folder: str, size: str) -> None:
         connection = Client(f"{folder}/listener")
         data = connection.recv_bytes()
         shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
-        threading.Thread(target=_end_with, args=(connection, ended := threading.Event()), daemon=True).start()
+        ended = threading.Event()
+        threading.Thread(target=_end_with, args=(connection, ended), daemon=True).start()
     job, errors = unpack_program(transport.share(data))
     with np.errstate(**errors):  # as the caller's, which threads inherit
         outcome = run_this_rank(job, transport)

@@ -53,29 +53,29 @@ def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_progra
     monkeypatch.setattr(world, "_notify", lambda rank, kind, payload: reports.append((rank, kind)))
     now = [100.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns))
-    world._report()
+    world._report_if_due()
     assert reports == []  # it runs
 
     world.blocked = world.running
     world._nobody_can_move()
-    world._report()
+    world._report_if_due()
     assert reports == []  # it has only begun to wait
     now[0] += engine.STUCK + 0.01
     world.blocked = 0
-    world._report()
+    world._report_if_due()
     assert reports == []  # it has gone on meanwhile
     world.blocked = world.running
     for _ in range(3):
-        world._report()
+        world._report_if_due()
     assert reports == [(0, "report")]
 
     world._nobody_can_move()  # it went on, and waits again: a new report
     now[0] += engine.STUCK + 0.01
-    world._report()
+    world._report_if_due()
     assert reports == [(0, "report")] * 2
 
     world.running = world.blocked = 0
     monkeypatch.setattr(world, "_news", lambda within: True)
-    monkeypatch.setattr(world, "_poll", lambda over: world._report())
+    monkeypatch.setattr(world, "_poll", lambda over: world._report_if_due())
     world._await_the_end()
     assert reports == [(0, "report")] * 3  # its program is over, which will not change
