@@ -106,12 +106,12 @@ def allgather_attention_backward(
     kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
-        few_dout, few_q, *few_rows = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
+        few_dout, few_q, few_lse, few_delta, few_dq = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
         gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
-            shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, *few_rows, scale=scale)
+            shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, few_lse, few_delta, few_dq, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
         kv_exchange.scatter_sum(shares, (dk[:, g, ...], dv[:, g, ...]))

@@ -87,7 +87,11 @@ def attend_backward(
     scale: Scale,
     heads: Heads = ALL,
 ) -> KV:
-    """Add the share of these tiles to dq, in place. Returns their share of dk and dv, in float32 or wider."""
+    """Add the share of these tiles to dq, in place. Returns their share of dk and dv, in float32 or wider.
+
+    `delta [B, H, S]` is the sum of dout · out over D, of the whole forward: what the softmax subtracts from each row of
+    the gradient of the weights.
+    """
     k, v = kv
     dk, dv = wide_zeros(k), wide_zeros(v)
     if not tiles:

@@ -63,7 +63,7 @@ class AttentionShape:
 
 
 class RankCost(NamedTuple):
-    """The bytes that one rank sends, and the most bytes that it holds beside the results of one tile."""
+    """The messages and bytes that one rank sends, and the most bytes that it holds beside the results of one tile."""
 
     messages: int
     nbytes: int

@@ -26,7 +26,7 @@ class HeadShare(NamedTuple):
 
     query_heads: slice
     kv_heads: slice
-    heads: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
+    reads: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
 
 
 def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
@@ -42,10 +42,10 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
         kv_heads = slice(first // group, (last - 1) // group + 1)
         within = range((kv_heads.start + 1) * group, last, group)
         edges = [first, *within, last]  # of the readers of each K/V head
-        reads = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
-        even = len({part.stop - part.start for part in reads}) == 1
-        heads = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(reads)]
-        shares.append(HeadShare(query_heads, kv_heads, heads))
+        readers = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
+        even = len({part.stop - part.start for part in readers}) == 1
+        reads = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(readers)]
+        shares.append(HeadShare(query_heads, kv_heads, reads))
     return shares
 
 
@@ -55,40 +55,40 @@ Runs = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its sha
 class HeadExchange:
     """The all-to-all between shards of the sequence and heads of all tokens, among the ranks of `comm`.
 
-    `shares` says which heads each rank gets, and `tokens` where its shard's tokens stand (`token_runs`).
+    `shares` says which heads each rank gets, and `runs` where its shard's tokens stand (`token_runs`).
     """
 
-    def __init__(self, comm: Comm, shares: list[HeadShare], tokens: list[Runs], label: str) -> None:
-        self.comm, self.shares, self.tokens, self.label = comm, shares, tokens, label
-        self.heads = shares[comm.rank].heads  # for `attend`
+    def __init__(self, comm: Comm, shares: list[HeadShare], runs: list[Runs], label: str) -> None:
+        self.comm, self.shares, self.runs, self.label = comm, shares, runs, label
+        self.heads = shares[comm.rank].reads  # for `attend`
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,
         S, ...]`, and for keys G.
         """
-        comm, tokens, arrays = self.comm, self.tokens, [*queries, *keys]
-        heads, length = self._heads(queries, keys), queries[0].shape[2]
-        mine = [of_ranks[comm.rank] for of_ranks in heads]
-        made = [_zeros(x, h.stop - h.start, length * comm.size) for x, h in zip(arrays, mine, strict=True)]
+        comm, runs, arrays = self.comm, self.runs, [*queries, *keys]
+        heads, length = self._heads_of_ranks(len(queries), len(keys)), queries[0].shape[2]
+        made = [
+            _zeros(x, own.stop - own.start, length * comm.size) for x, own in zip(arrays, heads[comm.rank], strict=True)
+        ]
         comm.hold("heads", *made)
-        gives = [_of_shard(arrays, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
-        self._deliver(gives, [_of_whole(made, there) for there in tokens])
+        gives = [_of_shard(arrays, heads[rank], runs[comm.rank]) for rank in range(comm.size)]
+        self._deliver(gives, [_of_whole(made, of_rank) for of_rank in runs])
         return made[: len(queries)], made[len(queries) :]
 
     def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         """The inverse of `to_heads`. The values that several ranks have for one K/V head are summed."""
-        comm, tokens, arrays = self.comm, self.tokens, [*queries, *keys]
-        heads, length = self._heads(queries, keys), queries[0].shape[2] // comm.size
-        made = [_zeros(x, h[-1].stop, length) for x, h in zip(arrays, heads, strict=True)]
+        comm, runs, arrays = self.comm, self.runs, [*queries, *keys]
+        heads, length = self._heads_of_ranks(len(queries), len(keys)), queries[0].shape[2] // comm.size
+        made = [_zeros(x, last.stop, length) for x, last in zip(arrays, heads[-1], strict=True)]
         comm.hold("heads", *made)
-        targets = [_of_shard(made, [h[rank] for h in heads], tokens[comm.rank]) for rank in range(comm.size)]
-        self._deliver([_of_whole(arrays, there) for there in tokens], targets)
+        targets = [_of_shard(made, heads[rank], runs[comm.rank]) for rank in range(comm.size)]
+        self._deliver([_of_whole(arrays, of_rank) for of_rank in runs], targets)
         return made[: len(queries)], made[len(queries) :]
 
-    def _heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> list[list[slice]]:
-        """The heads of each rank, for each of these arrays."""
-        query_heads, kv_heads = [share.query_heads for share in self.shares], [share.kv_heads for share in self.shares]
-        return [query_heads] * len(queries) + [kv_heads] * len(keys)
+    def _heads_of_ranks(self, queries: int, keys: int) -> list[list[slice]]:
+        """Of each rank, its heads in each of so many arrays of query heads and of K/V heads."""
+        return [[share.query_heads] * queries + [share.kv_heads] * keys for share in self.shares]
 
     def _deliver(self, gives: list[list[Array]], targets: list[list[Array]]) -> None:
         """The all-to-all: `gives[rank]` goes to each rank; what comes is added to `targets[source]`, 0 at first."""
@@ -110,14 +110,14 @@ def _zeros(like: Array, heads: int, rows: int) -> Array:
     return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
 
 
-def _of_shard(shards: Sequence[Array], heads: Sequence[slice], tokens: Runs) -> list[Array]:
+def _of_shard(shards: Sequence[Array], heads: Sequence[slice], runs: Runs) -> list[Array]:
     """Views of these heads of a rank's tokens, one for each run of tokens."""
-    return [x[:, h, here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in tokens]
+    return [x[:, h, here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in runs]
 
 
-def _of_whole(wholes: Sequence[Array], tokens: Runs) -> list[Array]:
+def _of_whole(wholes: Sequence[Array], runs: Runs) -> list[Array]:
     """Views of a rank's tokens in arrays of all tokens, one for each run of them."""
-    return [x[:, :, there, ...] for x in wholes for _, there in tokens]
+    return [x[:, :, there, ...] for x in wholes for _, there in runs]
 
 
 class LevelCost(NamedTuple):

@@ -134,8 +134,9 @@ def ring_attention_backward(
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
         tiles = tiles_between(comm.rank, source, mask)
-        homeward.pass_on(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None)
-        del kv  # no longer held when the next hop begins
+        share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None
+        homeward.pass_on(share)
+        del kv, share  # no longer held when the next hop begins
     dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)

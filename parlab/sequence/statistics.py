@@ -9,7 +9,7 @@ from parlab.arrays import namespace
 from parlab.world import Comm, Run, Timeline, Transfer, values
 from parlab.world.values import Value, leaves, mapped
 
-GRADIENTS = "all_reduce"  # the messages of gradients; attention across ranks never makes an all-reduce
+GRADIENT_MESSAGES = "all_reduce"  # their name; attention across ranks never makes an all-reduce
 ATTEND = "attend"  # the names of attention's computations begin so
 
 
@@ -76,8 +76,8 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
     timeline = run.timeline if isinstance(run, Run) else run
     ranks = range(timeline.size)
     travelled = [t for t in timeline.transfers if t.src != t.dst]
-    attention = [t for t in travelled if t.name != GRADIENTS]
-    gradients = [t for t in travelled if t.name == GRADIENTS]
+    attention = [t for t in travelled if t.name != GRADIENT_MESSAGES]
+    gradients = [t for t in travelled if t.name == GRADIENT_MESSAGES]
     attends = [span for span in timeline.computes if span.name.startswith(ATTEND)]
     starts = [[span.start for span in attends if span.rank == rank] for rank in ranks]
     found_here = 0
@@ -86,14 +86,14 @@ def sequence_statistics(run: Run | Timeline) -> SequenceStatistics:
         for before, start in zip([-1, *starts[rank]], starts[rank], strict=False):
             found_here += not any(before < arrival <= start for arrival in arrivals)
     return SequenceStatistics(
-        [len(of_rank) for of_rank in starts],
-        [sum(t.nbytes for t in attention if t.src == rank) for rank in ranks],
-        [sum(t.nbytes for t in gradients if t.src == rank) for rank in ranks],
-        [_time_in(attention, rank) for rank in ranks],
-        [_time_in(gradients, rank) for rank in ranks],
-        found_here / max(len(attends), 1),
-        sum(map(timeline.busy, ranks)) / max(timeline.size * timeline.makespan, 1),
-        [timeline.peak_bytes(rank) for rank in ranks],
+        chunks=[len(of_rank) for of_rank in starts],
+        attention_bytes=[sum(t.nbytes for t in attention if t.src == rank) for rank in ranks],
+        gradient_bytes=[sum(t.nbytes for t in gradients if t.src == rank) for rank in ranks],
+        attention_time=[_time_in(attention, rank) for rank in ranks],
+        gradient_time=[_time_in(gradients, rank) for rank in ranks],
+        reuse=found_here / max(len(attends), 1),
+        efficiency=sum(map(timeline.busy, ranks)) / max(timeline.size * timeline.makespan, 1),
+        peak_bytes=[timeline.peak_bytes(rank) for rank in ranks],
     )
 
 

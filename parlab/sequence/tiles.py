@@ -51,7 +51,7 @@ class Tile:
             return max(side, 0) * (side + 1) // 2
 
         def below(d: int) -> int:
-            """The pairs of each query i with keys 0..i + d, as far as there are such keys."""
+            """The pairs of each query i with keys 0..i + d, if there are any, less those behind the last key."""
             return triangle(queries + d) - triangle(d) - triangle(queries + d - keys) + triangle(d - keys)
 
         return below(self.diagonal) - (0 if self.window is None else below(self.diagonal - self.window))

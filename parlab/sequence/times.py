@@ -66,15 +66,13 @@ def method_times(
     cluster = cluster.reaching(kernel)
     mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
     groups = {"ring": [1], "Ulysses": [size], "USP": mixed}
-    found = {
-        name: [
-            MethodTime(usp_time(shape, size, cluster, ulysses=u, way=way, step=step), way, u)
-            for u in of_method
-            if _even(shape, u)
-            for way in _ways(shape, u, size, cluster)
-        ]
-        for name, of_method in groups.items()
-    }
+    found: dict[str, list[MethodTime]] = {name: [] for name in METHODS}
+    for name, sizes in groups.items():
+        for u in sizes:
+            if _even(shape, u):
+                for way in _ways(shape, u, size, cluster):
+                    time = usp_time(shape, size, cluster, ulysses=u, way=way, step=step)
+                    found[name].append(MethodTime(time, way, u))
     several = _several_nodes(size, cluster)
     found["double ring"] = [_double_ring_time(shape, size, cluster, step)] if several else []
     ways = (FLAT, TWO_LEVELS) if several else (FLAT,)
@@ -188,12 +186,13 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step: 
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
     own = _attend(shape, c * (c + 1) // 2, cluster)
     half = _attend(shape, c * c // 2, cluster) + _charged(step, shape, size, cluster)
-    time = 0
-    for turns_left in reversed(range(size // places)):
-        hops = [max(half if time else own, hop)] + [max(half, hop)] * (places - 2)  # each beside a tile
-        turn = sum(hops) + half
-        crossing = sum(hops[:-1]) + hop + between if one_port else between
-        time += max(turn, crossing) if turns_left else turn
+    time, turns = 0, size // places
+    for turn in range(turns):
+        first = own if turn == 0 else half
+        hops = [max(first, hop)] + [max(half, hop)] * (places - 2)  # each beside a tile
+        attended = sum(hops) + half
+        crossed = sum(hops[:-1]) + hop + between if one_port else between
+        time += attended if turn == turns - 1 else max(attended, crossed)
     return MethodTime(time, LATE if one_port else EARLY)
 
 

@@ -70,14 +70,14 @@ class TwoLevelExchange:
     """`HeadExchange` twice: between the nodes the heads of whole nodes, and inside a node the heads of its ranks."""
 
     def __init__(
-        self, comm: Comm, shares: list[HeadShare], tokens: list[Runs], label: str, *, length: int, ranks_per_node: int
+        self, comm: Comm, shares: list[HeadShare], runs: list[Runs], label: str, *, length: int, ranks_per_node: int
     ) -> None:
         inside, between = grid(comm, "ranks_per_node", ranks_per_node)
         nodes = node_shares(shares, ranks_per_node)
         shards = token_runs(between.size, length, "contiguous")  # one after the other, by node
         self.between = HeadExchange(between, nodes, shards, label)
         own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
-        self.inside = HeadExchange(inside, own_heads, tokens_by_place(tokens, shards, ranks_per_node), label)
+        self.inside = HeadExchange(inside, own_heads, runs_by_place(runs, length, ranks_per_node), label)
         self.heads = self.inside.heads
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -99,10 +99,10 @@ def head_exchange(
     ranks_per_node: int | None,
 ) -> HeadExchange | TwoLevelExchange:
     """The exchange of shards like q and k: in one level, or told the ranks of a node (`ranks_inside`) in two."""
-    shares, tokens = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, q.shape[2], layout)
+    shares, runs = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, q.shape[2], layout)
     if ranks_per_node is None:
-        return HeadExchange(comm, shares, tokens, label)
-    return TwoLevelExchange(comm, shares, tokens, label, length=q.shape[2], ranks_per_node=ranks_per_node)
+        return HeadExchange(comm, shares, runs, label)
+    return TwoLevelExchange(comm, shares, runs, label, length=q.shape[2], ranks_per_node=ranks_per_node)
 
 
 def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | None:
@@ -156,20 +156,21 @@ def shares_inside(shares: list[HeadShare], of_node: HeadShare, node: int, ranks_
     ranks = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
     first_query_head, first_kv_head = of_node.query_heads.start, of_node.kv_heads.start
     return [
-        HeadShare(shifted(share.query_heads, -first_query_head), shifted(share.kv_heads, -first_kv_head), share.heads)
+        HeadShare(shifted(share.query_heads, -first_query_head), shifted(share.kv_heads, -first_kv_head), share.reads)
         for share in ranks
     ]
 
 
-def tokens_by_place(tokens: list[Runs], shards: list[Runs], ranks_per_node: int) -> list[Runs]:
+def runs_by_place(runs: list[Runs], length: int, ranks_per_node: int) -> list[Runs]:
     """Where the tokens of each place stand: in its shards of all nodes, joined by node, and in the whole sequence."""
+    nodes = len(runs) // ranks_per_node
     found: list[Runs] = []
     for place in range(ranks_per_node):
-        runs: Runs = []
-        for node, ((_, shard),) in enumerate(shards):
-            of_rank = tokens[node * ranks_per_node + place]
-            runs += [(shifted(here, shard.start), there) for here, there in of_rank]
-        found.append(runs)
+        joined: Runs = []
+        for node in range(nodes):
+            of_rank = runs[node * ranks_per_node + place]
+            joined += [(shifted(here, node * length), there) for here, there in of_rank]
+        found.append(joined)
     return found
 
 

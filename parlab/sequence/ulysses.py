@@ -29,9 +29,11 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
+from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_exchange, ranks_inside
+from parlab.sequence.usp import usp_cost
 from parlab.world import Comm
 
 
@@ -108,3 +110,15 @@ def ulysses_attention_backward(
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
     (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)  # q, k and v share a dtype
+
+
+def ulysses_cost(
+    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
+) -> RankCost:
+    """The messages, bytes and held bytes of `rank`: two all-to-alls of P − 1 messages each, or in two levels k + g − 2.
+    It is USP with all ranks in one group.
+
+    Forward, where P divides H = G: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward q, dout,
+    lse, delta, k and v become heads, and dq, dk and dv come home.
+    """
+    return usp_cost(shape, size, rank, ulysses=size, ranks_per_node=ranks_per_node, backward=backward)

@@ -130,17 +130,6 @@ def refuse_stripes(layout: str) -> None:
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
 
 
-def ulysses_cost(
-    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
-) -> RankCost:
-    """The messages, bytes and held bytes of `rank`: two all-to-alls of P − 1 messages each, or in two levels k + g − 2.
-
-    Forward, where P divides H = G: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward q, dout,
-    lse, delta, k and v become heads, and dq, dk and dv come home.
-    """
-    return usp_cost(shape, size, rank, ulysses=size, ranks_per_node=ranks_per_node, backward=backward)
-
-
 def usp_cost(
     shape: AttentionShape,
     size: int,
@@ -168,7 +157,8 @@ def usp_cost(
     messages = sum(level.messages for level in to_heads + to_tokens) + ring.messages
     nbytes = sum(level.nbytes for level in to_heads + to_tokens) + ring.nbytes
 
-    attending = tokens * (mine.rows + mine.kv - mine.own) + ring.held
+    not_heads = mine.own - mine.rows - mine.kv  # `out`, which a backward has but does not turn into heads
+    attending = ring.held - tokens * not_heads
     going = tokens * mine.result + most_held(to_tokens)
     own = c * shape.token(backward=backward).own
     return RankCost(messages, nbytes, own + max(most_held(to_heads), attending, going))

@@ -85,8 +85,8 @@ MUTANTS = {
     "a head group sent to the wrong rank": (
         "ulysses",
         "sequence.heads",
-        "gives = [_of_shard(arrays, [h[rank] for",
-        "gives = [_of_shard(arrays, [h[rank - 1] for",
+        "gives = [_of_shard(arrays, heads[rank], ",
+        "gives = [_of_shard(arrays, heads[rank - 1], ",
     ),
     "dK/dV of repeated heads not summed": (
         "ulysses",
@@ -134,8 +134,8 @@ MUTANTS = {
     "tokens of a place joined by place": (
         "usp",
         "sequence.two_levels",
-        "tokens[node * ranks_per_node + place]",
-        "tokens[place * len(shards) + node]",
+        "runs[node * ranks_per_node + place]",
+        "runs[place * nodes + node]",
     ),
     "node forgotten in the double ring": (
         "double_ring",

@@ -108,7 +108,7 @@ def analyse_attention(
         w = weights[head, :, :]
         span = to_host(xp.sum(w * distance)) / max(to_host(xp.sum(w)), TINY)
         strength = to_host(xp.mean(xp.max(w, axis=-1)))
-        shares = {name: _beyond_distance(w, *pairs) for name, pairs in inside.items()}
+        shares = {name: _beyond_distance(w, same, share) for name, (same, share) in inside.items()}
         kind = "local" if span <= LOCAL * everywhere else "global" if span >= GLOBAL * everywhere else "between"
         if shares and max(shares.values()) >= BEYOND:
             kind = max(shares, key=lambda name: shares[name])
@@ -161,8 +161,8 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     position = xp.arange(S + 1, device=weights.device)
     start, stop = position[:, None], position[None, :]
     length = xp.astype(xp.clip(stop - start, 1), xp.float64)  # [S+1, S+1]
-    crossing, total = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
-    cost = crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * total * (length / S) ** 2
+    crossing, W = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
+    cost = crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * W * (length / S) ** 2
     held = stop - xp.clip(start - overlap, 0)
     cost = xp.where((start < stop) & (held <= limit), cost, xp.inf)
     best, choices = cost[0, :], []  # of the first chunks up to each position
