@@ -131,7 +131,7 @@ class Settings:
             raise ValueError(f"{path}: {error}") from error
 
     @classmethod
-    def of(cls, folder: Path) -> Settings:
+    def saved_in(cls, folder: Path) -> Settings:
         """The settings of the run that saved the checkpoint in the folder."""
         notes = read_index(folder)["notes"]
         if notes.keys() != {*cls.__dataclass_fields__, CHECKSUM}:
@@ -220,19 +220,7 @@ def train(
         ValueError: an argument that is not as said; another run trains in the folder; the checkpoint there is trained
             to its end, or on another text.
     """
-    instance("settings", settings, Settings)
-    instance("axes", axes, Mapping)
-    for axis, size in axes.items():
-        one_of("axis of the mesh", axis, AXES)
-        whole(axis, size, 1)
-    if folder is not None:
-        check_folder(folder)
-    flag("resume", resume)
-    whole("every", every, 1)
-    if stop_after is not None:
-        whole("stop_after", stop_after, 1)
-    if resume and folder is None:
-        raise ValueError("resume=True: needs a folder, with the checkpoint to go on from")
+    _check_run(settings, axes, folder, resume, every, stop_after)
     text = settings.read_text()
     samples = Samples(text.tokens, settings.length, settings.seed)
     model_kind = Mixtral if settings.has_experts else Llama
@@ -266,6 +254,23 @@ def train(
         done = _steps_done(folder, settings, text) if folder is not None and resume else 0
         end = settings.steps if stop_after is None else min(settings.steps, done + stop_after)
         return run(program, ranks, done, end)
+
+
+def _check_run(settings: Any, axes: Any, folder: Any, resume: Any, every: Any, stop_after: Any) -> None:
+    """Refuse an argument of `train` that is not as said."""
+    instance("settings", settings, Settings)
+    instance("axes", axes, Mapping)
+    for axis, size in axes.items():
+        one_of("axis of the mesh", axis, AXES)
+        whole(axis, size, 1)
+    if folder is not None:
+        check_folder(folder)
+    flag("resume", resume)
+    whole("every", every, 1)
+    if stop_after is not None:
+        whole("stop_after", stop_after, 1)
+    if resume and folder is None:
+        raise ValueError("resume=True: needs a folder, with the checkpoint to go on from")
 
 
 def _steps_done(folder: Path, settings: Settings, text: Text) -> int:

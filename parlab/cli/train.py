@@ -65,7 +65,7 @@ def train(chosen: argparse.Namespace) -> int:
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
     if chosen.resume:
-        settings = training_run.Settings.of(chosen.folder)
+        settings = training_run.Settings.saved_in(chosen.folder)
     else:
         settings = training_run.Settings.read(chosen.config, chosen.model)
     check_size(settings)

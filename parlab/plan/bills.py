@@ -43,19 +43,19 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     layer = layer_seconds(machine, case)
     embedding, head = embedding_seconds(machine, case), head_seconds(machine, case)
     of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))  # all kinds together
-    microbatches = case.pipeline.microbatches / case.layout.pp  # of the whole model, for an average rank
+    per_rank = case.pipeline.microbatches / case.layout.pp  # m/p, with all layers: the work of an average rank
     found = {}
     for kind in LAYER_KINDS:
         if kind not in layer:  # ep, of a model without experts
             continue
         ends = sum(end[kind].both for end in (embedding, head) if kind in end)
-        found[kind] = microbatches * (num_layers * layer[kind].both + ends)
+        found[kind] = per_rank * (num_layers * layer[kind].both + ends)
 
     chunk = of_layer.times(stages.chunk_layers)
     first = of_layer.times(stages.first_layers).plus(of_embedding)
     last = of_layer.times(stages.last_layers).plus(of_head)
     slowest, idle = slowest_and_idle(case.pipeline, chunk, first, last)
-    average = microbatches * (num_layers * of_layer.both + (of_embedding.both + of_head.both))
+    average = per_rank * (num_layers * of_layer.both + (of_embedding.both + of_head.both))
     return found | {
         "pp": pipeline_seconds(machine, case),
         "dp": zero_seconds(machine, case, chunk),
@@ -75,7 +75,7 @@ def rank_bytes(case: Case) -> dict[str, Column]:
 def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str, Column]:
     """Bytes of a rank, where a layer keeps `kept` of a microbatch, and each rank has `working` for a moment.
 
-    Chunks in flight are those of `in_flight`. Layers of which only the input is kept are dealt out evenly among them.
+    Chunks in flight are those of `in_flight`. Layers of which only the input is kept are dealt out evenly among chunks.
     """
     layout, state = case.layout, case.state
     experts = rank.layers * case.stages.layer_expert_params

@@ -76,8 +76,8 @@ class Case:
         self.state, self.gradient_bytes = state, software.gradient or state.gradient
         self.model = model = Sizes(config)
         self.layout = layout = _columns(layout)
-        some = np.minimum(layout.recompute_layers * layout.pp / model.num_layers, 1)
-        self.recomputed = np.where(layout.recompute == "full", 1.0, some)
+        by_layers = np.minimum(layout.recompute_layers * layout.pp / model.num_layers, 1)
+        self.recomputed = np.where(layout.recompute == "full", 1.0, by_layers)
         # Fused attention computes the causal pairs, and the zigzag layout gives each rank equally many
         pairs = sequence * (sequence + 1) / 2 if model.fused_attention else sequence * sequence
         self.flops = _flops(model, batch, sequence, pairs)

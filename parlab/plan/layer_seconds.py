@@ -62,16 +62,19 @@ def _layer_products(machine: Machine, case: Case) -> Products:
     """Query, key and value; the attention's output; and the MLP's up and down, or the experts'."""
     model, tp, hidden = case.model, case.layout.tp, case.model.hidden_size
     queries, keys = model.heads * model.head_dim / tp, case.kv_heads * model.head_dim  # columns of a rank
-    found = [_products(machine, case, hidden, queries + 2 * keys), _products(machine, case, queries, hidden)]
+    found = [
+        _matrix_products(machine, case, hidden, queries + 2 * keys),
+        _matrix_products(machine, case, queries, hidden),
+    ]
     if model.num_experts:
         found += _mixture_products(machine, case)
     else:
-        found.append(_products(machine, case, hidden, model.up_columns / tp))
-        found.append(_products(machine, case, model.mlp_columns / tp, hidden))
+        found.append(_matrix_products(machine, case, hidden, model.up_columns / tp))
+        found.append(_matrix_products(machine, case, model.mlp_columns / tp, hidden))
     return Products(*map(sum, zip(*found, strict=True)))
 
 
-def _products(machine: Machine, case: Case, rows: Column, columns: Column) -> Products:
+def _matrix_products(machine: Machine, case: Case, rows: Column, columns: Column) -> Products:
     """Of x [tokens, rows] × W [rows, columns]: dX and dW have as many FLOPs and bytes, but other tiles."""
     tokens, itemsize = case.tokens, case.itemsize
     return Products(
@@ -145,6 +148,7 @@ def _expert_seconds(machine: Machine, case: Case) -> Seconds:
     ep, cp = case.layout.ep, case.layout.cp
     sent = case.expert_rows * case.model.hidden_size * case.itemsize
     together = machine.in_a_node((np.minimum(ep, cp), case.stride("cp")), (np.maximum(ep / cp, 1), case.stride("dp")))
+    # A rank's rows go evenly to the ep ranks: to the others in its node, and to those in other nodes
     inside, between = sent * (together - 1) / ep / machine.intra_pace, sent * (1 - together / ep) / machine.inter_pace
     dispatch = np.maximum(inside, between) + np.where(ep > 1, machine.hardware.collective, 0)
     return Seconds(2 * dispatch, 2 * dispatch)
@@ -219,7 +223,7 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     """
     tokens, tp = case.tokens, case.layout.tp
     exchange = machine.ring(case.input_bytes, tp)
-    products = _products(machine, case, case.model.hidden_size, case.model.vocab_size / tp)
+    products = _matrix_products(machine, case, case.model.hidden_size, case.model.vocab_size / tp)
     of_byte = tokens * case.loss_columns / machine.memory_pace  # seconds of one byte of each logit
     if case.software.cuts_logits:
         joined: Column = 0.0

@@ -64,16 +64,16 @@ class Machine:
         """
         return reduce(np.multiply, (np.clip(self.node // stride, 1, size) for size, stride in axes))
 
-    def ring(self, nbytes: Any, size: Any, in_a_node: Any = None) -> Any:
+    def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
         """Seconds of an all-gather or a reduce-scatter of `nbytes` among `size` ranks; an all-reduce takes two.
 
-        So many ranks of the group share a node (None: the ranks are neighbours). Where the ring leaves a node, NCCL's
+        `together` of its ranks share a node (None: the ranks are neighbours). Where the ring leaves a node, NCCL's
         channels use the ports of all of them, up to the pace inside. On the simulated clock a ring uses one port. A
         collective starts in `Hardware.collective` seconds.
         """
-        in_a_node = self.in_a_node((size, 1)) if in_a_node is None else in_a_node
-        ports = in_a_node if self.hardware.rails else 1
-        hop = self.hop(nbytes / size, in_a_node >= size, np.minimum(self.intra_pace, self.inter_pace * ports))
+        together = self.in_a_node((size, 1)) if together is None else together
+        ports = together if self.hardware.rails else 1
+        hop = self.hop(nbytes / size, together >= size, np.minimum(self.intra_pace, self.inter_pace * ports))
         return (size - 1) * hop + np.where(size > 1, self.hardware.collective, 0)
 
     def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:

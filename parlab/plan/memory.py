@@ -23,7 +23,7 @@ def kept_input(case: Case) -> Column:
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
-    """Bytes of one layer and microbatch that a rank keeps for the backward.
+    """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
     In 16 bits a GPT's are those of Korthikanti's table 2: sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t +
     5as²b/t; selective recomputation leaves 5as²b/t out. A Llama's are those of `parlab.tensor.llama_kept_by_place`.
@@ -32,14 +32,15 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     # Of three sorts: whole tokens, which sequence parallelism cuts; S × S scores; columns and heads, which tp cuts
     by_tokens = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
     scores = sum(items.get(place, 0) for place in SCORES)
-    shared = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)  # more copies
-    by_tp = sum(items.values()) - by_tokens - scores + shared
-    by_tp = by_tp - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
+    # Ranks that share a key/value head hold a copy each
+    copies = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)
+    hidden = np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
+    by_tp = sum(items.values()) - by_tokens - scores + copies - hidden
     # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    kept = (by_tokens - inputs) / case.token_ranks + inputs
-    kept = kept + (by_tp + np.where(recompute == "none", scores, 0)) / tp
-    kept = case.layout.microbatch / case.layout.cp * kept + kept_of_experts(case)
+    of_sequence = (by_tokens - inputs) / case.token_ranks + inputs  # on a rank of tp
+    of_sequence = of_sequence + (by_tp + np.where(recompute == "none", scores, 0)) / tp
+    kept = case.layout.microbatch / case.layout.cp * of_sequence + kept_of_experts(case)
     return np.where(recompute == "full", kept_input(case), kept)
 
 

@@ -46,7 +46,7 @@ class Plans(Sequence[Estimate]):
     def band(self) -> tuple[float, float]:
         """The least and the most bytes that are usable of the device; `memory` twice if it is not one of these."""
         usable = (self.asked["hardware"] or hardware_of(self.asked["cluster"])).usable
-        low, high = (end * 2**30 for end in usable or (math.inf, 0))
+        low, high = (end * 2**30 for end in usable or (math.inf, 0))  # not known: no memory is in the band
         return (low, high) if low <= self.memory <= high else (self.memory, self.memory)
 
     def __len__(self) -> int:
@@ -80,6 +80,7 @@ class Plans(Sequence[Estimate]):
         ['64.1 GiB, pp 8: 6.24 s', '75.9 GiB, pp 4: 6.07 s']
         """
         low, high = self.band
+        # As memory grows, layouts come to fit one after the other; of those that fit from the start the fastest first
         numbers = np.lexsort((self.seconds, np.maximum(self.bytes, low)))
         numbers = numbers[self.bytes[numbers] <= high]
         return [self.grid[number] for number in numbers[_lower_than_before(self.seconds[numbers])]]

@@ -13,20 +13,21 @@ from parlab.plan.sizes import Sizes
 from parlab.plan.software import MESH
 
 RECOMPUTE = ("none", "selective", "mlp.hidden", "full")
-Rules = Iterator[tuple[str, str, np.ndarray]]  # of each rule: its fields, the right values, the layouts that break it
+# Of each rule: its fields, the right values, the layouts that break it. {pp} in the text is the pp of one that does
+Rules = Iterator[tuple[str, str, np.ndarray]]
 
 
 def own_rules(layout: Layout) -> Rules:
     """The rules of each field alone. The first rule that is broken counts, so later rules may rely on earlier ones."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch", "ep")
-    some = ("recompute_layers", "group")
-    for name in (*counts, "zero", *some):
+    may_be_none = ("recompute_layers", "group")
+    for name in (*counts, "zero", *may_be_none):
         yield name, "whole numbers are needed", np.asarray(of[name].dtype.kind not in "iu")
     for name in counts:
         yield name, "must be at least 1", of[name] < 1
         yield name, f"must be at most {MOST_RANKS}", of[name] > MOST_RANKS
-    for name in some:
+    for name in may_be_none:
         yield name, "must be at least 0", of[name] < 0
     ranks = reduce(np.multiply, (of[name].astype(float) for name in MESH))
     yield " ".join(MESH), f"their product, the number of ranks, must be at most {MOST_RANKS}", ranks > MOST_RANKS

@@ -36,11 +36,11 @@ def pipeline_seconds(machine: Machine, case: Case) -> Column:
     waited_for = exposed_transfers(case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:
         one_f_one_b = case.pipeline.alternates & (case.layout.chunks == 1)
-        waited_for = np.where(one_f_one_b, _all_messages(pp, case.pipeline.microbatches), waited_for)
+        waited_for = np.where(one_f_one_b, _messages_in_turn(pp, case.pipeline.microbatches), waited_for)
     return waited_for * (machine.hop(case.input_bytes / parts, inside) + gathered)
 
 
-def _all_messages(pp: Column, microbatches: Column) -> Column:
+def _messages_in_turn(pp: Column, microbatches: Column) -> Column:
     """The messages between stages that one after the other make a step of 1F1B longer.
 
     A rank in the middle has four a microbatch, and there are 2(p − 4) more while the pipeline fills and empties; two
@@ -67,16 +67,25 @@ def zero_seconds(machine: Machine, case: Case, chunk: Seconds) -> Column:
 
 def _one_pass(machine: Machine, case: Case, itemsize: int) -> Column:
     """Seconds of a reduce-scatter or an all-gather of all parameters of a rank, and of its experts among edp."""
-    sharding, cp, dp, ep = case.sharding, case.layout.cp, case.layout.dp, case.layout.ep
-    cp_stride, dp_stride = case.stride("cp"), case.stride("dp")
-    in_a_node = machine.in_a_node((cp, cp_stride), (dp, dp_stride))
-    seconds = machine.ring(itemsize * case.stages.most_params, sharding.shards, in_a_node)
+    layout, sharding, stages = case.layout, case.sharding, case.stages
+    together = machine.in_a_node((layout.cp, case.stride("cp")), (layout.dp, case.stride("dp")))
+    seconds = machine.ring(itemsize * stages.most_params, sharding.shards, together)
     if not case.model.num_experts:
         return seconds
-    # ep takes neighbours along cp, and then along dp: those that share experts are what is left of each, further apart
+    together = _ranks_of_edp_in_a_node(machine, case)
+    return seconds + machine.ring(itemsize * stages.most_expert_params, sharding.expert_shards, together)
+
+
+def _ranks_of_edp_in_a_node(machine: Machine, case: Case) -> Column:
+    """How many of the ranks that hold the same experts share a node.
+
+    ep takes neighbours along cp, and then along dp. So those that hold the same experts are what is left of each axis,
+    and lie further apart.
+    """
+    cp, dp, ep = case.layout.cp, case.layout.dp, case.layout.ep
     cp_left, dp_left = np.maximum(cp / ep, 1), dp / np.maximum(ep / cp, 1)
-    in_a_node = machine.in_a_node((cp_left, cp_stride * cp / cp_left), (dp_left, dp_stride * dp / dp_left))
-    return seconds + machine.ring(itemsize * case.stages.most_expert_params, sharding.expert_shards, in_a_node)
+    cp_stride, dp_stride = case.stride("cp") * cp / cp_left, case.stride("dp") * dp / dp_left
+    return machine.in_a_node((cp_left, cp_stride), (dp_left, dp_stride))
 
 
 def _waited(case: Case, traffic: Column, rounds: Column, work: Column) -> Column:

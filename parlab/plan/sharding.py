@@ -1,5 +1,7 @@
 """ZeRO's shards and passes: among how many ranks a state is cut, and how often all gradients and weights travel.
 
+Invariant: a pass is one reduce-scatter of all gradients, or one all-gather of all weights; an all-reduce is two.
+
 Source: Rajbhandari et al. 2020, "ZeRO". With several microbatches a step: the Llama team 2024, "The Llama 3 herd of
 models", section 3.3.2 (groups of microbatches); `parlab.zero.elements_sent` counts the passes.
 """
@@ -61,17 +63,17 @@ def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Shard
     once = (zero == 3) & ~alternates & software.gathers_once
     by_group = (zero == 2) & alternates & software.sends_by_group
     reductions = np.where(whole | once, 1, np.where(by_group, groups, microbatches))
-    all_reduced = zero <= (0 if software.scatters_gradients else 1)
+    all_reduced = (zero == 0) | ((zero == 1) & (not software.scatters_gradients))
     ranks = layout.dp * layout.cp
     return Sharding(
-        zero,
-        ranks,
-        ranks / layout.ep,
-        whole,
-        once,
-        reductions,
+        zero=zero,
+        shards=ranks,
+        expert_shards=ranks / layout.ep,
+        whole_gradients=whole,
+        gathered_once=once,
+        reductions=reductions,
         gradient_passes=np.where(all_reduced, 2, reductions),
-        forward_gathers=np.where(zero == 3, reductions, zero > 0),
+        forward_gathers=np.where(zero == 3, reductions, zero > 0),  # ZeRO-1 and ZeRO-2: the new weights, once
         backward_gathers=np.where(zero == 3, reductions, 0),
         one_by_one=(reductions > 1) & ~(by_group & (pipeline.group > 1)),
     )

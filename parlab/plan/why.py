@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,11 +72,8 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     found.base, found.memory, found.flips = base, plans.memory, plans.flips()
     for field in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         values = columns[field][fastest]
-        others = np.unique(values[values != at[field]]).tolist()
-        if field in ORDERED:
-            others = [*[x for x in others if x < at[field]][-1:], *[x for x in others if x > at[field]][:1]]
-        for x in others:
-            inside, outside = (fastest[(values == x) & part] for part in (fits, ~fits))
+        for value in _next_values(field, values, at[field]):
+            inside, outside = (fastest[(values == value) & part] for part in (fits, ~fits))
             faster = outside[plans.seconds[outside] < base.total_seconds]
             leanest = outside[np.argsort(plans.bytes[outside], kind="stable")]
             forbidden = faster if len(inside) or len(faster) else leanest
@@ -84,6 +81,14 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
             found += [_neighbour(field, plans.grid[number], base, plans.memory) for number in chosen]
             listed.update(chosen)
     return found
+
+
+def _next_values(field: str, values: np.ndarray, now: Any) -> list[Any]:
+    """Of a number the next lower and the next higher one of `values`; of any other field all but the present one."""
+    others: list[Any] = np.unique(values[values != now]).tolist()
+    if field not in ORDERED:
+        return others
+    return [*[x for x in others if x < now][-1:], *[x for x in others if x > now][:1]]
 
 
 def _change(now: float, before: float) -> float:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlab.arrays import Array
-from parlab.train.mixture import groups_of_tokens, take_counts
+from parlab.arrays import Array, to_host
+from parlab.train.mixture import groups_of_tokens
 from parlab.train.parts import Parts
-from parlab.world import Comm
 
 
 def begin_mixtures(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array]) -> None:
@@ -44,7 +43,7 @@ def count_loads(parts: Parts, inputs: Sequence[Array], targets: Sequence[Array])
         x, _ = parts.stages[stage].forward(x)
         if (after := schedule.rank_of(stage + 1, number)) != pp.rank:
             pp.send(x, after)
-    loads = take_counts(parts.mixtures, groups_of_batch(parts), parts.xp, parts.device)
+    loads = loads_of_batch(parts)
     for layer, mixture in parts.mixtures.items():
         mixture.counting, mixture.batch_loads = False, loads[layer]
 
@@ -53,12 +52,20 @@ def move_biases(parts: Parts, skipped: bool) -> None:
     """Move the bias of each expert by the loads of the batch, if there is a bias_rate; a skipped step moves none."""
     if not parts.settings.bias_rate:
         return
-    parts.loads = take_counts(parts.mixtures, groups_of_batch(parts), parts.xp, parts.device)
+    parts.loads = loads_of_batch(parts)
     if not skipped:
         for layer, loads in enumerate(parts.loads):
             parts.mixtures[layer].rebalance(loads)
 
 
-def groups_of_batch(parts: Parts) -> list[Comm]:
-    """The groups over which a rank's tokens and layers become the whole batch's."""
-    return [*groups_of_tokens(parts.mesh, parts.settings), parts.mesh.pp]
+def loads_of_batch(parts: Parts) -> list[list[int]]:
+    """The pairs on each expert that the mixtures of all ranks have counted, `[L][N]` on every rank; they count anew."""
+    mixtures, xp = parts.mixtures, parts.xp  # those of other ranks of the pipeline have counted nothing here
+    own = [mixtures[layer].counted for layer in sorted(mixtures)]
+    counts = xp.asarray(own, dtype=xp.int64, device=parts.device)  # [L, N]
+    for group in (*groups_of_tokens(parts.mesh, parts.settings), parts.mesh.pp):  # all tokens, then all layers
+        counts = group.all_reduce(counts)
+    for mixture in mixtures.values():
+        mixture.counted = [0] * mixture.num_experts
+    loads: list[list[int]] = to_host(counts)
+    return loads

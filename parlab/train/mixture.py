@@ -9,10 +9,9 @@ same gradients. Under sequence parallelism each runs them on its own tokens, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from parlab.arrays import to_host
 from parlab.experts import ExpertParallel
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
@@ -32,7 +31,7 @@ def is_expert(name: str) -> bool:
     return EXPERT.search(name) is not None
 
 
-def owner_in_copy(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
+def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
     """The rank of ep that has this weight; None: they all have it."""
     found = EXPERT.search(name)
     if found is None or not isinstance(config, MixtralConfig):
@@ -42,6 +41,8 @@ def owner_in_copy(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
 
 class BatchExperts(ExpertParallel):
     """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
+
+    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`.
 
     Attributes:
         counting: the first pass is under way: `counted` adds up the pairs of each call.
@@ -86,21 +87,3 @@ def mixture_maker(
 def groups_of_tokens(mesh: Mesh, settings: TrainSettings) -> list[Comm]:
     """The groups over which this rank's tokens become all tokens."""
     return [mesh.data, *([mesh.tp] if settings.sequence_parallel else [])]
-
-
-def take_counts(mixtures: Mapping[int, BatchExperts], groups: Sequence[Comm], xp: Any, device: Any) -> list[list[int]]:
-    """The pairs on each expert that the mixtures of all ranks have counted: `[L][N]`; they count anew.
-
-    Args:
-        mixtures: the model's, by layer; those of other ranks of the pipeline have counted nothing.
-        groups: over which this rank's tokens and layers become all.
-        xp, device: the array library of the model, and its device.
-    """
-    own = [mixtures[layer].counted for layer in sorted(mixtures)]
-    counts = xp.asarray(own, dtype=xp.int64, device=device)  # [L, N]
-    for group in groups:
-        counts = group.all_reduce(counts)
-    for mixture in mixtures.values():
-        mixture.counted = [0] * mixture.num_experts
-    loads: list[list[int]] = to_host(counts)
-    return loads

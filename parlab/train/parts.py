@@ -24,8 +24,9 @@ from parlab.tensor import ParallelLlama, Recompute, shard_weights
 from parlab.train.arguments import TrainSettings
 from parlab.train.attention import attention_core, own_positions
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_in_copy
+from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_in_ep
 from parlab.train.stages import GatheredStage
+from parlab.world import Comm
 from parlab.zero import Replica, replica_of
 from parlab.zero.replica import Part
 from parlab.zero.shards import NodeGroup
@@ -71,7 +72,8 @@ class Parts:
         self.ranks_of_weight = holders_of_weights(model, layers, schedule)
         here = [name for name, ranks in self.ranks_of_weight.items() if mesh.pp.rank in ranks]
         self.own_model, self.mixtures = make_own_model(mesh, model, here, settings, self.positions)
-        self.blocks, self.shared = blocks_of_zero(mesh, self.own_model, self.ranks_of_weight, here)
+        self.blocks = blocks_of_zero(self.own_model, here)
+        self.shared = groups_of_shared_blocks(mesh.pp, self.ranks_of_weight, self.blocks)
         # The actions of a step on its stages: in which order they open the blocks, and how often each has gradients
         stages = stages_here(self.own_model, layers, schedule, mesh.pp.rank)
         self.first_pass = first_pass(schedule, mesh.pp.rank) if settings.auxiliary else []
@@ -132,20 +134,13 @@ def holders_of_weights(model: Llama, layers: Sequence[range], schedule: Schedule
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-class OwnModel(NamedTuple):
-    """The tensor-parallel model of a rank, and its mixtures of experts by layer."""
-
-    model: ParallelLlama
-    mixtures: dict[int, BatchExperts]
-
-
 def make_own_model(
     mesh: Mesh, model: Llama, here: Iterable[str], settings: TrainSettings, positions: Callable[[int], Array]
-) -> OwnModel:
-    """The model with copies of this rank's slices of the weights `here`."""
+) -> tuple[ParallelLlama, dict[int, BatchExperts]]:
+    """The model with copies of this rank's slices of the weights `here`, and its mixtures of experts by layer."""
     config = model.config
-    mixtures: dict[int, BatchExperts] = {}
-    own = {name: model.weights[name] for name in here if owner_in_copy(mesh, config, name) in (None, mesh.ep.rank)}
+    mixtures: dict[int, BatchExperts] = {}  # `mixture_maker` puts each in, while the model is made
+    own = {name: model.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
     weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
     parallel = ParallelLlama(
         mesh.tp,
@@ -159,20 +154,11 @@ def make_own_model(
     )
     if settings.recompute == "full":
         parallel.blocks = [Recompute(block) for block in parallel.blocks]
-    return OwnModel(parallel, mixtures)
+    return parallel, mixtures
 
 
-class ZeroBlocks(NamedTuple):
-    """The names of a rank's weights, by ZeRO's block; and of each block that several ranks of pp hold, their group."""
-
-    names: dict[str, tuple[str, ...]]
-    shared: dict[str, Any]
-
-
-def blocks_of_zero(
-    mesh: Mesh, model: ParallelLlama, ranks_of_weight: Mapping[str, tuple[int, ...]], here: Iterable[str]
-) -> ZeroBlocks:
-    """The blocks of the weights `here`.
+def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The names of the weights `here`, by ZeRO's block.
 
     The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
     The last norm is replicated over tp, and the head is cut there. In a block of its own, ZeRO cuts the norm at the
@@ -188,17 +174,23 @@ def blocks_of_zero(
     if not model.config.tie_word_embeddings:
         blocks["head"] = (HEAD,)
     here = set(here)
-    blocks = {block: names for block, names in blocks.items() if names[0] in here}
+    return {block: names for block, names in blocks.items() if names[0] in here}
+
+
+def groups_of_shared_blocks(
+    pp: Comm, ranks_of_weight: Mapping[str, tuple[int, ...]], blocks: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Of each block that several ranks of `pp` hold, their group. Every rank of `pp` takes part in making each."""
     several = sorted({ranks for ranks in ranks_of_weight.values() if len(ranks) > 1})
-    groups = {ranks: mesh.pp.split(0 if mesh.pp.rank in ranks else None) for ranks in several}
+    groups = {ranks: pp.split(0 if pp.rank in ranks else None) for ranks in several}
     ranks_of_block = {block: ranks_of_weight[names[0]] for block, names in blocks.items()}
-    return ZeroBlocks(blocks, {block: groups[ranks] for block, ranks in ranks_of_block.items() if ranks in groups})
+    return {block: groups[ranks] for block, ranks in ranks_of_block.items() if ranks in groups}
 
 
 def stages_here(
     model: ParallelLlama, layers: Sequence[range], schedule: Schedule, rank: int
 ) -> dict[int, Sequence[Stage]]:
-    """The model's stages in each pipeline stage that a rank runs, by its number."""
+    """The stages of the model, `Stage`, that make up each pipeline stage of a rank, by the pipeline stage's number."""
     return {
         number: chain.stages for number, chain in enumerate(model.stages(layers)) if rank in schedule.holders(number)
     }
@@ -229,9 +221,9 @@ def uses_of_blocks(
     for kind, number, _ in actions:
         stages = stages_of[number] if kind == "F" else stages_of[number][::-1]
         used = [block for stage in stages for block in blocks_of(stage, blocks)]
-        if kind != "W":
+        if kind != "W":  # F, I and B read weights
             opening_order += used
-        if kind in ("B", "W"):
+        if kind in ("B", "W"):  # these have gradients
             gradients_of.update(used)
     return Uses(opening_order, {block: 1 if block in shared else gradients_of[block] for block in blocks})
 

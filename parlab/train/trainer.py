@@ -30,7 +30,7 @@ from parlab.train.arguments import (
     check_settings_together,
 )
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import is_expert, owner_in_copy
+from parlab.train.mixture import is_expert, owner_in_ep
 from parlab.train.parts import Parts
 from parlab.train.pieces import CheckpointPiece
 from parlab.train.step import TrainResult, train_step
@@ -209,7 +209,7 @@ class Trainer:
         whole = {}
         for name, shape in parts.config.weight_shapes.items():
             x = own[name] if name in own else parts.xp.empty(shape, dtype=dtype, device=parts.device)
-            owner, first = owner_in_copy(mesh, parts.config, name), parts.ranks_of_weight[name][0]
+            owner, first = owner_in_ep(mesh, parts.config, name), parts.ranks_of_weight[name][0]
             if owner is not None and mesh.pp.rank == first:
                 x = mesh.ep.broadcast(x, owner)
             whole[name] = mesh.pp.broadcast(x, first)
