@@ -36,6 +36,7 @@ def test_where_each_rank_has_its_own_experts_a_gradient_that_is_ep_times_too_lar
     assert "nothing was summed" not in refused("10.mean_gradient", lucky_answers.ep_times_too_large)
 
 
+@pytest.mark.slow
 def test_after_30_steps_the_planted_bug_is_seen_by_the_norm_and_not_by_the_loss():
     right, wrong = labs.thirty_steps(bug=False), labs.thirty_steps(bug=True)
     assert wrong[0].loss == pytest.approx(right[0].loss, rel=1e-12)

@@ -193,6 +193,7 @@ def test_without_clipping_or_scale_nobody_asks_and_there_is_no_norm(stage):
     assert run(program, 2).results == [(None, 1.0, None)] * 2
 
 
+@pytest.mark.slow
 def test_30_steps_of_a_float16_llama_learn_as_the_float32_one_does_and_all_ranks_agree():
     """From a scale that is too large: some first steps are skipped, without a warning."""
 

@@ -48,7 +48,13 @@ def of_one_layer(stage, rows, microbatches):
 
 @pytest.mark.parametrize(
     ("stage", "rows", "microbatches"),
-    [(0, 1, 1), (1, 1, 1), (1, 3, 1), (2, 1, 3), (3, 12, 1), (3, 1, 3)],
+    [
+        (0, 1, 1),
+        (1, 1, 1),
+        (1, 3, 1),
+        (3, 12, 1),
+        *(pytest.param(stage, 1, 3, marks=pytest.mark.slow) for stage in (2, 3)),
+    ],
 )
 def test_on_the_clock_one_more_layer_waits_as_the_closed_form_says(stage, rows, microbatches):
     shown = train(3, 2, stage, rows)
