@@ -108,7 +108,9 @@ ROWS = [  # a call, and the words that its error must contain
     (lambda: model_state_bytes(1, 4, 0, state=(2, 2, 12)), "state=(2, 2, 12): must be a StateBytes"),
     (lambda: model_state_bytes(1, 4, 0, state=StateBytes(weight=-2)), "weight=-2: must be a number"),
     (lambda: tokens_to_hide_a_gather(0, 1, 1), "flops=0: must be a number greater than 0"),
+    (lambda: tokens_to_hide_a_gather(1, 1, 0), "ranks=0: must be a whole number, at least 1"),
     (lambda: step_waiting(0, -1, 1, 1, 1), "forward=-1: "),
+    (lambda: step_waiting(4, 1, 1, 1, 1), "stage=4: the stages are 0, 1, 2 and 3"),
     # the step on a flat array
     (lambda: zero_1(None, [1.0], FLAT, {}, len), "weights=[1.0]: one flat array is needed"),
     (lambda: zero_1(None, FLAT, FLAT[:, None], {}, len), "gradient=array([[0.],"),
