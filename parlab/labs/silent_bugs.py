@@ -67,9 +67,9 @@ def ends_not_summed(trainer: Trainer) -> None:
 
 def copies_counted(trainer: Trainer) -> None:
     """In the norm of all gradients, a weight counts once for each rank that has a copy."""
-    part = trainer.parts.replica.part
-    assert part is not None
-    trainer.parts.replica.part = part._replace(in_norm=dict.fromkeys(part.in_norm, 1.0))
+    cut = trainer.parts.replica.model_parallel
+    assert cut is not None
+    trainer.parts.replica.model_parallel = cut._replace(in_norm=dict.fromkeys(cut.in_norm, 1.0))
 
 
 ALONE: Any = SimpleNamespace(all_reduce=lambda x: x)  # a group whose sum is one's own

@@ -28,7 +28,7 @@ from parlab.train.mixture import BatchExperts, is_expert, mixture_maker, owner_i
 from parlab.train.stages import GatheredStage
 from parlab.world import Comm
 from parlab.zero import Replica, replica_of
-from parlab.zero.replica import Part
+from parlab.zero.replica import ModelParallel
 from parlab.zero.shards import NodeGroup
 from parlab.zero.training import weights_of
 
@@ -235,7 +235,7 @@ def part_of_replica(
     blocks: Mapping[str, Sequence[str]],
     zero: int,
     expected: Mapping[str, int],
-) -> Part:
+) -> ModelParallel:
     """The facts that ZeRO needs of the ranks beside this one. `expected`: see `Uses.gradients`.
 
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp, and
@@ -245,7 +245,7 @@ def part_of_replica(
     if zero == 0:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
         copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
     experts = [block for block, names in blocks.items() if is_expert(names[0])]
-    return Part(
+    return ModelParallel(
         comm=mesh.model if zero == 0 else mesh.comm,
         in_norm={name: 1 / number for name, number in copies.items()},
         expected=expected,
@@ -257,7 +257,7 @@ def zero_replica(
     mesh: Mesh,
     model: ParallelLlama,
     blocks: Mapping[str, Sequence[str]],
-    part: Part,
+    part: ModelParallel,
     settings: TrainSettings,
     optimizer: AdamW,
     precision: Mapping[str, Any],
@@ -273,7 +273,7 @@ def zero_replica(
     else:
         options["accumulate"] = settings.reduce == "accumulate"
         options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
-    return replica_of(mesh.data, model, settings.zero, optimizer, blocks=blocks, part=part, **options)
+    return replica_of(mesh.data, model, settings.zero, optimizer, blocks=blocks, model_parallel=part, **options)
 
 
 def gathered_stages(

@@ -51,7 +51,7 @@ def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) ->
         loss = forward_backward(parts, own_tokens, own_targets, parts.target_tokens_a_rank(targets))
         sum_shared_gradients(parts)
     result = replica.step(lr)
-    assert result.norm is not None  # a replica with a `Part` always computes it
+    assert result.norm is not None  # a replica that is cut always computes it
     move_biases(parts, result.skipped)
     parts.samples += tokens.shape[0]
     return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)

@@ -165,14 +165,16 @@ def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights
 
     def one_expert_part(trainer):
         alone = trainer.parts.mesh.comm.split(trainer.parts.mesh.comm.rank) if zero == 0 else trainer.parts.mesh.edp
-        trainer.parts.replica.part = trainer.parts.replica.part._replace(comm=alone)
+        trainer.parts.replica.model_parallel = trainer.parts.replica.model_parallel._replace(comm=alone)
 
     assert {"norm", "weights"} <= wrong(axes, one_expert_part, zero=zero, max_norm=0.1)
 
 
 def test_a_norm_that_counts_dense_weights_once_for_each_rank_of_ep_is_seen():
     def counted_twice(trainer):
-        trainer.parts.replica.part.in_norm.update(dict.fromkeys(trainer.parts.replica.part.in_norm, 1.0))
+        trainer.parts.replica.model_parallel.in_norm.update(
+            dict.fromkeys(trainer.parts.replica.model_parallel.in_norm, 1.0)
+        )
 
     assert wrong({"dp": 2, "ep": 2}, counted_twice, zero=0) == {"norm"}
 

@@ -64,7 +64,7 @@ def test_context_parallelism_left_out_of_zeros_group_is_seen_by_copies_that_diff
 
 
 def by_data_group(trainer):
-    trainer.parts.replica.part = trainer.parts.replica.part._replace(comm=trainer.parts.mesh.data)
+    trainer.parts.replica.model_parallel = trainer.parts.replica.model_parallel._replace(comm=trainer.parts.mesh.data)
 
 
 def test_clipping_by_each_parts_own_norm_is_seen_by_the_norm_and_by_clipped_copies_and_not_by_gradients():
