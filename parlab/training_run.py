@@ -238,7 +238,7 @@ def train(
         skipped = 0
         began = time.perf_counter()
         for step in range(done, end):
-            batch = samples.batch(trainer.parts.samples, settings.batch, xp=trainer.parts.xp)
+            batch = samples.batch(trainer.samples, settings.batch, xp=trainer.job.xp)
             result = trainer.step(*batch, settings.rate(step))
             losses.append(result.loss)
             skipped += result.skipped

@@ -127,9 +127,7 @@ class Zero(Replica):
         if self.model_parallel is None:
             return cut(sizes, self.group.comm.size)
         ranks = [self._group_of(block).comm.size for block in self.block_names]
-        return [
-            cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)
-        ]  # each alike, wherever a copy is
+        return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each copy is cut alike
 
     def begin(self, order: Sequence[str] | None = None) -> None:
         """As in `Replica`. Stage 3 gathers ahead in this order."""
