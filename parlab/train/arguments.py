@@ -16,7 +16,7 @@ from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.slices import check_sizes
-from parlab.train.job import Job, TrainSettings
+from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
@@ -105,7 +105,7 @@ def check_layers(model: Llama, schedule: Schedule, layers: Any) -> None:
         raise ValueError(f"{said}: give each at least one layer, as parlab.pipeline.partition does")
 
 
-def check_batch(tokens: Array, targets: Array, job: Job, *, first: bool) -> None:
+def check_batch(tokens: Array, targets: Array, job: TrainJob, *, first: bool) -> None:
     """Refuse a batch that is none, that the mesh cannot cut, or that has no targets.
 
     `first`: the first batch is refused, too, if it is not the same on every rank. That needs no message, and later no

@@ -32,7 +32,7 @@ class TrainSettings(NamedTuple):
 
 
 @dataclass
-class Job:
+class TrainJob:
     """The arguments of a trainer, checked, and the sizes that follow from them."""
 
     mesh: Mesh
@@ -44,7 +44,9 @@ class Job:
     device: Any
 
     @classmethod
-    def of(cls, mesh: Mesh, model: Llama, schedule: Schedule, layers: Sequence[range], settings: TrainSettings) -> Job:
+    def of(
+        cls, mesh: Mesh, model: Llama, schedule: Schedule, layers: Sequence[range], settings: TrainSettings
+    ) -> TrainJob:
         """The job of training this model."""
         norm = model.weights[FINAL_NORM]
         return cls(mesh, model.config, schedule, layers, settings, namespace(norm), norm.device)

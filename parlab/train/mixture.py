@@ -32,7 +32,7 @@ from parlab.nn.moe import MoECache, asked_loads
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Stage, Weights
 from parlab.tensor import SummedOverTokens
-from parlab.train.job import Job
+from parlab.train.job import TrainJob
 from parlab.train.mesh import Mesh
 
 EXPERT = re.compile(r"\.experts\.(\d+)\.")  # in the names of an expert's weights
@@ -81,7 +81,7 @@ class Mixtures:
         loads: pairs on each expert in the last step, `[L][N]`, if there is a bias_rate.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainJob) -> None:
         self.job = job
         self.of_layer: dict[int, BatchExperts] = {}
         self.loads: list[list[int]] = []
@@ -147,11 +147,6 @@ class Mixtures:
             mixture.counted = [0] * mixture.num_experts
         loads: list[list[int]] = to_host(counts)
         return loads
-
-    @property
-    def biases(self) -> list[list[float]]:
-        """`[L][N]`: of each layer's experts."""
-        return [self.of_layer[layer].bias for layer in sorted(self.of_layer)]
 
 
 def rows_to_experts(cache_of_block: Any) -> list[list[int]]:

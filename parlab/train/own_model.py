@@ -13,7 +13,7 @@ from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.tensor import ParallelLlama, Recompute, shard_weights
 from parlab.train.attention import attention_core
-from parlab.train.job import Job
+from parlab.train.job import TrainJob
 from parlab.train.mixture import Mixtures, is_expert, owner_in_ep
 
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
@@ -31,7 +31,7 @@ class OwnModel(NamedTuple):
         return self.pp_ranks[self.blocks[block][0]]
 
 
-def own_model(job: Job, whole: Llama, mixtures: Mixtures) -> OwnModel:
+def own_model(job: TrainJob, whole: Llama, mixtures: Mixtures) -> OwnModel:
     """This rank's model, from the whole one; its mixtures of experts stand in `mixtures` from then on."""
     pp_ranks = ranks_of_weights(job, whole)
     here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
@@ -39,7 +39,7 @@ def own_model(job: Job, whole: Llama, mixtures: Mixtures) -> OwnModel:
     return OwnModel(model, pp_ranks, blocks_of_zero(model, here))
 
 
-def ranks_of_weights(job: Job, whole: Llama) -> dict[str, tuple[int, ...]]:
+def ranks_of_weights(job: TrainJob, whole: Llama) -> dict[str, tuple[int, ...]]:
     """The ranks of pp that have each weight: several, if pipeline stages share it, or if ranks share a stage."""
     ranks: dict[str, set[int]] = {name: set() for name in whole.weights}
     for number, chain in enumerate(whole.stages(job.layers)):
@@ -48,7 +48,7 @@ def ranks_of_weights(job: Job, whole: Llama) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def make_model(job: Job, whole: Llama, here: Iterable[str], mixtures: Mixtures) -> ParallelLlama:
+def make_model(job: TrainJob, whole: Llama, here: Iterable[str], mixtures: Mixtures) -> ParallelLlama:
     """The tensor-parallel model with copies of this rank's slices of the weights `here`."""
     mesh, config, settings = job.mesh, job.config, job.settings
     own = {name: whole.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.nn.optimizer import AdamW
-from parlab.train.job import Job
+from parlab.train.job import TrainJob
 from parlab.train.mixture import is_expert
 from parlab.train.own_model import OwnModel
 from parlab.zero import Replica, replica_of
@@ -19,7 +19,7 @@ from parlab.zero.shards import NodeGroup
 
 
 def sharded(
-    job: Job, own: OwnModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
+    job: TrainJob, own: OwnModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
 ) -> Replica:
     """ZeRO's replica, which takes over the weights of this rank's model.
 
@@ -38,7 +38,7 @@ def sharded(
     return replica_of(mesh.data, own.model, settings.zero, optimizer, **options)
 
 
-def model_parallel(job: Job, own: OwnModel, expected: Mapping[str, int]) -> ModelParallel:
+def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) -> ModelParallel:
     """The cut of the replica, as ZeRO has to know it.
 
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp.

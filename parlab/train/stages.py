@@ -19,7 +19,7 @@ from parlab.arrays import Array
 from parlab.nn.stage import Chain, Gradients, Stage
 from parlab.pipeline import Action
 from parlab.train.first_pass import first_pass
-from parlab.train.job import Job
+from parlab.train.job import TrainJob
 from parlab.train.own_model import Blocks, OwnModel
 from parlab.zero import Replica
 from parlab.zero.training import weights_of
@@ -34,7 +34,7 @@ class OwnStages(NamedTuple):
     uses: Mapping[str, int]  # how often a step makes gradients of each block
 
 
-def own_stages(job: Job, own: OwnModel) -> OwnStages:
+def own_stages(job: TrainJob, own: OwnModel) -> OwnStages:
     """The stages that the schedule gives this rank, with plain weights."""
     rank, schedule = job.mesh.pp.rank, job.schedule
     all_chains = enumerate(own.model.stages(job.layers))

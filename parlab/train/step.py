@@ -33,7 +33,7 @@ from parlab.arrays import Array, namespace, to_host
 from parlab.pipeline import Action, run_schedule
 from parlab.train.first_pass import run_first_pass
 from parlab.train.gradients import GradientsToZero
-from parlab.train.job import Job
+from parlab.train.job import TrainJob
 from parlab.train.mixture import Mixtures
 from parlab.zero import Replica
 
@@ -49,7 +49,7 @@ class TrainResult(NamedTuple):
 class Worker(NamedTuple):
     """All that a training step of one rank works with."""
 
-    job: Job
+    job: TrainJob
     stages: Mapping[int, Any]  # of the pipeline, by number, with ZeRO's weights
     first_pass: Sequence[Action]  # on them, if an auxiliary loss needs the loads of several microbatches
     opening_order: Sequence[str]  # of ZeRO's blocks
@@ -73,7 +73,7 @@ def train_step(worker: Worker, tokens: Array, targets: Array, lr: float | None) 
     return TrainResult(mean_loss(job, loss), result.norm, result.skipped)
 
 
-def microbatches(job: Job, x: Array) -> list[Array]:
+def microbatches(job: TrainJob, x: Array) -> list[Array]:
     """This rank's rows and columns of tokens or targets: `[B, S]` -> m times `[B/(dp·m), S/cp]`."""
     dp, cp, m = job.mesh.dp, job.mesh.cp, job.schedule.num_microbatches
     rows = x.shape[0] // (dp.size * m)
@@ -109,7 +109,7 @@ def forward_backward(
     return loss
 
 
-def mean_loss(job: Job, loss: float | None) -> float:
+def mean_loss(job: TrainJob, loss: float | None) -> float:
     """The mean over the whole batch, on every rank, from the loss on the last stage's ranks."""
     of_rank = job.xp.asarray(loss or 0.0, dtype=job.xp.float64, device=job.device)
     of_replica = job.mesh.pp.all_reduce(of_rank)

@@ -30,7 +30,7 @@ from parlab.train.arguments import (
     check_settings_together,
 )
 from parlab.train.gradients import GradientsToZero, expected_calls, groups_of_shared_blocks
-from parlab.train.job import Job, TrainSettings
+from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_to_experts
 from parlab.train.own_model import own_model
@@ -142,7 +142,7 @@ class Trainer:
             layers = partition(model.config.num_hidden_layers, schedule.num_stages)
         check_layers(model, schedule, layers)
         # From the serial model to the stages that this rank runs; each line needs those above it alone
-        self.job = Job.of(mesh, model, schedule, layers, settings)
+        self.job = TrainJob.of(mesh, model, schedule, layers, settings)
         self.mixtures = Mixtures(self.job)
         self.own = own_model(self.job, model, self.mixtures)
         stages = own_stages(self.job, self.own)
@@ -264,13 +264,13 @@ class Trainer:
         """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's, and
         the biases of each layer's experts.
         """
-        biases = {"biases": self.mixtures.biases} if self.job.settings.bias_rate else {}
+        biases = {"biases": self.biases} if self.job.settings.bias_rate else {}
         return {"samples": self.samples, **self.replica.progress, **biases}
 
     @property
     def biases(self) -> list[list[float]]:
         """`[L][N]`: of each layer's experts, on every rank."""
-        return self.mixtures.biases
+        return [self.mixtures.of_layer[layer].bias for layer in sorted(self.mixtures.of_layer)]
 
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
