@@ -191,7 +191,7 @@ def refuse_work(*args, **kwargs):
     ],
 )
 def test_a_bad_command_line_is_refused_in_1_line_with_status_2_before_any_work(line, said, house, monkeypatch, capsys):
-    monkeypatch.setattr("parlab.training_run.run", refuse_work)
+    monkeypatch.setattr("parlab.training_run.loop.run", refuse_work)
     monkeypatch.setattr("parlab.world.run", refuse_work)
     words = ["" if word == "EMPTY" else word for word in line.split()]
     assert main([*PLAN, *words[1:]] if words[0] == "plan" else words) == 2

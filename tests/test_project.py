@@ -200,6 +200,7 @@ ONE_NAME_IN_TWO_ROOMS = {
     "Task": "a span of work in pipeline's bounds, a rank's thread in world",
     "Case": "a case of an exercise in labs, of the published runs in plan",
     "load": "labs.load reads answers, checkpoint.load a model",
+    "train": "nn.train trains a serial model, training_run.train a model on a mesh, from a file of settings",
     "save": "labs.save writes answers, checkpoint.save a model",
 }
 

@@ -14,7 +14,16 @@ from parlab.nn import AdamW, Llama, LlamaConfig
 from parlab.nn.optimizer import clip_gradients
 from parlab.pipeline import gpipe
 from parlab.train import Mesh, Samples, Trainer, read_index, save
-from parlab.training_run import SCHEDULES, Settings, _steps_done, schedule_of, train
+from parlab.training_run import (
+    SCHEDULES,
+    Settings,
+    entropy_of_text,
+    read_settings,
+    read_text,
+    schedule_of,
+    train,
+)
+from parlab.training_run.going_on import steps_done
 
 SMALL = """
 [model]
@@ -41,7 +50,7 @@ def config(tmp_path):
 
 
 def losses(config, mesh, **options):
-    return train(Settings.read(config), mesh, **options).results[0]
+    return train(read_settings(config), mesh, **options).results[0]
 
 
 def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
@@ -56,8 +65,8 @@ def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
 
 
 def test_the_losses_are_a_serial_loops_whose_rate_rises_in_2_steps_and_falls_by_half_a_cosine_to_a_tenth(config):
-    settings = replace(Settings.read(config), warmup_steps=2)
-    text = settings.read_text()
+    settings = replace(read_settings(config), warmup_steps=2)
+    text = read_text(settings)
     samples = Samples(text.tokens, settings.length)
     serial = Llama.random(LlamaConfig(text.vocab_size, **settings.model), dtype="float64")
     optimizer, expected = AdamW(weight_decay=0.1), []
@@ -76,7 +85,7 @@ def test_a_checkpoint_is_saved_every_2_steps_and_at_the_end(config, tmp_path):
         index = read_index(tmp_path) if (tmp_path / "index.json").exists() else {"progress": {"steps": 0}}
         saved.append(index["progress"]["steps"])
 
-    train(Settings.read(config), {}, folder=tmp_path, every=2, stop_after=5, tell=look)
+    train(read_settings(config), {}, folder=tmp_path, every=2, stop_after=5, tell=look)
     assert saved == [0, 2, 2, 4, 5]
 
 
@@ -92,7 +101,7 @@ def test_on_1_rank_each_microbatch_is_done_before_the_next_begins(schedule):
 
 def test_on_1_rank_12_microbatches_hold_less_than_gpipes_and_lose_the_same(config):
     schedules = schedule_of("gpipe", 1, 12), gpipe(1, 12)
-    ours, gpipes = (train(Settings.read(config), {}, schedule=schedule, stop_after=2) for schedule in schedules)
+    ours, gpipes = (train(read_settings(config), {}, schedule=schedule, stop_after=2) for schedule in schedules)
     assert ours.results == gpipes.results
     assert ours.timeline.peak_bytes(0) < gpipes.timeline.peak_bytes(0)
 
@@ -114,7 +123,7 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
 
 @pytest.mark.parametrize("notes", [None, {"epoch": 3}, {"model": {}, "epoch": 3}])
 def test_a_checkpoint_that_the_command_did_not_write_is_not_gone_on_with(notes, tmp_path, capsys):
-    start = Llama.random(LlamaConfig(vocab_size=5, **Settings.read().model))
+    start = Llama.random(LlamaConfig(vocab_size=5, **read_settings().model))
     run(lambda comm: save(Trainer(Mesh(comm), start, AdamW()), tmp_path, notes=notes), 1)
     assert cli.main(["train", "--resume", "--folder", str(tmp_path)]) == 2
     said = f"parlab train: {tmp_path}: its checkpoint was not written by `parlab train`"
@@ -155,9 +164,9 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
     ],
 )
 def test_bad_input_is_refused_before_a_text_is_drawn(axes, options, said, monkeypatch):
-    monkeypatch.setattr(Settings, "read_text", None)
+    monkeypatch.setattr("parlab.training_run.loop.read_text", None)
     with pytest.raises(ValueError, match=re.escape(said)):
-        train(Settings.read(), axes, **options)
+        train(read_settings(), axes, **options)
 
 
 def own_text(config, text):
@@ -179,16 +188,16 @@ def test_a_text_that_changed_since_the_checkpoint_is_refused_by_its_name(config,
 
 
 def test_a_checkpoint_trained_on_another_drawn_text_is_refused(config, tmp_path):
-    settings = Settings.read(config)
+    settings = read_settings(config)
     train(settings, {}, folder=tmp_path, stop_after=2)
-    drawn = settings.read_text()
-    assert _steps_done(tmp_path, settings, drawn) == 2
+    drawn = read_text(settings)
+    assert steps_done(tmp_path, settings, drawn) == 2
     with pytest.raises(ValueError, match="the drawn text is not the text that its checkpoint was trained on"):
-        _steps_done(tmp_path, settings, drawn._replace(checksum="0" * 64))
+        steps_done(tmp_path, settings, drawn._replace(checksum="0" * 64))
 
 
 def test_samples_that_are_no_whole_number_of_batches_are_refused(config, tmp_path):
-    settings = Settings.read(config)
+    settings = read_settings(config)
     train(settings, {}, folder=tmp_path, stop_after=2)
     with pytest.raises(ValueError, match="progress samples=24: no whole number of batches of 7; go on with"):
         train(replace(settings, batch=7), {}, folder=tmp_path, resume=True)
@@ -199,10 +208,10 @@ def test_two_runs_in_one_folder_the_second_is_refused_and_the_first_goes_on(conf
 
     def meanwhile(step, *_):
         with pytest.raises(ValueError, match=rf"another run is training there \(process {os.getpid()} on "):
-            train(Settings.read(config), {}, folder=tmp_path)
+            train(read_settings(config), {}, folder=tmp_path)
         seen.append(step)
 
-    train(Settings.read(config), {}, folder=tmp_path, every=1, tell=meanwhile)
+    train(read_settings(config), {}, folder=tmp_path, every=1, tell=meanwhile)
     assert seen == [1, 2, 3, 4, 5, 6]
     assert read_index(tmp_path)["progress"]["steps"] == 6
 
@@ -237,31 +246,31 @@ def test_a_run_that_is_refused_leaves_no_folder(config, tmp_path, capsys):
 def test_settings_that_are_wrong_are_refused_by_file_and_name(tmp_path, text, words):
     (tmp_path / "small.toml").write_text(text)
     with pytest.raises(ValueError, match=r"small\.toml: .*" + words):
-        Settings.read(tmp_path / "small.toml")
+        read_settings(tmp_path / "small.toml")
 
 
 def test_a_file_that_is_no_text_is_refused_by_its_name(tmp_path):
     path = tmp_path / "picture"
     path.write_bytes(b"\xff\xd8")
     with pytest.raises(ValueError, match=r"picture: 'utf-8' codec can't decode"):
-        Settings.read(path)
+        read_settings(path)
     with pytest.raises(ValueError, match=r"text='.*picture': .*; a text in UTF-8 is needed"):
-        Settings(Settings.read().model, text=str(path)).read_text()
+        read_text(Settings(read_settings().model, text=str(path)))
 
 
 def test_a_text_of_your_own_is_read_by_its_characters(tmp_path):
     (tmp_path / "text").write_text("abba née")
-    settings = Settings(Settings.read().model, text=str(tmp_path / "text"))
-    tokens, vocab_size, checksum = settings.read_text()
+    settings = Settings(read_settings().model, text=str(tmp_path / "text"))
+    tokens, vocab_size, checksum = read_text(settings)
     assert tokens.tolist() == [1, 2, 2, 1, 0, 4, 5, 3]
     assert vocab_size == 6
     assert checksum == hashlib.sha256("abba née".encode()).hexdigest()
-    assert settings.entropy is None
+    assert entropy_of_text(settings) is None
 
 
 def test_the_built_in_mixtral_has_the_losses_of_one_rank_on_a_mesh_with_ep_and_starts_as_the_dense_model():
     mixture, dense = (
-        replace(Settings.read(model=name), characters=4096) for name in ("mixtral-pocket", "llama-pocket")
+        replace(read_settings(model=name), characters=4096) for name in ("mixtral-pocket", "llama-pocket")
     )
     one, mesh = (train(mixture, axes, stop_after=4).results[0] for axes in ({}, {"dp": 4, "ep": 2}))
     assert one == pytest.approx(mesh, rel=1e-5)
@@ -270,6 +279,6 @@ def test_the_built_in_mixtral_has_the_losses_of_one_rank_on_a_mesh_with_ep_and_s
 
 def test_a_balance_without_experts_and_a_model_that_is_not_built_in_are_refused():
     with pytest.raises(ValueError, match=r"auxiliary=0.1, bias_rate=0.0: the model has no experts"):
-        Settings(Settings.read().model, auxiliary=0.1)
+        Settings(read_settings().model, auxiliary=0.1)
     with pytest.raises(ValueError, match="model='gpt-pocket': use one of llama-pocket, mixtral-pocket"):
-        Settings.read(model="gpt-pocket")
+        read_settings(model="gpt-pocket")

@@ -18,10 +18,10 @@ def add(words: Words) -> None:
 
 def trace(chosen: argparse.Namespace) -> int:
     """Run one training step on a mesh, and write its simulated timeline for Perfetto."""
-    from parlab.training_run import Settings, train
+    from parlab.training_run import read_settings, train
 
     check_new_file("file", chosen.file)
-    settings = Settings.read(chosen.config, chosen.model)
+    settings = read_settings(chosen.config, chosen.model)
     check_size(settings)
     mesh, options = layout(chosen)
     run = train(settings, mesh, stop_after=1, **options)

@@ -65,9 +65,9 @@ def train(chosen: argparse.Namespace) -> int:
     if chosen.resume and (chosen.folder is None or chosen.config is not None):
         raise ValueError("--resume needs --folder, which also says what is trained: leave --config out")
     if chosen.resume:
-        settings = training_run.Settings.saved_in(chosen.folder)
+        settings = training_run.settings_of_checkpoint(chosen.folder)
     else:
-        settings = training_run.Settings.read(chosen.config, chosen.model)
+        settings = training_run.read_settings(chosen.config, chosen.model)
     check_size(settings)
     mesh, options = layout(chosen)
     live, skipped = sys.stdout.isatty(), 0
@@ -94,8 +94,9 @@ def train(chosen: argparse.Namespace) -> int:
     ).results[0]
     last = losses[-25:]
     mean = sum(last) / len(last)
+    floor = _floor(training_run.entropy_of_text(settings))
     told = f"{skipped} of {len(losses)} steps skipped: a gradient overflowed\n" if skipped else ""
-    say(f"{after}{told}mean loss of the last {len(last)} steps {mean:.4f}{_floor(settings.entropy)}")
+    say(f"{after}{told}mean loss of the last {len(last)} steps {mean:.4f}{floor}")
     return int(math.isnan(mean))
 
 

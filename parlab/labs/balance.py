@@ -70,25 +70,25 @@ def balance_by(trainer: Trainer, rule: Balance) -> None:
     ...     trainer = Trainer(Mesh(comm, dp=2, ep=2), model, AdamW(), bias_rate=0.1)
     ...     balance_by(trainer, balanced)
     ...     trainer.step(np.array([[1, 2], [3, 4]]), np.array([[2, 3], [4, 0]]))
-    ...     return [abs(bias) for bias in trainer.parts.mixtures[0].bias]
+    ...     return [abs(bias) for bias in trainer.mixtures.of_layer[0].bias]
     >>> run(program, 2).results[0] in ([0.1, 0.1], [0.0, 0.0])
     True
     """
     instance("trainer", trainer, Trainer)
-    mesh = trainer.parts.mesh
-    alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == trainer.parts.schedule.num_microbatches == 1
-    if not trainer.parts.mixtures or not trainer.parts.settings.bias_rate or not alone:
+    mesh = trainer.job.mesh
+    alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == trainer.job.schedule.num_microbatches == 1
+    if not trainer.mixtures.of_layer or not trainer.job.settings.bias_rate or not alone:
         raise ValueError(
             f"trainer: a Mixtral on dp and ep alone is needed, with one microbatch and a bias_rate; this is "
-            f"{trainer.parts.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, "
-            f"bias_rate={trainer.parts.settings.bias_rate}"
+            f"{trainer.job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, "
+            f"bias_rate={trainer.job.settings.bias_rate}"
         )
-    for mixture in trainer.parts.mixtures.values():
+    for mixture in trainer.mixtures.of_layer.values():
         _balance_one(trainer, mixture, rule)
 
 
 def _balance_one(trainer: Trainer, mixture: MixtureOfExperts, rule: Balance) -> None:
-    comm, later = trainer.parts.mesh.data, [mixture.bias]
+    comm, later = trainer.job.mesh.data, [mixture.bias]
 
     def routed(x: Any) -> Routing:
         own = x @ mixture.weights[mixture.router]  # [T, N]

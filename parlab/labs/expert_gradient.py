@@ -79,10 +79,10 @@ def ep_times_too_large(trainer: Trainer) -> None:
     True
     """
     instance("trainer", trainer, Trainer)
-    replica: Any = trainer.parts.replica
+    replica: Any = trainer.replica
     for gradients in replica._gradients.values():
-        if gradients.comm is trainer.parts.mesh.edp:
-            summed, ep = gradients.reduced, trainer.parts.mesh.ep.size
+        if gradients.comm is trainer.job.mesh.edp:
+            summed, ep = gradients.reduced, trainer.job.mesh.ep.size
             gradients.reduced = lambda summed=summed, ep=ep: ep * summed()
 
 

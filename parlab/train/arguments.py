@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arguments import amount, flag, one_of, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
@@ -16,24 +16,10 @@ from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.slices import check_sizes
+from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.world.units import several
 from parlab.zero.arguments import check_alike, sums_of
-
-
-class TrainSettings(NamedTuple):
-    """How a `Trainer` trains: some of its arguments, by their names."""
-
-    zero: int
-    attention: str
-    layout: str
-    sequence_parallel: bool
-    recompute: str
-    reduce: str | None
-    overlap_gather: bool
-    keep_last_block: bool
-    auxiliary: float
-    bias_rate: float
 
 
 def check_folder(folder: Any) -> None:
@@ -119,21 +105,13 @@ def check_layers(model: Llama, schedule: Schedule, layers: Any) -> None:
         raise ValueError(f"{said}: give each at least one layer, as parlab.pipeline.partition does")
 
 
-def check_batch(
-    tokens: Array,
-    targets: Array,
-    mesh: Mesh,
-    config: LlamaConfig,
-    schedule: Schedule,
-    settings: TrainSettings,
-    *,
-    first: bool,
-) -> None:
+def check_batch(tokens: Array, targets: Array, job: TrainJob, *, first: bool) -> None:
     """Refuse a batch that is none, that the mesh cannot cut, or that has no targets.
 
     `first`: the first batch is refused, too, if it is not the same on every rank. That needs no message, and later no
     rank waits here for the others.
     """
+    mesh, config, settings = job.mesh, job.config, job.settings
     for name, x in (("tokens", tokens), ("targets", targets)):
         if not is_array(x) or x.ndim != 2 or not x.size or not is_integral(x):
             raise ValueError(f"{name}={x!r:.60}: an array [batch, sequence] of whole numbers is needed")
@@ -145,7 +123,7 @@ def check_batch(
     if of_targets != shape:
         raise ValueError(f"targets have shape {of_targets}, tokens {shape}: give one to each")
     check_any_target(contents[1])
-    m, (dp, _, cp, tp) = schedule.num_microbatches, mesh.sizes.values()
+    m, (dp, _, cp, tp) = job.schedule.num_microbatches, mesh.sizes.values()
     if B % (dp * m):
         fewer = "" if B % dp else f", or a number of microbatches that divides {B // dp}"
         raise ValueError(

@@ -62,12 +62,12 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         as_json(notes)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"notes={notes!r:.60}: {error}") from None
-    comm, folder = trainer.parts.mesh.comm, Path(folder)
+    comm, folder = trainer.job.mesh.comm, Path(folder)
     with locked(folder, "saving") if comm.rank == 0 else nullcontext():
-        token = _shared_token(comm, trainer.parts.xp)  # rank 0 has the lock before any rank goes on
+        token = _shared_token(comm, trainer.job.xp)  # rank 0 has the lock before any rank goes on
         own = [piece for piece in trainer.pieces() if piece.first_copy]
         checksum = _write_pieces(folder / _file_name(token, comm.rank), own)
-        files = _gathered_checksums(comm, checksum, token, trainer.parts.xp)
+        files = _gathered_checksums(comm, checksum, token, trainer.job.xp)
         if files is not None:
             write_index(folder, {**_described(trainer, notes), "files": files, "pieces": _entries(folder, files)})
             _remove_all_but(token, folder)
@@ -111,10 +111,10 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     instance("trainer", trainer, Trainer)
     check_folder(folder)
     weights = trainer.full_weights()
-    if trainer.parts.mesh.comm.rank == 0:
-        model_kind, _ = model_kinds(trainer.parts.config.to_dict())
-        model_kind(trainer.parts.config, weights).save(folder)
-    trainer.parts.mesh.comm.barrier()
+    if trainer.job.mesh.comm.rank == 0:
+        model_kind, _ = model_kinds(trainer.job.config.to_dict())
+        model_kind(trainer.job.config, weights).save(folder)
+    trainer.job.mesh.comm.barrier()
 
 
 # Saving
@@ -171,10 +171,10 @@ def _entries(folder: Path, files: Mapping[str, str]) -> list[Entry]:
 
 def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of the index that are the same on every rank."""
-    replica = trainer.parts.replica
+    replica = trainer.replica
     scale = replica.guard.scale
     return {
-        "config": trainer.parts.config.to_dict(),
+        "config": trainer.job.config.to_dict(),
         "optimizer": _settings(replica.optimizer),
         "precision": {
             "master": f"float{8 * itemsize(replica.wide)}",

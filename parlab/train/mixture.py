@@ -1,9 +1,20 @@
-"""Expert parallelism in the trainer: the mixtures of a Mixtral over `mesh.ep`, and which rank has which expert.
+"""The mixtures of experts in the trainer, and the path of their loads.
+
+    count            each mixture counts the pairs on each expert, call by call: `counted`, of this rank's tokens
+    sum              over all ranks and microbatches: the loads of the batch, `Mixtures.loads_of_batch`
+    auxiliary loss   weighs each expert by its load: the counting runs before the first forward, in the first pass
+    bias             moves by the load: the counting runs in the backwards, and the bias moves after the step
+
+Invariant: a load is that of the whole batch, whatever rank a token is on and whatever microbatch it is in; after each
+sum the mixtures count from 0.
+
+The gradient of the auxiliary loss goes through the router into all layers below. So the first backward needs the loads
+of the last forward, and no correction afterwards can mend it: a step of several microbatches begins with a first pass,
+forward alone, that counts (`first_pass.py`). With one microbatch a forward has all tokens of its rank, and sums at once
+(`ExpertParallel.loads_together`).
 
 Tensor parallelism does not cut an expert. Its ranks have the same tokens, run the same experts on them, and get the
 same gradients. Under sequence parallelism each runs them on its own tokens, and the gradients are summed over tp.
-
-`balance.py` counts their loads and moves their biases.
 """
 
 from __future__ import annotations
@@ -12,16 +23,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from parlab.arrays import to_host
 from parlab.experts import ExpertParallel
+from parlab.experts.layer import DispatchCache
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
-from parlab.nn.moe import asked_loads
+from parlab.nn.moe import MoECache, asked_loads
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Stage, Weights
 from parlab.tensor import SummedOverTokens
-from parlab.train.arguments import TrainSettings
+from parlab.train.job import TrainJob
 from parlab.train.mesh import Mesh
-from parlab.world import Comm
 
 EXPERT = re.compile(r"\.experts\.(\d+)\.")  # in the names of an expert's weights
 
@@ -42,10 +54,10 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
 class BatchExperts(ExpertParallel):
     """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
 
-    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`.
+    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`, whose backward counts for the bias.
 
     Attributes:
-        counting: the first pass is under way: `counted` adds up the pairs of each call.
+        counting: the first pass is under way: a forward counts.
         batch_loads: pairs on each expert, of all tokens, as the pass has counted them; None: a call has all tokens.
     """
 
@@ -61,29 +73,87 @@ class BatchExperts(ExpertParallel):
         return super().loads_together(routing) if self.batch_loads is None else self.batch_loads
 
 
-def mixture_maker(
-    mesh: Mesh, config: LlamaConfig, weights: Weights, settings: TrainSettings, mixtures: dict[int, BatchExperts]
-) -> Callable[[str], Stage] | None:
-    """Makes the mixture of experts of a layer from the layer's prefix, and puts it into `mixtures`, by layer; None:
-    the model has none."""
-    if not isinstance(config, MixtralConfig):
-        return None
-    sizes = config.num_local_experts, config.num_experts_per_tok
-    options: dict[str, Any] = {
-        "auxiliary": settings.auxiliary,
-        "bias_rate": settings.bias_rate,
-        "together": groups_of_tokens(mesh, settings),
-    }
+class Mixtures:
+    """The mixtures of the layers on this rank; none, if the model is dense.
 
-    def mixture(prefix: str) -> Stage:
-        experts = BatchExperts(mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
-        mixtures[int(prefix.rpartition(".")[2])] = experts
-        # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
-        return SummedOverTokens(mesh.tp, experts) if settings.sequence_parallel else experts
+    Attributes:
+        of_layer: a mixture by its layer's number.
+        loads: pairs on each expert in the last step, `[L][N]`, if there is a bias_rate.
+    """
 
-    return mixture
+    def __init__(self, job: TrainJob) -> None:
+        self.job = job
+        self.of_layer: dict[int, BatchExperts] = {}
+        self.loads: list[list[int]] = []
+
+    def maker(self, weights: Weights) -> Callable[[str], Stage] | None:
+        """Makes the mixture of a layer from the layer's prefix, and puts it into `of_layer`; None: a dense model."""
+        job, config, settings = self.job, self.job.config, self.job.settings
+        if not isinstance(config, MixtralConfig):
+            return None
+        sizes = config.num_local_experts, config.num_experts_per_tok
+        options: dict[str, Any] = {
+            "auxiliary": settings.auxiliary,
+            "bias_rate": settings.bias_rate,
+            "together": job.groups_of_tokens,
+        }
+
+        def mixture(prefix: str) -> Stage:
+            experts = BatchExperts(job.mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
+            self.of_layer[int(prefix.rpartition(".")[2])] = experts
+            # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
+            return SummedOverTokens(job.mesh.tp, experts) if settings.sequence_parallel else experts
+
+        return mixture
+
+    def weigh_losses(self, loss_scale: float) -> None:
+        """Tell the mixtures the weight of their auxiliary losses in the step's gradient.
+
+        Such a loss is a mean over the tokens of one call. The mean over a rank's tokens is that of so many calls.
+        """
+        ranks_of_tokens = self.job.mesh.tp.size if self.job.settings.sequence_parallel else 1
+        calls = self.job.schedule.num_microbatches * ranks_of_tokens
+        for mixture in self.of_layer.values():
+            mixture.loss_weight = loss_scale / calls
+
+    def count_forwards(self) -> None:
+        """From here on every forward counts: the first pass begins."""
+        for mixture in self.of_layer.values():
+            mixture.counting = True
+
+    def use_counted(self) -> None:
+        """The first pass is done: the auxiliary losses take the loads that it has counted."""
+        loads = self.loads_of_batch()
+        for layer, mixture in self.of_layer.items():
+            mixture.counting, mixture.batch_loads = False, loads[layer]
+
+    def move_biases(self, skipped: bool) -> None:
+        """Move each expert's bias by the load in the batch, if there is a bias_rate; a skipped step moves none."""
+        if not self.job.settings.bias_rate:
+            return
+        self.loads = self.loads_of_batch()
+        if not skipped:
+            for layer, loads in enumerate(self.loads):
+                self.of_layer[layer].rebalance(loads)
+
+    def loads_of_batch(self) -> list[list[int]]:
+        """The pairs on each expert that all ranks have counted, `[L][N]` on every rank; the mixtures count anew."""
+        job, mixtures = self.job, self.of_layer  # those of other ranks of the pipeline have counted nothing here
+        own = [mixtures[layer].counted for layer in sorted(mixtures)]
+        counts = job.xp.asarray(own, dtype=job.xp.int64, device=job.device)  # [L, N]
+        for group in (*job.groups_of_tokens, job.mesh.pp):  # all tokens, then all layers
+            counts = group.all_reduce(counts)
+        for mixture in mixtures.values():
+            mixture.counted = [0] * mixture.num_experts
+        loads: list[list[int]] = to_host(counts)
+        return loads
 
 
-def groups_of_tokens(mesh: Mesh, settings: TrainSettings) -> list[Comm]:
-    """The groups over which this rank's tokens become all tokens."""
-    return [mesh.data, *([mesh.tp] if settings.sequence_parallel else [])]
+def rows_to_experts(cache_of_block: Any) -> list[list[int]]:
+    """The rows that each rank of ep sent to each expert, `[P][N]`, from the cache of a block's forward.
+
+    The block keeps the cache of its `BatchExperts` under "mlp"; the plan of its dispatch has the counts of all ranks.
+    """
+    of_experts: MoECache = cache_of_block["mlp"]
+    dispatched: DispatchCache = of_experts.mix_cache
+    return dispatched.plan.counts

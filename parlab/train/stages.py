@@ -1,13 +1,81 @@
-"""The stages of a trainer: their weights are gathered for each action, and their gradients leave at once."""
+"""The pipeline stages of one rank, and their use of ZeRO's blocks.
+
+A pipeline stage is a `Chain` of the model's `Stage`s: the embedding, decoder blocks, the head. ZeRO gathers weights for
+one `Stage` at a time, and takes its gradients at once.
+
+Invariant: a block is open while a `Stage` that reads it computes; and the blocks of a step are opened in
+`opening_order`, in which ZeRO's stage 3 gathers them ahead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array
-from parlab.nn.stage import Gradients, Stage
+from parlab.nn.stage import Chain, Gradients, Stage
+from parlab.pipeline import Action
+from parlab.train.first_pass import first_pass
+from parlab.train.job import TrainJob
+from parlab.train.own_model import Blocks, OwnModel
+from parlab.zero import Replica
+from parlab.zero.training import weights_of
+
+
+class OwnStages(NamedTuple):
+    """The pipeline stages of this rank, by their number, and how a step uses ZeRO's blocks in them."""
+
+    chains: Mapping[int, Chain]
+    first_pass: list[Action]  # on them, before the schedule's actions
+    opening_order: list[str]  # of the blocks in a step
+    uses: Mapping[str, int]  # how often a step makes gradients of each block
+
+
+def own_stages(job: TrainJob, own: OwnModel) -> OwnStages:
+    """The stages that the schedule gives this rank, with plain weights."""
+    rank, schedule = job.mesh.pp.rank, job.schedule
+    all_chains = enumerate(own.model.stages(job.layers))
+    chains = {number: chain for number, chain in all_chains if rank in schedule.holders(number)}
+    forwards = first_pass(schedule, rank) if job.settings.auxiliary else []
+    opening_order, uses = uses_of_blocks([*forwards, *schedule.actions[rank]], chains, own.blocks)
+    return OwnStages(chains, forwards, opening_order, uses)
+
+
+def uses_of_blocks(
+    actions: Iterable[Action], chains: Mapping[int, Chain], blocks: Blocks
+) -> tuple[list[str], dict[str, int]]:
+    """The order in which the actions open the blocks, and how often they make gradients of each."""
+    opening_order: list[str] = []
+    made: Counter[str] = Counter()
+    for kind, number, _ in actions:
+        stages = chains[number].stages
+        in_turn = stages if kind == "F" else stages[::-1]
+        used = [block for stage in in_turn for block in blocks_of(stage, blocks)]
+        if kind != "W":  # F, I and B read weights
+            opening_order += used
+        if kind in ("B", "W"):  # these make gradients
+            made.update(used)
+    return opening_order, {block: made[block] for block in blocks}
+
+
+def blocks_of(stage: Stage, blocks: Blocks) -> list[str]:
+    """ZeRO's blocks whose weights a stage of the model reads."""
+    block_of = {name: block for block, names in blocks.items() for name in names}
+    return list(dict.fromkeys(block_of[name] for name in stage.weight_names))
+
+
+def gathered(
+    chains: Mapping[int, Chain], blocks: Blocks, replica: Replica, take: Callable[[Gradients], None]
+) -> dict[int, Any]:
+    """The pipeline stages as a schedule runs them: `replica` gathers their weights, and `take` gets their gradients."""
+    gather = partial(weights_of, replica)
+    return {
+        number: Chain([GatheredStage(stage, blocks_of(stage, blocks), gather, take) for stage in chain.stages])
+        for number, chain in chains.items()
+    }
 
 
 class GatheredStage(Stage):

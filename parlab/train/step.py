@@ -1,12 +1,14 @@
 """One training step of the mesh, equal to the serial model's step.
 
     microbatches             a rank's rows and columns of the batch
-    mixtures                 count their loads (`balance.py`); a dense model has none
-    forward and backward     by the pipeline's schedule; attention runs over cp, layers over tp, and ZeRO gathers a
-                             block's weights before each action that reads them (`GatheredStage`)
+    first pass               all forwards once, to count the loads of experts, where an auxiliary loss asks for those
+                             of several microbatches (`first_pass.py`, `mixture.py`)
+    forward and backward     by the pipeline's schedule; attention runs over cp, layers over tp; ZeRO gathers a block's
+                             weights before each action that reads them (`stages.py`), and takes its gradients after
+                             each that makes them (`gradients.py`)
     shared gradients         summed over pp
     ZeRO's step              the mean over dp × cp, by target tokens; one norm, clipping, AdamW
-    biases                   the bias of each expert moves (`balance.py`)
+    biases                   the bias of each expert moves (`mixture.py`)
     loss                     the mean over the target tokens of the whole batch
 
 Invariant, before and after each step: all copies of a weight are equal to the bit. For the gradient of a replicated
@@ -24,13 +26,16 @@ Rajbhandari et al. 2020 for tp and ZeRO, in `parlab.tensor` and `parlab.zero`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
-from parlab.pipeline import run_schedule
-from parlab.train.balance import begin_mixtures, move_biases
-from parlab.train.parts import Parts
+from parlab.pipeline import Action, run_schedule
+from parlab.train.first_pass import run_first_pass
+from parlab.train.gradients import GradientsToZero
+from parlab.train.job import TrainJob
+from parlab.train.mixture import Mixtures
+from parlab.zero import Replica
 
 
 class TrainResult(NamedTuple):
@@ -41,62 +46,71 @@ class TrainResult(NamedTuple):
     skipped: bool  # a gradient overflowed, and no weight changed
 
 
-def train_step(parts: Parts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
+class Worker(NamedTuple):
+    """All that a training step of one rank works with."""
+
+    job: TrainJob
+    stages: Mapping[int, Any]  # of the pipeline, by number, with ZeRO's weights
+    first_pass: Sequence[Action]  # on them, if an auxiliary loss needs the loads of several microbatches
+    opening_order: Sequence[str]  # of ZeRO's blocks
+    mixtures: Mixtures
+    gradients: GradientsToZero
+    replica: Replica
+
+
+def train_step(worker: Worker, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
-    replica = parts.replica
-    replica.begin(parts.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
+    job, mixtures, replica = worker.job, worker.mixtures, worker.replica
+    replica.begin(worker.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
-        own_tokens, own_targets = microbatches(parts, tokens), microbatches(parts, targets)
-        begin_mixtures(parts, own_tokens, own_targets)
-        loss = forward_backward(parts, own_tokens, own_targets, parts.target_tokens_a_rank(targets))
-        sum_shared_gradients(parts)
+        own_tokens, own_targets = microbatches(job, tokens), microbatches(job, targets)
+        mixtures.weigh_losses(replica.loss_scale)
+        loss = forward_backward(worker, own_tokens, own_targets, job.target_tokens_a_rank(targets))
+        worker.gradients.sum_shared()
     result = replica.step(lr)
-    assert result.norm is not None  # a replica with a `Part` always computes it
-    move_biases(parts, result.skipped)
-    parts.samples += tokens.shape[0]
-    return TrainResult(mean_loss(parts, loss), result.norm, result.skipped)
+    assert result.norm is not None  # a replica that is cut always computes it
+    mixtures.move_biases(result.skipped)
+    return TrainResult(mean_loss(job, loss), result.norm, result.skipped)
 
 
-def microbatches(parts: Parts, x: Array) -> list[Array]:
+def microbatches(job: TrainJob, x: Array) -> list[Array]:
     """This rank's rows and columns of tokens or targets: `[B, S]` -> m times `[B/(dp·m), S/cp]`."""
-    dp, cp, m = parts.mesh.dp, parts.mesh.cp, parts.schedule.num_microbatches
+    dp, cp, m = job.mesh.dp, job.mesh.cp, job.schedule.num_microbatches
     rows = x.shape[0] // (dp.size * m)
     if cp.size > 1:
-        x = namespace(x).take(x, parts.positions(x.shape[1] // cp.size), axis=1)  # [B, S/cp]
+        x = namespace(x).take(x, job.positions(x.shape[1] // cp.size), axis=1)  # [B, S/cp]
     starts = range(dp.rank * m * rows, (dp.rank + 1) * m * rows, rows)
     return [x[start : start + rows, :] for start in starts]
 
 
 def forward_backward(
-    parts: Parts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
+    worker: Worker, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
-    """Run the schedule; returns the loss, or this rank's part of it, over `target_tokens`.
+    """Run the schedule; returns the loss over `target_tokens` of this rank's microbatches, on the last stage's ranks.
 
-    The gradients do not come back here: `GatheredStage` (`stages.py`) gives them to `parts.take_gradients` after each B
-    or W.
+    The gradients do not come back here: `GatheredStage` gives them to `worker.gradients` after each B or W.
     """
+    job, replica = worker.job, worker.replica
+    like = job.activation(inputs[0], replica.dtype)
+    if worker.first_pass:
+        worker.mixtures.count_forwards()
+        run_first_pass(job.mesh.pp, job.schedule, worker.first_pass, worker.stages, inputs, targets, like)
+        worker.mixtures.use_counted()
     loss, _ = run_schedule(
-        parts.mesh.pp,
-        parts.schedule,
-        parts.stages,
+        job.mesh.pp,
+        job.schedule,
+        worker.stages,
         inputs,
         targets,
-        like=parts.activation(inputs[0]),
-        loss_scale=parts.replica.loss_scale,
+        like=like,
+        loss_scale=replica.loss_scale,
         target_tokens=target_tokens,
     )
     return loss
 
 
-def sum_shared_gradients(parts: Parts) -> None:
-    """Sum the gradients of each shared block over the ranks of pp that hold it, and give them to ZeRO."""
-    for block, group in parts.shared.items():
-        own = parts.waiting.pop(block)
-        parts.replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
-
-
-def mean_loss(parts: Parts, loss: float | None) -> float:
+def mean_loss(job: TrainJob, loss: float | None) -> float:
     """The mean over the whole batch, on every rank, from the loss on the last stage's ranks."""
-    of_rank = parts.xp.asarray(loss or 0.0, dtype=parts.xp.float64, device=parts.device)
-    of_replica = parts.mesh.pp.all_reduce(of_rank)
-    return to_host(parts.mesh.data.all_reduce(of_replica)) / parts.mesh.data.size
+    of_rank = job.xp.asarray(loss or 0.0, dtype=job.xp.float64, device=job.device)
+    of_replica = job.mesh.pp.all_reduce(of_rank)
+    return to_host(job.mesh.data.all_reduce(of_replica)) / job.mesh.data.size

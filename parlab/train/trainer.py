@@ -8,7 +8,8 @@ The packages of the strategies do not import each other; here they meet:
 - zero: weights, gradients and optimizer state are sharded over `mesh.data` (dp × cp), block by block;
 - experts: the mixtures of a `Mixtral` run over `mesh.ep`, and ZeRO shards their experts over `mesh.edp`.
 
-`step.py` has the training step, `parts.py` the parts.
+`step.py` has the training step. `Trainer` puts together all that it works with, from the serial model to the stages
+that this rank runs.
 """
 
 from __future__ import annotations
@@ -22,27 +23,31 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Schedule, one_f_one_b, partition
 from parlab.train.arguments import (
-    TrainSettings,
     check_batch,
     check_each_setting,
     check_layers,
     check_model,
     check_settings_together,
 )
+from parlab.train.gradients import GradientsToZero, expected_calls, groups_of_shared_blocks
+from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import is_expert, owner_in_ep
-from parlab.train.parts import Parts
+from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_to_experts
+from parlab.train.own_model import own_model
 from parlab.train.pieces import CheckpointPiece
-from parlab.train.step import TrainResult, train_step
+from parlab.train.sharding import sharded
+from parlab.train.stages import gathered, own_stages
+from parlab.train.step import TrainResult, Worker, train_step
 from parlab.zero import LossScale
 
 
 class Trainer:
-    """One rank's part of a model in training: `parts` has all that its step works with.
+    """One rank of a model in training.
 
     Args:
         mesh: of all ranks; each makes the trainer, with the same arguments, and calls its methods.
-        model: the serial Llama or Mixtral, the same on every rank; a rank keeps copies of its part.
+        model: the serial Llama or Mixtral, the same on every rank; a rank keeps copies of its
+            slices.
         optimizer: the hyperparameters.
         schedule: of the `mesh.pp` ranks of the pipeline; it also has the number of microbatches. None: 1F1B, with one
             microbatch a rank.
@@ -64,6 +69,14 @@ class Trainer:
             are those of the whole batch, on every mesh: with several microbatches a step first runs all of them forward
             to count.
         bias_rate: γ of the bias that balances a Mixtral's experts without a loss.
+
+    Attributes:
+        job: the arguments, checked.
+        own: this rank's model and its blocks of weights.
+        mixtures: of experts, and their loads.
+        replica: ZeRO's, which has taken over the weights of `own`.
+        gradients: on their way to `replica`.
+        samples: rows of all batches so far: the number of the next sample.
 
     Raises:
         ValueError: an argument that is not as said, or does not fit the mesh; before any message.
@@ -128,8 +141,25 @@ class Trainer:
         if layers is None:
             layers = partition(model.config.num_hidden_layers, schedule.num_stages)
         check_layers(model, schedule, layers)
+        # From the serial model to the stages that this rank runs; each line needs those above it alone
+        self.job = TrainJob.of(mesh, model, schedule, layers, settings)
+        self.mixtures = Mixtures(self.job)
+        self.own = own_model(self.job, model, self.mixtures)
+        stages = own_stages(self.job, self.own)
+        shared = groups_of_shared_blocks(mesh.pp, self.own)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        self.parts = Parts(mesh, model, optimizer, schedule, layers, settings, **precision)
+        self.replica = sharded(self.job, self.own, expected_calls(stages.uses, shared), optimizer, precision)
+        self.gradients = GradientsToZero(mesh.comm, self.own, shared, self.replica)
+        self.worker = Worker(
+            job=self.job,
+            stages=gathered(stages.chains, self.own.blocks, self.replica, self.gradients.take),
+            first_pass=stages.first_pass,
+            opening_order=stages.opening_order,
+            mixtures=self.mixtures,
+            gradients=self.gradients,
+            replica=self.replica,
+        )
+        self.samples = 0
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
         """Train on a batch. Every rank is given the whole batch, and takes its rows and columns of it.
@@ -146,10 +176,10 @@ class Trainer:
         """
         if lr is not None:
             amount("lr", lr)
-        parts = self.parts
-        first = not parts.samples
-        check_batch(tokens, targets, parts.mesh, parts.config, parts.schedule, parts.settings, first=first)
-        return train_step(parts, tokens, targets, lr)
+        check_batch(tokens, targets, self.job, first=not self.samples)
+        result = train_step(self.worker, tokens, targets, lr)
+        self.samples += tokens.shape[0]
+        return result
 
     def rows_to_experts(self, tokens: Array) -> list[list[list[int]]]:
         """The rows that each rank of ep sends to each expert for a batch, `[P][N]` of each layer. No weight changes.
@@ -162,33 +192,32 @@ class Trainer:
         Raises:
             ValueError: no Mixtral, or a mesh with pp, cp or tp, or stage 3 of ZeRO; rows that do not divide among dp.
         """
-        parts, mesh = self.parts, self.parts.mesh
-        rows, zero = tokens.shape[0], parts.settings.zero
-        if not parts.mixtures or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
+        mesh, rows, zero = self.job.mesh, tokens.shape[0], self.job.settings.zero
+        if not self.mixtures.of_layer or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
             raise ValueError(
                 f"rows_to_experts: needs a Mixtral on dp and ep alone, with zero=0, 1 or 2; this is "
-                f"{parts.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
+                f"{self.job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
             )
         if rows % mesh.dp.size:
             raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
         own = rows // mesh.dp.size
-        model: Any = parts.own_model
+        model: Any = self.own.model
         hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
         tables = []
         for block in model.blocks:
             hidden, cache = block.forward(hidden)
-            tables.append(cache["mlp"].mix_cache.plan.counts)
+            tables.append(rows_to_experts(cache))
         return tables
 
     def finish(self) -> None:
         """Wait until all new weights are gathered. A program needs it after its last step with `overlap_gather`."""
-        self.parts.replica.finish()
+        self.replica.finish()
 
     # The weights and gradients, whole
 
     def full_weights(self) -> dict[str, Array]:
         """All weights by name, whole, on every rank."""
-        return self._whole(self.parts.replica.full_weights())
+        return self._whole(self.replica.full_weights())
 
     def full_gradients(self) -> dict[str, Array]:
         """The mean gradients of the last step by name, before clipping, whole, on every rank.
@@ -196,7 +225,7 @@ class Trainer:
         Raises:
             ValueError: no step has been made.
         """
-        return self._whole(self.parts.replica.full_gradients())
+        return self._whole(self.replica.full_gradients())
 
     def _whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
         """All of the model by name, from this rank's slices of its stages' weights.
@@ -204,12 +233,12 @@ class Trainer:
         Slices are gathered over tp. An expert's weights are broadcast over ep from the rank that owns it. Then the
         first rank of pp that has a weight broadcasts it over pp.
         """
-        parts, mesh = self.parts, self.parts.mesh
-        own, dtype = parts.own_model.whole(own), next(iter(own.values())).dtype  # gathered over tp
+        job, mesh = self.job, self.job.mesh
+        own, dtype = self.own.model.whole(own), next(iter(own.values())).dtype  # gathered over tp
         whole = {}
-        for name, shape in parts.config.weight_shapes.items():
-            x = own[name] if name in own else parts.xp.empty(shape, dtype=dtype, device=parts.device)
-            owner, first = owner_in_ep(mesh, parts.config, name), parts.ranks_of_weight[name][0]
+        for name, shape in job.config.weight_shapes.items():
+            x = own[name] if name in own else job.xp.empty(shape, dtype=dtype, device=job.device)
+            owner, first = owner_in_ep(mesh, job.config, name), self.own.pp_ranks[name][0]
             if owner is not None and mesh.pp.rank == first:
                 x = mesh.ep.broadcast(x, owner)
             whole[name] = mesh.pp.broadcast(x, first)
@@ -219,14 +248,14 @@ class Trainer:
 
     def pieces(self) -> list[CheckpointPiece]:
         """The elements of weights and of optimizer state that this rank keeps."""
-        parts, mesh, found = self.parts, self.parts.mesh, []
-        for name, flat_start, master, mean, square in parts.replica.state():
-            axis, start, stop, shared_by = parts.own_model.slices[name]
-            first_copy = mesh.pp.rank == parts.ranks_of_weight[name][0] and mesh.tp.rank % shared_by == 0
-            if parts.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
+        job, mesh, found = self.job, self.job.mesh, []
+        for name, flat_start, master, mean, square in self.replica.state():
+            axis, start, stop, shared_by = self.own.model.slices[name]
+            first_copy = mesh.pp.rank == self.own.pp_ranks[name][0] and mesh.tp.rank % shared_by == 0
+            if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
                 alike = mesh.edp if is_expert(name) else mesh.data
                 first_copy = first_copy and alike.rank == 0
-            place = name, parts.config.weight_shapes[name], axis, start, stop, flat_start
+            place = name, job.config.weight_shapes[name], axis, start, stop, flat_start
             found.append(CheckpointPiece(*place, master, mean, square, first_copy))
         return found
 
@@ -235,17 +264,17 @@ class Trainer:
         """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's, and
         the biases of each layer's experts.
         """
-        biases = {"biases": self.biases} if self.parts.settings.bias_rate else {}
-        return {"samples": self.parts.samples, **self.parts.replica.progress, **biases}
+        biases = {"biases": self.biases} if self.job.settings.bias_rate else {}
+        return {"samples": self.samples, **self.replica.progress, **biases}
 
     @property
     def biases(self) -> list[list[float]]:
         """`[L][N]`: of each layer's experts, on every rank."""
-        return [self.parts.mixtures[layer].bias for layer in sorted(self.parts.mixtures)]
+        return [self.mixtures.of_layer[layer].bias for layer in sorted(self.mixtures.of_layer)]
 
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
-        self.parts.samples = int(progress["samples"])
-        self.parts.replica.restore(progress)
+        self.samples = int(progress["samples"])
+        self.replica.restore(progress)
         for layer, bias in enumerate(progress.get("biases", [])):
-            self.parts.mixtures[layer].bias = bias
+            self.mixtures.of_layer[layer].bias = bias

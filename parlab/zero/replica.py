@@ -61,7 +61,7 @@ class Replica(ABC):
             Masters and moments have the dtype of `params`, float32 at least.
         loss_scale: where it starts and how it moves; None: `LossScale()` for float16, else none.
         max_norm: to which the mean gradient is clipped.
-        part: for a replica that is itself cut (`parlab.train`); None: the replica is whole.
+        model_parallel: how a replica is itself cut among ranks (`parlab.train`); None: it is whole.
 
     Attributes:
         block_names: in the order of the forward pass.
@@ -81,7 +81,7 @@ class Replica(ABC):
         dtype: str | None = None,
         loss_scale: LossScale | None = None,
         max_norm: float | None = None,
-        part: Part | None = None,
+        model_parallel: ModelParallel | None = None,
     ) -> None:
         instance("optimizer", optimizer, AdamW)
         if loss_scale is not None:
@@ -89,23 +89,24 @@ class Replica(ABC):
         if max_norm is not None:
             positive("max_norm", max_norm)
         whole("microbatches", microbatches, least=1)
-        if part is not None:
-            instance("part", part, Part)
+        if model_parallel is not None:
+            instance("model_parallel", model_parallel, ModelParallel)
         self._names_of = checked_blocks(params, blocks)
         self.block_names = tuple(self._names_of)
         self.dtype, self.wide = checked_dtypes(params, dtype)
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
-        self.part = part
-        self.expected = dict.fromkeys(self.block_names, microbatches) if part is None else part.expected
+        self.model_parallel = model_parallel
+        whole_replica = dict.fromkeys(self.block_names, microbatches)
+        self.expected = whole_replica if model_parallel is None else model_parallel.expected
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self._all_weights = dict(params) if blocks is None else params  # by name, always up to date
         self._blocks: dict[str, ReplicaBlock] = {}
         self._added = dict.fromkeys(self.block_names, 0)  # how many microbatches' gradients have come
         self._in_use: list[str] = []
-        self._summed: dict[str, Array] = {}  # [n_r] by block: gradients of the last step, kept for a part alone
+        self._summed: dict[str, Array] = {}  # [n_r] by block: the last step's gradients, kept if the replica is cut
         self._mean_of_sum = 1.0  # the factor that makes means of them
         self._xp = namespace(*params.values())
-        if part is None:  # else the trainer has compared the ranks
+        if model_parallel is None:  # else the trainer has compared the ranks
             told = optimizer, sums_of(params.values())
             check_alike(comm, told, "weights or optimizer differ from rank to rank: give every rank the same")
 
@@ -172,12 +173,12 @@ class Replica(ABC):
         self._summed = {}
 
     def full_gradients(self) -> dict[str, Array]:
-        """The mean gradients of the last step by name, before clipping, on every rank; of a replica that is a part.
+        """The mean gradients of the last step by name, before clipping, on every rank; of a replica that is cut.
 
         Raises:
             ValueError: no step has been made; or the replica is whole, and forgets its gradients in `step()`.
         """
-        if self.part is None:
+        if self.model_parallel is None:
             raise ValueError(
                 "full_gradients(): a whole replica frees its gradients in step(); parlab.train.Trainer keeps those of "
                 "its last step"
@@ -237,7 +238,7 @@ class Replica(ABC):
 
     def _group_of(self, block: str) -> NodeGroup:
         """The ranks that exchange a block."""
-        return self.group if self.part is None else self.part.groups.get(block, self.group)
+        return self.group if self.model_parallel is None else self.model_parallel.groups.get(block, self.group)
 
     def _take_over(self, block: str, layout: FlatLayout, offload: Offload | None = None, **how: Any) -> None:
         """Put a block's weights, and the optimizer's state of this rank's shard of them, into memory of their own."""
@@ -255,16 +256,16 @@ class Replica(ABC):
 
         The guard counts the step: from here on `steps` or `skipped` is one more.
         """
-        if self.part is None:
+        if self.model_parallel is None:
             return self.guard.decide(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
         self._mean_of_sum = self.guard.mean / self.loss_scale
         owned = [
-            (summed[place], self.part.in_norm[name])
+            (summed[place], self.model_parallel.in_norm[name])
             for block, summed in self._summed.items()
             for name, place, _ in self._blocks[block].layout.owned
         ]
-        return self.guard.decide([x for x, _ in owned], self.part.comm, [share for _, share in owned])
+        return self.guard.decide([x for x, _ in owned], self.model_parallel.comm, [share for _, share in owned])
 
     @abstractmethod
     def _start_gathers(self, block: str) -> None:
@@ -292,7 +293,7 @@ class StatePiece(NamedTuple):
 
     Attributes:
         name: of the weight.
-        start: of the first element in the flat weight, as this replica (or part of one) has it.
+        start: of the first element in the flat weight, as this rank's cut of the replica has it.
         master, mean, square: `[n]`.
     """
 
@@ -303,14 +304,14 @@ class StatePiece(NamedTuple):
     square: Array
 
 
-class Part(NamedTuple):
-    """A rank's part of a replica; other ranks have the other parts.
+class ModelParallel(NamedTuple):
+    """How a replica is cut among ranks by tensor, pipeline and expert parallelism, as ZeRO on one of them has to know.
 
-    Several parts may have a copy of one weight. Every block is cut at the same places on each of them, so that copies
-    are summed in the same order, and stay equal to the bit.
+    Several ranks of a replica may have a copy of one weight. Every block is cut at the same places on each of them, so
+    that copies are summed in the same order, and stay equal to the bit.
 
     Attributes:
-        comm: all shards of all parts; the squares of the gradients are summed over it to one norm.
+        comm: the ranks that hold all shards of a replica's weights; the squares of the gradients are summed over it.
         in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
         expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
             calls is this rank's mean gradient.

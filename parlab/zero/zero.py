@@ -60,7 +60,7 @@ class Zero(Replica):
             two levels, inside nodes and between them. None: in one ring.
         repeat_on_nodes: shard among the ranks of a node, and repeat the shards on each node (hybrid sharding, HSDP).
         offload: where the optimizer's state lives; None: on the device.
-        of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, part.
+        of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, model_parallel.
 
     Raises:
         ValueError: an argument that cannot be used.
@@ -124,10 +124,10 @@ class Zero(Replica):
     def _cut(self) -> list[list[int]]:
         """How many elements of each block each rank owns: `[block][rank]`."""
         sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        if self.part is None:
+        if self.model_parallel is None:
             return cut(sizes, self.group.comm.size)
         ranks = [self._group_of(block).comm.size for block in self.block_names]
-        return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each alike on every part
+        return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each copy is cut alike
 
     def begin(self, order: Sequence[str] | None = None) -> None:
         """As in `Replica`. Stage 3 gathers ahead in this order."""

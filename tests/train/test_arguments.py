@@ -167,7 +167,7 @@ def test_a_batch_a_mesh_a_model_or_an_optimizer_of_each_ranks_own_is_a_mismatch(
 def test_to_compare_the_batch_sends_nothing_and_takes_no_time(sizes):
     def program(comm, samples):
         trainer = Trainer(Mesh(comm, **sizes), start, AdamW())
-        trainer.parts.samples = samples  # the first batch, or another
+        trainer.samples = samples  # the first batch, or another
         trainer.step(EIGHT, EIGHT)
 
     start, ranks = model(), math.prod(sizes.values())

@@ -70,7 +70,7 @@ def test_of_n_minus_1_psi_of_an_exchange_k_minus_1_psi_cross_between_k_nodes_and
         mesh = Mesh(comm, **axes, ranks_per_node=per_node)
         trainer = Trainer(mesh, start, AdamW(), zero=zero, schedule=schedule)
         trainer.step(*text)
-        return sum(x.size * trainer.parts.own_model.slices[name].shared_by for name, x in start.weights.items())
+        return sum(x.size * trainer.own.model.slices[name].shared_by for name, x in start.weights.items())
 
     of_losses = 0  # all-reduced in a ring: at zero 1 nothing else is
     for zero, passes in ((1, 2), (3, 3 * m), (0, 2)):

@@ -62,8 +62,8 @@ def wrong(
         result = trainer.step(*text[0])
         whole = trainer.full_gradients()
         trainer.step(*text[1])
-        own = {n: to_numpy(x).tobytes() for n, x in trainer.parts.replica.full_weights().items()}
-        place = trainer.parts.own_model.slices
+        own = {n: to_numpy(x).tobytes() for n, x in trainer.replica.full_weights().items()}
+        place = trainer.own.model.slices
         return result, whole, trainer.full_weights(), {(n, place[n]): bits for n, bits in own.items()}
 
     found, copies = set(), {}
@@ -133,9 +133,9 @@ def test_a_step_of_a_mixtral_is_the_serial_one_inside_the_array_standard():
 
 def divided_by_edp(trainer):
     """Not by dp · cp: then the gradients of experts are ep times too large."""
-    for gradients in trainer.parts.replica._gradients.values():
-        if gradients.comm is trainer.parts.mesh.edp:
-            summed, ep = gradients.reduced, trainer.parts.mesh.ep.size
+    for gradients in trainer.replica._gradients.values():
+        if gradients.comm is trainer.job.mesh.edp:
+            summed, ep = gradients.reduced, trainer.job.mesh.ep.size
             gradients.reduced = lambda summed=summed, ep=ep: summed() * ep
 
 
@@ -164,15 +164,15 @@ def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights
     axes = {"dp": 4, "ep": 2}
 
     def one_expert_part(trainer):
-        alone = trainer.parts.mesh.comm.split(trainer.parts.mesh.comm.rank) if zero == 0 else trainer.parts.mesh.edp
-        trainer.parts.replica.part = trainer.parts.replica.part._replace(comm=alone)
+        alone = trainer.job.mesh.comm.split(trainer.job.mesh.comm.rank) if zero == 0 else trainer.job.mesh.edp
+        trainer.replica.model_parallel = trainer.replica.model_parallel._replace(comm=alone)
 
     assert {"norm", "weights"} <= wrong(axes, one_expert_part, zero=zero, max_norm=0.1)
 
 
 def test_a_norm_that_counts_dense_weights_once_for_each_rank_of_ep_is_seen():
     def counted_twice(trainer):
-        trainer.parts.replica.part.in_norm.update(dict.fromkeys(trainer.parts.replica.part.in_norm, 1.0))
+        trainer.replica.model_parallel.in_norm.update(dict.fromkeys(trainer.replica.model_parallel.in_norm, 1.0))
 
     assert wrong({"dp": 2, "ep": 2}, counted_twice, zero=0) == {"norm"}
 
@@ -253,7 +253,7 @@ def wrong_balance(axes: dict[str, int], m: int = 1, change: Any = id, **options:
         change(trainer)
         for batch in batches(B, S, 3):
             trainer.step(*batch)
-        return trainer.full_weights(), trainer.biases, trainer.parts.loads
+        return trainer.full_weights(), trainer.biases, trainer.mixtures.loads
 
     found = set()
     for own, own_biases, own_loads in run(
@@ -314,13 +314,13 @@ def test_gradients_with_an_auxiliary_loss_are_the_serial_ones_of_the_whole_batch
 
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
     def own_f(trainer):
-        for mixture in trainer.parts.mixtures.values():
+        for mixture in trainer.mixtures.of_layer.values():
             mixture.together = ()
 
     assert "weights" in wrong_balance({"dp": 4, "ep": 2}, change=own_f)
 
     def own_counts(trainer):
-        trainer.parts.mesh.data = trainer.parts.mesh.comm.split(trainer.parts.mesh.comm.rank)
+        trainer.job.mesh.data = trainer.job.mesh.comm.split(trainer.job.mesh.comm.rank)
 
     assert {"biases", "loads"} <= wrong_balance({"dp": 4, "ep": 2}, change=own_counts)
 
@@ -356,12 +356,12 @@ def test_a_step_after_a_skipped_one_has_its_own_loads_gradients_and_biases_and_n
         options = {"schedule": schedule, "zero": zero, "loss_scale": LossScale(8.0, interval=9), **BALANCED}
         trainer = Trainer(mesh, mixtral(), AdamW(lr=LR), **options)
         if overflow:
-            add = trainer.parts.replica.add_gradients
-            trainer.parts.replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
+            add = trainer.replica.add_gradients
+            trainer.replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
             assert trainer.step(*first).skipped
-            trainer.parts.replica.add_gradients = add
+            trainer.replica.add_gradients = add
         trainer.step(*second)
-        return trainer.parts.loads, trainer.biases, trainer.full_gradients()
+        return trainer.mixtures.loads, trainer.biases, trainer.full_gradients()
 
     for (loads, biases, gradients), (own_loads, own_biases, own) in zip(
         run(program, 4, False).results, run(program, 4, True).results, strict=True
@@ -389,7 +389,7 @@ def test_rows_to_experts_are_the_serial_choices_of_each_ranks_sequences_and_chan
         before = trainer.full_weights()
         tables = trainer.rows_to_experts(tokens)
         same = all((before[name] == x).all() for name, x in trainer.full_weights().items())
-        return tables, same, [sum(mixture.counted) for mixture in trainer.parts.mixtures.values()]
+        return tables, same, [sum(mixture.counted) for mixture in trainer.mixtures.of_layer.values()]
 
     serial, expected = Mixtral.random(FOUR_LAYERS, seed=1, dtype="float64", xp=np), []
     hidden, _ = serial.embedding.forward(tokens)

@@ -33,8 +33,8 @@ def seen(change, *args, **kwargs):
 
 
 def positions_a_range(trainer):
-    cp = trainer.parts.mesh.cp
-    rotary = trainer.parts.own_model.blocks[0].attention.inside.rotary
+    cp = trainer.job.mesh.cp
+    rotary = trainer.own.model.blocks[0].attention.inside.rotary
     rotary.positions = lambda length: np.arange(cp.rank * length, (cp.rank + 1) * length)
 
 
@@ -46,7 +46,7 @@ def test_rotary_positions_a_range_are_seen_under_zigzag_and_striped_and_right_un
 
 def test_the_same_rows_on_every_replica_are_seen_by_loss_and_gradients():
     def change(trainer):
-        trainer.parts.mesh.dp = SimpleNamespace(rank=0, size=trainer.parts.mesh.dp.size)
+        trainer.job.mesh.dp = SimpleNamespace(rank=0, size=trainer.job.mesh.dp.size)
 
     assert {"loss", "gradients"} <= seen(change, dp=2)
 
@@ -64,7 +64,7 @@ def test_context_parallelism_left_out_of_zeros_group_is_seen_by_copies_that_diff
 
 
 def by_data_group(trainer):
-    trainer.parts.replica.part = trainer.parts.replica.part._replace(comm=trainer.parts.mesh.data)
+    trainer.replica.model_parallel = trainer.replica.model_parallel._replace(comm=trainer.job.mesh.data)
 
 
 def test_clipping_by_each_parts_own_norm_is_seen_by_the_norm_and_by_clipped_copies_and_not_by_gradients():
@@ -81,14 +81,14 @@ def test_an_overflow_on_one_rank_skips_all_and_by_each_parts_own_norm_some_alone
     def program(comm, change):
         mesh = Mesh(comm, dp=2, pp=2)
         trainer = Trainer(mesh, model(), AdamW(), zero=zero, loss_scale=LossScale(8.0))
-        right = trainer.parts.replica.add_gradients
+        right = trainer.replica.add_gradients
 
         def add(block, gradients):
             if comm.rank == 0:
                 gradients = {name: x * np.inf for name, x in gradients.items()}
             right(block, gradients)
 
-        trainer.parts.replica.add_gradients = add
+        trainer.replica.add_gradients = add
         change(trainer)
         result = trainer.step(tokens, targets)
         return result.skipped, trainer.progress["loss_scale"]
@@ -138,7 +138,7 @@ def test_schedules_own_microbatches_are_weighted_once():
     """A second mean over microbatches is the usual one: the losses are right, and the gradients m times too small."""
 
     def change(trainer):
-        trainer.parts.replica.guard.mean /= trainer.parts.schedule.num_microbatches
+        trainer.replica.guard.mean /= trainer.job.schedule.num_microbatches
 
     wrong = seen(change, pp=2, schedule=one_f_one_b(2, 4))
     assert {"gradients", "norm"} <= wrong

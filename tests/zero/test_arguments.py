@@ -151,7 +151,7 @@ ROWS = [  # a call, and the words that its error must contain
     (zero(repeat_on_nodes=1), "repeat_on_nodes=1: must be True or False"),
     (zero(repeat_on_nodes=True), "repeat_on_nodes=True: say ranks_per_node, the ranks among which"),
     (zero(offload=True), "offload=True: must be an Offload"),
-    (zero(part="half"), "part='half': must be a Part"),
+    (zero(model_parallel="half"), "model_parallel='half': must be a ModelParallel"),
     (plain(bucket_bytes=0), "bucket_bytes=0: must be a whole number, at least 1"),
     (used(lambda r: r.weights("d").__enter__()), "block='d': the blocks are a, b, c"),
     (used(lambda r: (r.begin(["b"]), r.weights("a").__enter__())), "block='a': opened where the order given for this"),

@@ -10,27 +10,27 @@ import pytest
 from parlab import run
 from parlab.nn.optimizer import AdamW
 from parlab.zero import DataParallel, LossScale, Zero
-from parlab.zero.replica import Part
+from parlab.zero.replica import ModelParallel
 from tests.zero.models import STAGES, TOY, add_all, replica_of, toy
 
 every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
-def part_of(comm, stage, shares=None, times=1):
+def cut_of(comm, stage, shares=None, times=1):
     shares = dict.fromkeys(TOY, 1.0) | (shares or {})
-    return Part(comm.split(comm.rank) if stage == 0 else comm, shares, dict.fromkeys(TOY, times))
+    return ModelParallel(comm.split(comm.rank) if stage == 0 else comm, shares, dict.fromkeys(TOY, times))
 
 
-def made(comm, stage, part, **options):
+def made(comm, stage, cut, **options):
     if stage == 0:
-        return DataParallel(comm, toy(0), AdamW(lr=0.1), part=part, **options)
-    return Zero(comm, toy(0), stage, AdamW(lr=0.1), part=part, **options)
+        return DataParallel(comm, toy(0), AdamW(lr=0.1), model_parallel=cut, **options)
+    return Zero(comm, toy(0), stage, AdamW(lr=0.1), model_parallel=cut, **options)
 
 
 @every_stage
 def test_a_weight_with_two_copies_counts_half_in_the_norm_which_is_asked_for_without_clipping(stage):
     def program(comm):
-        replica = made(comm, stage, part_of(comm, stage, {"b": 0.5}))
+        replica = made(comm, stage, cut_of(comm, stage, {"b": 0.5}))
         add_all(replica, toy(1))
         return replica.step().norm
 
@@ -43,7 +43,7 @@ def test_a_weight_with_two_copies_counts_half_in_the_norm_which_is_asked_for_wit
 def test_times_add_up_to_a_ranks_mean_only_the_ranks_divide_and_the_scale_is_divided_out_after_a_skip_too(stage, scale):
     def program(comm):
         scaled = {"loss_scale": LossScale(scale)}
-        replica = made(comm, stage, part_of(comm, stage, times=2), **scaled)
+        replica = made(comm, stage, cut_of(comm, stage, times=2), **scaled)
         found = []
         for step in range(3):
             replica.begin()
@@ -65,14 +65,14 @@ def test_times_add_up_to_a_ranks_mean_only_the_ranks_divide_and_the_scale_is_div
 
 
 @every_stage
-def test_blocks_of_a_part_are_cut_alike_whatever_stands_before_them(stage):
-    """So copies of a weight on several parts are summed in one order. A whole replica deals out what is left over."""
+def test_blocks_of_a_cut_replica_are_cut_alike_whatever_stands_before_them(stage):
+    """So copies of a weight on several ranks are summed in one order. A whole replica deals out what is left over."""
     sizes = {"a": 5, "b": 7}
 
     def counts(comm, whole):
-        params, part = {name: np.ones(n) for name, n in sizes.items()}, part_of(comm, stage)
-        made_of = Part(part.comm, dict.fromkeys(sizes, 1.0), dict.fromkeys(sizes, 1))
-        replica = replica_of(comm, params, stage, part=None if whole else made_of)
+        params, cut = {name: np.ones(n) for name, n in sizes.items()}, cut_of(comm, stage)
+        made_of = ModelParallel(cut.comm, dict.fromkeys(sizes, 1.0), dict.fromkeys(sizes, 1))
+        replica = replica_of(comm, params, stage, model_parallel=None if whole else made_of)
         return [block.layout.counts for block in replica._blocks.values()]
 
     alone = [[5], [7]]
@@ -85,7 +85,7 @@ def test_stage_3_gathers_ahead_what_the_given_order_opens_next_and_nothing_else(
     order = ["a", "c", "a", "b"]
 
     def program(comm):
-        replica = made(comm, 3, part_of(comm, 3))
+        replica = made(comm, 3, cut_of(comm, 3))
         replica.begin(order)
         for block in order:
             with replica.weights(block):
@@ -105,7 +105,7 @@ def test_stage_3_gathers_ahead_what_the_given_order_opens_next_and_nothing_else(
 @pytest.mark.parametrize("stage", [2, 3])
 def test_accumulated_gradients_are_reduced_once_and_are_the_same(stage):
     def program(comm, accumulate):
-        replica = made(comm, stage, part_of(comm, stage, times=3), accumulate=accumulate)
+        replica = made(comm, stage, cut_of(comm, stage, times=3), accumulate=accumulate)
         for seed in (1, 2, 3):
             add_all(replica, toy(seed))
         replica.step()
@@ -120,7 +120,7 @@ def test_accumulated_gradients_are_reduced_once_and_are_the_same(stage):
 @every_stage
 def test_state_written_into_another_replica_makes_it_go_on_bit_for_bit(stage):
     def program(comm):
-        one, other = (made(comm, stage, part_of(comm, stage)) for _ in range(2))
+        one, other = (made(comm, stage, cut_of(comm, stage)) for _ in range(2))
         add_all(one, toy(1))
         one.step()
         for source, target in zip(one.state(), other.state(), strict=True):

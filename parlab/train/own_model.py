@@ -1,0 +1,88 @@
+"""The model of one rank: its slices of the weights of its pipeline stages, in ZeRO's blocks.
+
+Invariant: every weight of this rank is in one block; and a weight is here if, on every axis of the mesh, this rank is
+one of those that have it: over pp by the stages that read it, over ep by the expert, over tp a slice of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from parlab.nn.config import FINAL_NORM, HEAD
+from parlab.nn.llama import Llama
+from parlab.tensor import ParallelLlama, Recompute, shard_weights
+from parlab.train.attention import attention_core
+from parlab.train.job import TrainJob
+from parlab.train.mixture import Mixtures, is_expert, owner_in_ep
+
+Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
+
+
+class OwnModel(NamedTuple):
+    """The model of one rank, and where its weights are beside it."""
+
+    model: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
+    pp_ranks: dict[str, tuple[int, ...]]  # of every weight of the whole model: the ranks of pp that have it
+    blocks: Blocks  # of the weights here
+
+    def pp_ranks_of(self, block: str) -> tuple[int, ...]:
+        """The ranks of pp that have a block."""
+        return self.pp_ranks[self.blocks[block][0]]
+
+
+def own_model(job: TrainJob, whole: Llama, mixtures: Mixtures) -> OwnModel:
+    """This rank's model, from the whole one; its mixtures of experts stand in `mixtures` from then on."""
+    pp_ranks = ranks_of_weights(job, whole)
+    here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
+    model = make_model(job, whole, here, mixtures)
+    return OwnModel(model, pp_ranks, blocks_of_zero(model, here))
+
+
+def ranks_of_weights(job: TrainJob, whole: Llama) -> dict[str, tuple[int, ...]]:
+    """The ranks of pp that have each weight: several, if pipeline stages share it, or if ranks share a stage."""
+    ranks: dict[str, set[int]] = {name: set() for name in whole.weights}
+    for number, chain in enumerate(whole.stages(job.layers)):
+        for name in chain.weight_names:
+            ranks[name].update(job.schedule.holders(number))
+    return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
+
+
+def make_model(job: TrainJob, whole: Llama, here: Iterable[str], mixtures: Mixtures) -> ParallelLlama:
+    """The tensor-parallel model with copies of this rank's slices of the weights `here`."""
+    mesh, config, settings = job.mesh, job.config, job.settings
+    own = {name: whole.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
+    weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
+    model = ParallelLlama(
+        mesh.tp,
+        config,
+        weights,
+        names=own,
+        mlp=mixtures.maker(weights),
+        core=attention_core(mesh.cp, settings.attention, settings.layout),
+        sequence_parallel=settings.sequence_parallel,
+        positions=job.positions,
+    )
+    if settings.recompute == "full":
+        model.blocks = [Recompute(block) for block in model.blocks]
+    return model
+
+
+def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> Blocks:
+    """The names of the weights `here`, by ZeRO's block.
+
+    The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
+    The last norm is replicated over tp, and the head is cut there. In a block of its own, ZeRO cuts the norm at the
+    same places on each rank of tp, so its copies stay equal to the bit.
+    """
+    blocks = {}
+    for block, names in model.weight_blocks.items():
+        blocks[block] = tuple(name for name in names if not is_expert(name))
+        if experts := tuple(name for name in names if is_expert(name)):
+            blocks[f"{block}.experts"] = experts
+    blocks.pop("head")
+    blocks["norm"] = (FINAL_NORM,)
+    if not model.config.tie_word_embeddings:
+        blocks["head"] = (HEAD,)
+    here = set(here)
+    return {block: names for block, names in blocks.items() if names[0] in here}

@@ -1,0 +1,58 @@
+"""ZeRO in the mesh: over dp × cp, and for experts over edp, inside a replica that pp, tp and ep cut.
+
+Invariant: the squares of a weight count once in the norm, however many ranks have a copy; and every sum of gradients is
+divided by dp · cp, over however many ranks it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.nn.optimizer import AdamW
+from parlab.train.job import TrainJob
+from parlab.train.mixture import is_expert
+from parlab.train.own_model import OwnModel
+from parlab.zero import Replica, replica_of
+from parlab.zero.replica import ModelParallel
+from parlab.zero.shards import NodeGroup
+
+
+def sharded(
+    job: TrainJob, own: OwnModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
+) -> Replica:
+    """ZeRO's replica, which takes over the weights of this rank's model.
+
+    Args:
+        expected: how often gradients of each block come in a step.
+        precision: dtype, loss_scale and max_norm.
+    """
+    mesh, settings = job.mesh, job.settings
+    options: dict[str, Any] = {**precision, "ranks_per_node": mesh.data_per_node}
+    if settings.zero == 0:
+        options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
+    else:
+        options["accumulate"] = settings.reduce == "accumulate"
+        options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
+    options |= {"blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
+    return replica_of(mesh.data, own.model, settings.zero, optimizer, **options)
+
+
+def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) -> ModelParallel:
+    """The cut of the replica, as ZeRO has to know it.
+
+    The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp.
+    ZeRO divides the sums of all blocks by the size of its own group, `mesh.data`, dp · cp, and not by that of the
+    block's group (`StepGuard`): divided by edp an expert's gradient would be ep times too large.
+    """
+    mesh, whole_state = job.mesh, job.settings.zero == 0
+    copies = {name: own.model.slices[name].shared_by * len(own.pp_ranks[name]) for name in own.model.weights}
+    if whole_state:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
+        copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
+    of_experts = [block for block, names in own.blocks.items() if is_expert(names[0])]
+    return ModelParallel(
+        comm=mesh.model if whole_state else mesh.comm,
+        in_norm={name: 1 / number for name, number in copies.items()},
+        expected=expected,
+        groups=dict.fromkeys(of_experts, NodeGroup(mesh.edp, mesh.edp_per_node)),
+    )
