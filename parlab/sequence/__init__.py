@@ -1,9 +1,9 @@
 """Strategies that cut the sequence: attention over shards of it.
 
-Begin with `ring`: its box is the algorithm. Each method has its own file, most with their cost. Between their messages
-all do what stands in `attend`, on the tiles of the mask in `tiles`. The messages of Ulysses and USP stand in `heads`,
-those of nodes in `two_levels`; both send by `exchange`. Gradients of K/V that went around a ring come back in
-`homeward`. A text is cut into chunks in `splitting`.
+Begin with `ring`: its box is the algorithm. Each method has its own file, with its messages and most with their cost.
+Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Several methods use `heads`
+(which rank has which heads), `two_levels` (ranks in nodes), and `homeward` (how the gradients of K/V that went around a
+ring come back); what Ulysses and USP cost stands in `heads_cost`. A text is cut into chunks in `splitting`.
 
 How many ranks does a text need, and which tokens go to a rank with less memory?
 
@@ -43,6 +43,7 @@ from parlab.sequence.double_ring import (
     double_ring_attention_backward,
     double_ring_cost,
 )
+from parlab.sequence.heads_cost import ulysses_cost, usp_cost
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
@@ -69,8 +70,8 @@ from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, 
 from parlab.sequence.tiles import Tile
 from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, step_time, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward
-from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward, ulysses_cost
-from parlab.sequence.usp import usp_attention, usp_attention_backward, usp_cost
+from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
+from parlab.sequence.usp import usp_attention, usp_attention_backward
 from parlab.sequence.window import window_attention, window_attention_backward
 
 PATTERNS = {  # of communication, by name: each computes exact attention, or says for which window it does

@@ -52,19 +52,15 @@ class CheckpointedBlock(Stage):
         self.weights, self.weight_names = block.weights, block.weight_names
 
     def forward(self, x: Array) -> tuple[Array, Any]:
-        """`(y, kept)`: `[B, S/P, E]` -> the same."""
+        """`(y, kept)`: `[B, S/P, E]` -> the same. `kept` is the block's cache, with None for arrays that the level does
+        not keep; at level extreme it is the input alone, on the host.
+        """
         with self.comm.compute("block", flops=self._flops(x)):
             y, cache = self.block.forward(x)
-        attention, mlp = cache["attention"], cache["mlp"]
         if self.level == "extreme":
             self._move(x)
             return y, to_numpy(x).copy()
-        kept = {
-            "none": cache,
-            "low": cache | {"attention": attention._replace(x=None), "mlp": mlp._replace(x=None, hidden=None)},
-            "medium": (x, attention.merged, attention.lse),
-            "high": x,
-        }[self.level]
+        kept = {part: _thinned(arrays, part, MEMORY_LEVELS[self.level]) for part, arrays in cache.items()}
         self._hold(kept)
         return y, kept
 
@@ -86,11 +82,12 @@ class CheckpointedBlock(Stage):
         if self.level == "low":
             return self._norms_again(kept)
         if self.level == "medium":
-            return self._all_but_attention_again(*kept)
-        x = kept
+            return self._all_but_attention_again(kept)
         if self.level == "extreme":
             x = asarray(kept, namespace(dy), device=dy.device)
             self._move(x)
+        else:
+            x = kept["attention_norm"].x
         with self.comm.compute(AGAIN, flops=self._flops(x)):
             return self.block.forward(x)[1]
 
@@ -102,8 +99,9 @@ class CheckpointedBlock(Stage):
             mlp = mlp._replace(x=mlp_x, hidden=swiglu(mlp.gate, mlp.up)[0])
             return kept | {"attention": attention._replace(x=attention_x), "mlp": mlp}
 
-    def _all_but_attention_again(self, x: Array, merged: Array, lse: Array) -> dict[str, Any]:
+    def _all_but_attention_again(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The whole cache, by a forward in whose place of attention stands the result that was kept."""
+        x, merged, lse = kept["attention_norm"].x, kept["attention"].merged, kept["attention"].lse
         block, attention = copy(self.block), cast(SelfAttention, copy(self.block.attention))
         out = split_heads(merged, attention.head_dim)
         attention.core = Core(lambda q, k, v: (out, lse), attention.core.backward)
@@ -115,16 +113,22 @@ class CheckpointedBlock(Stage):
     def _move(self, x: Array) -> None:
         self.comm.compute("to or from the host", seconds=PCIE.picoseconds(nbytes(x)) / 1e12)
 
-    def _hold(self, kept: Any) -> None:
+    def _hold(self, kept: dict[str, Any]) -> None:
         """Hold all of it but the rotary tables, which all blocks share."""
-        if isinstance(kept, dict):
-            kept = kept | {"attention": kept["attention"]._replace(tables=None)}
-        self.comm.hold(KEPT, *arrays_in(kept))
+        self.comm.hold(KEPT, *arrays_in(kept | {"attention": kept["attention"]._replace(tables=None)}))
 
     def _flops(self, x: Array) -> int:
         """Of the seven projections of `x [B, S/P, E]`: forward, or either part of the backward."""
         matrices = [self.weights[name] for name in self.weight_names if self.weights[name].ndim == 2]
         return sum(2 * x.shape[0] * x.shape[1] * matrix.shape[0] * matrix.shape[1] for matrix in matrices)
+
+
+def _thinned(arrays: Any, part: str, keeps: Callable[[str], bool]) -> Any:
+    """The cache of one part of the block, with None for each array that is not kept. The rotary tables stay: all blocks
+    share them.
+    """
+    dropped = [name for name in arrays._fields if name != "tables" and not keeps(f"{part}.{name}")]
+    return arrays._replace(**dict.fromkeys(dropped))
 
 
 def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, itemsize: int = 4) -> int:

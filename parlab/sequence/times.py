@@ -1,8 +1,8 @@
 """The time of attention across ranks, by formula: the makespan of the simulated clock without a run, in picoseconds.
 
 Causal, forward (`ring_time` also backward), with zigzag shards where there is a ring. Ring and Ulysses are the two ends
-of one formula: U of P ranks share the heads, U = 1 is the ring and U = P is Ulysses. Each has the fastest of its
-exchanges:
+of one formula: U of P ranks share the heads, U = 1 is the ring and U = P is Ulysses. Ranks can exchange in several
+ways; each method has the fastest of its own:
 
     flat          a rank sends to the next ranks in their order, over whatever link leads there
     grid          straight too, but no step mixes links inside a node with links between nodes, as in
@@ -11,7 +11,7 @@ exchanges:
     early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
 What a step of attention costs beside its hop and its pairs, the call of a kernel and the merge of its output, is not on
-the clock: `step` charges it, as a multiple of the least that it can cost (`step_time`).
+the clock: `step` charges for it, a multiple of the least that it can cost (`step_time`); inside, `charge` is that time.
 
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
@@ -38,10 +38,10 @@ MERGED = 10  # bytes of memory traffic for a number of out: reads the old one (4
 
 
 class MethodTime(NamedTuple):
-    """The time of a method, the exchange with which it takes that long, and how many ranks share the heads (U)."""
+    """The time of a method, the way to exchange with which it takes that long, and how many ranks share the heads."""
 
     picoseconds: int
-    exchange: str
+    way: str
     ulysses: int = 1
 
 
@@ -64,6 +64,7 @@ def method_times(
     amount("step", step)
     shape.shard(size)
     cluster = cluster.reaching(kernel)
+    charge = _charge(step, shape, size, cluster)
     mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
     groups = {"ring": [1], "Ulysses": [size], "USP": mixed}
     found: dict[str, list[MethodTime]] = {name: [] for name in METHODS}
@@ -71,10 +72,10 @@ def method_times(
         for u in sizes:
             if _even(shape, u):
                 for way in _ways(shape, u, size, cluster):
-                    time = usp_time(shape, size, cluster, ulysses=u, way=way, step=step)
+                    time = _usp_time(shape, size, cluster, u, way, charge)
                     found[name].append(MethodTime(time, way, u))
     several = _several_nodes(size, cluster)
-    found["double ring"] = [_double_ring_time(shape, size, cluster, step)] if several else []
+    found["double ring"] = [_double_ring_time(shape, size, cluster, charge)] if several else []
     ways = (FLAT, TWO_LEVELS) if several else (FLAT,)
     found["all-gather"] = [MethodTime(_allgather_time(shape, size, cluster, way), way) for way in ways]
     return {name: min(found[name]) for name in METHODS if found[name]}
@@ -120,11 +121,15 @@ def usp_time(
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     if way not in _ways(shape, ulysses, size, cluster):
         raise ValueError(f"way={way!r}: groups of {ulysses} ranks fill no nodes of {cluster.ranks_per_node} evenly")
+    return _usp_time(shape, size, cluster, ulysses, way, _charge(step, shape, size, cluster))
+
+
+def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str, charge: int) -> int:
     mine = _heads_of(shape, ulysses)
     C, ring = shape.shard(size) * ulysses, size // ulysses
     hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
     own = _attend(mine, C * (C + 1) // 2, cluster)
-    half = _attend(mine, C * C // 2, cluster) + _charged(step, shape, size, cluster)
+    half = _attend(mine, C * C // 2, cluster) + charge
     turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
     return _exchanges(shape, size, cluster, ulysses, way) + turn
 
@@ -170,12 +175,12 @@ def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int,
     return inside + (nodes - 1) * sum(map(inter.picoseconds, (c * (node.rows + node.kv), c * node.result)))
 
 
-def _charged(step: float, shape: AttentionShape, size: int, cluster: Cluster) -> int:
+def _charge(step: float, shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """The charge for a step after the first: `step` times the least."""
     return round(step * step_time(shape, size, cluster)) if step else 0
 
 
-def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step: float) -> MethodTime:
+def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, charge: int) -> MethodTime:
     """The time of `double_ring_attention`: a turn of the inner ring for each node, while the K/V of the next turn come.
 
     With a port for each level these leave early, and the whole turn hides them. With one port for both they leave late:
@@ -185,7 +190,7 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step: 
     kv = c * shape.token(backward=False).kv
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
     own = _attend(shape, c * (c + 1) // 2, cluster)
-    half = _attend(shape, c * c // 2, cluster) + _charged(step, shape, size, cluster)
+    half = _attend(shape, c * c // 2, cluster) + charge
     time, turns = 0, size // places
     for turn in range(turns):
         first = own if turn == 0 else half

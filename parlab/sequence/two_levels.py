@@ -15,24 +15,11 @@ performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from parlab.arrays import Array
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import ALL, KV, add_to
-from parlab.sequence.costs import AttentionShape
 from parlab.sequence.exchange import grid, swap_with_all
-from parlab.sequence.heads import (
-    HeadExchange,
-    HeadShare,
-    LevelCost,
-    Runs,
-    head_shares,
-    share_token,
-    to_heads_cost,
-    to_tokens_cost,
-    token_runs,
-)
+from parlab.sequence.heads import HeadLevel, HeadShare, Runs, head_shares, token_runs
 from parlab.world import Comm
 
 
@@ -66,43 +53,26 @@ class TwoLevelGather:
             del share
 
 
-class TwoLevelExchange:
-    """`HeadExchange` twice: between the nodes the heads of whole nodes, and inside a node the heads of its ranks."""
+def head_levels(
+    comm: Comm, q: Array, k: Array, layout: str = "contiguous", *, ranks_per_node: int | None
+) -> list[HeadLevel]:
+    """The all-to-alls that turn shards like q and k into heads, in their order; back they are made the other way round.
 
-    def __init__(
-        self, comm: Comm, shares: list[HeadShare], runs: list[Runs], label: str, *, length: int, ranks_per_node: int
-    ) -> None:
-        inside, between = grid(comm, "ranks_per_node", ranks_per_node)
-        nodes = node_shares(shares, ranks_per_node)
-        shards = token_runs(between.size, length, "contiguous")  # one after the other, by node
-        self.between = HeadExchange(between, nodes, shards, label)
-        own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
-        self.inside = HeadExchange(inside, own_heads, runs_by_place(runs, length, ranks_per_node), label)
-        self.heads = self.inside.heads
-
-    def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """As `HeadExchange.to_heads`."""
-        return self.inside.to_heads(*self.between.to_heads(queries, keys))
-
-    def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """As `HeadExchange.to_tokens`. The values of a K/V head are summed inside each node first."""
-        return self.between.to_tokens(*self.inside.to_tokens(queries, keys))
-
-
-def head_exchange(
-    comm: Comm,
-    q: Array,
-    k: Array,
-    label: str,
-    layout: str = "contiguous",
-    *,
-    ranks_per_node: int | None,
-) -> HeadExchange | TwoLevelExchange:
-    """The exchange of shards like q and k: in one level, or told the ranks of a node (`ranks_inside`) in two."""
-    shares, runs = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, q.shape[2], layout)
+    One among all ranks; or told the ranks of a node (`ranks_inside`) one between the nodes, in which each node gets the
+    heads of all its ranks, and one inside it. Back, the values of a K/V head are summed inside each node first.
+    """
+    length = q.shape[2]
+    shares, runs = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, length, layout)
     if ranks_per_node is None:
-        return HeadExchange(comm, shares, runs, label)
-    return TwoLevelExchange(comm, shares, runs, label, length=q.shape[2], ranks_per_node=ranks_per_node)
+        return [HeadLevel(comm, shares, runs)]
+    inside, between = grid(comm, "ranks_per_node", ranks_per_node)
+    nodes = node_shares(shares, ranks_per_node)
+    joined = token_runs(between.size, length, "contiguous")  # the shards of a place, one after the other, by node
+    own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
+    return [
+        HeadLevel(between, nodes, joined),
+        HeadLevel(inside, own_heads, runs_by_place(runs, length, ranks_per_node)),
+    ]
 
 
 def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | None:
@@ -119,25 +89,6 @@ def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | Non
         right = f"must divide the group of {group} ranks, or be a multiple of it"
         raise ValueError(f"ranks_per_node={ranks_per_node}: {right}")
     return None if ranks_per_node == 1 or ranks_per_node % group == 0 else ranks_per_node
-
-
-def exchange_levels(
-    shape: AttentionShape, shares: list[HeadShare], rank: int, c: int, ranks_per_node: int | None, *, backward: bool
-) -> tuple[list[LevelCost], list[LevelCost]]:
-    """The costs of `to_heads` and `to_tokens`, level by level, for shards of c tokens; `rank` counts in the group."""
-    all_heads = shape.token(backward=backward)
-    if ranks_per_node is None:
-        tokens = [share_token(shape, share, backward=backward) for share in shares]
-        return [to_heads_cost(tokens, rank, c)], [to_tokens_cost(all_heads, tokens, rank, c)]
-    node, place = divmod(rank, ranks_per_node)
-    of_node = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
-    ranks = [share_token(shape, share, backward=backward) for share in of_node]
-    nodes = [share_token(shape, share, backward=backward) for share in node_shares(shares, ranks_per_node)]
-    longer = c * len(nodes)  # the tokens of this place, of all nodes
-    return (
-        [to_heads_cost(nodes, node, c), to_heads_cost(ranks, place, longer)],
-        [to_tokens_cost(nodes[node], ranks, place, longer), to_tokens_cost(all_heads, nodes, node, c)],
-    )
 
 
 def node_shares(shares: list[HeadShare], ranks_per_node: int) -> list[HeadShare]:

@@ -5,7 +5,7 @@
     attend       as one rank would with a whole sequence; no message
     to_tokens    H/P heads of all S tokens -> all H heads of S/P tokens
 
-`to_heads` and `to_tokens` are the methods of `parlab.sequence.heads.HeadExchange`, where their messages stand.
+Their messages stand in `HeadExchange`, below. Ranks in nodes make each all-to-all in two levels (`two_levels`).
 
 Invariant: between the two all-to-alls, a rank has all tokens of its query heads and of the K/V heads that these read;
 before and after them, all heads of its tokens.
@@ -15,13 +15,16 @@ Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 
 from __future__ import annotations
 
-from parlab.arrays import Array
+from collections.abc import Sequence
+
+from parlab.arrays import Array, namespace
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
     Scale,
+    add_to,
     attend,
     attend_backward,
     call_label,
@@ -29,11 +32,10 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost
+from parlab.sequence.heads import HeadLevel, of_shard, of_whole
 from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import sharded_mask, tiles_between
-from parlab.sequence.two_levels import head_exchange, ranks_inside
-from parlab.sequence.usp import usp_cost
+from parlab.sequence.two_levels import head_levels, ranks_inside
 from parlab.world import Comm
 
 
@@ -50,7 +52,7 @@ def ulysses_attention(
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
     `ring_attention`, and `ranks_per_node`: how many consecutive ranks share a node; the all-to-alls are then made in
-    two levels (`TwoLevelExchange`). None: each rank sends to each.
+    two levels (`head_levels`). None: each rank sends to each.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
@@ -60,7 +62,7 @@ def ulysses_attention(
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
+    exchange = HeadExchange(head_levels(comm, q, k, ranks_per_node=in_node), label)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
     tiles = tiles_between(0, 0, mask)
@@ -98,7 +100,7 @@ def ulysses_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    exchange = head_exchange(comm, q, k, label, ranks_per_node=in_node)
+    exchange = HeadExchange(head_levels(comm, q, k, ranks_per_node=in_node), label)
     rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
@@ -112,13 +114,60 @@ def ulysses_attention_backward(
     return dq, narrowed(dk, dq), narrowed(dv, dq)  # q, k and v share a dtype
 
 
-def ulysses_cost(
-    shape: AttentionShape, size: int, rank: int = 0, *, ranks_per_node: int | None = None, backward: bool = False
-) -> RankCost:
-    """The messages, bytes and held bytes of `rank`: two all-to-alls of P − 1 messages each, or in two levels k + g − 2.
-    It is USP with all ranks in one group.
+class HeadExchange:
+    """The two all-to-alls: shards of the sequence with all heads -> heads of all tokens, and back.
 
-    Forward, where P divides H = G: q, k, v and out, 4·S·E·(P − 1)/P² elements (E = H·D), and lse. Backward q, dout,
-    lse, delta, k and v become heads, and dq, dk and dv come home.
+    Each level is an all-to-all of its own (`head_levels`): one among all ranks, or one between nodes and one inside.
     """
-    return usp_cost(shape, size, rank, ulysses=size, ranks_per_node=ranks_per_node, backward=backward)
+
+    def __init__(self, levels: list[HeadLevel], label: str) -> None:
+        self.levels, self.label = levels, label
+        last = levels[-1]
+        self.heads = last.shares[last.comm.rank].reads  # for `attend`
+
+    def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,
+        S, ...]`, and for keys G.
+        """
+        arrays = [*queries, *keys]
+        for level in self.levels:
+            ranks, tokens = range(level.comm.size), arrays[0].shape[2]
+            heads = [level.heads(rank, len(queries), len(keys)) for rank in ranks]
+            ours = heads[level.comm.rank]
+            made = [_zeros(x, h.stop - h.start, tokens * len(ranks)) for x, h in zip(arrays, ours, strict=True)]
+            level.comm.hold("heads", *made)
+            gives = [of_shard(arrays, heads[rank], level.our_runs) for rank in ranks]  # its heads of our tokens
+            takes = [of_whole(made, level.runs[rank]) for rank in ranks]  # our heads of its tokens
+            self._all_to_all(level.comm, gives, takes)
+            arrays = made
+        return arrays[: len(queries)], arrays[len(queries) :]
+
+    def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """The inverse of `to_heads`. The values that several ranks have for one K/V head are summed, level by level."""
+        arrays = [*queries, *keys]
+        for level in reversed(self.levels):
+            ranks, tokens = range(level.comm.size), arrays[0].shape[2]
+            heads = [level.heads(rank, len(queries), len(keys)) for rank in ranks]
+            made = [_zeros(x, h.stop, tokens // len(ranks)) for x, h in zip(arrays, heads[-1], strict=True)]  # of all
+            level.comm.hold("heads", *made)
+            gives = [of_whole(arrays, level.runs[rank]) for rank in ranks]  # our heads of its tokens
+            takes = [of_shard(made, heads[rank], level.our_runs) for rank in ranks]  # its heads of our tokens
+            self._all_to_all(level.comm, gives, takes)
+            arrays = made
+        return arrays[: len(queries)], arrays[len(queries) :]
+
+    def _all_to_all(self, comm: Comm, gives: list[list[Array]], takes: list[list[Array]]) -> None:
+        """Send `gives[rank]` to each rank, and add to `takes[rank]`, zeros at first, what comes from it. In each step
+        a rank sends to one and takes from one.
+        """
+        add_to(takes[comm.rank], gives[comm.rank])
+        for step in range(1, comm.size):
+            dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+            came = comm.sendrecv(gives[dst], dst, src, takes[src], label=self.label)
+            add_to(takes[src], came)
+            del came  # no longer held when the next one comes
+
+
+def _zeros(like: Array, heads: int, tokens: int) -> Array:
+    shape = like.shape[0], heads, tokens, *like.shape[3:]
+    return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)

@@ -25,13 +25,11 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost
 from parlab.sequence.exchange import grid
-from parlab.sequence.heads import head_shares, most_held, share_token
 from parlab.sequence.homeward import Homeward
-from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.tiles import sharded_mask, tiles_between
-from parlab.sequence.two_levels import exchange_levels, head_exchange, ranks_inside
+from parlab.sequence.two_levels import head_levels, ranks_inside
+from parlab.sequence.ulysses import HeadExchange
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
@@ -51,7 +49,7 @@ def usp_attention(
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `ulysses`:
     how many consecutive ranks (U) share the heads. It divides P; U = P is Ulysses, U = 1 the ring. `ranks_per_node`:
     how many consecutive ranks share a node. Groups that fill several nodes then make their all-to-alls in two levels
-    (`TwoLevelExchange`). None: each rank of a group sends to each.
+    (`head_levels`). None: each rank of a group sends to each.
 
     Contiguous or zigzag: a group's tokens, sorted, form one shard of the same layout on a ring of P/U.
     """
@@ -63,7 +61,7 @@ def usp_attention(
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, "ulysses", ulysses)
-    exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
+    exchange = HeadExchange(head_levels(group, q, k, layout, ranks_per_node=in_node), label)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
     out, lse = no_keys_yet(comm, q)
@@ -104,7 +102,7 @@ def usp_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     group, ring = grid(comm, "ulysses", ulysses)
-    exchange = head_exchange(group, q, k, label, layout, ranks_per_node=in_node)
+    exchange = HeadExchange(head_levels(group, q, k, layout, ranks_per_node=in_node), label)
     rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
@@ -128,37 +126,3 @@ def refuse_stripes(layout: str) -> None:
     """ValueError for the striped layout, in which the tokens of a group of ranks are not in order."""
     if layout == "striped":
         raise ValueError("layout='striped': a group's tokens would be no stripe; use contiguous or zigzag")
-
-
-def usp_cost(
-    shape: AttentionShape,
-    size: int,
-    rank: int = 0,
-    *,
-    ulysses: int,
-    ranks_per_node: int | None = None,
-    backward: bool = False,
-) -> RankCost:
-    """The messages, bytes and held bytes of `rank`: Ulysses on U ranks with their part of the sequence, and a ring of
-    P/U with its heads. `ranks_per_node` as `usp_attention`.
-
-    >>> shape = AttentionShape(S=1024, H=8, G=8, D=64, itemsize=4)
-    >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
-    ((3, 3145728), (3, 2101248))
-    """
-    c = shape.shard(size, rank)
-    tokens = c * checked_group("ulysses", ulysses, size)  # of a group
-    in_node = ranks_inside(ulysses, ranks_per_node, size)
-    shares = head_shares(shape.H, shape.G, ulysses)
-    mine = share_token(shape, shares[rank % ulysses], backward=backward)
-    to_heads, to_tokens = exchange_levels(shape, shares, rank % ulysses, c, in_node, backward=backward)
-    ring = plain_ring_cost(mine, tokens, size // ulysses, backward=backward)
-
-    messages = sum(level.messages for level in to_heads + to_tokens) + ring.messages
-    nbytes = sum(level.nbytes for level in to_heads + to_tokens) + ring.nbytes
-
-    not_heads = mine.own - mine.rows - mine.kv  # `out`, which a backward has but does not turn into heads
-    attending = ring.held - tokens * not_heads
-    going = tokens * mine.result + most_held(to_tokens)
-    own = c * shape.token(backward=backward).own
-    return RankCost(messages, nbytes, own + max(most_held(to_heads), attending, going))

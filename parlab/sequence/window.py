@@ -55,13 +55,13 @@ def window_attention(
     comm.hold("q, k, v", q, k, v)
     left, right = neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
-    sends, coming = post_tails(comm, (k, v), left, right, label)
+    leaving, coming = post_tails(comm, (k, v), left, right, label)
     attend(comm, [own_tile(length, W)], q, (k, v), (out, lse), scale=scale)
     for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
         tile = tail_tile(number, tail, length, W)
         attend(comm, [tile], q, arriving.wait(), (out, lse), scale=scale)  # twice [B, G, tail, D]
-    for send in sends:
-        send.wait()
+    for tail_sent in leaving:
+        tail_sent.wait()
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     return out, lse
@@ -94,21 +94,22 @@ def window_attention_backward(
     comm.hold("dout, out, lse", dout, out, lse, delta)
     left, right = neighbours(comm, length, W)
     dq = no_gradient_yet(comm, q)
-    sends, coming = post_tails(comm, (k, v), left, right, label)
+    leaving, coming = post_tails(comm, (k, v), left, right, label)
     dk, dv = attend_backward(comm, [own_tile(length, W)], dout, q, (k, v), lse, delta, dq, scale=scale)
     comm.hold(GRADIENTS, dk, dv)
-    while sends:  # before the gradients are under way too
-        sends.pop(0).wait()
+    for tail_sent in leaving:  # before the gradients are under way too
+        tail_sent.wait()
+    going_home = []  # the gradients of the neighbours' tails
     for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
         tile = tail_tile(number, tail, length, W)
         share = attend_backward(comm, [tile], dout, q, arriving.wait(), lse, delta, dq, scale=scale)
-        sends.append(comm.isend(share, comm.rank - number - 1, label=label))  # twice [B, G, tail, D]
+        going_home.append(comm.isend(share, comm.rank - number - 1, label=label))  # twice [B, G, tail, D]
         del share  # it belongs to the message
     for far, tail in enumerate(right, 1):
         mine = last_tokens(tail, (dk, dv))
         add_to(mine, comm.recv(comm.rank + far, like=mine, label=label))
-    for send in sends:
-        send.wait()
+    for share_sent in going_home:
+        share_sent.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
@@ -138,9 +139,9 @@ def post_tails(
     comm: Comm, kv: KV, left: list[int], right: list[int], label: str
 ) -> tuple[list[Request], list[Request]]:
     """Send the last tokens of our K/V to the right, and take those of the left: the requests of both."""
-    sends = [comm.isend(last_tokens(tail, kv), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
+    leaving = [comm.isend(last_tokens(tail, kv), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
     coming = [comm.irecv(comm.rank - far, last_tokens(tail, kv), label=label) for far, tail in enumerate(left, 1)]
-    return sends, coming
+    return leaving, coming
 
 
 def last_tokens(tail: int, kv: KV) -> KV:

@@ -84,15 +84,15 @@ MUTANTS = {
     ),
     "a head group sent to the wrong rank": (
         "ulysses",
-        "sequence.heads",
-        "gives = [_of_shard(arrays, heads[rank], ",
-        "gives = [_of_shard(arrays, heads[rank - 1], ",
+        "sequence.ulysses",
+        "gives = [of_shard(arrays, heads[rank], ",
+        "gives = [of_shard(arrays, heads[rank - 1], ",
     ),
     "dK/dV of repeated heads not summed": (
         "ulysses",
-        "sequence.heads",
-        "add_to(targets[src], pieces)",
-        "[x.__setitem__(..., y) for x, y in zip(targets[src], pieces)]",
+        "sequence.ulysses",
+        "add_to(takes[src], came)",
+        "[x.__setitem__(..., y) for x, y in zip(takes[src], came)]",
     ),
     "shards joined in the wrong order": (
         "ulysses",

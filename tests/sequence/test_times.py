@@ -98,7 +98,7 @@ def test_at_200_random_points_the_times_are_the_clocks_and_the_choice_is_within_
             found = method_times(shape, size, where)
             spans = {at: done.on(where).makespan for at, done in runs.items()}
             best = fastest(found)
-            chosen.add((best, found[best].exchange))
+            chosen.add((best, found[best].way))
             assert found[best].picoseconds <= 1.02 * min(spans.values())
             for name, (time, *how) in found.items():  # each tile of work is rounded to a picosecond by itself
                 assert time == pytest.approx(spans[name, *how], abs=2 * size * shape.G), (name, how)
@@ -231,7 +231,7 @@ def test_where_each_level_has_a_port_the_crossing_leaves_early_and_the_whole_tur
     where = replace(LESSON, ports="a level")
     found = [round(double_ring(8, SMALL, where, crossing=crossing) / 1e6, 1) for crossing in ("early", "late")]
     assert found == [35.1, 43.7]
-    assert method_times(SMALL, 8, where)["double ring"].exchange == "early"
+    assert method_times(SMALL, 8, where)["double ring"].way == "early"
 
 
 def test_no_other_step_of_a_turn_is_a_better_time_to_cross(monkeypatch):
@@ -251,7 +251,7 @@ def test_large_messages_exchange_in_a_grid_and_small_ones_in_two_levels():
     """With a K/V head for each query head no node saves a copy, and two levels send (g − 1)(k − 1) messages more."""
     for S, way in ((8192, "two levels"), (1048576, "grid")):
         shape = AttentionShape(S=S, H=32, G=32, D=128, itemsize=2)
-        assert method_times(shape, 16, DGX_H100)["Ulysses"].exchange == way
+        assert method_times(shape, 16, DGX_H100)["Ulysses"].way == way
 
 
 def test_ulysses_of_lesson_03_takes_197_us_flat_143_where_no_step_mixes_links_and_103_in_two_levels():
@@ -286,7 +286,7 @@ def test_nodes_that_get_unequal_heads_are_not_timed_in_two_levels():
     """12 ranks in 6 nodes share 12 query and 4 K/V heads: a node's two ranks read one K/V head, or two."""
     shape, where = AttentionShape(S=1152, H=12, G=4, D=64, itemsize=2), Cluster.uniform(1e-6, 1e9)
     where = replace(where, ranks_per_node=2, inter=Link(1e-5, 1e8))
-    assert method_times(shape, 12, where)["Ulysses"].exchange == "grid"
+    assert method_times(shape, 12, where)["Ulysses"].way == "grid"
     with pytest.raises(ValueError, match="way='two levels': groups of 12 ranks fill no nodes of 2 evenly"):
         usp_time(shape, 12, where, ulysses=12, way="two levels")
 
