@@ -79,7 +79,7 @@ from parlab.labs.one_slot import forty_losses, four_layers, token_before
 from parlab.labs.patient import RANK_GUESSES, patient, posted_ahead, wait_log
 from parlab.labs.pipeline import LLAMA_TFLOPS, PIPELINE_GUESSES, cut_in_two, kept_of_405b, sixteen_stages
 from parlab.labs.plain_mpi import PROCESS_GUESSES, posted_by_mpi
-from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send, wrong_line
+from parlab.labs.planners import PLANNER_GUESSES, choice_without, error_without, ways_to_send, wrong_column
 from parlab.labs.processes import borders
 from parlab.labs.recall import recall_losses
 from parlab.labs.ring_clock import (
@@ -356,7 +356,7 @@ __all__ = [
     "wait_log",
     "ways_to_send",
     "wrong_arrays",
-    "wrong_line",
+    "wrong_column",
     "yours",
     "zero_step",
     "zigzag_rule",

@@ -10,14 +10,14 @@ from parlab.world import DGX_H100
 from parlab.zero import StateBytes
 
 PLANNER_GUESSES = {  # the usual wrong guesses of lesson 08, and the reasoning that leads there
-    "line": (3, "Meta must have thrown activations away, to compute them again"),
+    "column": (3, "Meta must have thrown activations away, to compute them again"),
     "refuted": (3, "the three that are larger than the card"),
     "without dp": (6.1, "4.5 % more than it promised"),
 }
 
 
-def wrong_line() -> int:
-    """The line of the bill in `views.two_runs` that is wrong: 4, the microbatches that are kept at a time."""
+def wrong_column() -> int:
+    """The column of the bill in `views.two_runs` that is wrong: 4, the microbatches that are kept at a time."""
     return 4
 
 

@@ -67,6 +67,7 @@ def dial(microbatches: int = MICROBATCHES) -> Picture:
     scale(held.yaxis, ends=(-0.5, 0.5), ticks=[], dashes=False)
     colors = {"activations": MEMORY["activations"], "all else": MEMORY["weights"]}
     marks.stacked(held, {"activations": [activations], "all else": [rest]}, colors)
+    marks.word(held, activations / 2, 0, "activations")
     if activations + rest > CARD:
         over = [marks.Interval(CARD, activations + rest)]
         marks.frames(held, "too large", over, [0], (-0.36, 0.36), theme.ALARM, hatch="///", zorder=5)

@@ -20,7 +20,7 @@ GIB = 2**30
 AXIS = 160  # GiB
 FULLEST = 1  # the second stage: the first has a layer less
 
-COLUMNS = {"1": ("weights", 162), "2": ("all else", 270), "3": ("a microbatch", 390), "4": ("kept", 496)}
+COLUMNS = {"1": ("weights", 172), "2": ("all else", 270), "3": ("a microbatch", 390), "4": ("kept", 496)}
 COLORS = {"1": MEMORY["weights"], "2": MEMORY["working"], "3": MEMORY["activations"]}
 SUM = 588  # the middle of the bill's last column
 SIGNS = ((216, "+"), (322, "+"), (456, "×"), (532, "="))

@@ -83,6 +83,7 @@ def test_stage_3_waits_for_nothing_from_the_same_stop_on_for_models_of_every_siz
         (70e9, 80, DGX_A100, 64, 1527),
         (70e9, 80, DGX_H100, 64, 2468),
         (7.5e9, 32, DGX_H100, 64, 2726),
+        (1e9, 16, DGX_H100, 64, 3698),  # so the lesson asks 7.5 billion, not 1
         (70e9, 80, DGX_H100, 1024, 3975),
     ],
 )
