@@ -54,7 +54,8 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
 class BatchExperts(ExpertParallel):
     """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
 
-    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`, whose backward counts for the bias.
+    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`. In the first pass the forwards count in
+    `counted`; after it, from 0 again, the backwards do, for the bias.
 
     Attributes:
         counting: the first pass is under way: a forward counts.
