@@ -16,6 +16,7 @@ from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate
 from parlab.sequence.layouts import LAYOUTS, checked_documents
 from parlab.tensor.slices import check_sizes
+from parlab.train.attention import METHODS
 from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.world.units import several
@@ -39,7 +40,7 @@ def check_each_setting(settings: TrainSettings) -> None:
     """Refuse a value that a setting cannot have."""
     if whole("zero", settings.zero, 0) > 3:
         raise ValueError(f"zero={settings.zero}: the stages are 0, 1, 2 and 3")
-    one_of("attention", settings.attention, ("ring", "ulysses", "allgather"))
+    one_of("attention", settings.attention, tuple(METHODS))
     one_of("layout", settings.layout, LAYOUTS)
     flag("sequence_parallel", settings.sequence_parallel)
     one_of("recompute", settings.recompute, ("none", "full"))
@@ -68,10 +69,9 @@ def check_model(mesh: Mesh, model: Llama, optimizer: Any) -> None:
     check_alike(mesh.comm, told, "model or optimizer differs from rank to rank: give every rank the same")
 
 
-def check_settings_together(mesh: Mesh, config: LlamaConfig, schedule: Schedule, settings: TrainSettings) -> None:
-    """Refuse a schedule that cannot run here, and settings that exclude each other."""
-    zero, (_, pp, cp, tp) = settings.zero, mesh.sizes.values()
-    ranks, stages, layers = schedule.num_ranks, schedule.num_stages, config.num_hidden_layers
+def check_schedule(mesh: Mesh, config: LlamaConfig, schedule: Schedule) -> None:
+    """Refuse a schedule that this mesh cannot run, or of more stages than the model has layers."""
+    pp, ranks, stages, layers = mesh.pp.size, schedule.num_ranks, schedule.num_stages, config.num_hidden_layers
     if ranks != pp:
         raise ValueError(f"pp={pp}: schedule has {several(ranks, 'rank')}, use pp={ranks}")
     if stages > layers:
@@ -80,6 +80,11 @@ def check_settings_together(mesh: Mesh, config: LlamaConfig, schedule: Schedule,
             f"use at most {layers} stages, with fewer ranks or fewer chunks a rank"
         )
     validate(schedule)
+
+
+def check_settings_together(mesh: Mesh, config: LlamaConfig, settings: TrainSettings) -> None:
+    """Refuse settings that exclude each other, or that the mesh or the model does."""
+    zero, cp, tp = settings.zero, mesh.cp.size, mesh.tp.size
     if settings.reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
     if settings.overlap_gather and zero not in (1, 2):

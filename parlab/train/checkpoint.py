@@ -64,13 +64,13 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         raise ValueError(f"notes={notes!r:.60}: {error}") from None
     comm, folder = trainer.job.mesh.comm, Path(folder)
     with locked(folder, "saving") if comm.rank == 0 else nullcontext():
-        token = _shared_token(comm, trainer.job.xp)  # rank 0 has the lock before any rank goes on
+        save_id = _shared_save_id(comm, trainer.job.xp)  # rank 0 has the lock before any rank goes on
         own = [piece for piece in trainer.pieces() if piece.first_copy]
-        checksum = _write_pieces(folder / _file_name(token, comm.rank), own)
-        files = _gathered_checksums(comm, checksum, token, trainer.job.xp)
+        checksum = _write_pieces(folder / _file_name(save_id, comm.rank), own)
+        files = _gathered_checksums(comm, checksum, save_id, trainer.job.xp)
         if files is not None:
             write_index(folder, {**_described(trainer, notes), "files": files, "pieces": _entries(folder, files)})
-            _remove_all_but(token, folder)
+            _remove_all_but(save_id, folder)
         comm.barrier()
 
 
@@ -120,31 +120,31 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
 # Saving
 
 
-def _shared_token(comm: Comm, xp: Any) -> str:
-    """A random name for this save, drawn by rank 0; the files of another save have another one."""
+def _shared_save_id(comm: Comm, xp: Any) -> str:
+    """A random number of this save, drawn by rank 0, for the names of its files; another save has another one."""
     drawn = np.frombuffer(secrets.token_bytes(4), dtype=np.uint8)
     return to_numpy(comm.broadcast(asarray(drawn, xp), 0)).tobytes().hex()
 
 
-def _gathered_checksums(comm: Comm, checksum: bytes, token: str, xp: Any) -> dict[str, str] | None:
+def _gathered_checksums(comm: Comm, checksum: bytes, save_id: str, xp: Any) -> dict[str, str] | None:
     """On rank 0 the checksum of each rank's file, by its name; None on the others."""
     own = asarray(np.frombuffer(checksum, dtype=np.uint8), xp)  # [32]
     gathered = comm.gather(own)  # [32 P] on rank 0
     if gathered is None:
         return None
     of_ranks = to_numpy(gathered).reshape(comm.size, -1)  # [P, 32]
-    return {_file_name(token, rank): of_ranks[rank].tobytes().hex() for rank in range(comm.size)}
+    return {_file_name(save_id, rank): of_ranks[rank].tobytes().hex() for rank in range(comm.size)}
 
 
-def _remove_all_but(token: str, folder: Path) -> None:
+def _remove_all_but(save_id: str, folder: Path) -> None:
     """Remove the files of other saves, and those that a save which was killed left."""
     for path in [*folder.glob("*pieces-*"), *folder.glob(f".{INDEX}.*")]:
-        if token not in path.name:
+        if save_id not in path.name:
             path.unlink()
 
 
-def _file_name(token: str, rank: int) -> str:
-    return f"pieces-{token}-{rank:05d}.safetensors"
+def _file_name(save_id: str, rank: int) -> str:
+    return f"pieces-{save_id}-{rank:05d}.safetensors"
 
 
 def _write_pieces(path: Path, pieces: Sequence[CheckpointPiece]) -> bytes:
@@ -175,19 +175,19 @@ def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, A
     scale = replica.guard.scale
     return {
         "config": trainer.job.config.to_dict(),
-        "optimizer": _settings(replica.optimizer),
+        "optimizer": _arguments(replica.optimizer),
         "precision": {
             "master": f"float{8 * itemsize(replica.wide)}",
             "dtype": f"float{8 * itemsize(replica.dtype)}",
             "max_norm": replica.guard.max_norm,
-            "loss_scale": scale and _settings(scale),
+            "loss_scale": scale and _arguments(scale),
         },
         "progress": trainer.progress,
         "notes": dict(notes or {}),
     }
 
 
-def _settings(of: Any) -> dict[str, Any]:
+def _arguments(of: Any) -> dict[str, Any]:
     """The arguments of a dataclass, by name."""
     return {field.name: getattr(of, field.name) for field in fields(of) if field.init}
 
@@ -231,13 +231,13 @@ def _fill(pieces: Sequence[CheckpointPiece], files: Mapping[str, Any], saved: Se
     """Write the saved elements of one weight into this rank's pieces of it."""
     places = [elements(piece.entry) for piece in pieces]
     for kind in KINDS:
-        whole = _whole(files, saved, kind)
+        whole = _joined(files, saved, kind)
         for piece, place in zip(pieces, places, strict=True):
             target = getattr(piece, kind)
             target[:] = asarray(whole[place], namespace(target), target.dtype, target.device)
 
 
-def _whole(files: Mapping[str, Any], entries: Sequence[Entry], kind: str) -> np.ndarray:
+def _joined(files: Mapping[str, Any], entries: Sequence[Entry], kind: str) -> np.ndarray:
     """A weight, or a moment of it, put together and flattened."""
     parts = [_read(files[entry["file"]], entry, kind) for entry in entries]
     whole = np.empty(math.prod(entries[0]["shape"]), parts[0].dtype)

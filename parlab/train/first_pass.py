@@ -14,7 +14,7 @@ from parlab.pipeline import Action, Schedule
 from parlab.world import Comm
 
 
-def first_pass(schedule: Schedule, rank: int) -> list[Action]:
+def first_forwards(schedule: Schedule, rank: int) -> list[Action]:
     """The forwards of a rank in the pass; none where there is one microbatch alone."""
     if schedule.num_microbatches == 1:
         return []

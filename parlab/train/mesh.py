@@ -80,6 +80,7 @@ class Mesh:
         _check_experts(dp, cp, ep)
         if ranks_per_node is not None and comm.size % whole("ranks_per_node", ranks_per_node, 1):
             raise ValueError(f"ranks_per_node={ranks_per_node}: it must divide the {several(comm.size, 'rank')}")
+        # This rank's place on each axis: the inverse of `rank_at`
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
         at = self.rank_at
 
@@ -92,8 +93,8 @@ class Mesh:
         self.cp: Comm = group("cp", at(d, p, 0, t))
         self.tp: Comm = group("tp", at(d, p, c, 0))
         self.data: Comm = group("data", at(0, p, 0, t))
-        copy, place = divmod(d * cp + c, ep)
-        copy_d, copy_c = divmod(copy * ep, cp)  # where this copy of the experts begins in dp × cp
+        copy, place = divmod(d * cp + c, ep)  # the copy of the experts that this rank is in, and its place there
+        copy_d, copy_c = divmod(copy * ep, cp)  # where the copy begins in dp × cp
         place_d, place_c = divmod(place, cp)  # the rank at this place in the first copy
         self.model: Comm = group("model", at(copy_d, 0, copy_c, 0))
         self.ep: Comm = group("ep", at(copy_d, p, copy_c, t))
@@ -108,9 +109,10 @@ class Mesh:
         return ((d * pp + p) * cp + c) * tp + t
 
     def _per_node(self, ep: int, ranks_per_node: int | None) -> int | None:
-        """How many ranks of each group of dp × cp share a node, if as many share every one; of edp, with its ep.
+        """How many consecutive ranks of a group share a node, if as many do in each group and on each node; else None.
 
-        It is one number for all groups, so that all copies of a weight are summed in the same order.
+        The groups are those of edp; with an ep of 1 these are `data`'s. One number for all of them: so all copies of a
+        weight are summed in the same order.
         """
         if ranks_per_node is None:
             return None

@@ -54,7 +54,8 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
 class BatchExperts(ExpertParallel):
     """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
 
-    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`, whose backward counts for the bias.
+    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`. In the first pass the forwards count in
+    `counted`; after it, from 0 again, the backwards do, for the bias.
 
     Attributes:
         counting: the first pass is under way: a forward counts.
@@ -74,7 +75,9 @@ class BatchExperts(ExpertParallel):
 
 
 class Mixtures:
-    """The mixtures of the layers on this rank; none, if the model is dense.
+    """The mixtures of all layers; none, if the model is dense.
+
+    Those of other ranks of pp have no weights here, and never run.
 
     Attributes:
         of_layer: a mixture by its layer's number.
@@ -87,7 +90,9 @@ class Mixtures:
         self.loads: list[list[int]] = []
 
     def maker(self, weights: Weights) -> Callable[[str], Stage] | None:
-        """Makes the mixture of a layer from the layer's prefix, and puts it into `of_layer`; None: a dense model."""
+        """A function that makes the mixture of a layer from the layer's prefix, and puts it into `of_layer`; None, if
+        the model is dense.
+        """
         job, config, settings = self.job, self.job.config, self.job.settings
         if not isinstance(config, MixtralConfig):
             return None
@@ -138,7 +143,7 @@ class Mixtures:
 
     def loads_of_batch(self) -> list[list[int]]:
         """The pairs on each expert that all ranks have counted, `[L][N]` on every rank; the mixtures count anew."""
-        job, mixtures = self.job, self.of_layer  # those of other ranks of the pipeline have counted nothing here
+        job, mixtures = self.job, self.of_layer  # those of other ranks of pp have counted nothing here: rows of 0
         own = [mixtures[layer].counted for layer in sorted(mixtures)]
         counts = job.xp.asarray(own, dtype=job.xp.int64, device=job.device)  # [L, N]
         for group in (*job.groups_of_tokens, job.mesh.pp):  # all tokens, then all layers
@@ -149,7 +154,7 @@ class Mixtures:
         return loads
 
 
-def rows_to_experts(cache_of_block: Any) -> list[list[int]]:
+def rows_in_cache(cache_of_block: Any) -> list[list[int]]:
     """The rows that each rank of ep sent to each expert, `[P][N]`, from the cache of a block's forward.
 
     The block keeps the cache of its `BatchExperts` under "mlp"; the plan of its dispatch has the counts of all ranks.

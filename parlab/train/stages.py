@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from parlab.arrays import Array
 from parlab.nn.stage import Chain, Gradients, Stage
 from parlab.pipeline import Action
-from parlab.train.first_pass import first_pass
+from parlab.train.first_pass import first_forwards
 from parlab.train.job import TrainJob
 from parlab.train.own_model import Blocks, OwnModel
 from parlab.zero import Replica
@@ -26,20 +26,20 @@ from parlab.zero.training import weights_of
 
 
 class OwnStages(NamedTuple):
-    """The pipeline stages of this rank, by their number, and how a step uses ZeRO's blocks in them."""
+    """The pipeline stages of this rank, and how a step uses ZeRO's blocks in them."""
 
-    chains: Mapping[int, Chain]
-    first_pass: list[Action]  # on them, before the schedule's actions
+    chains: Mapping[int, Chain]  # a pipeline stage by its number
+    first_pass: list[Action]  # before the schedule's actions; empty, if no auxiliary loss needs it
     opening_order: list[str]  # of the blocks in a step
     uses: Mapping[str, int]  # how often a step makes gradients of each block
 
 
 def own_stages(job: TrainJob, own: OwnModel) -> OwnStages:
-    """The stages that the schedule gives this rank, with plain weights."""
+    """The stages that the schedule gives this rank, with plain weights: ZeRO is made after them, and needs `uses`."""
     rank, schedule = job.mesh.pp.rank, job.schedule
     all_chains = enumerate(own.model.stages(job.layers))
     chains = {number: chain for number, chain in all_chains if rank in schedule.holders(number)}
-    forwards = first_pass(schedule, rank) if job.settings.auxiliary else []
+    forwards = first_forwards(schedule, rank) if job.settings.auxiliary else []
     opening_order, uses = uses_of_blocks([*forwards, *schedule.actions[rank]], chains, own.blocks)
     return OwnStages(chains, forwards, opening_order, uses)
 
@@ -67,15 +67,14 @@ def blocks_of(stage: Stage, blocks: Blocks) -> list[str]:
     return list(dict.fromkeys(block_of[name] for name in stage.weight_names))
 
 
-def gathered(
-    chains: Mapping[int, Chain], blocks: Blocks, replica: Replica, take: Callable[[Gradients], None]
-) -> dict[int, Any]:
-    """The pipeline stages as a schedule runs them: `replica` gathers their weights, and `take` gets their gradients."""
-    gather = partial(weights_of, replica)
-    return {
-        number: Chain([GatheredStage(stage, blocks_of(stage, blocks), gather, take) for stage in chain.stages])
-        for number, chain in chains.items()
+def gathered_stages(plain: OwnStages, blocks: Blocks, replica: Replica, take: Callable[[Gradients], None]) -> OwnStages:
+    """The same stages as a schedule runs them: `replica` gathers their weights, and `take` gets their gradients."""
+    opened = partial(weights_of, replica)
+    chains = {
+        number: Chain([GatheredStage(stage, blocks_of(stage, blocks), opened, take) for stage in chain.stages])
+        for number, chain in plain.chains.items()
     }
+    return plain._replace(chains=chains)
 
 
 class GatheredStage(Stage):
@@ -87,7 +86,7 @@ class GatheredStage(Stage):
     Args:
         stage: of the model.
         blocks: ZeRO's blocks that it reads.
-        gathered: `with gathered(blocks):` the weights of the blocks are there.
+        opened: `with opened(blocks):` the weights of the blocks are there.
         take: takes the gradients.
     """
 
@@ -95,20 +94,20 @@ class GatheredStage(Stage):
         self,
         stage: Stage,
         blocks: Sequence[str],
-        gathered: Callable[[Sequence[str]], AbstractContextManager[Any]],
+        opened: Callable[[Sequence[str]], AbstractContextManager[Any]],
         take: Callable[[Gradients], None],
     ) -> None:
-        self.stage, self.blocks, self.gathered, self.take = stage, blocks, gathered, take
+        self.stage, self.blocks, self.opened, self.take = stage, blocks, opened, take
         self.weights, self.weight_names = stage.weights, stage.weight_names
 
     def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
         """See `Stage`."""
-        with self.gathered(self.blocks):
+        with self.opened(self.blocks):
             return self.stage.forward(x, **targets)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """See `Stage`."""
-        with self.gathered(self.blocks):
+        with self.opened(self.blocks):
             return self.stage.backward_input(dy, cache)
 
     def backward_weight(self, pending: Any) -> Gradients:
@@ -118,7 +117,7 @@ class GatheredStage(Stage):
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
         """See `Stage`."""
-        with self.gathered(self.blocks):
+        with self.opened(self.blocks):
             dx, gradients = self.stage.backward(dy, cache)
         self.take(gradients)
         return dx, {}

@@ -11,11 +11,12 @@
     biases                   the bias of each expert moves (`mixture.py`)
     loss                     the mean over the target tokens of the whole batch
 
-Invariant, before and after each step: all copies of a weight are equal to the bit. For the gradient of a replicated
-weight is summed exactly once over each axis:
+Invariant, before and after each step: all copies of a weight are equal to the bit. For all copies get the same
+gradient, and each token counts in it exactly once:
 
-- over tp: every rank has the same norm gradient. Under sequence parallelism, the norm's `backward_weight` (action W)
-  all-reduces it. For key/value heads that ranks share, `backward_weight` all-reduces too;
+- over tp: every rank has all tokens of a norm, and makes the same gradient: nothing is summed. Under sequence
+  parallelism each has its own tokens, and the norm's `backward_weight` (action W) all-reduces its gradient. So does
+  attention's for key/value heads that ranks share, because each has other query heads;
 - over pp: the ranks that hold a tied table, or a stage of DualPipe, sum theirs when all microbatches are done;
 - over dp × cp: ZeRO takes the mean, last;
 - over ep: nothing is summed. An expert's gradient holds the tokens of all ranks of ep, and ZeRO sums it over edp alone.
@@ -26,15 +27,16 @@ Rajbhandari et al. 2020 for tp and ZeRO, in `parlab.tensor` and `parlab.zero`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
-from parlab.pipeline import Action, run_schedule
+from parlab.pipeline import run_schedule
 from parlab.train.first_pass import run_first_pass
 from parlab.train.gradients import GradientsToZero
 from parlab.train.job import TrainJob
 from parlab.train.mixture import Mixtures
+from parlab.train.stages import OwnStages
 from parlab.zero import Replica
 
 
@@ -46,27 +48,25 @@ class TrainResult(NamedTuple):
     skipped: bool  # a gradient overflowed, and no weight changed
 
 
-class Worker(NamedTuple):
-    """All that a training step of one rank works with."""
+class StepParts(NamedTuple):
+    """The parts of one rank with which a training step works."""
 
     job: TrainJob
-    stages: Mapping[int, Any]  # of the pipeline, by number, with ZeRO's weights
-    first_pass: Sequence[Action]  # on them, if an auxiliary loss needs the loads of several microbatches
-    opening_order: Sequence[str]  # of ZeRO's blocks
+    stages: OwnStages  # as `gathered_stages` makes them: ZeRO gathers their weights
     mixtures: Mixtures
     gradients: GradientsToZero
     replica: Replica
 
 
-def train_step(worker: Worker, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
+def train_step(parts: StepParts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
-    job, mixtures, replica = worker.job, worker.mixtures, worker.replica
-    replica.begin(worker.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
+    job, mixtures, replica = parts.job, parts.mixtures, parts.replica
+    replica.begin(parts.stages.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
     with replica.overflow_expected():
         own_tokens, own_targets = microbatches(job, tokens), microbatches(job, targets)
         mixtures.weigh_losses(replica.loss_scale)
-        loss = forward_backward(worker, own_tokens, own_targets, job.target_tokens_a_rank(targets))
-        worker.gradients.sum_shared()
+        loss = forward_backward(parts, own_tokens, own_targets, job.target_tokens_a_rank(targets))
+        parts.gradients.sum_shared()
     result = replica.step(lr)
     assert result.norm is not None  # a replica that is cut always computes it
     mixtures.move_biases(result.skipped)
@@ -84,22 +84,22 @@ def microbatches(job: TrainJob, x: Array) -> list[Array]:
 
 
 def forward_backward(
-    worker: Worker, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
+    parts: StepParts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
     """Run the schedule; returns the loss over `target_tokens` of this rank's microbatches, on the last stage's ranks.
 
-    The gradients do not come back here: `GatheredStage` gives them to `worker.gradients` after each B or W.
+    The gradients do not come back here: `GatheredStage` gives them to `parts.gradients` after each B or W.
     """
-    job, replica = worker.job, worker.replica
+    job, stages, replica = parts.job, parts.stages, parts.replica
     like = job.activation(inputs[0], replica.dtype)
-    if worker.first_pass:
-        worker.mixtures.count_forwards()
-        run_first_pass(job.mesh.pp, job.schedule, worker.first_pass, worker.stages, inputs, targets, like)
-        worker.mixtures.use_counted()
+    if stages.first_pass:
+        parts.mixtures.count_forwards()
+        run_first_pass(job.mesh.pp, job.schedule, stages.first_pass, stages.chains, inputs, targets, like)
+        parts.mixtures.use_counted()
     loss, _ = run_schedule(
         job.mesh.pp,
         job.schedule,
-        worker.stages,
+        stages.chains,
         inputs,
         targets,
         like=like,

@@ -27,17 +27,18 @@ from parlab.train.arguments import (
     check_each_setting,
     check_layers,
     check_model,
+    check_schedule,
     check_settings_together,
 )
 from parlab.train.gradients import GradientsToZero, expected_calls, groups_of_shared_blocks
 from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_to_experts
+from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_in_cache
 from parlab.train.own_model import own_model
 from parlab.train.pieces import CheckpointPiece
 from parlab.train.sharding import sharded
-from parlab.train.stages import gathered, own_stages
-from parlab.train.step import TrainResult, Worker, train_step
+from parlab.train.stages import gathered_stages, own_stages
+from parlab.train.step import StepParts, TrainResult, train_step
 from parlab.zero import LossScale
 
 
@@ -76,6 +77,7 @@ class Trainer:
         mixtures: of experts, and their loads.
         replica: ZeRO's, which has taken over the weights of `own`.
         gradients: on their way to `replica`.
+        parts: all that a step works with.
         samples: rows of all batches so far: the number of the next sample.
 
     Raises:
@@ -137,7 +139,8 @@ class Trainer:
         )
         check_each_setting(settings)
         check_model(mesh, model, optimizer)
-        check_settings_together(mesh, model.config, schedule, settings)
+        check_schedule(mesh, model.config, schedule)
+        check_settings_together(mesh, model.config, settings)
         if layers is None:
             layers = partition(model.config.num_hidden_layers, schedule.num_stages)
         check_layers(model, schedule, layers)
@@ -145,20 +148,13 @@ class Trainer:
         self.job = TrainJob.of(mesh, model, schedule, layers, settings)
         self.mixtures = Mixtures(self.job)
         self.own = own_model(self.job, model, self.mixtures)
-        stages = own_stages(self.job, self.own)
+        plain = own_stages(self.job, self.own)
         shared = groups_of_shared_blocks(mesh.pp, self.own)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        self.replica = sharded(self.job, self.own, expected_calls(stages.uses, shared), optimizer, precision)
+        self.replica = sharded(self.job, self.own, expected_calls(plain.uses, shared), optimizer, precision)
         self.gradients = GradientsToZero(mesh.comm, self.own, shared, self.replica)
-        self.worker = Worker(
-            job=self.job,
-            stages=gathered(stages.chains, self.own.blocks, self.replica, self.gradients.take),
-            first_pass=stages.first_pass,
-            opening_order=stages.opening_order,
-            mixtures=self.mixtures,
-            gradients=self.gradients,
-            replica=self.replica,
-        )
+        stages = gathered_stages(plain, self.own.blocks, self.replica, self.gradients.take)
+        self.parts = StepParts(self.job, stages, self.mixtures, self.gradients, self.replica)
         self.samples = 0
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
@@ -177,7 +173,7 @@ class Trainer:
         if lr is not None:
             amount("lr", lr)
         check_batch(tokens, targets, self.job, first=not self.samples)
-        result = train_step(self.worker, tokens, targets, lr)
+        result = train_step(self.parts, tokens, targets, lr)
         self.samples += tokens.shape[0]
         return result
 
@@ -206,7 +202,7 @@ class Trainer:
         tables = []
         for block in model.blocks:
             hidden, cache = block.forward(hidden)
-            tables.append(rows_to_experts(cache))
+            tables.append(rows_in_cache(cache))
         return tables
 
     def finish(self) -> None:

@@ -65,7 +65,7 @@ def train(
         skipped = 0
         began = time.perf_counter()
         for step in range(done, end):
-            batch = samples.batch(trainer.samples, settings.batch, xp=trainer.job.xp)
+            batch = samples.batch(step * settings.batch, settings.batch, xp=trainer.job.xp)
             result = trainer.step(*batch, learning_rate(settings, step))
             losses.append(result.loss)
             skipped += result.skipped
@@ -88,7 +88,8 @@ def maker_of_trainers(
     settings: Settings, vocab_size: int, checkpoint: Path | None, options: Mapping[str, Any]
 ) -> Callable[[Mesh], Trainer]:
     """Makes a rank's trainer on its mesh: of the checkpoint in a folder; None: of new weights, drawn here once."""
-    options = {name: getattr(settings, name) for name in ("max_norm", "auxiliary", "bias_rate")} | dict(options)
+    of_settings = {name: getattr(settings, name) for name in ("max_norm", "auxiliary", "bias_rate")}
+    options = {**of_settings, **options}
     if checkpoint is not None:
         return lambda mesh: load(checkpoint, mesh, **options)
     model_kind = Mixtral if settings.has_experts else Llama
