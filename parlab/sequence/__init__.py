@@ -43,6 +43,7 @@ from parlab.sequence.double_ring import (
     double_ring_attention_backward,
     double_ring_cost,
 )
+from parlab.sequence.gradients import synchronise_gradients
 from parlab.sequence.heads_cost import ulysses_cost, usp_cost
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes
@@ -66,7 +67,7 @@ from parlab.sequence.splitting.balance import (
 from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, split_equal
 from parlab.sequence.splitting.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.splitting.text import split_by_text, unit_ends
-from parlab.sequence.statistics import SequenceStatistics, sequence_statistics, synchronise_gradients
+from parlab.sequence.statistics import SequenceStatistics, sequence_statistics
 from parlab.sequence.tiles import Tile
 from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, step_time, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward

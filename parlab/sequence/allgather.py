@@ -182,17 +182,17 @@ def allgather_cost(
     """
     c = shape.shard(size, rank)
     reads = readers(sharded_mask(size, c, **how))
-    reads_ours, we_read = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1  # how many other ranks
-    there, home = reads_ours, we_read  # messages with K/V, and with dK/dV
-    in_largest = min(reads_ours, 1)  # how many sources' gradients the largest message home has
+    our_readers, our_sources = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1  # how many other ranks
+    there, home = our_readers, our_sources  # messages with K/V, and with dK/dV
+    in_largest = min(our_readers, 1)  # how many sources' gradients the largest message home has
     if ranks_per_node is not None:
         nodes = size // checked_group("ranks_per_node", ranks_per_node, size)
-        reads_ours = we_read = size - 1
+        our_readers = our_sources = size - 1
         there = home = nodes + ranks_per_node - 2
         in_largest = nodes if ranks_per_node > 1 else in_largest
     few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
     token = shape.token(backward=backward)
     kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the first heads
-    held = token.own + token.sums + token.dkv + (we_read + 1) * dkv + max(we_read * kv, in_largest * dkv)
+    held = token.own + token.sums + token.dkv + (our_sources + 1) * dkv + max(our_sources * kv, in_largest * dkv)
     messages = (there + home * backward) * len(few)
-    return RankCost(messages, c * (reads_ours * token.kv + we_read * backward * token.dkv), c * held)
+    return RankCost(messages, c * (our_readers * token.kv + our_sources * backward * token.dkv), c * held)

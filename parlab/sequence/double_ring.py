@@ -33,7 +33,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.exchange import grid
+from parlab.sequence.groups import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.tiles import sharded_mask, tiles_between

@@ -1,4 +1,4 @@
-"""Every rank gives something to every rank, and the groups of ranks among which that is done.
+"""Every rank gives something to every rank.
 
 Invariant of `swap_with_all`, when step s starts (from 0): rank r has the values from the ranks r, r − 1, ...,
 r − s + 1.
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from parlab.sequence.arguments import checked_group
-from parlab.world import Comm, MismatchError
+from parlab.world import Comm
 from parlab.world.collectives.walks import partners
 
 
@@ -36,17 +35,3 @@ def swap(comm: Comm, x: Any, dst: int, form: Any, src: int, label: str) -> Any:
     if x is None:
         return comm.recv(src, form, label=label)
     return comm.sendrecv(x, dst, src, form, label=label)
-
-
-def grid(comm: Comm, name: str, inside: int) -> tuple[Comm, Comm]:
-    """This rank's group of `inside` consecutive ranks; and the ranks with the same index in the other groups.
-
-    Raises:
-        ValueError: `inside`, the argument called `name`, does not divide the ranks.
-        MismatchError: another rank was told another `inside`.
-    """
-    checked_group(name, inside, comm.size)
-    groups: tuple[Any, Any] = comm.split(comm.rank // inside), comm.split(comm.rank % inside)
-    if (groups[0].size, groups[1].size) != (inside, comm.size // inside):
-        raise MismatchError(f"rank {comm.rank} was told {name}={inside}, and another rank something else")
-    return groups

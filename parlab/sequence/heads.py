@@ -34,11 +34,11 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
         raise ValueError(
             f"{size} ranks share {several(H, 'query head')}: a rank needs at least one, so use at most {most}"
         )
-    shares, group = [], H // G
+    shares, readers_each = [], H // G  # query heads that read one K/V head
     for query_heads in pieces_of(piece_sizes(H, size)):
         first, last = query_heads.start, query_heads.stop
-        kv_heads = slice(first // group, (last - 1) // group + 1)
-        within = range((kv_heads.start + 1) * group, last, group)
+        kv_heads = slice(first // readers_each, (last - 1) // readers_each + 1)
+        within = range((kv_heads.start + 1) * readers_each, last, readers_each)
         edges = [first, *within, last]  # of the readers of each K/V head
         readers = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
         even = len({part.stop - part.start for part in readers}) == 1

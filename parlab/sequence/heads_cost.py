@@ -111,15 +111,15 @@ def usp_cost(
     ((3, 3145728), (3, 2101248))
     """
     c = shape.shard(size, rank)
-    tokens = c * checked_group("ulysses", ulysses, size)  # of a group
+    C = c * checked_group("ulysses", ulysses, size)  # the tokens of a group
     in_node = ranks_inside(ulysses, ranks_per_node, size)
     exchange = exchange_cost(shape, ulysses, rank % ulysses, c, in_node, backward=backward)
     heads = exchange.token
-    ring = plain_ring_cost(heads, tokens, size // ulysses, backward=backward)
+    ring = plain_ring_cost(heads, C, size // ulysses, backward=backward)
 
     not_heads = heads.own - heads.rows - heads.kv  # `out`, which a backward has but does not turn into heads
-    attending = ring.held - tokens * not_heads
-    going = tokens * heads.result + exchange.to_tokens
+    attending = ring.held - C * not_heads
+    going = C * heads.result + exchange.to_tokens
     own = c * shape.token(backward=backward).own
     held = own + max(exchange.to_heads, attending, going)
     return RankCost(exchange.messages + ring.messages, exchange.nbytes + ring.nbytes, held)

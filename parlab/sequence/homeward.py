@@ -31,7 +31,7 @@ class Homeward:
         self.coming_home: Request | None = None  # the sum for its own K/V, from the last rank that had them
         self.never_left: KV | None = None  # the same, where no other rank had them
 
-    def pass_on(self, share: Any) -> None:
+    def pass_on(self, share: KV | None) -> None:
         """One step: add this rank's share to the sum that came from the ranks before it, and send the sum on. `share`
         None: the K/V of this step stopped before this rank, and so did their sum.
         """

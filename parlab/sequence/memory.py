@@ -25,6 +25,9 @@ from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm, Link
 
 KEPT = "kept activations"
+SHARED = (
+    "tables"  # the rotary tables in attention's cache: all blocks share them, so they are always kept, never counted
+)
 AGAIN = "again"  # the name of computations that are repeated because their result was not kept
 PCIE = Link(latency=10e-6, bandwidth=25e9)  # to host memory: PCIe 4.0 with 16 lanes, as measured
 
@@ -114,8 +117,9 @@ class CheckpointedBlock(Stage):
         self.comm.compute("to or from the host", seconds=PCIE.picoseconds(nbytes(x)) / 1e12)
 
     def _hold(self, kept: dict[str, Any]) -> None:
-        """Hold all of it but the rotary tables, which all blocks share."""
-        self.comm.hold(KEPT, *arrays_in(kept | {"attention": kept["attention"]._replace(tables=None)}))
+        """Hold all of it but what is `SHARED`."""
+        own = kept["attention"]._replace(**{SHARED: None})
+        self.comm.hold(KEPT, *arrays_in(kept | {"attention": own}))
 
     def _flops(self, x: Array) -> int:
         """Of the seven projections of `x [B, S/P, E]`: forward, or either part of the backward."""
@@ -124,10 +128,8 @@ class CheckpointedBlock(Stage):
 
 
 def _thinned(arrays: Any, part: str, keeps: Callable[[str], bool]) -> Any:
-    """The cache of one part of the block, with None for each array that is not kept. The rotary tables stay: all blocks
-    share them.
-    """
-    dropped = [name for name in arrays._fields if name != "tables" and not keeps(f"{part}.{name}")]
+    """The cache of one part of the block, with None for each array that is not kept. What is `SHARED` stays."""
+    dropped = [name for name in arrays._fields if name != SHARED and not keeps(f"{part}.{name}")]
     return arrays._replace(**dict.fromkeys(dropped))
 
 

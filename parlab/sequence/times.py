@@ -74,9 +74,9 @@ def method_times(
                 for way in _ways(shape, u, size, cluster):
                     time = _usp_time(shape, size, cluster, u, way, charge)
                     found[name].append(MethodTime(time, way, u))
-    several = _several_nodes(size, cluster)
-    found["double ring"] = [_double_ring_time(shape, size, cluster, charge)] if several else []
-    ways = (FLAT, TWO_LEVELS) if several else (FLAT,)
+    has_nodes = _several_nodes(size, cluster)
+    found["double ring"] = [_double_ring_time(shape, size, cluster, charge)] if has_nodes else []
+    ways = (FLAT, TWO_LEVELS) if has_nodes else (FLAT,)
     found["all-gather"] = [MethodTime(_allgather_time(shape, size, cluster, way), way) for way in ways]
     return {name: min(found[name]) for name in METHODS if found[name]}
 
@@ -125,6 +125,7 @@ def usp_time(
 
 
 def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str, charge: int) -> int:
+    """`usp_time` of checked arguments, with the time that a step costs as `charge`."""
     mine = _heads_of(shape, ulysses)
     C, ring = shape.shard(size) * ulysses, size // ulysses
     hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
@@ -227,10 +228,12 @@ def _several_nodes(ranks: int, cluster: Cluster) -> bool:
 
 
 def _in_nodes(ulysses: int, cluster: Cluster) -> bool:
+    """Whether a group of U ranks divides a node or fills nodes."""
     return cluster.ranks_per_node % ulysses == 0 or ulysses % cluster.ranks_per_node == 0
 
 
 def _even(shape: AttentionShape, parts: int) -> bool:
+    """Whether each of so many parts gets as many heads: whole K/V heads, or one that equally many parts read."""
     return shape.H % parts == 0 and (shape.G % parts == 0 or parts % shape.G == 0)
 
 

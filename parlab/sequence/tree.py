@@ -127,8 +127,8 @@ class Level(NamedTuple):
 
     mine: range  # the ranks of its own half
     other: range  # the ranks of the other half
-    partner: int  # the rank of the other half that takes from this one, and gives to it
-    clients: list[int]  # the ranks whose partner this rank is: one, or none or two where the halves differ
+    partner: int  # the rank of the other half from which this one takes on the way up, and to which it gives down
+    clients: list[int]  # the ranks whose partner this rank is: one; none or two at some places of unequal halves
 
 
 def levels(rank: int, size: int) -> list[Level]:
@@ -182,7 +182,10 @@ def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
 
 
 def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], label: str) -> Iterator[Parts]:
-    """Give x to the ranks `to`, and yield the values of `givers`. The first of both is one rank: a sendrecv."""
+    """Give x to the ranks `to`, and yield the values of `givers`.
+
+    One of the two is the partner alone, the other the clients: the first of whom, if there is one, is the partner too.
+    """
     for dst, src in zip_longest(to, givers):
         if src is None:
             comm.send(x, dst, label=label)
@@ -198,5 +201,6 @@ def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:
 
 
 def _put(places: Parts, parts: Parts) -> None:
+    """Write each part into its place."""
     for place, part in zip(places, parts, strict=True):
         place[...] = part

@@ -18,7 +18,8 @@ from __future__ import annotations
 from parlab.arrays import Array
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import ALL, KV, add_to
-from parlab.sequence.exchange import grid, swap_with_all
+from parlab.sequence.exchange import swap_with_all
+from parlab.sequence.groups import grid
 from parlab.sequence.heads import HeadLevel, HeadShare, Runs, head_shares, token_runs
 from parlab.world import Comm
 
@@ -66,11 +67,11 @@ def head_levels(
     if ranks_per_node is None:
         return [HeadLevel(comm, shares, runs)]
     inside, between = grid(comm, "ranks_per_node", ranks_per_node)
-    nodes = node_shares(shares, ranks_per_node)
+    of_nodes = node_shares(shares, ranks_per_node)
     joined = token_runs(between.size, length, "contiguous")  # the shards of a place, one after the other, by node
-    own_heads = shares_inside(shares, nodes[between.rank], between.rank, ranks_per_node)
+    own_heads = shares_inside(shares, of_nodes[between.rank], between.rank, ranks_per_node)
     return [
-        HeadLevel(between, nodes, joined),
+        HeadLevel(between, of_nodes, joined),
         HeadLevel(inside, own_heads, runs_by_place(runs, length, ranks_per_node)),
     ]
 
@@ -93,13 +94,13 @@ def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | Non
 
 def node_shares(shares: list[HeadShare], ranks_per_node: int) -> list[HeadShare]:
     """The heads of each node: those of its ranks, a K/V head that several of them read once."""
-    nodes = []
+    of_nodes = []
     for start in range(0, len(shares), ranks_per_node):
         first, last = shares[start], shares[start + ranks_per_node - 1]
         query_heads = slice(first.query_heads.start, last.query_heads.stop)
         kv_heads = slice(first.kv_heads.start, last.kv_heads.stop)
-        nodes.append(HeadShare(query_heads, kv_heads, ALL))
-    return nodes
+        of_nodes.append(HeadShare(query_heads, kv_heads, ALL))
+    return of_nodes
 
 
 def shares_inside(shares: list[HeadShare], of_node: HeadShare, node: int, ranks_per_node: int) -> list[HeadShare]:

@@ -25,7 +25,7 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.exchange import grid
+from parlab.sequence.groups import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_levels, ranks_inside

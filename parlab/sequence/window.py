@@ -57,8 +57,8 @@ def window_attention(
     out, lse = no_keys_yet(comm, q)
     leaving, coming = post_tails(comm, (k, v), left, right, label)
     attend(comm, [own_tile(length, W)], q, (k, v), (out, lse), scale=scale)
-    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
-        tile = tail_tile(number, tail, length, W)
+    for far, (tail, arriving) in enumerate(zip(left, coming, strict=True), 1):
+        tile = tail_tile(far, tail, length, W)
         attend(comm, [tile], q, arriving.wait(), (out, lse), scale=scale)  # twice [B, G, tail, D]
     for tail_sent in leaving:
         tail_sent.wait()
@@ -100,10 +100,10 @@ def window_attention_backward(
     for tail_sent in leaving:  # before the gradients are under way too
         tail_sent.wait()
     going_home = []  # the gradients of the neighbours' tails
-    for number, (tail, arriving) in enumerate(zip(left, coming, strict=True)):
-        tile = tail_tile(number, tail, length, W)
+    for far, (tail, arriving) in enumerate(zip(left, coming, strict=True), 1):
+        tile = tail_tile(far, tail, length, W)
         share = attend_backward(comm, [tile], dout, q, arriving.wait(), lse, delta, dq, scale=scale)
-        going_home.append(comm.isend(share, comm.rank - number - 1, label=label))  # twice [B, G, tail, D]
+        going_home.append(comm.isend(share, comm.rank - far, label=label))  # twice [B, G, tail, D]
         del share  # it belongs to the message
     for far, tail in enumerate(right, 1):
         mine = last_tokens(tail, (dk, dv))
@@ -117,13 +117,15 @@ def window_attention_backward(
 
 
 def checked_window(window: int | None, causal: bool, length: int, size: int) -> int:
-    """The window, of shards of `length` tokens on `size` ranks; ValueError: there is none, or none that looks back."""
+    """The window on `size` shards of `length` tokens; ValueError: it is missing, not causal, or not in 1..S."""
     S = length * size
     if window is None:
         use = f"pass window=1 to {S} (up to {length + 1} the nearest neighbour is enough), or use another pattern"
         raise ValueError(f"window=None: neighbours alone give a sliding window's attention only; {use}")
     if not causal:
         raise ValueError("causal=False: a sliding window sees no later token; leave causal=True")
+    if whole("window", window, least=1) > S:
+        raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     return window
 
 
@@ -156,9 +158,9 @@ def own_tile(length: int, window: int) -> Tile:
     return Tile(own, own, CAUSAL, window)
 
 
-def tail_tile(number: int, tail: int, length: int, window: int) -> Tile:
-    """The tile of a rank's queries and the last `tail` tokens of neighbour `number` on its left, counted from 0."""
-    ahead = number * length  # tokens between the tail and the first query, which sees most of it
+def tail_tile(far: int, tail: int, length: int, window: int) -> Tile:
+    """The tile of a rank's queries and the last `tail` tokens of the rank that is `far` ranks to its left, from 1."""
+    ahead = (far - 1) * length  # tokens between the tail and the first query, which sees most of it
     return Tile(slice(0, min(length, window - 1 - ahead)), slice(0, tail), ahead + tail, window)
 
 
@@ -168,7 +170,5 @@ def window_tails(S: int, size: int, window: int) -> list[int]:
     >>> window_tails(16, 4, window=4), window_tails(16, 4, window=5), window_tails(16, 4, window=8)
     ([3], [4], [4, 3])
     """
-    if whole("window", window, least=1) > S:
-        raise ValueError(f"window={window}: a query sees itself and the tokens before it, 1 to {S} in all")
     c = S // size
     return [min(c, window - 1 - first) for first in range(0, min(window - 1, S - c), c)]

@@ -108,7 +108,7 @@ MUTANTS = {
     ),
     "groups taken for rings": (
         "usp",
-        "sequence.exchange",
+        "sequence.groups",
         "comm.split(comm.rank // inside), comm.split(comm.rank % inside)",
         "comm.split(comm.rank % (comm.size // inside)), comm.split(comm.rank // (comm.size // inside))",
     ),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from parlab.arguments import text, whole
 from parlab.arrays import Array, is_array, namespace, to_host
@@ -86,34 +87,25 @@ def analyse_attention(
             text(f"words[{number}]", word)
     check_weights(weights)
     xp = namespace(weights)
-    S, device = weights.shape[-1], weights.device
+    H, S, _ = weights.shape
     weights = xp.astype(weights, xp.float64)
-    position, pairs = xp.arange(S, device=device), xp.ones((S, S), dtype=xp.float64, device=device)
-    numbers = {}  # one for each token: a look between two of the same is inside
+    looks = {}  # by the kind of a head that has many of them: looks inside a sentence, or at the same or a related word
     if sentences is not None:
-        numbers["syntactic"] = _sentence_of_each(sentences, S)
+        looks["syntactic"] = _looks_inside(_sentence_of_each(sentences, S), weights)
     if words is not None:
-        numbers["semantic"] = _word_of_each(words, S)
-    inside = {}  # [S, S], and the share of the pairs of each offset that is inside, [2S−1]
-    for name, of_each in numbers.items():
-        number = xp.asarray(of_each, device=device)
-        same = xp.astype(number[:, None] == number[None, :], xp.float64)
-        inside[name] = same, _by_offset(same) / _by_offset(pairs)
+        looks["semantic"] = _looks_inside(_word_of_each(words, S), weights)
+    position = xp.arange(S, device=weights.device)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
-    seen = pairs if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(pairs)
-    everywhere = to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))  # span of uniform attention
+    uniform_span = _uniform_span(weights, distance)
     crossing = crossings(weights)[:, 0, :]  # [H, S+1], as of a chunk from the start on
     heads = []
-    for head in range(weights.shape[0]):
+    for head in range(H):
         w = weights[head, :, :]
         span = to_host(xp.sum(w * distance)) / max(to_host(xp.sum(w)), TINY)
         strength = to_host(xp.mean(xp.max(w, axis=-1)))
-        shares = {name: _beyond_distance(w, same, share) for name, (same, share) in inside.items()}
-        kind = "local" if span <= LOCAL * everywhere else "global" if span >= GLOBAL * everywhere else "between"
-        if shares and max(shares.values()) >= BEYOND:
-            kind = max(shares, key=lambda name: shares[name])
+        shares = {kind: _beyond_distance(w, inside) for kind, inside in looks.items()}
         own = xp.asarray(crossing[head, :], copy=True)  # a view would keep all crossings alive, H·(S+1)² numbers
-        heads.append(HeadPattern(head, kind, span, strength, own, **shares))
+        heads.append(HeadPattern(head, _kind(span, uniform_span, shares), span, strength, own, **shares))
     importance = xp.mean(xp.sum(weights, axis=1), axis=0)
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
 
@@ -192,11 +184,44 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
     return sum(to_host(crossing[chunk.start + chunk.overlap_before, chunk.stop]) for chunk in chunks) / 2
 
 
-def _beyond_distance(w: Array, inside: Array, share: Array) -> float:
-    """(found − expected) / (1 − expected): the share of the weight inside, beyond the `share` that each offset has."""
+class _Looks(NamedTuple):
+    """The looks between two tokens of the same number."""
+
+    inside: Array  # [S, S]: 1 for each such pair of query and key, else 0
+    of_offset: Array  # [2S−1]: their share of all pairs of each offset
+
+
+def _looks_inside(number_of_each: list[int], like: Array) -> _Looks:
+    """The looks between two tokens of the same number, on the device of `like` and in its dtype."""
+    xp = namespace(like)
+    number = xp.asarray(number_of_each, device=like.device)
+    inside = xp.astype(number[:, None] == number[None, :], like.dtype)
+    return _Looks(inside, _by_offset(inside) / _by_offset(xp.ones_like(inside)))
+
+
+def _uniform_span(weights: Array, distance: Array) -> float:
+    """The span of uniform attention to what a query can see: no later token, if no weight of the map is on one."""
+    xp = namespace(weights)
+    pairs = xp.ones_like(distance)
+    seen = pairs if to_host(xp.any(xp.triu(weights, k=1) > 0)) else xp.tril(pairs)
+    return to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))
+
+
+def _kind(span: float, uniform_span: float, shares: dict[str, float]) -> str:
+    """The kind of a head, as `HeadPattern` says; `shares` beyond distance, by kind."""
+    if shares and max(shares.values()) >= BEYOND:
+        return max(shares, key=lambda kind: shares[kind])
+    if span <= LOCAL * uniform_span:
+        return "local"
+    return "global" if span >= GLOBAL * uniform_span else "between"
+
+
+def _beyond_distance(w: Array, looks: _Looks) -> float:
+    """(found − expected) / (1 − expected): the share of the weight inside, beyond the one that offsets alone give."""
     xp = namespace(w)
     total = max(to_host(xp.sum(w)), TINY)
-    found, expected = to_host(xp.sum(w * inside)) / total, to_host(xp.sum(_by_offset(w) * share)) / total
+    found = to_host(xp.sum(w * looks.inside)) / total
+    expected = to_host(xp.sum(_by_offset(w) * looks.of_offset)) / total
     return (found - expected) / (1 - expected) if expected < 1 - 1e-12 else 0.0
 
 
