@@ -29,7 +29,7 @@ from parlab.pipeline.closed_forms import Column, in_flight, slowest_and_idle
 from parlab.plan.case import Case
 from parlab.plan.layer_seconds import all_kinds, embedding_seconds, head_seconds, layer_seconds
 from parlab.plan.machine import Machine
-from parlab.plan.memory import kept_input, kept_of_layer, logits_bytes, unscattered_bytes, working_bytes
+from parlab.plan.memory import kept_of_layer, logits_bytes, unscattered_bytes, working_bytes
 from parlab.plan.seconds import optimizer_seconds, pipeline_seconds, zero_seconds
 from parlab.plan.stages import Rank
 from parlab.plan.traffic import data_bytes, expert_bytes, pipeline_bytes, ring_bytes, tensor_bytes
@@ -77,7 +77,7 @@ def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str
 
     Chunks in flight are those of `in_flight`. Layers of which only the input is kept are dealt out evenly among chunks.
     """
-    layout, state = case.layout, case.state
+    layout, state = case.layout, case.itemsize.state
     experts = rank.layers * case.stages.layer_expert_params
 
     def held(from_stage: int) -> Column:
@@ -85,7 +85,7 @@ def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str
         return case.sharding.held(rank.params, experts, from_stage)
 
     flight = in_flight(case.pipeline, rank.number) / layout.chunks  # microbatches
-    spared = np.minimum(layout.recompute_layers, rank.layers) * (kept - kept_input(case))
+    spared = np.minimum(layout.recompute_layers, rank.layers) * (kept - case.share.own_input_bytes)
     return {
         "weights": state.weight * held(from_stage=3),
         "gradients": state.gradient * held(from_stage=2),

@@ -61,7 +61,7 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
 def _layer_products(machine: Machine, case: Case) -> Products:
     """Query, key and value; the attention's output; and the MLP's up and down, or the experts'."""
     model, tp, hidden = case.model, case.layout.tp, case.model.hidden_size
-    queries, keys = model.heads * model.head_dim / tp, case.kv_heads * model.head_dim  # columns of a rank
+    queries, keys = model.heads * model.head_dim / tp, case.share.kv_heads * model.head_dim  # columns of a rank
     found = [
         _matrix_products(machine, case, hidden, queries + 2 * keys),
         _matrix_products(machine, case, queries, hidden),
@@ -76,7 +76,7 @@ def _layer_products(machine: Machine, case: Case) -> Products:
 
 def _matrix_products(machine: Machine, case: Case, rows: Column, columns: Column) -> Products:
     """Of x [tokens, rows] × W [rows, columns]: dX and dW have as many FLOPs and bytes, but other tiles."""
-    tokens, itemsize = case.tokens, case.itemsize
+    tokens, itemsize = case.share.tokens, case.itemsize.activation
     return Products(
         machine.product(tokens, rows, columns, itemsize),
         machine.product(tokens, columns, rows, itemsize),
@@ -86,9 +86,9 @@ def _matrix_products(machine: Machine, case: Case, rows: Column, columns: Column
 
 def _mixture_products(machine: Machine, case: Case) -> list[Products]:
     """The router, and a rank's experts at an even load: N/ep products, each with its share of rows."""
-    model, itemsize = case.model, case.itemsize
+    model, itemsize = case.model, case.itemsize.activation
     experts = model.num_experts / case.layout.ep  # of a rank
-    of_expert, tokens = case.expert_rows / experts, case.tokens / case.token_ranks
+    of_expert, tokens = case.share.expert_rows / experts, case.share.tokens / case.share.token_ranks
     router = machine.product(tokens, model.hidden_size, model.num_experts, itemsize)
     found = [Products(router, router, router)]
     for rows, columns in ((model.hidden_size, 2 * model.expert_columns), (model.expert_columns, model.hidden_size)):
@@ -107,15 +107,15 @@ def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
     A mixture copies its rows in the order of the experts, puts answers back, and multiplies them: 4 times a row's
     elements read and written.
     """
-    model, tp, tokens = case.model, case.layout.tp, case.tokens
+    model, tp, tokens = case.model, case.layout.tp, case.share.tokens
     if model.fused_attention:
         # A token's: norms 4, residuals 6 each; SwiGLU reads two columns, writes one; rotary of q, k
-        rotated = 4 * (model.heads * model.head_dim / tp + case.kv_heads * model.head_dim)
-        of_token = 20 * model.hidden_size / case.token_ranks + 6 * model.mlp_columns / tp + rotated
+        rotated = 4 * (model.heads * model.head_dim / tp + case.share.kv_heads * model.head_dim)
+        of_token = 20 * model.hidden_size / case.share.token_ranks + 6 * model.mlp_columns / tp + rotated
     else:
         # A token's: norms 4, bias with dropout and residual 7 each; GELU reads and writes its columns
-        of_token = 22 * model.hidden_size / case.token_ranks + 4 * model.mlp_columns / tp
-    copied = case.expert_rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
+        of_token = 22 * model.hidden_size / case.share.token_ranks + 4 * model.mlp_columns / tp
+    copied = case.share.expert_rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
     forward = tokens * of_token / machine.memory_pace + copied
     return Seconds(forward, BACKWARD_ELEMENTWISE * forward)
 
@@ -125,12 +125,12 @@ def _tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
 
     Experts and router run on the tokens that a rank has; if these differ, their gradients are summed over tp.
     """
-    exchange = machine.ring(case.input_bytes, case.layout.tp)
+    exchange = machine.ring(case.share.input_bytes, case.layout.tp)
     forward, waited, beside = case.exchanges
     backward = waited * exchange + np.maximum(beside * exchange - _work_beside_tp(case, dw), 0)
     if case.model.num_experts:
         params = case.stages.layer_expert_params + case.model.hidden_size * case.model.num_experts
-        summed = 2 * machine.ring(params * case.itemsize, case.layout.tp)
+        summed = 2 * machine.ring(params * case.itemsize.activation, case.layout.tp)
         backward = backward + np.where(case.layout.sequence_parallel, summed, 0)
     return Seconds(forward * exchange, backward)
 
@@ -146,7 +146,7 @@ def _expert_seconds(machine: Machine, case: Case) -> Seconds:
     A copy of a token travels to each of its experts; links inside a node and between nodes work at the same time.
     """
     ep, cp = case.layout.ep, case.layout.cp
-    sent = case.expert_rows * case.model.hidden_size * case.itemsize
+    sent = case.share.expert_rows * case.model.hidden_size * case.itemsize.activation
     together = machine.in_a_node((np.minimum(ep, cp), case.stride("cp")), (np.maximum(ep / cp, 1), case.stride("dp")))
     # A rank's rows go evenly to the ep ranks: to the others in its node, and to those in other nodes
     inside, between = sent * (together - 1) / ep / machine.intra_pace, sent * (1 - together / ep) / machine.inter_pace
@@ -160,7 +160,7 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
     Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case.
     mlp.hidden: SwiGLU again, which reads gate and up and writes their product.
     """
-    swiglu = 6 * case.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
+    swiglu = 6 * case.share.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
     selective = 0.0 if case.model.fused_attention else np.where(case.layout.recompute == "none", 0.0, attention)
     less = np.where(case.layout.recompute == "mlp.hidden", swiglu, selective)
     return case.recomputed * forward + (1 - case.recomputed) * less
@@ -173,14 +173,14 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
     cores wait (Dao 2023; Shah et al. 2024, section 1). Otherwise there are two products, four in the backward, that
     write and read whole S × S weights, and 9 bytes a weight for mask, softmax and dropout.
     """
-    model, pairs, heads = case.model, case.attention_pairs, case.model.heads / case.layout.tp
-    row = case.itemsize * case.tokens * model.head_dim  # bytes of q, k, v or out of one head
+    model, pairs, heads = case.model, case.share.attention_pairs, case.model.heads / case.layout.tp
+    row = case.itemsize.activation * case.share.tokens * model.head_dim  # bytes of q, k, v or out of one head
     product = 2 * model.head_dim * pairs / machine.attention_pace
     if model.fused_attention:
         softmax = pairs / machine.hardware.exponentials
-        rows = 2 * row * (heads + case.kv_heads) / machine.memory_pace
+        rows = 2 * row * (heads + case.share.kv_heads) / machine.memory_pace
         return Seconds(2 * product + softmax + rows, 5 * product + softmax + 2 * rows)
-    products = 2 * product + (2 * case.itemsize * pairs + 4 * row * heads) / machine.memory_pace
+    products = 2 * product + (2 * case.itemsize.activation * pairs + 4 * row * heads) / machine.memory_pace
     touched = 9 * pairs / machine.memory_pace
     return Seconds(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
 
@@ -193,12 +193,12 @@ def _ring_attention_seconds(machine: Machine, case: Case, attention: Seconds) ->
     again, in the backward also out and its gradient, and adds its float32 result to the sum. With the zigzag layout
     these are 3/4 of the rows.
     """
-    model, cp, itemsize = case.model, case.layout.cp, case.itemsize
-    elements = 2 * case.tokens * case.kv_heads * model.head_dim
+    model, cp, itemsize = case.model, case.layout.cp, case.itemsize.activation
+    elements = 2 * case.share.tokens * case.share.kv_heads * model.head_dim
     inside = case.stride("cp") * cp <= machine.node
-    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize, case.wide_itemsize))
+    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize, case.itemsize.wide))
     behind = (cp - 1) / cp if "cp" in case.software.hides else 0.0
-    merged = 0.75 * (cp - 1) * case.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory_pace
+    merged = 0.75 * (cp - 1) * case.share.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory_pace
     forward = np.maximum((cp - 1) * keys - behind * attention.forward, 0)
     last_hop, others = np.where(cp > 1, gradients, 0), (cp - 1) * (keys + gradients)
     backward = last_hop + np.maximum(others - behind * attention.backward, 0)
@@ -207,8 +207,8 @@ def _ring_attention_seconds(machine: Machine, case: Case, attention: Seconds) ->
 
 def embedding_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     """Seconds of the embedding: rows are looked up, and parts of the table are summed over tp."""
-    exchange, cut = machine.ring(case.input_bytes, case.layout.tp), case.layout.sequence_parallel
-    lookup = 2 * case.input_bytes / machine.memory_pace
+    exchange, cut = machine.ring(case.share.input_bytes, case.layout.tp), case.layout.sequence_parallel
+    lookup = 2 * case.share.input_bytes / machine.memory_pace
     return {
         "elementwise": Seconds(lookup, lookup),
         "tp": Seconds(np.where(cut, 1, 2) * exchange, np.where(cut, exchange, 0)),
@@ -221,16 +221,16 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     The loss runs over the columns of a rank, V/tp, with three all-reduces of a number a token; or, in software that
     gathers the logits, over all V columns on each rank.
     """
-    tokens, tp = case.tokens, case.layout.tp
-    exchange = machine.ring(case.input_bytes, tp)
+    tokens, tp = case.share.tokens, case.layout.tp
+    exchange = machine.ring(case.share.input_bytes, tp)
     products = _matrix_products(machine, case, case.model.hidden_size, case.model.vocab_size / tp)
-    of_byte = tokens * case.loss_columns / machine.memory_pace  # seconds of one byte of each logit
+    of_byte = tokens * case.share.loss_columns / machine.memory_pace  # seconds of one byte of each logit
     if case.software.cuts_logits:
         joined: Column = 0.0
-        traffic = 3 * 2 * machine.ring(case.wide_itemsize * tokens, tp)
+        traffic = 3 * 2 * machine.ring(case.itemsize.wide * tokens, tp)
     else:  # 8 bytes a logit to join the gathered parts, and 4 in the backward
         joined = np.where(tp > 1, 4 * of_byte, 0)
-        traffic = machine.ring(case.logit_bytes, tp)
+        traffic = machine.ring(case.share.logit_bytes, tp)
     return {
         "products": products.seconds,
         # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6

@@ -17,11 +17,6 @@ from parlab.plan.case import Case
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
 
 
-def kept_input(case: Case) -> Column:
-    """Bytes of a layer's input, of one microbatch on a rank."""
-    return case.input_bytes / case.token_ranks
-
-
 def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
@@ -33,46 +28,47 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     by_tokens = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
     scores = sum(items.get(place, 0) for place in SCORES)
     # Ranks that share a key/value head hold a copy each
-    copies = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)
+    copies = (items["attention.k"] + items["attention.v"]) * (case.share.kv_heads * tp / model.kv_heads - 1)
     hidden = np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
     by_tp = sum(items.values()) - by_tokens - scores + copies - hidden
     # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
     inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    of_sequence = (by_tokens - inputs) / case.token_ranks + inputs  # on a rank of tp
+    of_sequence = (by_tokens - inputs) / case.share.token_ranks + inputs  # on a rank of tp
     of_sequence = of_sequence + (by_tp + np.where(recompute == "none", scores, 0)) / tp
     kept = case.layout.microbatch / case.layout.cp * of_sequence + kept_of_experts(case)
-    return np.where(recompute == "full", kept_input(case), kept)
+    return np.where(recompute == "full", case.share.own_input_bytes, kept)
 
 
 def _kept_items(case: Case) -> dict[str, int]:
     """Bytes by place that a layer keeps of one sequence, before any rank cuts them; experts, if it has some, apart."""
+    model, itemsize = case.model, case.itemsize.activation
     if not isinstance(case.config, LlamaConfig):
-        return gpt_kept_bytes(case.sequence, 1, case.model.hidden_size, case.model.heads, itemsize=case.itemsize)
-    items = block_kept_bytes(case.config, 1, case.sequence, case.itemsize)
-    replaced = ("mlp.gate", "mlp.up", "mlp.hidden") if case.model.num_experts else ()
+        return gpt_kept_bytes(case.sequence, 1, model.hidden_size, model.heads, itemsize)
+    items = block_kept_bytes(case.config, 1, case.sequence, itemsize)
+    replaced = ("mlp.gate", "mlp.up", "mlp.hidden") if model.num_experts else ()
     return {place: size for place, size in items.items() if place not in replaced}
 
 
 def kept_of_experts(case: Case) -> Column:
     """Of a mixture, at an even load: rows, answers, what each expert keeps, and the routing of each token."""
-    model = case.model
-    routed = 8 + 8 + case.itemsize  # the pair's place, expert and gate
-    of_row = case.itemsize * (2 * model.hidden_size + 3 * model.expert_columns) + routed
-    return case.expert_rows * of_row + case.tokens / case.token_ranks * model.num_experts * case.itemsize
+    model, share, itemsize = case.model, case.share, case.itemsize.activation
+    routed = 8 + 8 + itemsize  # the pair's place, expert and gate
+    of_row = itemsize * (2 * model.hidden_size + 3 * model.expert_columns) + routed
+    return share.expert_rows * of_row + share.own_tokens * model.num_experts * itemsize
 
 
 def working_bytes(case: Case, kept: Column) -> Column:
     """Bytes that exist only for a moment on each rank: the gradient of the widest activation, a layer's gathered input,
     the activations of a layer that is computed again, and ZeRO-3's gathered weights. `kept`: of a layer."""
-    layout, model, stages = case.layout, case.model, case.stages
-    widest = case.tokens * model.up_columns / layout.tp + case.expert_rows * 2 * model.expert_columns
-    least = np.where(layout.recompute_layers > 0, np.minimum(kept, kept_input(case)), kept)
+    layout, model, stages, share = case.layout, case.model, case.stages, case.share
+    widest = share.tokens * model.up_columns / layout.tp + share.expert_rows * 2 * model.expert_columns
+    least = np.where(layout.recompute_layers > 0, np.minimum(kept, share.own_input_bytes), kept)
     made_again = kept_of_layer(case, np.array("none")) - least
     # Layers whose weights are here: this one and the next; or the same of chunks
     opened = np.where(case.sharding.gathered_once, np.minimum(layout.chunks, 2) * stages.chunk_layers, 2)
-    gathered = np.where(layout.zero == 3, opened * case.state.weight, 0)
+    gathered = np.where(layout.zero == 3, opened * case.itemsize.state.weight, 0)
     gathered = gathered * (stages.layer_params + stages.layer_expert_params)
-    return case.itemsize * (case.tokens * model.hidden_size + widest) + made_again + gathered
+    return case.itemsize.activation * (share.tokens * model.hidden_size + widest) + made_again + gathered
 
 
 def unscattered_bytes(case: Case, params: Column) -> Column:
@@ -84,10 +80,10 @@ def unscattered_bytes(case: Case, params: Column) -> Column:
     """
     of_layer = case.stages.layer_params + case.stages.layer_expert_params
     whole = np.where(case.sharding.one_by_one, of_layer, params / case.layout.chunks)
-    return np.where(case.layout.zero >= 2, case.state.gradient, 0) * whole
+    return np.where(case.layout.zero >= 2, case.itemsize.state.gradient, 0) * whole
 
 
 def logits_bytes(case: Case) -> Column:
     """Bytes on the last stage: the logits and their softmax in float32 or wider."""
-    of_logit = case.itemsize + case.wide_itemsize + case.software.logit
-    return case.tokens * case.loss_columns * of_logit + 2 * case.input_bytes / case.token_ranks
+    of_logit = case.itemsize.activation + case.itemsize.wide + case.software.logit
+    return case.share.tokens * case.share.loss_columns * of_logit + 2 * case.share.input_bytes / case.share.token_ranks

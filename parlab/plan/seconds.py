@@ -18,7 +18,8 @@ HOST_BYTES = 28  # a parameter, through the host's memory: gradient, master, mom
 def optimizer_seconds(machine: Machine, case: Case) -> Column:
     """Seconds of the update of a rank's shard, on the device or in the host."""
     shard = case.sharding.held(case.stages.most_params, case.stages.most_expert_params, from_stage=1)
-    on_host = 2 * case.itemsize * shard / machine.hardware.host_link + HOST_BYTES * shard / machine.hardware.host_memory
+    link, memory = machine.hardware.host_link, machine.hardware.host_memory
+    on_host = 2 * case.itemsize.activation * shard / link + HOST_BYTES * shard / memory
     return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory_pace)
 
 
@@ -29,15 +30,15 @@ def pipeline_seconds(machine: Machine, case: Case) -> Column:
     and gathers the parts on the other side (Narayanan et al. 2021, section 4.1). Software that computes and sends in
     one stream waits for each message of 1F1B.
     """
-    pp, token_ranks = case.layout.pp, case.token_ranks
+    pp, input_bytes, token_ranks = case.layout.pp, case.share.input_bytes, case.share.token_ranks
     inside = case.stride("pp") * pp <= machine.node
     parts = case.layout.tp if case.software.scatters else token_ranks
-    gathered = np.where(parts > token_ranks, machine.ring(case.input_bytes, case.layout.tp), 0)
+    gathered = np.where(parts > token_ranks, machine.ring(input_bytes, case.layout.tp), 0)
     waited_for = exposed_transfers(case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:
         one_f_one_b = case.pipeline.alternates & (case.layout.chunks == 1)
         waited_for = np.where(one_f_one_b, _messages_in_turn(pp, case.pipeline.microbatches), waited_for)
-    return waited_for * (machine.hop(case.input_bytes / parts, inside) + gathered)
+    return waited_for * (machine.hop(input_bytes / parts, inside) + gathered)
 
 
 def _messages_in_turn(pp: Column, microbatches: Column) -> Column:
@@ -56,7 +57,8 @@ def zero_seconds(machine: Machine, case: Case, chunk: Seconds) -> Column:
     Weights travel before forwards, gradients after backwards; before these ZeRO-3 gathers its weights again.
     """
     sharding = case.sharding
-    gradients, weights = (_one_pass(machine, case, size) for size in (case.gradient_bytes, case.state.weight))
+    gradients = _one_pass(machine, case, case.itemsize.sent_gradient)
+    weights = _one_pass(machine, case, case.itemsize.state.weight)
     before = weights * sharding.forward_gathers
     after = gradients * sharding.gradient_passes + weights * sharding.backward_gathers
     if "dp" not in case.software.hides:
