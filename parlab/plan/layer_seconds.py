@@ -22,10 +22,15 @@ from parlab.plan.machine import Machine
 
 # Of the forward's bytes: inputs are read again, gradients of gains and biases are summed. Fitted, as `Hardware.memory`
 BACKWARD_ELEMENTWISE = 1.8
+# Of each element that a ring adds to its sum, in float32: a block writes it, it is read, the sum is read and written
+MERGE_BYTES = 4 * 4
+# Of a rank's queries, those of a block of the zigzag layout: all of them attend to keys of an earlier rank, and half of
+# them to keys of a later one; and as many ranks are earlier as are later
+ZIGZAG_QUERIES = (1 + 1 / 2) / 2
 
 
-class Products(NamedTuple):
-    """Seconds of matrix products y = x × W, of dX = dY × Wᵀ, and of dW = xᵀ × dY."""
+class Linear(NamedTuple):
+    """Seconds of a linear layer's three matrix products: y = x × W; dX = dY × Wᵀ; and dW = xᵀ × dY."""
 
     forward: Column
     dx: Column
@@ -44,61 +49,56 @@ def all_kinds(seconds: dict[str, Seconds]) -> Seconds:
 
 def layer_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     """Seconds of one layer by kind."""
-    products, attention = _layer_products(machine, case), attention_seconds(machine, case)
-    found = {
-        "products": products.seconds,
+    linear, attention = _linear_layers(machine, case), attention_seconds(machine, case)
+    by_kind = {
+        "products": linear.seconds,
         "attention": attention,
         "elementwise": _elementwise_seconds(machine, case),
-        "tp": _tensor_seconds(machine, case, products.dw),
+        "tp": _tensor_seconds(machine, case, linear.dw),
         "cp": _ring_attention_seconds(machine, case, attention),
     }
     if case.model.num_experts:
-        found["ep"] = _expert_seconds(machine, case)
-    found["recomputation"] = Seconds(0.0, _recomputation(machine, case, all_kinds(found).forward, attention.forward))
-    return found
+        by_kind["ep"] = _expert_seconds(machine, case)
+    again = _recomputation(machine, case, all_kinds(by_kind).forward, attention.forward)
+    return by_kind | {"recomputation": Seconds(0.0, again)}
 
 
-def _layer_products(machine: Machine, case: Case) -> Products:
+def _linear_layers(machine: Machine, case: Case) -> Linear:
     """Query, key and value; the attention's output; and the MLP's up and down, or the experts'."""
-    model, tp, hidden = case.model, case.layout.tp, case.model.hidden_size
-    queries, keys = model.heads * model.head_dim / tp, case.share.kv_heads * model.head_dim  # columns of a rank
-    found = [
-        _matrix_products(machine, case, hidden, queries + 2 * keys),
-        _matrix_products(machine, case, queries, hidden),
-    ]
+    model, share, tp, hidden = case.model, case.share, case.layout.tp, case.model.hidden_size
+    queries, keys = model.heads * model.head_dim / tp, share.kv_heads * model.head_dim  # columns of a rank
+
+    def linear(inputs: Column, outputs: Column) -> Linear:
+        return _linear(machine, case, share.tokens, inputs, outputs)
+
+    attention = [linear(hidden, queries + 2 * keys), linear(queries, hidden)]
     if model.num_experts:
-        found += _mixture_products(machine, case)
+        mlp = _mixture_layers(machine, case)
     else:
-        found.append(_matrix_products(machine, case, hidden, model.up_columns / tp))
-        found.append(_matrix_products(machine, case, model.mlp_columns / tp, hidden))
-    return Products(*map(sum, zip(*found, strict=True)))
+        mlp = [linear(hidden, model.up_columns / tp), linear(model.mlp_columns / tp, hidden)]
+    return Linear(*map(sum, zip(*attention, *mlp, strict=True)))
 
 
-def _matrix_products(machine: Machine, case: Case, rows: Column, columns: Column) -> Products:
-    """Of x [tokens, rows] × W [rows, columns]: dX and dW have as many FLOPs and bytes, but other tiles."""
-    tokens, itemsize = case.share.tokens, case.itemsize.activation
-    return Products(
-        machine.product(tokens, rows, columns, itemsize),
-        machine.product(tokens, columns, rows, itemsize),
-        machine.product(rows, tokens, columns, itemsize),
+def _linear(machine: Machine, case: Case, rows: Column, inputs: Column, outputs: Column) -> Linear:
+    """Of x [rows, inputs] × W [inputs, outputs]: dX and dW have as many FLOPs and bytes, but other tiles."""
+    itemsize = case.itemsize.activation
+    return Linear(
+        forward=machine.product(rows, inputs, outputs, itemsize),
+        dx=machine.product(rows, outputs, inputs, itemsize),
+        dw=machine.product(inputs, rows, outputs, itemsize),
     )
 
 
-def _mixture_products(machine: Machine, case: Case) -> list[Products]:
-    """The router, and a rank's experts at an even load: N/ep products, each with its share of rows."""
-    model, itemsize = case.model, case.itemsize.activation
+def _mixture_layers(machine: Machine, case: Case) -> list[Linear]:
+    """The router, and a rank's experts at an even load: N/ep linear layers, each with its share of rows."""
+    model, hidden = case.model, case.model.hidden_size
     experts = model.num_experts / case.layout.ep  # of a rank
-    of_expert, tokens = case.share.expert_rows / experts, case.share.tokens / case.share.token_ranks
-    router = machine.product(tokens, model.hidden_size, model.num_experts, itemsize)
-    found = [Products(router, router, router)]
-    for rows, columns in ((model.hidden_size, 2 * model.expert_columns), (model.expert_columns, model.hidden_size)):
-        one = Products(
-            machine.product(of_expert, rows, columns, itemsize),
-            machine.product(of_expert, columns, rows, itemsize),
-            machine.product(rows, of_expert, columns, itemsize),
-        )
-        found.append(Products(*(experts * seconds for seconds in one)))
-    return found
+    rows = case.share.expert_rows / experts
+    router = machine.product(case.share.own_tokens, hidden, model.num_experts, case.itemsize.activation)
+    up = _linear(machine, case, rows, hidden, 2 * model.expert_columns)
+    down = _linear(machine, case, rows, model.expert_columns, hidden)
+    of_experts = [Linear(*(experts * seconds for seconds in one)) for one in (up, down)]
+    return [Linear(router, router, router), *of_experts]
 
 
 def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
@@ -190,19 +190,20 @@ def _ring_attention_seconds(machine: Machine, case: Case, attention: Seconds) ->
 
     There are cp − 1 hops of K and V, and in the backward cp hops of dK and dV in float32. They hide behind the blocks
     that are computed meanwhile, but for the last hop of dK and dV. Each block after the first one reads its queries
-    again, in the backward also out and its gradient, and adds its float32 result to the sum. With the zigzag layout
-    these are 3/4 of the rows.
+    again, in the backward also out and its gradient, and merges what it has computed into the sum.
     """
-    model, cp, itemsize = case.model, case.layout.cp, case.itemsize.activation
-    elements = 2 * case.share.tokens * case.share.kv_heads * model.head_dim
+    model, share, cp, itemsize = case.model, case.share, case.layout.cp, case.itemsize
+    elements = 2 * share.tokens * share.kv_heads * model.head_dim
     inside = case.stride("cp") * cp <= machine.node
-    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize, case.itemsize.wide))
+    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize.activation, itemsize.wide))
     behind = (cp - 1) / cp if "cp" in case.software.hides else 0.0
-    merged = 0.75 * (cp - 1) * case.share.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory_pace
     forward = np.maximum((cp - 1) * keys - behind * attention.forward, 0)
     last_hop, others = np.where(cp > 1, gradients, 0), (cp - 1) * (keys + gradients)
     backward = last_hop + np.maximum(others - behind * attention.backward, 0)
-    return Seconds(forward + merged * (itemsize + 16), backward + merged * (3 * itemsize + 16))
+    queries = ZIGZAG_QUERIES * (cp - 1) * share.tokens * model.heads * model.head_dim / case.layout.tp  # of all blocks
+    of_byte = queries / machine.memory_pace  # seconds of one byte of each
+    read = itemsize.activation
+    return Seconds(forward + of_byte * (read + MERGE_BYTES), backward + of_byte * (3 * read + MERGE_BYTES))
 
 
 def embedding_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
@@ -223,7 +224,7 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     """
     tokens, tp = case.share.tokens, case.layout.tp
     exchange = machine.ring(case.share.input_bytes, tp)
-    products = _matrix_products(machine, case, case.model.hidden_size, case.model.vocab_size / tp)
+    linear = _linear(machine, case, tokens, case.model.hidden_size, case.model.vocab_size / tp)
     of_byte = tokens * case.share.loss_columns / machine.memory_pace  # seconds of one byte of each logit
     if case.software.cuts_logits:
         joined: Column = 0.0
@@ -232,11 +233,11 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
         joined = np.where(tp > 1, 4 * of_byte, 0)
         traffic = machine.ring(case.share.logit_bytes, tp)
     return {
-        "products": products.seconds,
+        "products": linear.seconds,
         # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
         "elementwise": Seconds(38 * of_byte + 2 * joined, 14 * of_byte + joined),
         "tp": Seconds(
             np.where(case.layout.sequence_parallel, exchange, 0) + traffic,
-            np.maximum(2 * exchange - _work_beside_tp(case, products.dw), 0),
+            np.maximum(2 * exchange - _work_beside_tp(case, linear.dw), 0),
         ),
     }
