@@ -14,29 +14,42 @@ from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.closed_forms import Column
 from parlab.plan.case import Case
 
+# The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads
+NORMS = ("attention_norm.x", "attention_norm.inverse", "mlp_norm.x", "mlp_norm.inverse")
+BETWEEN_REGIONS = (*NORMS, "attention.output_keep", "mlp.output_keep")
+COLUMN_INPUTS = ("attention.x", "mlp.x")
+KEYS_AND_VALUES = ("attention.k", "attention.v")
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
-    In 16 bits a GPT's are those of Korthikanti's table 2: sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t +
-    5as²b/t; selective recomputation leaves 5as²b/t out. A Llama's are those of `parlab.tensor.llama_kept_by_place`.
+        places                    a rank of tp keeps
+        BETWEEN_REGIONS           all; with sequence parallelism a t-th
+        COLUMN_INPUTS             the same; all in software that does not gather them again
+        KEYS_AND_VALUES           a t-th; one head where t ranks are more than heads
+        SCORES                    a t-th; nothing by any way to recompute
+        other columns and heads   a t-th; of mlp.hidden nothing by the way of this name
+
+    By full recomputation it keeps the layer's input alone. In 16 bits a GPT's are those of Korthikanti's table 2:
+    sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t + 5as²b/t; selective recomputation leaves 5as²b/t out. A
+    Llama's are those of `parlab.tensor.llama_kept_by_place`.
     """
-    model, tp, items = case.model, case.layout.tp, _kept_items(case)
-    # Of three sorts: whole tokens, which sequence parallelism cuts; S × S scores; columns and heads, which tp cuts
-    by_tokens = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
-    scores = sum(items.get(place, 0) for place in SCORES)
-    # Ranks that share a key/value head hold a copy each
-    copies = (items["attention.k"] + items["attention.v"]) * (case.share.kv_heads * tp / model.kv_heads - 1)
-    hidden = np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
-    by_tp = sum(items.values()) - by_tokens - scores + copies - hidden
-    # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
-    inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    of_sequence = (by_tokens - inputs) / case.share.token_ranks + inputs  # on a rank of tp
-    of_sequence = of_sequence + (by_tp + np.where(recompute == "none", scores, 0)) / tp
+    model, share, tp, items = case.model, case.share, case.layout.tp, _kept_items(case)
+
+    def nbytes(places: tuple[str, ...]) -> int:
+        return sum(items.get(place, 0) for place in places)
+
+    between, inputs, keys, scores = map(nbytes, (BETWEEN_REGIONS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
+    others = sum(items.values()) - between - inputs - keys - scores
+    others = others - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
+    holders = share.kv_heads * tp / model.kv_heads  # ranks that hold the same key/value head
+    by_tp = others + keys * holders + np.where(recompute == "none", scores, 0)
+    cut, whole = (between + inputs, 0) if case.software.gathers_again else (between, inputs)
+    of_sequence = cut / share.token_ranks + whole + by_tp / tp  # on a rank of tp
     kept = case.layout.microbatch / case.layout.cp * of_sequence + kept_of_experts(case)
-    return np.where(recompute == "full", case.share.own_input_bytes, kept)
+    return np.where(recompute == "full", share.own_input_bytes, kept)
 
 
 def _kept_items(case: Case) -> dict[str, int]:

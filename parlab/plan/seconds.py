@@ -45,7 +45,8 @@ def _messages_in_turn(pp: Column, microbatches: Column) -> Column:
     """The messages between stages that one after the other make a step of 1F1B longer.
 
     A rank in the middle has four a microbatch, and there are 2(p − 4) more while the pipeline fills and empties; two
-    ranks have two a microbatch.
+    ranks have two a microbatch. So it is by DeepSpeed's order of sends and receives, `runtime/pipe/schedule.py`, which
+    tests/plan/test_software.py plays action by action.
     """
     more = 4 * microbatches + 2 * (pp - 4)
     return np.where(pp == 1, 0, np.where(pp == 2, 2 * microbatches, more))

@@ -52,22 +52,29 @@ def pipeline_bytes(case: Case) -> Column:
 
 
 def data_bytes(case: Case) -> Column:
-    """ZeRO's passes over gradients and weights: so many times all parameters, and a tied table not as often.
-
-    On one rank with both ends a tied table is gathered at both, and has a gradient at both, of which two are sent
-    unless whole gradients are kept. Two ranks with one end each hold a table each, and first sum their two gradients,
-    once a step: so each sends its table's gradient once, and is spared all other reductions.
-    """
+    """ZeRO's passes over gradients and weights: (R − 1) times all parameters, where a pass goes among R ranks."""
     weight, gradient = case.itemsize.state.weight, case.itemsize.sent_gradient
     tp, sharding = case.layout.tp, case.sharding
     passes = gradient * sharding.gradient_passes + weight * (sharding.forward_gathers + sharding.backward_gathers)
-    again = np.where(sharding.whole_gradients, 0, gradient * sharding.reductions)
-    again = again + 2 * weight * sharding.backward_gathers
-    spared = 2 * gradient * (sharding.reductions - 1)
-    of_table = _tied_table(case) * np.where(case.layout.pp == 1, again, -spared)
+    of_all = tp * case.stages.params * passes + _tied_table(case) * _more_of_tied_table(case)
     of_experts = case.model.num_layers * case.stages.layer_expert_params * passes
-    experts = (sharding.expert_shards - 1) * case.layout.ep * tp * of_experts
-    return (sharding.shards - 1) * (tp * case.stages.params * passes + of_table) + experts
+    return (sharding.shards - 1) * of_all + (sharding.expert_shards - 1) * case.layout.ep * tp * of_experts
+
+
+def _more_of_tied_table(case: Case) -> Column:
+    """Bytes that each parameter of a tied table sends more than any other; fewer if negative.
+
+    the model's ends   tables in `params`   what differs, in a step with r reductions
+    on one rank        1, for both ends     ZeRO-3 gathers it for each end: 2r weights more
+                                            each end has a gradient: r more, or 0 if whole gradients are kept
+    on two ranks       2, one each          the two sum their gradients first, once a step, and each sends the sum:
+                                            1 gradient in place of r, twice
+    """
+    weight, gradient, sharding = case.itemsize.state.weight, case.itemsize.sent_gradient, case.sharding
+    second_gradient = np.where(sharding.whole_gradients, 0, gradient * sharding.reductions)
+    on_one_rank = second_gradient + 2 * weight * sharding.backward_gathers
+    on_two_ranks = 2 * gradient * (1 - sharding.reductions)
+    return np.where(case.layout.pp == 1, on_one_rank, on_two_ranks)
 
 
 def _tied_table(case: Case) -> int:
