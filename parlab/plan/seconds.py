@@ -55,7 +55,9 @@ def _messages_in_turn(pp: Column, microbatches: Column) -> Column:
 def zero_seconds(machine: Machine, case: Case, chunk: Seconds) -> Column:
     """Seconds that a step waits for ZeRO's traffic, beside the work of microbatches, each `chunk` seconds a chunk.
 
-    Weights travel before forwards, gradients after backwards; before these ZeRO-3 gathers its weights again.
+    Weights travel before forwards, gradients after backwards; before these ZeRO-3 gathers its weights again. In the
+    layout of `paper` a pass of 20.509 million gradients goes among R = 2 ranks: (R − 1)(1 µs + 2 · 20.509 MB / R / 10
+    GB/s) = 2.0519 ms. Weights have one pass too, and nothing hides either: 4.1 ms.
     """
     sharding = case.sharding
     gradients = _one_pass(machine, case, case.itemsize.sent_gradient)
