@@ -1,4 +1,7 @@
-"""A model under columns of layouts, its data, and the habits of the software: the quantities that the bills read.
+"""A case: all that the bills read beside the machine. A model under columns of layouts, its data, and the software.
+
+Most of it are records, a subject each: the `model` (`sizes`), the `layout`, the `software`, the `pipeline`, and of the
+file of the same name the `share`, the `stages`, the `exchanges` and the `sharding`.
 
 Invariant: each quantity is columns that broadcast together, so one layout and many give the same numbers to the bit.
 """
@@ -12,31 +15,30 @@ import numpy as np
 
 from parlab.nn.config import Config
 from parlab.pipeline.closed_forms import Column, Pipeline
+from parlab.plan.exchanges import exchanges_of
 from parlab.plan.layout import Layout
 from parlab.plan.sharding import sharding_of
+from parlab.plan.share import share_of
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import OURS, Software
 from parlab.plan.stages import stages_of
 from parlab.zero import MIXED, StateBytes
 
 
-class Exchanges(NamedTuple):
-    """Tensor parallelism's exchanges in a layer: all-gathers and reduce-scatters of its input; an all-reduce is two.
+class Itemsizes(NamedTuple):
+    """Bytes of one number.
 
     Fields:
-        forward: all are waited for.
-        backward_waited: those of dY, which no work hides.
-        backward_beside: those of dX and of x, which may travel while dW is computed.
+        activation: an element.
+        wide: an element that is in float32 or wider: of dK and dV, and of the loss.
+        state: of a parameter, its weight, its gradient and its optimizer's state, as they are held.
+        sent_gradient: a gradient that travels.
     """
 
-    forward: Column
-    backward_waited: Column
-    backward_beside: Column
-
-    @property
-    def backward(self) -> Column:
-        """All of the backward."""
-        return self.backward_waited + self.backward_beside
+    activation: int
+    wide: int
+    state: StateBytes
+    sent_gradient: int
 
 
 class Case:
@@ -45,20 +47,14 @@ class Case:
     Attributes:
         config, model: the model, and its sizes.
         layout: the columns; whole numbers as floating ones, which never overflow.
-        sequence, itemsize, wide_itemsize: tokens; bytes of an activation's element, and of one in float32 or wider.
-        state, gradient_bytes: bytes of the model's state a parameter, and of a gradient that travels.
+        sequence: tokens.
         software: its habits.
-        recomputed: the part of all layers whose forward is computed again: all, or `recompute_layers` of each rank.
+        itemsize: bytes of one number, of each sort.
         flops: of a step, without recomputation.
-        pipeline, stages: ranks and microbatches of a pipeline; layers and parameters of its ranks.
-        sharding, exchanges: the traffic of ZeRO, and of tensor parallelism.
-
-    Of a microbatch on a rank:
-        tokens, token_ranks: its tokens, and how many ranks divide them between tensor parallelism's regions.
-        input_bytes: of a layer's input, on all of these.
-        kv_heads, attention_pairs: key/value heads; (query, key, head) triples.
-        expert_rows: rows of a rank to experts, and at an even load from others.
-        loss_columns, logit_bytes: columns over which its loss runs; bytes of all logits.
+        recomputed: the part of all layers whose forward is computed again: all, or `recompute_layers` of each rank.
+        share: of a rank in a microbatch.
+        pipeline, stages: its ranks and microbatches; their layers and parameters.
+        exchanges, sharding: the traffic of tensor parallelism, and of ZeRO.
     """
 
     def __init__(
@@ -72,29 +68,17 @@ class Case:
         software: Software = OURS,
     ) -> None:
         self.config, self.sequence, self.software = config, sequence, software
-        self.itemsize, self.wide_itemsize = itemsize, max(itemsize, 4)
-        self.state, self.gradient_bytes = state, software.gradient or state.gradient
+        self.itemsize = Itemsizes(itemsize, max(itemsize, 4), state, software.gradient or state.gradient)
         self.model = model = Sizes(config)
         self.layout = layout = _columns(layout)
+        self.flops = _flops(model, batch, sequence)
         by_layers = np.minimum(layout.recompute_layers * layout.pp / model.num_layers, 1)
         self.recomputed = np.where(layout.recompute == "full", 1.0, by_layers)
-        # Fused attention computes the causal pairs, and the zigzag layout gives each rank equally many
-        pairs = sequence * (sequence + 1) / 2 if model.fused_attention else sequence * sequence
-        self.flops = _flops(model, batch, sequence, pairs)
-
-        self.tokens = layout.microbatch * sequence / layout.cp
-        self.token_ranks = np.where(layout.sequence_parallel, layout.tp, 1)
-        self.input_bytes = itemsize * self.tokens * model.hidden_size
-        self.kv_heads = np.maximum(model.kv_heads / layout.tp, 1)
-        self.attention_pairs = layout.microbatch * pairs * model.heads / (layout.tp * layout.cp)
-        self.expert_rows = self.tokens / self.token_ranks * model.experts_per_token
-        self.loss_columns = model.vocab_size / layout.tp if software.cuts_logits else model.vocab_size
-        self.logit_bytes = itemsize * self.tokens * model.vocab_size
-
+        self.share = share_of(model, layout, sequence, itemsize, software)
         self.pipeline = _pipeline(layout, batch)
-        self.stages = stages_of(model, layout, self.kv_heads)
+        self.stages = stages_of(model, layout, self.share.kv_heads)
+        self.exchanges = exchanges_of(model, layout, software)
         self.sharding = sharding_of(layout, self.pipeline, software)
-        self.exchanges = _exchanges(model, layout, software)
 
     def stride(self, axis: str) -> Column:
         """How far apart the ranks of an axis are: the product of the axes inside it, in the software's order."""
@@ -108,10 +92,10 @@ def _columns(layout: Layout) -> Layout:
     return Layout(**{name: x.astype(float) if x.dtype.kind in "iu" else x for name, x in of.items()})
 
 
-def _flops(model: Sizes, batch: int, sequence: int, pairs: float) -> float:
+def _flops(model: Sizes, batch: int, sequence: int) -> float:
     """FLOPs of a step: two a parameter that a token passes, and attention; the backward has twice as many."""
     matrices = model.num_layers * model.active_params + model.hidden_size * model.vocab_size
-    attention = model.num_layers * 4 * pairs * model.heads * model.head_dim
+    attention = model.num_layers * 4 * model.pairs(sequence) * model.heads * model.head_dim
     return 3.0 * batch * (2 * sequence * matrices + attention)
 
 
@@ -122,20 +106,3 @@ def _pipeline(layout: Layout, batch: int) -> Pipeline:
     fewest = np.minimum(layout.pp, microbatches)
     group = np.where(alternates, np.where(layout.group == 0, fewest, layout.group), microbatches)
     return Pipeline(layout.pp, microbatches, layout.chunks, alternates, group)
-
-
-def _exchanges(model: Sizes, layout: Layout, software: Software) -> Exchanges:
-    """The exchanges of a layer's blocks that are cut: attention, and the MLP, if no experts are in its place.
-
-        a block               forward            backward, waited for   backward, beside dW
-        all-reduces           y: 2               none                   dX: 2, or 4 if gate and up sum it apart
-        sequence parallel     gather x, y: 2     gather dY: 1           dX, and x if it is gathered again: 1 or 2
-
-    Source: Shoeybi et al. 2019, "Megatron-LM"; with sequence parallelism Korthikanti et al. 2022.
-    """
-    blocks = 1 if model.num_experts else 2
-    has_gate = model.up_columns > model.mlp_columns
-    apart = 2 if has_gate and not software.joins_products else 0
-    cut = layout.sequence_parallel
-    beside = np.where(cut, blocks * (2 if software.gathers_again else 1), 2 * blocks + apart)
-    return Exchanges(2 * blocks, np.where(cut, blocks, 0), beside)

@@ -131,8 +131,8 @@ def estimate(
     check_rules(layout, own_rules(layout))
     check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
     case = Case(config, layout, batch, sequence, state, itemsize, software or software_of(cluster))
-    found = evaluate(case, Machine(cluster, hardware), layout)
-    return found[slice(None) if layout.shape else 0]
+    columns = evaluate(case, Machine(cluster, hardware), layout)
+    return columns[slice(None) if layout.shape else 0]
 
 
 def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:

@@ -22,10 +22,15 @@ from parlab.plan.machine import Machine
 
 # Of the forward's bytes: inputs are read again, gradients of gains and biases are summed. Fitted, as `Hardware.memory`
 BACKWARD_ELEMENTWISE = 1.8
+# Of each element that a ring adds to its sum, in float32: a block writes it, it is read, the sum is read and written
+MERGE_BYTES = 4 * 4
+# Of a rank's queries, those of a block of the zigzag layout: all of them attend to keys of an earlier rank, and half of
+# them to keys of a later one; and as many ranks are earlier as are later
+ZIGZAG_QUERIES = (1 + 1 / 2) / 2
 
 
-class Products(NamedTuple):
-    """Seconds of matrix products y = x × W, of dX = dY × Wᵀ, and of dW = xᵀ × dY."""
+class Linear(NamedTuple):
+    """Seconds of a linear layer's three matrix products: y = x × W; dX = dY × Wᵀ; and dW = xᵀ × dY."""
 
     forward: Column
     dx: Column
@@ -43,62 +48,72 @@ def all_kinds(seconds: dict[str, Seconds]) -> Seconds:
 
 
 def layer_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
-    """Seconds of one layer by kind."""
-    products, attention = _layer_products(machine, case), attention_seconds(machine, case)
-    found = {
-        "products": products.seconds,
+    """Seconds of one layer by kind, of one microbatch on one rank.
+
+    The layout of `paper`, in milliseconds, forward and backward:
+
+        products    2 · 1000 tokens · 10⁷ params / t FLOPs; twice                        10      + 20
+        attention   2 · 2D a pair and head: 400 · 500 500 · 10/t FLOPs; 5/2 times         1.001  +  2.5025
+        tp          4 exchanges of (t − 1)(1 µs + 2 MB / t / 10 GB/s); as many            0.404  +  0.404
+
+    >>> from parlab.nn import LlamaConfig
+    >>> from parlab.plan import Layout
+    >>> from parlab.world import CLASSROOM
+    >>> case = Case(LlamaConfig(1000, 1000, 2000, 8, 10, 10), Layout(dp=2, pp=2, tp=2), batch=8, sequence=1000)
+    >>> forward, backward = all_kinds(layer_seconds(Machine(CLASSROOM, None), case))
+    >>> f"{1000 * forward:.4f} + {1000 * backward:.4f} ms"
+    '11.4050 + 22.9065 ms'
+    """
+    linear, attention = _linear_layers(machine, case), attention_seconds(machine, case)
+    by_kind = {
+        "products": linear.seconds,
         "attention": attention,
         "elementwise": _elementwise_seconds(machine, case),
-        "tp": _tensor_seconds(machine, case, products.dw),
+        "tp": _tensor_seconds(machine, case, linear.dw),
         "cp": _ring_attention_seconds(machine, case, attention),
     }
     if case.model.num_experts:
-        found["ep"] = _expert_seconds(machine, case)
-    found["recomputation"] = Seconds(0.0, _recomputation(machine, case, all_kinds(found).forward, attention.forward))
-    return found
+        by_kind["ep"] = _expert_seconds(machine, case)
+    again = _recomputation(machine, case, all_kinds(by_kind).forward, attention.forward)
+    return by_kind | {"recomputation": Seconds(0.0, again)}
 
 
-def _layer_products(machine: Machine, case: Case) -> Products:
+def _linear_layers(machine: Machine, case: Case) -> Linear:
     """Query, key and value; the attention's output; and the MLP's up and down, or the experts'."""
-    model, tp, hidden = case.model, case.layout.tp, case.model.hidden_size
-    queries, keys = model.heads * model.head_dim / tp, case.kv_heads * model.head_dim  # columns of a rank
-    found = [
-        _matrix_products(machine, case, hidden, queries + 2 * keys),
-        _matrix_products(machine, case, queries, hidden),
-    ]
+    model, share, tp, hidden = case.model, case.share, case.layout.tp, case.model.hidden_size
+    queries, keys = model.heads * model.head_dim / tp, share.kv_heads * model.head_dim  # columns of a rank
+
+    def linear(inputs: Column, outputs: Column) -> Linear:
+        return _linear(machine, case, share.tokens, inputs, outputs)
+
+    attention = [linear(hidden, queries + 2 * keys), linear(queries, hidden)]
     if model.num_experts:
-        found += _mixture_products(machine, case)
+        mlp = _mixture_layers(machine, case)
     else:
-        found.append(_matrix_products(machine, case, hidden, model.up_columns / tp))
-        found.append(_matrix_products(machine, case, model.mlp_columns / tp, hidden))
-    return Products(*map(sum, zip(*found, strict=True)))
+        mlp = [linear(hidden, model.up_columns / tp), linear(model.mlp_columns / tp, hidden)]
+    return Linear(*map(sum, zip(*attention, *mlp, strict=True)))
 
 
-def _matrix_products(machine: Machine, case: Case, rows: Column, columns: Column) -> Products:
-    """Of x [tokens, rows] × W [rows, columns]: dX and dW have as many FLOPs and bytes, but other tiles."""
-    tokens, itemsize = case.tokens, case.itemsize
-    return Products(
-        machine.product(tokens, rows, columns, itemsize),
-        machine.product(tokens, columns, rows, itemsize),
-        machine.product(rows, tokens, columns, itemsize),
+def _linear(machine: Machine, case: Case, rows: Column, inputs: Column, outputs: Column) -> Linear:
+    """Of x [rows, inputs] × W [inputs, outputs]: dX and dW have as many FLOPs and bytes, but other tiles."""
+    itemsize = case.itemsize.activation
+    return Linear(
+        forward=machine.product(rows, inputs, outputs, itemsize),
+        dx=machine.product(rows, outputs, inputs, itemsize),
+        dw=machine.product(inputs, rows, outputs, itemsize),
     )
 
 
-def _mixture_products(machine: Machine, case: Case) -> list[Products]:
-    """The router, and a rank's experts at an even load: N/ep products, each with its share of rows."""
-    model, itemsize = case.model, case.itemsize
+def _mixture_layers(machine: Machine, case: Case) -> list[Linear]:
+    """The router, and a rank's experts at an even load: N/ep linear layers, each with its share of rows."""
+    model, hidden = case.model, case.model.hidden_size
     experts = model.num_experts / case.layout.ep  # of a rank
-    of_expert, tokens = case.expert_rows / experts, case.tokens / case.token_ranks
-    router = machine.product(tokens, model.hidden_size, model.num_experts, itemsize)
-    found = [Products(router, router, router)]
-    for rows, columns in ((model.hidden_size, 2 * model.expert_columns), (model.expert_columns, model.hidden_size)):
-        one = Products(
-            machine.product(of_expert, rows, columns, itemsize),
-            machine.product(of_expert, columns, rows, itemsize),
-            machine.product(rows, of_expert, columns, itemsize),
-        )
-        found.append(Products(*(experts * seconds for seconds in one)))
-    return found
+    rows = case.share.expert_rows / experts
+    router = machine.product(case.share.own_tokens, hidden, model.num_experts, case.itemsize.activation)
+    up = _linear(machine, case, rows, hidden, 2 * model.expert_columns)
+    down = _linear(machine, case, rows, model.expert_columns, hidden)
+    of_experts = [Linear(*(experts * seconds for seconds in one)) for one in (up, down)]
+    return [Linear(router, router, router), *of_experts]
 
 
 def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
@@ -107,15 +122,15 @@ def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
     A mixture copies its rows in the order of the experts, puts answers back, and multiplies them: 4 times a row's
     elements read and written.
     """
-    model, tp, tokens = case.model, case.layout.tp, case.tokens
+    model, tp, tokens = case.model, case.layout.tp, case.share.tokens
     if model.fused_attention:
         # A token's: norms 4, residuals 6 each; SwiGLU reads two columns, writes one; rotary of q, k
-        rotated = 4 * (model.heads * model.head_dim / tp + case.kv_heads * model.head_dim)
-        of_token = 20 * model.hidden_size / case.token_ranks + 6 * model.mlp_columns / tp + rotated
+        rotated = 4 * (model.heads * model.head_dim / tp + case.share.kv_heads * model.head_dim)
+        of_token = 20 * model.hidden_size / case.share.token_ranks + 6 * model.mlp_columns / tp + rotated
     else:
         # A token's: norms 4, bias with dropout and residual 7 each; GELU reads and writes its columns
-        of_token = 22 * model.hidden_size / case.token_ranks + 4 * model.mlp_columns / tp
-    copied = case.expert_rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
+        of_token = 22 * model.hidden_size / case.share.token_ranks + 4 * model.mlp_columns / tp
+    copied = case.share.expert_rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
     forward = tokens * of_token / machine.memory_pace + copied
     return Seconds(forward, BACKWARD_ELEMENTWISE * forward)
 
@@ -125,12 +140,12 @@ def _tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
 
     Experts and router run on the tokens that a rank has; if these differ, their gradients are summed over tp.
     """
-    exchange = machine.ring(case.input_bytes, case.layout.tp)
+    exchange = machine.ring(case.share.input_bytes, case.layout.tp)
     forward, waited, beside = case.exchanges
     backward = waited * exchange + np.maximum(beside * exchange - _work_beside_tp(case, dw), 0)
     if case.model.num_experts:
         params = case.stages.layer_expert_params + case.model.hidden_size * case.model.num_experts
-        summed = 2 * machine.ring(params * case.itemsize, case.layout.tp)
+        summed = 2 * machine.ring(params * case.itemsize.activation, case.layout.tp)
         backward = backward + np.where(case.layout.sequence_parallel, summed, 0)
     return Seconds(forward * exchange, backward)
 
@@ -146,7 +161,7 @@ def _expert_seconds(machine: Machine, case: Case) -> Seconds:
     A copy of a token travels to each of its experts; links inside a node and between nodes work at the same time.
     """
     ep, cp = case.layout.ep, case.layout.cp
-    sent = case.expert_rows * case.model.hidden_size * case.itemsize
+    sent = case.share.expert_rows * case.model.hidden_size * case.itemsize.activation
     together = machine.in_a_node((np.minimum(ep, cp), case.stride("cp")), (np.maximum(ep / cp, 1), case.stride("dp")))
     # A rank's rows go evenly to the ep ranks: to the others in its node, and to those in other nodes
     inside, between = sent * (together - 1) / ep / machine.intra_pace, sent * (1 - together / ep) / machine.inter_pace
@@ -160,7 +175,7 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
     Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case.
     mlp.hidden: SwiGLU again, which reads gate and up and writes their product.
     """
-    swiglu = 6 * case.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
+    swiglu = 6 * case.share.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
     selective = 0.0 if case.model.fused_attention else np.where(case.layout.recompute == "none", 0.0, attention)
     less = np.where(case.layout.recompute == "mlp.hidden", swiglu, selective)
     return case.recomputed * forward + (1 - case.recomputed) * less
@@ -173,14 +188,14 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
     cores wait (Dao 2023; Shah et al. 2024, section 1). Otherwise there are two products, four in the backward, that
     write and read whole S × S weights, and 9 bytes a weight for mask, softmax and dropout.
     """
-    model, pairs, heads = case.model, case.attention_pairs, case.model.heads / case.layout.tp
-    row = case.itemsize * case.tokens * model.head_dim  # bytes of q, k, v or out of one head
+    model, pairs, heads = case.model, case.share.attention_pairs, case.model.heads / case.layout.tp
+    row = case.itemsize.activation * case.share.tokens * model.head_dim  # bytes of q, k, v or out of one head
     product = 2 * model.head_dim * pairs / machine.attention_pace
     if model.fused_attention:
         softmax = pairs / machine.hardware.exponentials
-        rows = 2 * row * (heads + case.kv_heads) / machine.memory_pace
+        rows = 2 * row * (heads + case.share.kv_heads) / machine.memory_pace
         return Seconds(2 * product + softmax + rows, 5 * product + softmax + 2 * rows)
-    products = 2 * product + (2 * case.itemsize * pairs + 4 * row * heads) / machine.memory_pace
+    products = 2 * product + (2 * case.itemsize.activation * pairs + 4 * row * heads) / machine.memory_pace
     touched = 9 * pairs / machine.memory_pace
     return Seconds(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
 
@@ -190,25 +205,26 @@ def _ring_attention_seconds(machine: Machine, case: Case, attention: Seconds) ->
 
     There are cp − 1 hops of K and V, and in the backward cp hops of dK and dV in float32. They hide behind the blocks
     that are computed meanwhile, but for the last hop of dK and dV. Each block after the first one reads its queries
-    again, in the backward also out and its gradient, and adds its float32 result to the sum. With the zigzag layout
-    these are 3/4 of the rows.
+    again, in the backward also out and its gradient, and merges what it has computed into the sum.
     """
-    model, cp, itemsize = case.model, case.layout.cp, case.itemsize
-    elements = 2 * case.tokens * case.kv_heads * model.head_dim
+    model, share, cp, itemsize = case.model, case.share, case.layout.cp, case.itemsize
+    elements = 2 * share.tokens * share.kv_heads * model.head_dim
     inside = case.stride("cp") * cp <= machine.node
-    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize, case.wide_itemsize))
+    keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize.activation, itemsize.wide))
     behind = (cp - 1) / cp if "cp" in case.software.hides else 0.0
-    merged = 0.75 * (cp - 1) * case.tokens * model.heads * model.head_dim / case.layout.tp / machine.memory_pace
     forward = np.maximum((cp - 1) * keys - behind * attention.forward, 0)
     last_hop, others = np.where(cp > 1, gradients, 0), (cp - 1) * (keys + gradients)
     backward = last_hop + np.maximum(others - behind * attention.backward, 0)
-    return Seconds(forward + merged * (itemsize + 16), backward + merged * (3 * itemsize + 16))
+    queries = ZIGZAG_QUERIES * (cp - 1) * share.tokens * model.heads * model.head_dim / case.layout.tp  # of all blocks
+    of_byte = queries / machine.memory_pace  # seconds of one byte of each
+    read = itemsize.activation
+    return Seconds(forward + of_byte * (read + MERGE_BYTES), backward + of_byte * (3 * read + MERGE_BYTES))
 
 
 def embedding_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     """Seconds of the embedding: rows are looked up, and parts of the table are summed over tp."""
-    exchange, cut = machine.ring(case.input_bytes, case.layout.tp), case.layout.sequence_parallel
-    lookup = 2 * case.input_bytes / machine.memory_pace
+    exchange, cut = machine.ring(case.share.input_bytes, case.layout.tp), case.layout.sequence_parallel
+    lookup = 2 * case.share.input_bytes / machine.memory_pace
     return {
         "elementwise": Seconds(lookup, lookup),
         "tp": Seconds(np.where(cut, 1, 2) * exchange, np.where(cut, exchange, 0)),
@@ -221,22 +237,22 @@ def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     The loss runs over the columns of a rank, V/tp, with three all-reduces of a number a token; or, in software that
     gathers the logits, over all V columns on each rank.
     """
-    tokens, tp = case.tokens, case.layout.tp
-    exchange = machine.ring(case.input_bytes, tp)
-    products = _matrix_products(machine, case, case.model.hidden_size, case.model.vocab_size / tp)
-    of_byte = tokens * case.loss_columns / machine.memory_pace  # seconds of one byte of each logit
+    tokens, tp = case.share.tokens, case.layout.tp
+    exchange = machine.ring(case.share.input_bytes, tp)
+    linear = _linear(machine, case, tokens, case.model.hidden_size, case.model.vocab_size / tp)
+    of_byte = tokens * case.share.loss_columns / machine.memory_pace  # seconds of one byte of each logit
     if case.software.cuts_logits:
         joined: Column = 0.0
-        traffic = 3 * 2 * machine.ring(case.wide_itemsize * tokens, tp)
+        traffic = 3 * 2 * machine.ring(case.itemsize.wide * tokens, tp)
     else:  # 8 bytes a logit to join the gathered parts, and 4 in the backward
         joined = np.where(tp > 1, 4 * of_byte, 0)
-        traffic = machine.ring(case.logit_bytes, tp)
+        traffic = machine.ring(case.share.logit_bytes, tp)
     return {
-        "products": products.seconds,
+        "products": linear.seconds,
         # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
         "elementwise": Seconds(38 * of_byte + 2 * joined, 14 * of_byte + joined),
         "tp": Seconds(
             np.where(case.layout.sequence_parallel, exchange, 0) + traffic,
-            np.maximum(2 * exchange - _work_beside_tp(case, products.dw), 0),
+            np.maximum(2 * exchange - _work_beside_tp(case, linear.dw), 0),
         ),
     }

@@ -65,7 +65,9 @@ class Machine:
         return reduce(np.multiply, (np.clip(self.node // stride, 1, size) for size, stride in axes))
 
     def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
-        """Seconds of an all-gather or a reduce-scatter of `nbytes` among `size` ranks; an all-reduce takes two.
+        """Seconds of an all-gather or a reduce-scatter of `nbytes` among P = `size` ranks; an all-reduce takes two.
+
+            start + (P − 1) · (latency + nbytes / P / pace)
 
         `together` of its ranks share a node (None: the ranks are neighbours). Where the ring leaves a node, NCCL's
         channels use the ports of all of them, up to the pace inside. On the simulated clock a ring uses one port. A

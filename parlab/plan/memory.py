@@ -14,65 +14,84 @@ from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.closed_forms import Column
 from parlab.plan.case import Case
 
+# The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads
+NORMS = ("attention_norm.x", "attention_norm.inverse", "mlp_norm.x", "mlp_norm.inverse")
+BETWEEN_REGIONS = (*NORMS, "attention.output_keep", "mlp.output_keep")
+COLUMN_INPUTS = ("attention.x", "mlp.x")
+KEYS_AND_VALUES = ("attention.k", "attention.v")
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
-
-
-def kept_input(case: Case) -> Column:
-    """Bytes of a layer's input, of one microbatch on a rank."""
-    return case.input_bytes / case.token_ranks
 
 
 def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
-    In 16 bits a GPT's are those of Korthikanti's table 2: sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t +
-    5as²b/t; selective recomputation leaves 5as²b/t out. A Llama's are those of `parlab.tensor.llama_kept_by_place`.
+        places                    a rank of tp keeps
+        BETWEEN_REGIONS           all; with sequence parallelism a t-th
+        COLUMN_INPUTS             the same; all in software that does not gather them again
+        KEYS_AND_VALUES           a t-th; one head where t ranks are more than heads
+        SCORES                    a t-th; nothing by any way to recompute
+        other columns and heads   a t-th; of mlp.hidden nothing by the way of this name
+
+    By full recomputation it keeps the layer's input alone. In 16 bits a GPT's are those of Korthikanti's table 2:
+    sbh(10 + 24/t) + 5as²b/t, with sequence parallelism 34sbh/t + 5as²b/t; selective recomputation leaves 5as²b/t out. A
+    Llama's are those of `parlab.tensor.llama_kept_by_place`. In the layout of `paper`, of each of 1000 tokens:
+
+        inputs of two norms and two column layers   2 · 4E         8000
+        q, k, v, merged; gate, up, hidden           2(4E + 3M)/t  10000
+        two norms' and 10/t heads' statistics       4(2 + 10/t)      28
+
+    >>> from parlab.nn import LlamaConfig
+    >>> from parlab.plan import Layout
+    >>> case = Case(LlamaConfig(1000, 1000, 2000, 8, 10, 10), Layout(dp=2, pp=2, tp=2), batch=8, sequence=1000)
+    >>> int(kept_of_layer(case, "none"))
+    18028000
     """
-    model, tp, items = case.model, case.layout.tp, _kept_items(case)
-    # Of three sorts: whole tokens, which sequence parallelism cuts; S × S scores; columns and heads, which tp cuts
-    by_tokens = sum(size for place, size in items.items() if "norm" in place or place.endswith((".x", "output_keep")))
-    scores = sum(items.get(place, 0) for place in SCORES)
-    # Ranks that share a key/value head hold a copy each
-    copies = (items["attention.k"] + items["attention.v"]) * (case.kv_heads * tp / model.kv_heads - 1)
-    hidden = np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
-    by_tp = sum(items.values()) - by_tokens - scores + copies - hidden
-    # Software that does not gather the inputs of column products again keeps them whole, and not its tp-th of them
-    inputs = 0 if case.software.gathers_again else items["attention.x"] + items["mlp.x"]
-    of_sequence = (by_tokens - inputs) / case.token_ranks + inputs  # on a rank of tp
-    of_sequence = of_sequence + (by_tp + np.where(recompute == "none", scores, 0)) / tp
+    model, share, tp, items = case.model, case.share, case.layout.tp, _kept_items(case)
+
+    def nbytes(places: tuple[str, ...]) -> int:
+        return sum(items.get(place, 0) for place in places)
+
+    between, inputs, keys, scores = map(nbytes, (BETWEEN_REGIONS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
+    others: Column = sum(items.values()) - between - inputs - keys - scores
+    others = others - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
+    holders = share.kv_heads * tp / model.kv_heads  # ranks that hold the same key/value head
+    by_tp = others + keys * holders + np.where(recompute == "none", scores, 0)
+    cut, whole = (between + inputs, 0) if case.software.gathers_again else (between, inputs)
+    of_sequence = cut / share.token_ranks + whole + by_tp / tp  # on a rank of tp
     kept = case.layout.microbatch / case.layout.cp * of_sequence + kept_of_experts(case)
-    return np.where(recompute == "full", kept_input(case), kept)
+    return np.where(recompute == "full", share.own_input_bytes, kept)
 
 
 def _kept_items(case: Case) -> dict[str, int]:
     """Bytes by place that a layer keeps of one sequence, before any rank cuts them; experts, if it has some, apart."""
+    model, itemsize = case.model, case.itemsize.activation
     if not isinstance(case.config, LlamaConfig):
-        return gpt_kept_bytes(case.sequence, 1, case.model.hidden_size, case.model.heads, itemsize=case.itemsize)
-    items = block_kept_bytes(case.config, 1, case.sequence, case.itemsize)
-    replaced = ("mlp.gate", "mlp.up", "mlp.hidden") if case.model.num_experts else ()
+        return gpt_kept_bytes(case.sequence, 1, model.hidden_size, model.heads, itemsize)
+    items = block_kept_bytes(case.config, 1, case.sequence, itemsize)
+    replaced = ("mlp.gate", "mlp.up", "mlp.hidden") if model.num_experts else ()
     return {place: size for place, size in items.items() if place not in replaced}
 
 
 def kept_of_experts(case: Case) -> Column:
     """Of a mixture, at an even load: rows, answers, what each expert keeps, and the routing of each token."""
-    model = case.model
-    routed = 8 + 8 + case.itemsize  # the pair's place, expert and gate
-    of_row = case.itemsize * (2 * model.hidden_size + 3 * model.expert_columns) + routed
-    return case.expert_rows * of_row + case.tokens / case.token_ranks * model.num_experts * case.itemsize
+    model, share, itemsize = case.model, case.share, case.itemsize.activation
+    routed = 8 + 8 + itemsize  # the pair's place, expert and gate
+    of_row = itemsize * (2 * model.hidden_size + 3 * model.expert_columns) + routed
+    return share.expert_rows * of_row + share.own_tokens * model.num_experts * itemsize
 
 
 def working_bytes(case: Case, kept: Column) -> Column:
     """Bytes that exist only for a moment on each rank: the gradient of the widest activation, a layer's gathered input,
     the activations of a layer that is computed again, and ZeRO-3's gathered weights. `kept`: of a layer."""
-    layout, model, stages = case.layout, case.model, case.stages
-    widest = case.tokens * model.up_columns / layout.tp + case.expert_rows * 2 * model.expert_columns
-    least = np.where(layout.recompute_layers > 0, np.minimum(kept, kept_input(case)), kept)
+    layout, model, stages, share = case.layout, case.model, case.stages, case.share
+    widest = share.tokens * model.up_columns / layout.tp + share.expert_rows * 2 * model.expert_columns
+    least = np.where(layout.recompute_layers > 0, np.minimum(kept, share.own_input_bytes), kept)
     made_again = kept_of_layer(case, np.array("none")) - least
     # Layers whose weights are here: this one and the next; or the same of chunks
     opened = np.where(case.sharding.gathered_once, np.minimum(layout.chunks, 2) * stages.chunk_layers, 2)
-    gathered = np.where(layout.zero == 3, opened * case.state.weight, 0)
+    gathered = np.where(layout.zero == 3, opened * case.itemsize.state.weight, 0)
     gathered = gathered * (stages.layer_params + stages.layer_expert_params)
-    return case.itemsize * (case.tokens * model.hidden_size + widest) + made_again + gathered
+    return case.itemsize.activation * (share.tokens * model.hidden_size + widest) + made_again + gathered
 
 
 def unscattered_bytes(case: Case, params: Column) -> Column:
@@ -84,10 +103,10 @@ def unscattered_bytes(case: Case, params: Column) -> Column:
     """
     of_layer = case.stages.layer_params + case.stages.layer_expert_params
     whole = np.where(case.sharding.one_by_one, of_layer, params / case.layout.chunks)
-    return np.where(case.layout.zero >= 2, case.state.gradient, 0) * whole
+    return np.where(case.layout.zero >= 2, case.itemsize.state.gradient, 0) * whole
 
 
 def logits_bytes(case: Case) -> Column:
     """Bytes on the last stage: the logits and their softmax in float32 or wider."""
-    of_logit = case.itemsize + case.wide_itemsize + case.software.logit
-    return case.tokens * case.loss_columns * of_logit + 2 * case.input_bytes / case.token_ranks
+    of_logit = case.itemsize.activation + case.itemsize.wide + case.software.logit
+    return case.share.tokens * case.share.loss_columns * of_logit + 2 * case.share.input_bytes / case.share.token_ranks

@@ -3,6 +3,22 @@
 All stages have as many layers, no work hides any traffic, and ends, norms and buffers are left out. `parlab.plan.bills`
 leaves nothing out, and agrees where these are small (tests/plan/test_paper.py).
 
+One layout by hand: a Llama of 8 layers, E = 1000, M = 2000, 10 heads, 1000 words, on the classroom's 8 devices of 10¹²
+FLOPs and 10¹⁰ bytes a second, as dp 2 · pp 2 · tp 2. Of 8 sequences of 1000 tokens each replica has m = 4 microbatches.
+
+    work of a layer          of a microbatch: products 60 ms and attention 7.007 ms, by t = 2: 33.5035 ms
+    exchanges of a layer     8 of 2 MB, of which (t − 1)/t pass a port: 0.8 ms
+    a stage                  4 layers · 34.3035 ms = 137.2 ms, and a step has m + (p − 1)/v = 5 of these
+    parameters               82 017 000, with 2 + 2 + 12/d = 10 bytes each, by p · t = 4
+    activations              of min(p, m) = 2 microbatches, 18 028 000 bytes a layer of each rank of tp
+
+>>> f"{seconds_on_paper(8 * 0.067007, 8 * 8 * 2e6, 1e10, dp=2, pp=2, tp=2, chunks=1, batch=8):.3f} s"
+'0.686 s'
+>>> f"{memory_on_paper(82_017_000, 8 * 2 * 18_028_000, dp=2, pp=2, tp=2, m=4, zero=1) / 1e6:.1f} MB"
+'349.3 MB'
+
+`bills.step_seconds` has the same layout, kind by kind: 0.704 s; `bills.rank_bytes` 355.3 MB.
+
 Source: Rajbhandari et al. 2020, "ZeRO" (bytes); Narayanan et al. 2021, "Efficient large-scale language model training
 on GPU clusters" (seconds).
 """

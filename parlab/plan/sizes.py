@@ -48,3 +48,7 @@ class Sizes:
         self.expert_params = 3 * E * self.expert_columns
         self.active_params = self.layer_matrices + router + self.experts_per_token * self.expert_params
         self.first_params, self.last_params = (self.vocab_size + positions) * E, self.vocab_size * E + norm
+
+    def pairs(self, sequence: int) -> float:
+        """Pairs of a query and a key that attention computes for each head: fused attention the causal ones alone."""
+        return sequence * (sequence + 1) / 2 if self.fused_attention else sequence * sequence

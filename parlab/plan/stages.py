@@ -1,5 +1,9 @@
 """The stages of a pipeline: how layers are dealt out, and the parameters of the ranks that can be the fullest.
 
+Invariant: three ranks stand for all. Those between the first and the last have as many layers, and the earliest of them
+has the most microbatches in flight; so the fullest rank is the first, the second, or the last. Where layers do not
+divide, each rank between is charged the most that one of them has.
+
 Source: the Llama team 2024, "The Llama 3 herd of models", section 3.3.2 (the first and last stage have a layer less).
 """
 
@@ -14,7 +18,7 @@ from parlab.pipeline.closed_forms import Column
 from parlab.plan.layout import Layout
 from parlab.plan.sizes import Sizes
 
-MOST_SPARED = 4  # layers that the last stage may have less for the head; more are not tried
+MOST_FEWER = 4  # layers that the last stage may have less, because it has the head; more are not tried
 
 
 class Rank(NamedTuple):
@@ -113,7 +117,7 @@ def last_stage_layers(layers: int, pp: Column, head: float) -> Column:
     6.0
     """
     most = np.ceil(layers / pp)
-    tried = [np.where(pp == 1, layers, np.maximum(most - spared, 0)) for spared in range(MOST_SPARED + 1)]
+    tried = [np.where(pp == 1, layers, np.maximum(most - fewer, 0)) for fewer in range(MOST_FEWER + 1)]
     slowest = [np.maximum(_most_before_last(layers, pp, last), last + head) for last in tried]
     return np.choose(np.argmin(slowest, axis=0), tried)
 

@@ -19,17 +19,17 @@ def _all_microbatches(case: Case) -> Column:
 
 def tensor_bytes(case: Case) -> Column:
     """Exchanges of a layer's input, gradients that several ranks have a part of, and the loss."""
-    model, tp, itemsize, cut = case.model, case.layout.tp, case.itemsize, case.layout.sequence_parallel
+    model, tp, itemsize, cut = case.model, case.layout.tp, case.itemsize.activation, case.layout.sequence_parallel
     hidden, kv_heads = model.hidden_size, model.kv_heads
-    exchange = (tp - 1) * case.input_bytes
+    exchange = (tp - 1) * case.share.input_bytes
     keys = hidden * kv_heads * model.head_dim  # parameters of k, and of v; ranks that share a head sum its gradients
-    shared = 2 * 2 * (tp * case.kv_heads / kv_heads - 1) * keys * itemsize
+    shared = 2 * 2 * (tp * case.share.kv_heads / kv_heads - 1) * keys * itemsize
     norms = np.where(cut, 2 * (tp - 1) * hidden * itemsize, 0)
     layer = exchange * (case.exchanges.forward * (1 + case.recomputed) + case.exchanges.backward) + shared + 2 * norms
     if model.num_experts:  # run on the tokens that a rank has; if these differ, gradients are summed over tp
         experts = case.stages.layer_expert_params + hidden * model.num_experts
         layer = layer + np.where(cut, 2 * (tp - 1) * experts * itemsize, 0)
-    loss = 3 * 2 * case.tokens * case.wide_itemsize if case.software.cuts_logits else case.logit_bytes
+    loss = 3 * 2 * case.share.tokens * case.itemsize.wide if case.software.cuts_logits else case.share.logit_bytes
     outside = exchange * np.where(cut, 5, 4) + norms + (tp - 1) * loss
     return _all_microbatches(case) * (model.num_layers * layer + outside)
 
@@ -37,8 +37,8 @@ def tensor_bytes(case: Case) -> Column:
 def ring_bytes(case: Case) -> Column:
     """cp − 1 hops of K and V forward and backward, and cp of dK and dV in float32 or wider."""
     cp = case.layout.cp
-    hops = (cp - 1) * case.itemsize * (2 + case.recomputed) + np.where(cp > 1, cp * case.wide_itemsize, 0)
-    around = 2 * case.tokens * case.kv_heads * case.model.head_dim * case.layout.tp * hops
+    hops = (cp - 1) * case.itemsize.activation * (2 + case.recomputed) + np.where(cp > 1, cp * case.itemsize.wide, 0)
+    around = 2 * case.share.tokens * case.share.kv_heads * case.model.head_dim * case.layout.tp * hops
     return _all_microbatches(case) * case.model.num_layers * around
 
 
@@ -46,27 +46,35 @@ def pipeline_bytes(case: Case) -> Column:
     """A layer's input and its gradient between stages; and the gradients of a tied table, which two ranks sum."""
     layout = case.layout
     hops = 2 * (layout.pp * layout.chunks - 1)
-    summed = np.where(layout.pp == 1, 0, 2 * _tied_table(case) * case.itemsize)
-    sent = _all_microbatches(case) * hops * case.input_bytes * layout.tp / case.token_ranks
+    summed = np.where(layout.pp == 1, 0, 2 * _tied_table(case) * case.itemsize.activation)
+    sent = _all_microbatches(case) * hops * case.share.input_bytes * layout.tp / case.share.token_ranks
     return sent + layout.dp * layout.cp * summed
 
 
 def data_bytes(case: Case) -> Column:
-    """ZeRO's passes over gradients and weights: so many times all parameters, and a tied table not as often.
-
-    On one rank with both ends a tied table is gathered at both, and has a gradient at both, of which two are sent
-    unless whole gradients are kept. Two ranks with one end each hold a table each, and first sum their two gradients,
-    once a step: so each sends its table's gradient once, and is spared all other reductions.
-    """
-    weight, gradient, tp, sharding = case.state.weight, case.gradient_bytes, case.layout.tp, case.sharding
+    """ZeRO's passes over gradients and weights: (R − 1) times all parameters, where a pass goes among R ranks."""
+    weight, gradient = case.itemsize.state.weight, case.itemsize.sent_gradient
+    tp, sharding = case.layout.tp, case.sharding
     passes = gradient * sharding.gradient_passes + weight * (sharding.forward_gathers + sharding.backward_gathers)
-    again = np.where(sharding.whole_gradients, 0, gradient * sharding.reductions)
-    again = again + 2 * weight * sharding.backward_gathers
-    spared = 2 * gradient * (sharding.reductions - 1)
-    of_table = _tied_table(case) * np.where(case.layout.pp == 1, again, -spared)
+    of_all = tp * case.stages.params * passes + _tied_table(case) * _more_of_tied_table(case)
     of_experts = case.model.num_layers * case.stages.layer_expert_params * passes
-    experts = (sharding.expert_shards - 1) * case.layout.ep * tp * of_experts
-    return (sharding.shards - 1) * (tp * case.stages.params * passes + of_table) + experts
+    return (sharding.shards - 1) * of_all + (sharding.expert_shards - 1) * case.layout.ep * tp * of_experts
+
+
+def _more_of_tied_table(case: Case) -> Column:
+    """Bytes that each parameter of a tied table sends more than any other; fewer if negative.
+
+    the model's ends   tables in `params`   what differs, in a step with r reductions
+    on one rank        1, for both ends     ZeRO-3 gathers it for each end: 2r weights more
+                                            each end has a gradient: r more, or 0 if whole gradients are kept
+    on two ranks       2, one each          the two sum their gradients first, once a step, and each sends the sum:
+                                            1 gradient in place of r, twice
+    """
+    weight, gradient, sharding = case.itemsize.state.weight, case.itemsize.sent_gradient, case.sharding
+    second_gradient = np.where(sharding.whole_gradients, 0, gradient * sharding.reductions)
+    on_one_rank = second_gradient + 2 * weight * sharding.backward_gathers
+    on_two_ranks = 2 * gradient * (1 - sharding.reductions)
+    return np.where(case.layout.pp == 1, on_one_rank, on_two_ranks)
 
 
 def _tied_table(case: Case) -> int:
@@ -77,6 +85,7 @@ def _tied_table(case: Case) -> int:
 def expert_bytes(case: Case) -> Column:
     """Dispatch and combine, forward and backward, and the plan of N numbers."""
     ep, experts, recomputed = case.layout.ep, case.model.num_experts, case.recomputed
-    rows = case.expert_rows * (1 - 1 / ep) * case.model.hidden_size * case.itemsize  # of a dispatch or a combine
+    row = case.model.hidden_size * case.itemsize.activation
+    rows = case.share.expert_rows * (1 - 1 / ep) * row  # of a dispatch or a combine
     exchanged = (4 + 2 * recomputed) * rows + (1 + recomputed) * 8 * experts * (ep - 1)
     return _all_microbatches(case) * case.layout.tp * case.model.num_layers * exchanged

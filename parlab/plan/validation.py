@@ -91,15 +91,15 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
         instance("hardware", hardware, Hardware)
     if without is not None:
         one_of("without", without, TERMS)
-    found = Validation()
+    rows = Validation()
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
         for values in family["rows"]:
             of = family["every"] | dict(zip(family["columns"], values, strict=True))
             predicted = _predicted(family["quantity"], of, hardware if of["cluster"] == "dgx_a100" else None, without)
             row = Row(family["name"], family["kind"], of["name"], family["unit"], predicted, of["published"])
-            found.append(row)
-        found.habits[family["name"]] = _habits(family["every"])
-    return found
+            rows.append(row)
+        rows.habits[family["name"]] = _habits(family["every"])
+    return rows
 
 
 def _habits(every: dict[str, Any]) -> str:

@@ -68,8 +68,8 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     close = np.flatnonzero(distance <= 2)
     fastest = close[np.lexsort((plans.bytes[close], plans.seconds[close]))]
     fits = plans.bytes[fastest] <= plans.memory
-    found, listed = Why(), set()
-    found.base, found.memory, found.flips = base, plans.memory, plans.flips()
+    neighbours, listed = Why(), set()
+    neighbours.base, neighbours.memory, neighbours.flips = base, plans.memory, plans.flips()
     for field in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         values = columns[field][fastest]
         for value in _next_values(field, values, at[field]):
@@ -78,9 +78,9 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
             leanest = outside[np.argsort(plans.bytes[outside], kind="stable")]
             forbidden = faster if len(inside) or len(faster) else leanest
             chosen = [int(number) for number in (*inside[:1], *forbidden[:1]) if number not in listed]
-            found += [_neighbour(field, plans.grid[number], base, plans.memory) for number in chosen]
+            neighbours += [_neighbour(field, plans.grid[number], base, plans.memory) for number in chosen]
             listed.update(chosen)
-    return found
+    return neighbours
 
 
 def _next_values(field: str, values: np.ndarray, now: Any) -> list[Any]:
