@@ -22,6 +22,8 @@ def test_both_ranks_pass_four_places_in_each_of_four_legs_rightward_twice_then_l
     legs = [numbers for numbers, _ in marks(film, "go")]
     assert [numbers["x"] > 0 for numbers in legs] == [True, True, False, False]
     assert [said for _, said in marks(film, "go")] == 2 * [["0", "→", "1", "→"]] + 2 * [["0", "←", "1", "←"]]
+    chips = [part for leg in tree_of(film).iter() if leg.get("class") == "go" for part in leg.iter("rect")]
+    assert [(chip.get("y"), chip.get("height")) for chip in chips] == 8 * [("-10", "20")]  # around its number, at 0
     frames = sorted(part["a"] for part, said in marks(film, "see") if "b" in part and not said)
     assert len(frames) == 16
     for number, leg in enumerate(legs):
@@ -35,3 +37,5 @@ def test_a_matrix_in_front_is_cut_into_columns_and_one_behind_into_rows_in_the_r
     for shape, kind in (((32, 68), "columns"), ((68, 32), "rows")):
         fills = [part["fill"] for part, size in zip(boxes_of, sizes, strict=True) if size == shape]
         assert sorted(fills) == sorted(2 * [theme.rank_color(0), theme.rank_color(1)]), kind
+    copies = [float(part["y"]) for part, size in zip(boxes_of, sizes, strict=True) if size in ((48, 48), (12, 48))]
+    assert copies == [y for middle in (118, 294) for _ in "xn" for y in (middle - 31, middle - 24)]  # rank 0's in front
