@@ -74,4 +74,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_after_a_run_320_mb_of_arrays_in_the_place_of_freed_ones_take_less_than_1000_page_faults_not_40_000():
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
     here, on_two_ranks = map(int, done.stdout.split())
-    assert here < 1000 and on_two_ranks < 1000
+    assert max(here, on_two_ranks) < 1000
