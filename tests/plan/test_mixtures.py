@@ -107,6 +107,17 @@ def test_an_exchange_takes_the_longer_of_its_way_between_nodes_and_inside(ep, tp
     assert found == pytest.approx(32 * 4 * (max(inside, between) + machine.hardware.collective))
 
 
+@pytest.mark.parametrize(("cut", "own"), [(False, 4096), (True, 2048)])
+def test_router_and_experts_multiply_a_ranks_own_tokens_half_of_4096_with_sequence_parallelism(cut, own):
+    """Attention and the head run on all tokens of the region, each rank with half of the columns."""
+    E, V, M, N = 4096, 32000, 14336, 8
+    attention, head, of_token = (2 * E * E + 2 * E * 1024) / 2, V * E / 2, N * E + 2 * 3 * E * M
+    layout = Layout(tp=2, sequence_parallel=cut)
+    found = estimate(MIXTRAL, CLASSROOM, layout, batch=1, sequence=4096).seconds["products"]
+    params = 4096 * (32 * attention + head) + own * 32 * of_token  # times the rows that each multiplies
+    assert found == pytest.approx(3 * 2 * params / 1e12, rel=1e-12)
+
+
 def test_more_ep_holds_less_and_sends_rows_and_the_search_weighs_both():
     asked = {"batch": 64, "sequence": 4096}
     one, eight = (estimate(MIXTRAL, DGX_H100, Layout(dp=64, ep=ep, zero=1), **asked) for ep in (1, 8))
