@@ -126,9 +126,7 @@ class HeadExchange:
         self.heads = last.shares[last.comm.rank].reads  # for `attend`
 
     def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """All heads of this rank's tokens -> its heads of all tokens, in their order: `[B, H, S/P, ...]` -> `[B, H/P,
-        S, ...]`, and for keys G.
-        """
+        """All heads of this rank's tokens -> its heads of all tokens: `[B, H, S/P, ...]` -> `[B, H/P, S, ...]`."""
         arrays = [*queries, *keys]
         for level in self.levels:
             ranks, tokens = range(level.comm.size), arrays[0].shape[2]
@@ -157,9 +155,7 @@ class HeadExchange:
         return arrays[: len(queries)], arrays[len(queries) :]
 
     def _all_to_all(self, comm: Comm, gives: list[list[Array]], takes: list[list[Array]]) -> None:
-        """Send `gives[rank]` to each rank, and add to `takes[rank]`, zeros at first, what comes from it. In each step
-        a rank sends to one and takes from one.
-        """
+        """Send `gives[rank]` to each rank, one a step, and add what comes from it to `takes[rank]`, zeros at first."""
         add_to(takes[comm.rank], gives[comm.rank])
         for step in range(1, comm.size):
             dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
