@@ -15,8 +15,8 @@ Of a model of L layers, on a pipeline of p ranks with v chunks each, which m mic
 
 `parlab.plan.paper` has the first two for an even model, in a line each.
 
-Invariant: kinds are disjoint, so a bill is their sum; each of the bytes is that of one rank, the fullest by the sum,
-and another rank may be the fullest in another layout.
+Invariant: kinds are disjoint, so a bill is their sum; all kinds of the bytes are of one rank, the one with the
+greatest sum, which may be another in another layout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from parlab.pipeline.closed_forms import Column, in_flight, slowest_and_idle
 from parlab.plan.case import Case
 from parlab.plan.layer_seconds import all_kinds, embedding_seconds, head_seconds, layer_seconds
 from parlab.plan.machine import Machine
-from parlab.plan.memory import kept_of_layer, logits_bytes, unscattered_bytes, working_bytes
+from parlab.plan.memory import kept_of_layer, loss_bytes, unscattered_bytes, working_bytes
 from parlab.plan.seconds import optimizer_seconds, pipeline_seconds, zero_seconds
 from parlab.plan.stages import Rank
 from parlab.plan.traffic import data_bytes, expert_bytes, pipeline_bytes, ring_bytes, tensor_bytes
@@ -127,7 +127,7 @@ def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str
         "activations": flight * rank.layers * kept - flight * dropped,
         "working": working
         + unscattered_bytes(case, rank.params + experts)
-        + np.where(rank.number == layout.pp - 1, logits_bytes(case), 0),
+        + np.where(rank.number == layout.pp - 1, loss_bytes(case), 0),
     }
 
 

@@ -41,6 +41,14 @@ class Linear(NamedTuple):
         """Forward and backward."""
         return Seconds(self.forward, self.dx + self.dw)
 
+    def times(self, count: Column) -> Linear:
+        """Seconds of so many of them."""
+        return Linear(count * self.forward, count * self.dx, count * self.dw)
+
+    def plus(self, other: Linear) -> Linear:
+        """Seconds of this and of the other."""
+        return Linear(self.forward + other.forward, self.dx + other.dx, self.dw + other.dw)
+
 
 def all_kinds(seconds: dict[str, Seconds]) -> Seconds:
     """The sum over all kinds."""
@@ -91,7 +99,7 @@ def _linear_layers(machine: Machine, case: Case) -> Linear:
         mlp = _mixture_layers(machine, case)
     else:
         mlp = [linear(hidden, model.up_columns / tp), linear(model.mlp_columns / tp, hidden)]
-    return Linear(*map(sum, zip(*attention, *mlp, strict=True)))
+    return reduce(Linear.plus, [*attention, *mlp])
 
 
 def _linear(machine: Machine, case: Case, rows: Column, inputs: Column, outputs: Column) -> Linear:
@@ -112,23 +120,24 @@ def _mixture_layers(machine: Machine, case: Case) -> list[Linear]:
     router = machine.product(case.share.own_tokens, hidden, model.num_experts, case.itemsize.activation)
     up = _linear(machine, case, rows, hidden, 2 * model.expert_columns)
     down = _linear(machine, case, rows, model.expert_columns, hidden)
-    of_experts = [Linear(*(experts * seconds for seconds in one)) for one in (up, down)]
-    return [Linear(router, router, router), *of_experts]
+    return [Linear(router, router, router), up.times(experts), down.times(experts)]
 
 
 def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
     """Norms, residuals and activation functions, by their bytes in 16 bits.
 
-    A mixture copies its rows in the order of the experts, puts answers back, and multiplies them: 4 times a row's
-    elements read and written.
+    A mixture copies its rows in the order of the experts, puts answers back, and multiplies them: elements of a
+    row are read twice and written twice. SwiGLU runs on the columns of its experts.
     """
     model, tp, tokens = case.model, case.layout.tp, case.share.tokens
     if model.fused_attention:
-        # A token's: norms 4, residuals 6 each; SwiGLU reads two columns, writes one; rotary of q, k
+        # Bytes of a token: 4 an element in each of two norms, 6 in each of two residuals; SwiGLU reads two, writes one
+        # Rotary reads and writes q and k: 4 an element
         rotated = 4 * (model.heads * model.head_dim / tp + case.share.kv_heads * model.head_dim)
         of_token = 20 * model.hidden_size / case.share.token_ranks + 6 * model.mlp_columns / tp + rotated
     else:
-        # A token's: norms 4, bias with dropout and residual 7 each; GELU reads and writes its columns
+        # Bytes of a token: 4 an element in each of two norms, 7 in each of two biases with dropout, its
+        # mask of 1, and residual; GELU reads one, writes one
         of_token = 22 * model.hidden_size / case.share.token_ranks + 4 * model.mlp_columns / tp
     copied = case.share.expert_rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
     forward = tokens * of_token / machine.memory_pace + copied
@@ -177,8 +186,8 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
     """
     swiglu = 6 * case.share.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
     selective = 0.0 if case.model.fused_attention else np.where(case.layout.recompute == "none", 0.0, attention)
-    less = np.where(case.layout.recompute == "mlp.hidden", swiglu, selective)
-    return case.recomputed * forward + (1 - case.recomputed) * less
+    partial = np.where(case.layout.recompute == "mlp.hidden", swiglu, selective)
+    return case.recomputed * forward + (1 - case.recomputed) * partial
 
 
 def attention_seconds(machine: Machine, case: Case) -> Seconds:

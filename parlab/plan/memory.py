@@ -81,32 +81,48 @@ def kept_of_experts(case: Case) -> Column:
 
 
 def working_bytes(case: Case, kept: Column) -> Column:
-    """Bytes that exist only for a moment on each rank: the gradient of the widest activation, a layer's gathered input,
-    the activations of a layer that is computed again, and ZeRO-3's gathered weights. `kept`: of a layer."""
-    layout, model, stages, share = case.layout, case.model, case.stages, case.share
-    widest = share.tokens * model.up_columns / layout.tp + share.expert_rows * 2 * model.expert_columns
-    least = np.where(layout.recompute_layers > 0, np.minimum(kept, share.own_input_bytes), kept)
-    made_again = kept_of_layer(case, np.array("none")) - least
-    # Layers whose weights are here: this one and the next; or the same of chunks
-    opened = np.where(case.sharding.gathered_once, np.minimum(layout.chunks, 2) * stages.chunk_layers, 2)
-    gathered = np.where(layout.zero == 3, opened * case.itemsize.state.weight, 0)
-    gathered = gathered * (stages.layer_params + stages.layer_expert_params)
-    return case.itemsize.activation * (share.tokens * model.hidden_size + widest) + made_again + gathered
+    """Bytes that exist only for a moment on each rank, where a layer keeps `kept` of a microbatch.
+
+    They are a layer's gathered input, the gradient of its widest activation, the activations of a layer that is
+    computed again, and ZeRO-3's gathered weights.
+    """
+    model, share = case.model, case.share
+    gathered_input = share.tokens * model.hidden_size
+    widest = share.tokens * model.up_columns / case.layout.tp + share.expert_rows * 2 * model.expert_columns
+    activations = case.itemsize.activation * (gathered_input + widest)
+    return activations + _recomputed_bytes(case, kept) + _gathered_weight_bytes(case)
 
 
-def unscattered_bytes(case: Case, params: Column) -> Column:
-    """Bytes of gradients before ZeRO-2 or ZeRO-3 scatters them: those of a layer, or of a chunk that sums several
-    microbatches first; `params` of a rank.
+def _recomputed_bytes(case: Case, kept: Column) -> Column:
+    """Activations that the recomputation of a layer makes: all that it needs, less the least that a layer keeps."""
+    own_input = case.share.own_input_bytes
+    least = np.where(case.layout.recompute_layers > 0, np.minimum(kept, own_input), kept)
+    return kept_of_layer(case, "none") - least
+
+
+def _gathered_weight_bytes(case: Case) -> Column:
+    """Weights that ZeRO-3 has gathered: of this layer and the next, or of this chunk and the next."""
+    stages = case.stages
+    of_chunks = np.minimum(case.layout.chunks, 2) * stages.chunk_layers
+    layers = np.where(case.sharding.gathered_once, of_chunks, 2)
+    of_param = np.where(case.layout.zero == 3, layers * case.itemsize.state.weight, 0)  # of one layer
+    return of_param * (stages.layer_params + stages.layer_expert_params)
+
+
+def unscattered_bytes(case: Case, rank_params: Column) -> Column:
+    """Bytes of gradients that wait until ZeRO-2 or ZeRO-3 scatters them; `rank_params`: with experts.
+
+    They are those of a layer, or of a chunk, where those of several microbatches are summed first.
 
     A step of one microbatch is charged those of a chunk, which is too much where each layer's leave at once. That is on
     the safe side: charged those of a layer, the runs of 8B and 70B in `published.toml` would get 8 and 22 % too little.
     """
     of_layer = case.stages.layer_params + case.stages.layer_expert_params
-    whole = np.where(case.sharding.one_by_one, of_layer, params / case.layout.chunks)
-    return np.where(case.layout.zero >= 2, case.itemsize.state.gradient, 0) * whole
+    waiting = np.where(case.sharding.each_microbatch, of_layer, rank_params / case.layout.chunks)
+    return np.where(case.layout.zero >= 2, case.itemsize.state.gradient, 0) * waiting
 
 
-def logits_bytes(case: Case) -> Column:
-    """Bytes on the last stage: the logits and their softmax in float32 or wider."""
+def loss_bytes(case: Case) -> Column:
+    """Bytes on the last stage: inputs of the final norm and the head, logits, and their softmax in float32 or wider."""
     of_logit = case.itemsize.activation + case.itemsize.wide + case.software.logit
-    return case.share.tokens * case.share.loss_columns * of_logit + 2 * case.share.input_bytes / case.share.token_ranks
+    return case.share.tokens * case.share.loss_columns * of_logit + 2 * case.share.own_input_bytes

@@ -1,4 +1,7 @@
-"""The result of a search: the layouts that fit, the fastest first, and those that are worth having."""
+"""The result of a search: the layouts that fit, the fastest first, and those that are worth having.
+
+Invariant: nothing is estimated again. Each list is numbers of one grid, which has the layouts that do not fit, too.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Plans(Sequence[Estimate]):
 
     @property
     def band(self) -> tuple[float, float]:
-        """The least and the most bytes that are usable of the device; `memory` twice if it is not one of these."""
+        """The least and the most bytes that are usable of the device; `memory` twice if it is not between them."""
         usable = (self.asked["hardware"] or hardware_of(self.asked["cluster"])).usable
         low, high = (end * 2**30 for end in usable or (math.inf, 0))  # not known: no memory is in the band
         return (low, high) if low <= self.memory <= high else (self.memory, self.memory)

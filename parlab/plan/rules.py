@@ -1,4 +1,8 @@
-"""The rules of layouts, in columns: of each field alone, and those that join fields with the model and the batch."""
+"""The rules of layouts, in columns: of each field alone, and those that join fields with the model and the batch.
+
+Invariant: `estimate` and `search` have the same rules. `estimate` refuses a layout by the first one that it breaks;
+`search` drops layouts that break a joint one.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +85,8 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
     yield "pp chunks", right, interleaved & (group == 0) & (microbatches % pp != 0)
     yield "group", "1f1b with several chunks alone has groups: use 0", (group > 0) & ~interleaved
-    count = f"batch {batch} / (dp {{dp}} · microbatch {{microbatch}})"
-    right = f"{count} microbatches go in whole groups of at least pp {{pp}}"
+    of_replica = f"batch {batch} / (dp {{dp}} · microbatch {{microbatch}})"
+    right = f"{of_replica} microbatches go in whole groups of at least pp {{pp}}"
     yield "group", right, (group > 0) & ((group < pp) | (microbatches % np.maximum(group, 1) != 0))
 
     # The layers
@@ -94,8 +98,8 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     yield "pp recompute_layers", right, alone > -(-layers // pp)
     yield "pp", f"{layers} layers are fewer than so many stages: at most {layers}", pp > layers
     less = "the last stage, or the first too, has a layer less"
-    right = f"pp·chunks must divide {layers}, {layers + 1} or {layers + 2} ({less})"
-    right = f"{layers} layers do not divide into so many stages: {right}"
+    divisors = f"pp·chunks must divide {layers}, {layers + 1} or {layers + 2} ({less})"
+    right = f"{layers} layers do not divide into so many stages: {divisors}"
     yield "pp chunks", right, (chunks > 1) & (-layers % (pp * chunks) > 2)
 
 

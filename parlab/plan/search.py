@@ -1,8 +1,8 @@
 """The search: all possible layouts of a number of ranks, estimated in columns.
 
 Invariant: of the values that each field may take, every possible layout is estimated. A layout is dropped as soon as
-one rule cannot be kept, in three stages: meshes, ways to run each mesh, and the fields that change no layer's work. So
-columns stay short, because a stage multiplies only what the stage before has left.
+one rule cannot be kept, in three steps: meshes, ways to run each mesh, and the fields that change no layer's work. So
+columns stay short, because a step multiplies only what the step before has left.
 
 Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", section 3, weighs the
 same choices one by one; here all are tried.

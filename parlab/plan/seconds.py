@@ -19,6 +19,7 @@ def optimizer_seconds(machine: Machine, case: Case) -> Column:
     """Seconds of the update of a rank's shard, on the device or in the host."""
     shard = case.sharding.held(case.stages.most_params, case.stages.most_expert_params, from_stage=1)
     link, memory = machine.hardware.host_link, machine.hardware.host_memory
+    # A gradient goes to the host, a weight comes back
     on_host = 2 * case.itemsize.activation * shard / link + HOST_BYTES * shard / memory
     return np.where(case.layout.offload, on_host, OPTIMIZER_BYTES * shard / machine.memory_pace)
 
@@ -123,4 +124,4 @@ def chunks_beside(case: Case, rounds: Column) -> Column:
     v = case.layout.chunks - (stages.chunk_layers - stages.last_layers) / stages.chunk_layers
     after_each = pipeline.microbatches * v - 1
     after_groups = pipeline.group * (rounds * v - 1)
-    return np.maximum(np.where(case.sharding.one_by_one, after_each, after_groups), 0)
+    return np.maximum(np.where(case.sharding.each_microbatch, after_each, after_groups), 0)

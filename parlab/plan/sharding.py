@@ -28,7 +28,8 @@ class Sharding(NamedTuple):
         reductions: how often a gradient is reduced in a step.
         gradient_passes, forward_gathers, backward_gathers: times that ZeRO sends all gradients, and all weights before
             the forward and before the backward.
-        one_by_one: a layer's gradients leave before the next layer's come; else those of a chunk are summed first.
+        each_microbatch: of several microbatches each sends its gradients, a layer's before the next layer's come; else
+            those of a chunk are summed over microbatches first.
     """
 
     zero: Column
@@ -40,7 +41,7 @@ class Sharding(NamedTuple):
     gradient_passes: Column
     forward_gathers: Column
     backward_gathers: Column
-    one_by_one: Column
+    each_microbatch: Column
 
     def held(self, params: Column, experts: Column, from_stage: int) -> Column:
         """Of a rank's parameters, and its experts', those whose part of the state it holds: its shards, if ZeRO cuts
@@ -75,5 +76,5 @@ def sharding_of(layout: Layout, pipeline: Pipeline, software: Software) -> Shard
         gradient_passes=np.where(all_reduced, 2, reductions),
         forward_gathers=np.where(zero == 3, reductions, zero > 0),  # ZeRO-1 and ZeRO-2: the new weights, once
         backward_gathers=np.where(zero == 3, reductions, 0),
-        one_by_one=(reductions > 1) & ~(by_group & (pipeline.group > 1)),
+        each_microbatch=(reductions > 1) & ~(by_group & (pipeline.group > 1)),
     )

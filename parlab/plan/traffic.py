@@ -12,8 +12,8 @@ from parlab.pipeline.closed_forms import Column
 from parlab.plan.case import Case
 
 
-def _all_microbatches(case: Case) -> Column:
-    """For each of them all ranks of a tensor-parallel group send."""
+def _passes_of_groups(case: Case) -> Column:
+    """How often a microbatch passes a tensor-parallel group of a stage: m times in each of the dp · cp groups."""
     return case.pipeline.microbatches * case.layout.dp * case.layout.cp
 
 
@@ -22,16 +22,18 @@ def tensor_bytes(case: Case) -> Column:
     model, tp, itemsize, cut = case.model, case.layout.tp, case.itemsize.activation, case.layout.sequence_parallel
     hidden, kv_heads = model.hidden_size, model.kv_heads
     exchange = (tp - 1) * case.share.input_bytes
-    keys = hidden * kv_heads * model.head_dim  # parameters of k, and of v; ranks that share a head sum its gradients
+    keys = hidden * kv_heads * model.head_dim  # parameters of k; v has as many
+    # Ranks that share a head sum its gradients: of k and of v, each an all-reduce, which is two passes
     shared = 2 * 2 * (tp * case.share.kv_heads / kv_heads - 1) * keys * itemsize
-    norms = np.where(cut, 2 * (tp - 1) * hidden * itemsize, 0)
-    layer = exchange * (case.exchanges.forward * (1 + case.recomputed) + case.exchanges.backward) + shared + 2 * norms
+    norm = np.where(cut, 2 * (tp - 1) * hidden * itemsize, 0)
+    layer = exchange * (case.exchanges.forward * (1 + case.recomputed) + case.exchanges.backward) + shared + 2 * norm
     if model.num_experts:  # run on the tokens that a rank has; if these differ, gradients are summed over tp
         experts = case.stages.layer_expert_params + hidden * model.num_experts
         layer = layer + np.where(cut, 2 * (tp - 1) * experts * itemsize, 0)
     loss = 3 * 2 * case.share.tokens * case.itemsize.wide if case.software.cuts_logits else case.share.logit_bytes
-    outside = exchange * np.where(cut, 5, 4) + norms + (tp - 1) * loss
-    return _all_microbatches(case) * (model.num_layers * layer + outside)
+    # Of both ends: each has an all-reduce, so two exchanges; cut, the head gathers its input again in the backward
+    outside = exchange * np.where(cut, 5, 4) + norm + (tp - 1) * loss
+    return _passes_of_groups(case) * (model.num_layers * layer + outside)
 
 
 def ring_bytes(case: Case) -> Column:
@@ -39,7 +41,7 @@ def ring_bytes(case: Case) -> Column:
     cp = case.layout.cp
     hops = (cp - 1) * case.itemsize.activation * (2 + case.recomputed) + np.where(cp > 1, cp * case.itemsize.wide, 0)
     around = 2 * case.share.tokens * case.share.kv_heads * case.model.head_dim * case.layout.tp * hops
-    return _all_microbatches(case) * case.model.num_layers * around
+    return _passes_of_groups(case) * case.model.num_layers * around
 
 
 def pipeline_bytes(case: Case) -> Column:
@@ -47,7 +49,7 @@ def pipeline_bytes(case: Case) -> Column:
     layout = case.layout
     hops = 2 * (layout.pp * layout.chunks - 1)
     summed = np.where(layout.pp == 1, 0, 2 * _tied_table(case) * case.itemsize.activation)
-    sent = _all_microbatches(case) * hops * case.share.input_bytes * layout.tp / case.share.token_ranks
+    sent = _passes_of_groups(case) * hops * case.share.input_bytes * layout.tp / case.share.token_ranks
     return sent + layout.dp * layout.cp * summed
 
 
@@ -88,4 +90,4 @@ def expert_bytes(case: Case) -> Column:
     row = case.model.hidden_size * case.itemsize.activation
     rows = case.share.expert_rows * (1 - 1 / ep) * row  # of a dispatch or a combine
     exchanged = (4 + 2 * recomputed) * rows + (1 + recomputed) * 8 * experts * (ep - 1)
-    return _all_microbatches(case) * case.layout.tp * case.model.num_layers * exchanged
+    return _passes_of_groups(case) * case.layout.tp * case.model.num_layers * exchanged

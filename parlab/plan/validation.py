@@ -10,7 +10,7 @@ from parlab.arguments import instance, one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.case import Case
-from parlab.plan.estimate import estimate
+from parlab.plan.estimate import Estimate, estimate
 from parlab.plan.hardware import Hardware, hardware_of
 from parlab.plan.layer_seconds import all_kinds, layer_seconds
 from parlab.plan.layout import Layout
@@ -140,6 +140,10 @@ def _predicted(quantity: str, of: dict[str, Any], hardware: Hardware | None, wit
         state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
         return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
     head = 2 * batch * sequence * case.model.hidden_size * case.model.vocab_size
-    forward = found.flops / 3 - head  # the head is not computed again
-    flops = found.flops + (forward if layout.recompute == "full" else 0)
-    return flops / seconds / layout.ranks / 1e12
+    return _computed_flops(found, head) / seconds / layout.ranks / 1e12
+
+
+def _computed_flops(found: Estimate, head: float) -> float:
+    """FLOPs of a step with its recomputation, but for the head's, whose forward, of `head` FLOPs, is not run again."""
+    again = found.flops / 3 - head if found.layout.recompute == "full" else 0
+    return found.flops + again

@@ -1,4 +1,7 @@
-"""The neighbours of a layout, and what speaks against each: memory, or the kind of seconds that grew most."""
+"""The neighbours of a layout, and what speaks against each: memory, or the kind of seconds that grew most.
+
+Invariant: a neighbour makes one choice otherwise: one field, or two sizes of the mesh, whose product is the ranks.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from parlab.plan.plans import Plans
 from parlab.plan.software import MESH
 from parlab.world.units import format_bytes
 
+# Fields that are numbers. dp is not among them: it changes with another size of the mesh
 ORDERED = ("tp", "cp", "pp", "ep", "chunks", "microbatch", "zero", "recompute_layers", "group")
 
 
