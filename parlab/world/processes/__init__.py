@@ -4,7 +4,7 @@
   program over to a `worker` in each process. Inside mpiexec the processes are there. Either way each meets the others
   in MPI, in `rank`, and its `engine` runs one rank.
 - A message is posted in `engine`, and has two ends, in `messages`. A `transport` carries it: `mpi`, or `nccl` between
-  GPUs. Rank 0 of a group hears by notes who enters a collective, and `releases` it.
+  GPUs. Collectives are compared by notes to rank 0 of the group, in `engine`.
 - An error, as a result, comes back in the record of its rank: `records` packs it there, and merges all of them in the
   process that called `run`. `pickling` says how a program and its values leave a process.
 - Ranks that wait report to rank 0, and `deadlock` says whether any of them can move. `wallclock` makes one timeline

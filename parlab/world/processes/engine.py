@@ -3,8 +3,8 @@
 A task that waits polls: it progresses all messages of this process, then sleeps, longer and longer. So ranks that wait
 leave the cores to ranks that compute.
 
-A collective begins at rank 0 of its group. Each member sends its arrival to rank 0, which releases the members
-(`releases.py`). `deadlock.py` says how the processes find out that no rank can move.
+A collective begins at rank 0 of its group. Each member sends its arrival to rank 0. Rank 0 compares them and releases
+the members. `deadlock.py` says how the processes find out that no rank can move.
 
 Invariant, whenever the mutex is free: a message of this process is in `moving`, or in the `no_header_yet` of a mailbox
 that is `listening`, until it has passed, and in no other place; a collective that this rank has entered is in `awaited`
@@ -27,14 +27,13 @@ import numpy as np
 from parlab.arrays import is_array
 from parlab.world import values
 from parlab.world.engines.base import Engine
-from parlab.world.engines.diagnosis import places_of
+from parlab.world.engines.diagnosis import difference, places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Task
 from parlab.world.errors import Unwind
 from parlab.world.processes import deadlock
 from parlab.world.processes.messages import ExpectedArray, MessageEnd, ProcessGroup, ProcessMailbox, header_of
-from parlab.world.processes.releases import Releases
-from parlab.world.processes.transport import Connect, Transport
+from parlab.world.processes.transport import Transport
 from parlab.world.processes.wallclock import waited_for
 from parlab.world.values import Value
 
@@ -44,35 +43,34 @@ STUCK = 0.05  # seconds in a wait before this rank reports it to rank 0
 
 
 class ProcessEngine(Engine):
-    """Runs one program on the processes of `transport`.
-
-    `connect` makes the transport's own collectives for the members of a group, as `NativeTransport` has it; None: ours.
-    """
+    """Runs one program on the processes of `transport`. `native`: with its collectives, where it has them."""
 
     world: ProcessGroup
 
-    def __init__(self, transport: Transport, connect: Connect | None = None):
-        self.transport, self.connect = transport, connect
+    def __init__(self, transport: Transport, native: bool = False):
+        self.transport, self.native = transport, native
         members = tuple(range(transport.size))
         super().__init__([transport.rank], ProcessGroup("world", members, 0))
         self.groups["world"] = self.world
         self.moving: list[MessageEnd] = []  # messages on the wire
         self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
         self.awaited: dict[tuple[str, int], CollectiveCall] = {}  # collectives in which this rank waits
+        self.to_release: dict[tuple[str, int], CollectiveCall] = {}  # collectives, when their last member has entered
         self.last_split = 0  # the number of the last split that this rank took part in
-        self.releases = Releases(transport.rank, transport.size, self._notify)  # of others and of this rank
+        self.splits_released = 0  # by this rank
         self.report_at = math.inf  # when this rank tells rank 0 what it waits for, if it still waits then
         self.reports: dict[int, deadlock.Report] = {}  # on rank 0
         self.last_reports: list[deadlock.Report] = []  # of all ranks, at the end of the run
         self.computes: list[tuple[int, int, str]] = []  # measured: (start, end, name)
         self.waits: list[tuple[int, int, Any]] = []  # measured: (start, end, reason)
         self.handlers: dict[str, Callable[[Any], None]] = {  # of the notes of other ranks, by their kind
-            "enters": self.releases.member_enters,
+            "enters": self._on_enters,
             "begins": self._on_begins,
             "report": self._on_report,
             "over": self._on_over,
         }
-        self._connect(self.world)
+        if native:
+            self._connect(self.world)
 
     # Messages
 
@@ -127,6 +125,27 @@ class ProcessEngine(Engine):
         self._notify(group.members[0], "enters", [collective.key, group.members, task.rank, arrival])
         return collective, True
 
+    def _on_enters(self, payload: list[Any]) -> None:
+        """A member has entered a collective that this rank releases."""
+        (group, number), members, member, arrival = payload
+        key = (group, number)
+        collective = self.to_release.setdefault(key, CollectiveCall(tuple(members), key))
+        collective.arrivals[member] = Arrival(*arrival)
+        if not collective.all_entered:
+            return
+        del self.to_release[key]
+        is_split = collective.arrivals[member].detail is not None
+        split = self._next_split() if is_split else None
+        error = difference(collective, group)
+        arrivals = [collective.arrivals[member] for member in members]
+        for member in members:
+            self._notify(member, "begins", [key, split, error, arrivals])
+
+    def _next_split(self) -> int:
+        """The number of a split that this rank releases. No other split has it: modulo the size it is 1 + this rank."""
+        self.splits_released += 1
+        return 1 + self.splits_released * self.transport.size + self.transport.rank
+
     def _on_begins(self, payload: list[Any]) -> None:
         """A collective that this rank has entered begins."""
         key, split, error, arrivals = payload
@@ -144,16 +163,16 @@ class ProcessEngine(Engine):
             foreground: Any = self.groups.get(name.removesuffix(BACKGROUND))
             if foreground is None:
                 self.groups[name] = group = ProcessGroup(name, members, self.last_split)
-                self._connect(group)
+                if self.native:
+                    self._connect(group)
             else:
                 self.groups[name] = ProcessGroup(name, members, foreground.split, background=True)
         return self.groups[name]  # type: ignore[return-value]
 
     def _connect(self, group: ProcessGroup) -> None:
-        """Make the transport's own collectives for `group` and its background, now that all members call this."""
-        if self.connect is not None:
-            for each in (group, self.subgroup(group.name + BACKGROUND, group.members)):
-                each.native_collectives = self.connect(each.members, each.tag("collectives"))
+        """Make the transport's collectives for `group` and for its background, now that all members call this."""
+        for each in (group, self.subgroup(group.name + BACKGROUND, group.members)):
+            each.native_collectives = self.transport.connect(each.members, each.tag("collectives"))
 
     def disconnect(self) -> None:
         """Free the transport's collectives, after a run without an error."""

@@ -7,13 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from parlab.world.processes import machine
 from parlab.world.processes.deadlock import Report, failed
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.records import pack_record
-from parlab.world.processes.transport import NativeTransport, Transport
 from parlab.world.program import carry_out
 
 
@@ -26,10 +25,10 @@ class Job(NamedTuple):
     native: bool  # with the library's own collectives
 
 
-_transports: dict[str, Transport] = {}  # the transports of this process, by engine
+_transports: dict[str, Any] = {}  # the transports of this process, by engine
 
 
-def transport_of(engine: str) -> Transport:
+def transport_of(engine: str) -> Any:
     """The transport of this process. The first run by this engine makes it, and later ones find it.
 
     To make it starts MPI. From then on an error that leaves the script ends all processes, and rank 0 alone has input.
@@ -38,15 +37,14 @@ def transport_of(engine: str) -> Transport:
         os.environ.update(machine.ENVIRONMENT[engine] | os.environ)
         from parlab.world.processes.mpi import MPITransport  # starts MPI
 
-        transport: Transport
-        transport = by_mpi = MPITransport()
-        sys.excepthook = partial(_end_all_on_error, by_mpi)
-        if by_mpi.rank:
+        transport: Any = MPITransport()
+        sys.excepthook = partial(_end_all_on_error, transport)
+        if transport.rank:
             _close_input()
         if engine == "nccl":
             from parlab.world.processes.nccl import NCCLTransport
 
-            transport = NCCLTransport(by_mpi, machine.gpu(by_mpi.node.rank, by_mpi.node.size))
+            transport = NCCLTransport(transport, machine.gpu(transport.node.rank, transport.node.size))
         _transports[engine] = transport
     return _transports[engine]
 
@@ -58,10 +56,9 @@ def _close_input() -> None:
     os.close(nothing)
 
 
-def run_this_rank(job: Job, transport: Transport) -> tuple[list[bytes], list[Report]]:
+def run_this_rank(job: Job, transport: Any) -> tuple[list[bytes], list[Report]]:
     """Run this process's rank. Returns the records of all ranks (on rank 0) and their last reports."""
-    connect = cast(NativeTransport, transport).connect if job.native else None  # `run` refuses it without MPI
-    engine = ProcessEngine(transport, connect)
+    engine = ProcessEngine(transport, job.native)
     carry_out(engine, job.program, job.args, job.kwargs)
     records = transport.gather(pack_record(engine))
     if failed(engine.last_reports):
@@ -71,7 +68,7 @@ def run_this_rank(job: Job, transport: Transport) -> tuple[list[bytes], list[Rep
     return records, engine.last_reports
 
 
-def _end_all_on_error(transport: Transport, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def _end_all_on_error(transport: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """An error that leaves the script ends all processes. The rank that raised it shows it."""
     if getattr(error, "rank", transport.rank) == transport.rank:
         sys.__excepthook__(kind, error, trace)
