@@ -17,7 +17,7 @@ from parlab.world.collectives.rooted import binomial_broadcast, binomial_reduce,
 from parlab.world.collectives.shifts import dissemination_barrier
 from parlab.world.engines.base import Engine
 from parlab.world.engines.log import COMPUTE, PRINT
-from parlab.world.engines.tasks import BACKGROUND, Arrival, Group, Mailbox, Message, Signal, Task
+from parlab.world.engines.tasks import Arrival, Group, Mailbox, Message, Signal, Task
 from parlab.world.requests import CollectiveRequest, Request, SendRequest
 from parlab.world.send_buffer import SendBuffer
 from parlab.world.values import Value, one_array
@@ -330,7 +330,7 @@ class Comm:
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]
-        group = self._engine.subgroup(self._group.name + BACKGROUND, self._group.members)
+        group = self._engine.background_of(self._group)
         self._last_in_background = self._engine.spawn(
             self._task,
             lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy), cell[0]),
@@ -357,17 +357,17 @@ class Comm:
         key = self.rank if key is None else whole("key", key)
         if name is not None:
             text("name", name)
-        arrivals = self._engine.enter(self._task, self._group, Arrival("split", "split", (color, key)))
+        split = self._engine.enter(self._task, self._group, Arrival("split", "split", (color, key)))
         self._splits += 1
         if color is None:
             return None
-        wishes = [arrivals[member].detail for member in self._group.members]  # by rank in this group
+        wishes = [split.arrivals[member].detail for member in self._group.members]  # by rank in this group
         chosen = sorted((key, rank) for rank, (wanted, key) in enumerate(wishes) if wanted == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"
         group = f"{place}:{color}" if name is None else f"{name} {color} ({place})"
         strategy = self._strategy if name is None else name
-        return Comm(self._engine, self._task, self._engine.subgroup(group, members), strategy=strategy)
+        return Comm(self._engine, self._task, self._engine.subgroup(group, members, split), strategy=strategy)
 
     def _named(self, name: str) -> str:
         return name if self._strategy is None else f"{self._strategy}: {name}"

@@ -77,8 +77,12 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
-        """The group of this name. All its members call this."""
+    def subgroup(self, name: str, members: tuple[int, ...], split: CollectiveCall) -> Group:
+        """The group of this name, which `split` makes. All its members call this."""
+
+    @abstractmethod
+    def background_of(self, group: Group) -> Group:
+        """The group of the same ranks for collectives in the background."""
 
     @abstractmethod
     def _nobody_can_move(self) -> None:
@@ -160,13 +164,13 @@ class Engine(ABC):
 
     # Collectives
 
-    def enter(self, task: Task, group: Group, arrival: Arrival) -> dict[int, Arrival]:
+    def enter(self, task: Task, group: Group, arrival: Arrival) -> CollectiveCall:
         """Wait until every member of `group` has entered its next collective, and compare the calls.
 
         On the simulated clock nobody waits here, unless the members tell each other a detail.
 
         Returns:
-            The arrival of every member, by its rank in the run.
+            The collective, with the arrival of every member.
 
         Raises:
             MismatchError: on every member, if two calls differ.
@@ -178,7 +182,7 @@ class Engine(ABC):
             self._sleep(task)
         if collective.error is not None:
             raise MismatchError(collective.error)
-        return collective.arrivals
+        return collective
 
     def _await_members(self, task: Task, group: Group, collective: CollectiveCall) -> None:
         """Let `task` wait until all members have entered."""

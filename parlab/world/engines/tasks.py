@@ -62,16 +62,12 @@ class Arrival(NamedTuple):
 
 
 class CollectiveCall:
-    """A collective call of a group, and the arrivals of the members that have entered.
+    """A collective call of a group, and the arrivals of the members that have entered."""
 
-    Other processes know it by its `key`: the name of the group, and the number of collectives before it there.
-    """
+    __slots__ = ("arrivals", "error", "index", "members", "waiters")
 
-    __slots__ = ("arrivals", "error", "index", "key", "members", "waiters")
-
-    def __init__(self, members: tuple[int, ...], key: tuple[str, int] = ("", 0)):
+    def __init__(self, members: tuple[int, ...]):
         self.members = members
-        self.key = key
         self.arrivals: dict[int, Arrival] = {}  # by rank in the run
         self.waiters: list[Task] = []
         self.error: str | None = None

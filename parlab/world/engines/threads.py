@@ -16,7 +16,7 @@ from parlab.world.engines.base import Engine
 from parlab.world.engines.diagnosis import deadlock_of, difference, mismatch
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.process_state import wake_without_preempting
-from parlab.world.engines.tasks import Arrival, CollectiveCall, Group, Mailbox, Message, Task
+from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Message, Task
 from parlab.world.values import Value
 
 
@@ -92,10 +92,16 @@ class ThreadsEngine(Engine):
             self._release(waiter)
         return collective, False
 
-    def subgroup(self, name: str, members: tuple[int, ...]) -> Group:
+    def subgroup(self, name: str, members: tuple[int, ...], split: CollectiveCall) -> Group:
         """See `Engine`. The first member that asks makes the group."""
         with self.mutex:
             return self.groups.setdefault(name, Group(name, members))
+
+    def background_of(self, group: Group) -> Group:
+        """See `Engine`."""
+        name = group.name + BACKGROUND
+        with self.mutex:
+            return self.groups.setdefault(name, Group(name, group.members))
 
     def _nobody_can_move(self) -> None:
         if not any(task.error for task in self._everyone()):

@@ -11,114 +11,160 @@ Both contradict the assumption. So old reports do no harm, and no rank has to st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from parlab.world.engines.diagnosis import call_of
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
-from parlab.world.engines.tasks import CollectiveCall, Signal, Task
+from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
+from parlab.world.processes.doorkeeper import ProcessCall
 
-Report = dict[str, Any]  # of one rank, in lists and dicts, as JSON has them: see `report`
+BoxKey = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
 
 
-def report(main: Task, place: str, groups: Mapping[str, Any]) -> Report:
-    """The report of a rank: the posts of its main task and its background tasks, and what each of them waits for.
+class ForMessage(NamedTuple):
+    """One end of a message waits for the other: message `number` of this mailbox."""
 
-    Of each mailbox, `posts` has the key, the sends and the receives. Of each task, `tasks` has None or [call, wait]. A
-    wait is ["messages", messages], ["collective", key, members], or ["signal", i], which task i of this rank raises. A
-    message is [key of its mailbox, number, end].
-    """
+    box: BoxKey
+    number: int
+    end: int  # the one that waits: POST_SEND or POST_RECEIVE
+
+    @property
+    def peer(self) -> int:
+        """The rank at the other end."""
+        _, _, src, dst = self.box
+        return dst if self.end == POST_SEND else src
+
+
+class ForCollective(NamedTuple):
+    """A task waits until all members have entered collective `number` of this group."""
+
+    group: str
+    number: int
+    members: tuple[int, ...]
+
+
+class ForSignal(NamedTuple):
+    """A task waits for a signal, which another task of its rank raises."""
+
+    raiser: int  # its place in `Report.tasks`
+
+
+class Waiting(NamedTuple):
+    """A task that waits in `call`, for one of these."""
+
+    call: str
+    needs: list[ForMessage] | ForCollective | ForSignal
+
+
+class Report(NamedTuple):
+    """The report of a rank: what it has posted, and what its tasks wait for."""
+
+    rank: int
+    place: str  # the line of its program, as text
+    raised: bool  # whether one of its tasks has raised an error
+    sends: dict[BoxKey, int]  # posted by this rank in each mailbox
+    receives: dict[BoxKey, int]
+    collectives: dict[str, int]  # entered by this rank in each group
+    tasks: list[Waiting | None]  # the main task, then those in its background; None: it is over
+    open: list[tuple[str, ForMessage | None]]  # its unfinished requests, as text; None: a background collective's
+
+
+def report_of(main: Task, place: str, groups: Mapping[str, Any]) -> Report:
+    """The report of a rank, whose tasks all wait or are over."""
     tasks = [main, *main.background]
     boxes = [box for group in groups.values() for box in group.mailboxes.values()]
-    return {
-        "rank": main.rank,
-        "place": place,
-        "error": any(task.error is not None for task in tasks),
-        "posts": [[box.key, box.posts[POST_SEND], box.posts[POST_RECEIVE]] for box in boxes],
-        "collectives": {name: group.next_collective for name, group in groups.items()},
-        "tasks": [[task.call, _waits_for(task, tasks)] if task.missing else None for task in tasks],
-        "open": [[str(request), _needs(request)] for request in main.open],
-    }
+    return Report(
+        main.rank,
+        place,
+        raised=any(task.error is not None for task in tasks),
+        sends={box.key: box.posts[POST_SEND] for box in boxes},
+        receives={box.key: box.posts[POST_RECEIVE] for box in boxes},
+        collectives={name: group.next_collective for name, group in groups.items()},
+        tasks=[Waiting(task.call, _needs(task, tasks)) if task.missing else None for task in tasks],
+        open=[_open(request) for request in main.open if not (isinstance(request.awaited, Signal) and request.met)],
+    )
 
 
-def _waits_for(task: Task, tasks: list[Task]) -> list[Any]:
-    if isinstance(task.waits_for, Signal):
-        return ["signal", tasks.index(task.waits_for.task)]
-    if isinstance(task.waits_for, CollectiveCall):
-        return ["collective", task.waits_for.key, task.waits_for.members]
-    return ["messages", [_message(message) for message in task.waits_for]]
+def _open(request: Any) -> tuple[str, ForMessage | None]:
+    """An unfinished request, as `Report.open` has it."""
+    return str(request), None if isinstance(request.awaited, Signal) else _one_end(request.awaited)
 
 
-def _message(message: Any) -> list[Any]:
-    return [message.box_key, message.number, message.end]
+def _one_end(message: Any) -> ForMessage:
+    return ForMessage(message.box_key, message.number, message.end)
 
 
-def _needs(request: Any) -> Any:
-    """The message that a request waits for; of a background collective, whether it is over."""
-    return request.met if isinstance(request.awaited, Signal) else _message(request.awaited)
+def _needs(task: Task, tasks: list[Task]) -> list[ForMessage] | ForCollective | ForSignal:
+    awaited: Any = task.waits_for
+    if isinstance(awaited, Signal):
+        return ForSignal(tasks.index(awaited.task))
+    if isinstance(awaited, ProcessCall):
+        group, number = awaited.key
+        return ForCollective(group, number, awaited.members)
+    return [_one_end(message) for message in awaited]
 
 
-class _Reports:
-    """The reports of all ranks, asked what is posted and what is missing."""
+class Judge:
+    """On rank 0: the last report of each rank."""
 
-    def __init__(self, reports: Iterable[Report]):
-        self.by_rank = {report["rank"]: report for report in reports}
-        self.posts = {(*key, report["rank"]): counts for report in reports for key, *counts in report["posts"]}
+    def __init__(self, size: int):
+        self.size = size
+        self.reports: dict[int, Report] = {}
 
-    def matched(self, key: list[Any], number: int, end: int) -> bool:
-        """Whether the other end of a message is posted."""
-        sent, asked = self.posts.get((*key, _peer(key, end)), (0, 0))
-        return (asked if end == POST_SEND else sent) > number
-
-    def missing(self, waits: Any, tasks: list[Any]) -> list[int]:
-        """The ranks for which a task must wait; `tasks` are those of its rank."""
-        kind, *needs = waits
-        if kind == "signal":
-            [place] = needs
-            _, waits_of_raiser = tasks[place]
-            return self.missing(waits_of_raiser, tasks)
-        if kind == "collective":
-            (group, number), members = needs
-            return [member for member in members if self.by_rank[member]["collectives"].get(group, 0) <= number]
-        [messages] = needs
-        return sorted({_peer(key, end) for key, number, end in messages if not self.matched(key, number, end)})
-
-
-def _peer(key: list[Any], end: int) -> int:
-    """The rank at the other end of a message."""
-    _, _, src, dst = key
-    return dst if end == POST_SEND else src
+    def hears(self, report: Report) -> list[Report] | None:
+        """The reports of all ranks, if they show that none of them can move; else None."""
+        self.reports[report.rank] = report
+        if len(self.reports) < self.size or some_can_move(self.reports):
+            return None
+        return [self.reports[rank] for rank in range(self.size)]
 
 
 def some_can_move(reports: Mapping[int, Report]) -> bool:
     """Whether some task has all that it waits for. One that waits for a signal moves after the one that raises it."""
-    known = _Reports(reports.values())
-    waiting = [(waits, report["tasks"]) for report in reports.values() for _, waits in filter(None, report["tasks"])]
-    return any(waits[0] != "signal" and not known.missing(waits, of_rank) for waits, of_rank in waiting)
+    waiting = [(task.needs, report) for report in reports.values() for task in report.tasks if task is not None]
+    return any(not isinstance(needs, ForSignal) and not _missing(needs, report, reports) for needs, report in waiting)
+
+
+def _missing(needs: Any, report: Report, reports: Mapping[int, Report]) -> list[int]:
+    """The ranks for which a task of the rank of `report` must wait."""
+    if isinstance(needs, ForSignal):
+        raiser: Any = report.tasks[needs.raiser]
+        return _missing(raiser.needs, report, reports)
+    if isinstance(needs, ForCollective):
+        return [member for member in needs.members if reports[member].collectives.get(needs.group, 0) <= needs.number]
+    return sorted({message.peer for message in needs if not _matched(message, reports)})
+
+
+def _matched(message: ForMessage, reports: Mapping[int, Report]) -> bool:
+    """Whether the other end of a message is posted."""
+    there = reports[message.peer]
+    posted = there.receives if message.end == POST_SEND else there.sends
+    return posted.get(message.box, 0) > message.number
 
 
 def failed(reports: list[Report]) -> bool:
     """Whether some rank has raised, or will never move."""
-    return any(report["error"] or any(report["tasks"]) for report in reports)
+    return any(report.raised or any(report.tasks) for report in reports)
 
 
 def deadlock_in(reports: list[Report]) -> DeadlockError | None:
     """The deadlock that the last reports of all ranks show; None if all have left, or one has raised."""
-    if not failed(reports) or any(report["error"] for report in reports):
+    if not failed(reports) or any(report.raised for report in reports):
         return None
-    known = _Reports(reports)
-    waiting = {report["rank"]: _parked(report, known) for report in reports if report["tasks"][0]}
-    return DeadlockError(waiting, frozenset(known.by_rank) - waiting.keys())
+    by_rank = {report.rank: report for report in reports}
+    waiting = {
+        report.rank: _parked(main, report, by_rank) for report in reports if (main := report.tasks[0]) is not None
+    }
+    return DeadlockError(waiting, frozenset(by_rank) - waiting.keys())
 
 
-def _parked(report: Report, known: _Reports) -> WaitsFor:
-    """The call in which a rank is parked, and its peers."""
-    call, waits = report["tasks"][0]
-    if waits[0] == "messages":
-        call = call_of(call, [(_peer(key, end), end == POST_SEND) for key, _, end in waits[1]])
-    unmet = [
-        text for text, needs in report["open"] if not (needs if isinstance(needs, bool) else known.matched(*needs))
-    ]
-    peers = tuple(known.missing(waits, report["tasks"]))
-    return WaitsFor(report["rank"], call, peers, report["place"], tuple(sorted(unmet)))
+def _parked(main: Waiting, report: Report, reports: Mapping[int, Report]) -> WaitsFor:
+    """The call in which the program of a rank is parked, and its peers."""
+    call = main.call
+    if isinstance(main.needs, list):
+        call = call_of(call, [(message.peer, message.end == POST_SEND) for message in main.needs])
+    unmet = [text for text, message in report.open if message is None or not _matched(message, reports)]
+    peers = tuple(_missing(main.needs, report, reports))
+    return WaitsFor(report.rank, call, peers, report.place, tuple(sorted(unmet)))

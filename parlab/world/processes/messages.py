@@ -22,10 +22,9 @@ from parlab.world import values
 from parlab.world.engines.diagnosis import other_form, other_label
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import Group, Mailbox, Message
-from parlab.world.processes.transport import form_of
+from parlab.world.processes.deadlock import BoxKey
+from parlab.world.processes.transport import Coming, Sent, form_of
 from parlab.world.values import Value
-
-BoxKey = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
 
 
 def tag_of(split: int, background: bool, channel: str) -> int:
@@ -43,7 +42,6 @@ class ProcessGroup(Group):
         super().__init__(name, members)
         self.split, self.background = split, background
         self.next_collective = 0  # the number of the one that this rank enters next
-        self.native_collectives: Any = None  # the transport's collectives, if they are wanted
 
     def tag(self, channel: str) -> int:
         """The tag of its messages on this channel."""
@@ -67,26 +65,57 @@ class ProcessMailbox(Mailbox):
         self.key = key
         self.tag = tag
         self.posts = {POST_SEND: 0, POST_RECEIVE: 0}
-        self.no_header_yet: deque[MessageEnd] = deque()
+        self.no_header_yet: deque[ReceiveEnd] = deque()
 
 
 class MessageEnd(Message):
     """One end of a message. To make one counts it as posted in its mailbox, which gives it its number."""
 
-    leaves: list[Any]  # the arrays of a receive
+    end: int  # POST_SEND or POST_RECEIVE
+    wire: Any  # carries it, until it has passed: it refers to the memory, which must die with its last reference
     done_at = 0
 
-    def __init__(self, box: ProcessMailbox, end: int, name: str, wire: Any, like: Value = None):
-        super().__init__(box.src, box.dst, name, like=like)
-        self.box_key, self.end, self.wire = box.key, end, wire  # Sent or Coming
-        self.number = box.posts[end]
-        box.posts[end] += 1
+    def __init__(self, box: ProcessMailbox, name: str):
+        super().__init__(box.src, box.dst, name)
+        self.box_key = box.key
+        self.number = box.posts[self.end]
+        box.posts[self.end] += 1
         self.posted_at = time.perf_counter_ns()
 
     @property
     def key(self) -> tuple[str, str, int, int, int]:
         """The name of the message, the same at both ends: the key of its mailbox, and its number there."""
         return *self.box_key, self.number
+
+    def complete(self) -> bool:
+        """Complete this end if the message has passed, and say whether it has: the wire is let go."""
+        if not self.wire.done():
+            return False
+        self.done_at = time.perf_counter_ns()
+        self.wire = None
+        return True
+
+
+class SendEnd(MessageEnd):
+    """The sender's end of a message."""
+
+    end = POST_SEND
+
+    def __init__(self, box: ProcessMailbox, name: str, wire: Sent):
+        super().__init__(box, name)
+        self.wire = wire
+
+
+class ReceiveEnd(MessageEnd):
+    """The receiver's end of a message. Its value should have the form of `like`."""
+
+    end = POST_RECEIVE
+    leaves: list[Any]  # the arrays, from the header on
+
+    def __init__(self, box: ProcessMailbox, name: str, wire: Coming, like: Value):
+        super().__init__(box, name)
+        self.wire = wire
+        self.like = values.mapped(ExpectedArray, like)
 
     def meet(self, header: bytes) -> None:
         """The header has come: make the arrays. A message that does not fit is received and dropped."""
@@ -101,16 +130,13 @@ class MessageEnd(Message):
         self.leaves = self.wire.into(forms)
 
     def complete(self) -> bool:
-        """Complete the message if it has passed, and say so: a receive gets its value, and the wire is let go."""
-        if not self.wire.done():
-            return False
-        self.done_at = time.perf_counter_ns()
-        if self.end == POST_RECEIVE and self.error is None:
+        """See `MessageEnd`. The value has come, unless it does not fit."""
+        passed = super().complete()
+        if passed and self.error is None:
             leaves = iter(self.leaves)
             self.value = values.mapped(lambda blank: blank.filled(next(leaves)), self.like)
             del self.leaves
-        self.wire = None  # it refers to the memory, which must die with the program's last reference
-        return True
+        return passed
 
 
 def header_of(value: Value, leaves: list[Any], label: Any) -> bytes:

@@ -133,7 +133,7 @@ class MPITransport:
             yield bytes(note)
 
     def connect(self, members: tuple[int, ...], tag: int) -> MPICollectives:
-        """See `Transport`."""
+        """See `Library`."""
         group = self._messages.group.Incl(list(members))
         return MPICollectives(self._messages.Create_group(group, tag))
 
@@ -179,7 +179,7 @@ class _Started:
 
 class MPICollectives:
     """MPI's own collectives in one group, each under the name of our algorithm and with its arguments after the comm;
-    see `Transport.connect`.
+    see `Library.connect`.
     """
 
     def __init__(self, comm: Any):

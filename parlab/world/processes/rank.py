@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from parlab.world.processes import machine
 from parlab.world.processes.deadlock import Report, failed
 from parlab.world.processes.engine import ProcessEngine
+from parlab.world.processes.native import Library, NativeEngine
 from parlab.world.processes.records import pack_record
+from parlab.world.processes.transport import Transport
 from parlab.world.program import carry_out
 
 
@@ -25,10 +27,10 @@ class Job(NamedTuple):
     native: bool  # with the library's own collectives
 
 
-_transports: dict[str, Any] = {}  # the transports of this process, by engine
+_transports: dict[str, Transport] = {}  # the transports of this process, by engine
 
 
-def transport_of(engine: str) -> Any:
+def transport_of(engine: str) -> Transport:
     """The transport of this process. The first run by this engine makes it, and later ones find it.
 
     To make it starts MPI. From then on an error that leaves the script ends all processes, and rank 0 alone has input.
@@ -37,15 +39,15 @@ def transport_of(engine: str) -> Any:
         os.environ.update(machine.ENVIRONMENT[engine] | os.environ)
         from parlab.world.processes.mpi import MPITransport  # starts MPI
 
-        transport: Any = MPITransport()
-        sys.excepthook = partial(_end_all_on_error, transport)
-        if transport.rank:
+        mpi = MPITransport()
+        sys.excepthook = partial(_end_all_on_error, mpi)
+        if mpi.rank:
             _close_input()
+        _transports[engine] = mpi
         if engine == "nccl":
             from parlab.world.processes.nccl import NCCLTransport
 
-            transport = NCCLTransport(transport, machine.gpu(transport.node.rank, transport.node.size))
-        _transports[engine] = transport
+            _transports[engine] = NCCLTransport(mpi, machine.gpu(mpi.node.rank, mpi.node.size))
     return _transports[engine]
 
 
@@ -56,19 +58,23 @@ def _close_input() -> None:
     os.close(nothing)
 
 
-def run_this_rank(job: Job, transport: Any) -> tuple[list[bytes], list[Report]]:
+def run_this_rank(job: Job, transport: Transport) -> tuple[list[bytes], list[Report]]:
     """Run this process's rank. Returns the records of all ranks (on rank 0) and their last reports."""
-    engine = ProcessEngine(transport, job.native)
+    if job.native:
+        assert isinstance(transport, Library)  # `run` refuses it on others
+        engine: ProcessEngine = NativeEngine(transport, transport)
+    else:
+        engine = ProcessEngine(transport)
     carry_out(engine, job.program, job.args, job.kwargs)
     records = transport.gather(pack_record(engine))
     if failed(engine.last_reports):
         transport.renew()
-    else:
+    elif isinstance(engine, NativeEngine):
         engine.disconnect()
     return records, engine.last_reports
 
 
-def _end_all_on_error(transport: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def _end_all_on_error(transport: Transport, kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """An error that leaves the script ends all processes. The rank that raised it shows it."""
     if getattr(error, "rank", transport.rank) == transport.rank:
         sys.__excepthook__(kind, error, trace)

@@ -8,13 +8,14 @@ import traceback
 from typing import Any
 
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT
-from parlab.world.engines.tasks import CollectiveCall, Signal, Task
+from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import RemoteError, WorldError
 from parlab.world.processes.deadlock import Report, deadlock_in
+from parlab.world.processes.doorkeeper import ProcessCall
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
-from parlab.world.processes.wallclock import Watch, measured
+from parlab.world.processes.wallclock import measured
 from parlab.world.program import Outcome
 
 
@@ -36,9 +37,9 @@ class _LogPickler(pickle.Pickler):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
             state = {name: getattr(thing, name) for name in OF_MESSAGE}
             return Reference, (), {**state, "label": label}
-        if isinstance(thing, CollectiveCall):
+        if isinstance(thing, ProcessCall):
             slots = {"arrivals": thing.arrivals}  # its waiters stay in its process
-            return CollectiveCall, (thing.members, thing.key), (None, slots)
+            return ProcessCall, (thing.members, thing.key), (None, slots)
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
@@ -56,9 +57,8 @@ def pack_record(engine: ProcessEngine) -> bytes:
             "arrays and numbers"
         )
     tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
-    watch = Watch(engine.transport.ahead, engine.computes, engine.waits)
     file = io.BytesIO()
-    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, watch))
+    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, engine.watch))
     return file.getvalue()
 
 

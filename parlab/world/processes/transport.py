@@ -72,13 +72,6 @@ class Transport(Protocol):
     def heard(self) -> Iterator[bytes]:
         """The notes that have arrived."""
 
-    def connect(self, members: tuple[int, ...], tag: int) -> Any:
-        """The library's own collectives among `members`. All members call this. MPI alone has them.
-
-        Each is a method with the name of our algorithm. It starts the collective, and returns a handle, whose `finish`
-        says whether this rank's part is over, and the result of our algorithm. `free` gives all of them back.
-        """
-
     def gather(self, data: bytes) -> list[bytes]:
         """The data of all, on rank 0; on the others, nothing."""
 

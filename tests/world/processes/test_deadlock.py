@@ -5,29 +5,39 @@ from __future__ import annotations
 import pytest
 
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
-from parlab.world.processes.deadlock import deadlock_in, failed, some_can_move
+from parlab.world.processes.deadlock import (
+    ForCollective,
+    ForMessage,
+    ForSignal,
+    Report,
+    Waiting,
+    deadlock_in,
+    failed,
+    some_can_move,
+)
 
-WAY = ["world", "messages", 0, 1]  # from rank 0 to rank 1
-BACK = ["world", "messages", 1, 0]
+WAY = ("world", "messages", 0, 1)  # from rank 0 to rank 1
+BACK = ("world", "messages", 1, 0)
 
 
-def report(rank, waits=None, *, posts=(), entered=0, error=False, background=()):
-    tasks = [waits and ["recv" if waits[0] == "messages" else "barrier", waits], *background]
-    posts = [list(counts) for counts in posts]
-    place = f", at line {rank}"
-    return dict(rank=rank, place=place, error=error, posts=posts, collectives={"world": entered}, tasks=tasks, open=[])
+def report(rank, needs=None, *, posts=(), entered=0, raised=False, background=()):
+    main = needs and Waiting("recv" if isinstance(needs, list) else "barrier", needs)
+    sends, receives = {box: sent for box, sent, _ in posts}, {box: asked for box, _, asked in posts}
+    return Report(
+        rank, f", at line {rank}", raised, sends, receives, {"world": entered}, tasks=[main, *background], open=[]
+    )
 
 
 def receive(way, number):
-    return ["messages", [[way, number, POST_RECEIVE]]]
+    return [ForMessage(way, number, POST_RECEIVE)]
 
 
 def send(way, number):
-    return ["messages", [[way, number, POST_SEND]]]
+    return [ForMessage(way, number, POST_SEND)]
 
 
-BARRIER = ["collective", ["world", 2], [0, 1]]
-BOTH = ["messages", [[WAY, 0, POST_SEND], [BACK, 0, POST_RECEIVE]]]
+BARRIER = ForCollective("world", 2, (0, 1))
+BOTH = [ForMessage(WAY, 0, POST_SEND), ForMessage(BACK, 0, POST_RECEIVE)]
 
 
 @pytest.mark.parametrize(
@@ -42,19 +52,19 @@ BOTH = ["messages", [[WAY, 0, POST_SEND], [BACK, 0, POST_RECEIVE]]]
         ([report(0, BOTH), report(1, None, posts=[[WAY, 0, 1], [BACK, 1, 0]])], True),
         ([report(0, BARRIER, entered=3), report(1, receive(WAY, 0), entered=2)], False),
         ([report(0, BARRIER, entered=3), report(1, receive(WAY, 0), entered=3)], True),
-        ([report(0, ["signal", 1], background=[["", BARRIER]], entered=3), report(1, entered=2)], False),
-        ([report(0, ["signal", 1], background=[["", BARRIER]], entered=3), report(1, entered=3)], True),
+        ([report(0, ForSignal(1), background=[Waiting("", BARRIER)], entered=3), report(1, entered=2)], False),
+        ([report(0, ForSignal(1), background=[Waiting("", BARRIER)], entered=3), report(1, entered=3)], True),
         ([report(0), report(1)], False),
     ],
 )
 def test_a_rank_moves_if_and_only_if_some_report_covers_all_that_one_of_its_tasks_waits_for(reports, moves):
-    assert some_can_move({said["rank"]: said for said in reports}) == moves
+    assert some_can_move({said.rank: said for said in reports}) == moves
 
 
 def test_left_is_an_end_an_error_comes_first_and_else_the_waits_are_a_deadlock_with_their_lines():
     assert not failed([report(0), report(1)])
     assert deadlock_in([report(0), report(1)]) is None
-    raised = [report(0, receive(BACK, 0)), report(1, error=True)]
+    raised = [report(0, receive(BACK, 0)), report(1, raised=True)]
     assert failed(raised)
     assert deadlock_in(raised) is None
     deadlock = deadlock_in([report(0, receive(BACK, 0)), report(1, receive(WAY, 0))])

@@ -49,7 +49,7 @@ def test_what_was_received_by_nccl_dies_with_the_programs_last_reference():
 
 def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_program_is_over(monkeypatch):
     reports = []
-    world = ProcessEngine(SimpleNamespace(rank=1, size=2))
+    world = ProcessEngine(SimpleNamespace(rank=1, size=2, ahead=0))
     monkeypatch.setattr(world, "_notify", lambda rank, kind, payload: reports.append((rank, kind)))
     now = [100.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns))

@@ -237,7 +237,7 @@ def two_groups_of_the_same_two(comm):
     beside = comm.iall_reduce(np.ones(4))
     if comm.rank == 3:
         subgroup = engine.subgroup
-        engine.subgroup = lambda name, members: (beside.wait(), subgroup(name, members))[1]
+        engine.subgroup = lambda *call: (beside.wait(), subgroup(*call))[1]
     again = pair.split(0)
     if comm.rank == 2:
         comm.send(np.zeros(0), 0)
@@ -262,6 +262,23 @@ def test_mpis_own_collectives_in_a_group_its_halves_and_beside_it_send_no_messag
     native = run(program, 4, np.ones(4), engine="mpi", collectives="native")
     assert [list(x) for x in native.results] == [[4.0 + 2 + 4] * 4] * 4
     assert native.wallclock.transfers == []
+
+
+def a_collective_over_and_one_not(comm):
+    """Of two collectives in the background nobody waits for either; rank 0 alone starts the second. Then all wait."""
+    first = comm.iall_reduce(np.ones(4))
+    while not first.met:
+        time.sleep(0.001)
+    if comm.rank == 0:
+        comm.iall_gather(np.ones(4))
+    comm.recv(1 - comm.rank, np.ones(4))
+
+
+@pytest.mark.parametrize("engine", ["threads", "mpi"])
+def test_a_deadlock_names_the_collective_that_is_not_over_and_not_the_one_that_is(engine):
+    with pytest.raises(DeadlockError) as caught:
+        run(a_collective_over_and_one_not, 2, engine=engine)
+    assert [caught.value.waiting[rank].unmet for rank in range(2)] == [("iall_gather",), ()]
 
 
 def test_a_deadlock_of_a_cell_on_2_processes_shows_its_lines_as_on_threads(cell):

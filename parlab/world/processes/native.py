@@ -1,0 +1,79 @@
+"""The engine with a library's own collectives, in the place of ours: `run(..., collectives="native")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from parlab.arrays import is_array
+from parlab.world.engines.tasks import CollectiveCall, Group
+from parlab.world.errors import Unwind
+from parlab.world.processes.engine import ProcessEngine
+from parlab.world.processes.messages import ProcessGroup
+from parlab.world.processes.transport import Transport
+
+
+@runtime_checkable
+class Library(Protocol):
+    """A transport whose library has collectives. MPI is one."""
+
+    def connect(self, members: tuple[int, ...], tag: int) -> Any:
+        """The library's own collectives among `members`. All members call this.
+
+        Each is a method with the name of our algorithm. It starts the collective, and returns a handle, whose `finish`
+        says whether this rank's part is over, and the result of our algorithm. `free` gives all of them back.
+        """
+
+
+class NativeEngine(ProcessEngine):
+    """Runs one program on the processes of `transport`, with the collectives of its `library`."""
+
+    def __init__(self, transport: Transport, library: Library):
+        super().__init__(transport)
+        self.library = library
+        self.native: dict[Group, Any] = {}  # the library's collectives in each group
+        self._connect(self.world)
+
+    def subgroup(self, name: str, members: tuple[int, ...], split: CollectiveCall) -> ProcessGroup:
+        """See `Engine`."""
+        group = super().subgroup(name, members, split)
+        self._connect(group)
+        return group
+
+    def _connect(self, group: ProcessGroup) -> None:
+        """Make the library's collectives for `group` and for its background, now that all members call this."""
+        for each in (group, self.background_of(group)):
+            self.native[each] = self.library.connect(each.members, each.tag("collectives"))
+
+    def disconnect(self) -> None:
+        """Free the library's collectives, after a run without an error."""
+        for collectives in self.native.values():
+            collectives.free()
+
+    def native_of(
+        self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Callable[[], Any] | None:
+        """See `Engine`."""
+        start = getattr(self.native[group], getattr(algorithm, "__name__", ""), None)
+        if start is None or not all(map(_known_to_libraries, arguments)):
+            return None
+        return partial(self._settled, start, arguments)
+
+    def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Start a collective of the library, and return its result when this rank's part is over."""
+        with self.mutex:
+            handle, result = start(*arguments)
+        self._poll(lambda: self.ending or handle.finish())
+        if self.ending:
+            raise Unwind
+        return result
+
+
+def _known_to_libraries(argument: Any) -> bool:
+    """Whether an argument of a collective is no array, or one that every library of collectives knows."""
+    if isinstance(argument, list) and argument:
+        argument = argument[0]
+    return not is_array(argument) or (isinstance(argument, np.ndarray) and argument.dtype != np.float16)
