@@ -134,10 +134,10 @@ def _missing(needs: Any, report: Report, reports: Mapping[int, Report]) -> list[
         return _missing(raiser.needs, report, reports)
     if isinstance(needs, ForCollective):
         return [member for member in needs.members if reports[member].collectives.get(needs.group, 0) <= needs.number]
-    return sorted({message.peer for message in needs if not _matched(message, reports)})
+    return sorted({message.peer for message in needs if not _other_end_posted(message, reports)})
 
 
-def _matched(message: ForMessage, reports: Mapping[int, Report]) -> bool:
+def _other_end_posted(message: ForMessage, reports: Mapping[int, Report]) -> bool:
     """Whether the other end of a message is posted."""
     there = reports[message.peer]
     posted = there.receives if message.end == POST_SEND else there.sends
@@ -165,6 +165,6 @@ def _parked(main: Waiting, report: Report, reports: Mapping[int, Report]) -> Wai
     call = main.call
     if isinstance(main.needs, list):
         call = call_of(call, [(message.peer, message.end == POST_SEND) for message in main.needs])
-    unmet = [text for text, message in report.open if message is None or not _matched(message, reports)]
+    unmet = [text for text, message in report.open if message is None or not _other_end_posted(message, reports)]
     peers = tuple(_missing(main.needs, report, reports))
     return WaitsFor(report.rank, call, peers, report.place, tuple(sorted(unmet)))

@@ -40,7 +40,7 @@ class Doorkeeper:
             return None
         del self.calls[key]
         call.error = difference(call, group=key[0])
-        if arrival.detail is not None:
+        if arrival.detail is not None:  # a split's color and key; no other collective has any
             self.splits += 1
             call.split_number = 1 + self.splits * self.size + self.rank  # no other has it: modulo `size`, 1 + rank
         return call

@@ -171,7 +171,7 @@ class ProcessEngine(Engine):
         If that fails, the other ranks would wait for ever, so all processes end.
         """
         try:
-            for message in self.under_way.passed():
+            for message in self.under_way.take_passed():
                 self._match(message)
             for note in self.transport.heard():
                 kind, *contents = pickle.loads(note)

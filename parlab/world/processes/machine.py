@@ -72,7 +72,7 @@ def by_hand(size: int) -> str:
     return f"mpiexec -n {size} python"
 
 
-def gpu(rank: int, size: int) -> Any:
+def cupy_on_gpu(rank: int, size: int) -> Any:
     """CuPy, on the GPU of this process, which is number `rank` of `size` on its machine.
 
     A ValueError, if there are too few GPUs.

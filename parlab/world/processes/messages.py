@@ -87,8 +87,8 @@ class MessageEnd(Message):
         """The name of the message, the same at both ends: the key of its mailbox, and its number there."""
         return *self.box_key, self.number
 
-    def complete(self) -> bool:
-        """Complete this end if the message has passed, and say whether it has: the wire is let go."""
+    def finish_if_passed(self) -> bool:
+        """Let the wire go if the message has passed, and say whether it has."""
         if not self.wire.done():
             return False
         self.done_at = time.perf_counter_ns()
@@ -129,9 +129,9 @@ class ReceiveEnd(MessageEnd):
             forms = [((size,), np.uint8) for size in sizes]
         self.leaves = self.wire.into(forms)
 
-    def complete(self) -> bool:
+    def finish_if_passed(self) -> bool:
         """See `MessageEnd`. The value has come, unless it does not fit."""
-        passed = super().complete()
+        passed = super().finish_if_passed()
         if passed and self.error is None:
             leaves = iter(self.leaves)
             self.value = values.mapped(lambda blank: blank.filled(next(leaves)), self.like)

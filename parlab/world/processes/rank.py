@@ -47,7 +47,7 @@ def transport_of(engine: str) -> Transport:
         if engine == "nccl":
             from parlab.world.processes.nccl import NCCLTransport
 
-            _transports[engine] = NCCLTransport(mpi, machine.gpu(mpi.node.rank, mpi.node.size))
+            _transports[engine] = NCCLTransport(mpi, machine.cupy_on_gpu(mpi.node.rank, mpi.node.size))
     return _transports[engine]
 
 

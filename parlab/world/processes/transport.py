@@ -28,7 +28,7 @@ class Sent(Protocol):
     """One end of a message: the sender's."""
 
     def done(self) -> bool:
-        """Whether the receiver has asked for the message and has it."""
+        """Whether the receiver has asked for the message, and nothing reads the sender's arrays any more."""
 
 
 class Coming(Protocol):

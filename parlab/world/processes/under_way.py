@@ -1,6 +1,6 @@
 """The messages of this process that are under way.
 
-A message passes in four steps. Each process makes its steps whenever a task of it polls (`UnderWay.passed`):
+A message passes in four steps. Each process makes its steps whenever a task of it polls (`UnderWay.take_passed`):
 
     sender                                          receiver
     post: offers header and arrays                  post: asks for the next message of this mailbox
@@ -33,10 +33,10 @@ class UnderWay:
         box.no_header_yet.append(message)
         self.listening[box] = None
 
-    def passed(self) -> list[MessageEnd]:
-        """Receive the headers that have arrived, and return the messages that have passed, complete."""
+    def take_passed(self) -> list[MessageEnd]:
+        """Receive the headers that have arrived, and take out the messages that have passed."""
         self._listen()
-        passed = [message for message in self.moving if message.complete()]
+        passed = [message for message in self.moving if message.finish_if_passed()]
         for message in passed:
             self.moving.remove(message)
         return passed
