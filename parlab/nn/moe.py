@@ -188,9 +188,14 @@ class MixtureOfExperts(Stage):
             logits, _ = linear(x, self.weights[self.router])
             dlogits = dlogits + auxiliary_loss(logits, loads, self.k, self.auxiliary * self.loss_weight)[1]
         if self.bias_rate:
-            of_call = asked_loads(routing, self.num_experts)
-            self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
+            self.count(routing)
         return linear_backward_input(dlogits, x, self.weights[self.router])
+
+    def count(self, routing: Routing) -> list[int]:
+        """The pairs on each expert in one call; they are added to `counted`."""
+        of_call = asked_loads(routing, self.num_experts)
+        self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
+        return of_call
 
     def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
         """The sum over each token's experts of gate · answer: `[T, E]` -> `(y [T, E], cache)`. All experts are here."""

@@ -25,9 +25,7 @@ from parlab.sequence.layouts import checked_documents
 from parlab.world import Comm, Link
 
 KEPT = "kept activations"
-SHARED = (
-    "tables"  # the rotary tables in attention's cache: all blocks share them, so they are always kept, never counted
-)
+SHARED = "tables"  # of attention's cache: the rotary tables, which all blocks share: always kept, never counted
 AGAIN = "again"  # the name of computations that are repeated because their result was not kept
 PCIE = Link(latency=10e-6, bandwidth=25e9)  # to host memory: PCIe 4.0 with 16 lanes, as measured
 

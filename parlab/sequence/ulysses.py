@@ -37,6 +37,7 @@ from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_levels, ranks_inside
 from parlab.world import Comm
+from parlab.world.collectives.walks import partners
 
 
 def ulysses_attention(
@@ -157,8 +158,7 @@ class HeadExchange:
     def _all_to_all(self, comm: Comm, gives: list[list[Array]], takes: list[list[Array]]) -> None:
         """Send `gives[rank]` to each rank, one a step, and add what comes from it to `takes[rank]`, zeros at first."""
         add_to(takes[comm.rank], gives[comm.rank])
-        for step in range(1, comm.size):
-            dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        for dst, src in partners(comm):
             came = comm.sendrecv(gives[dst], dst, src, takes[src], label=self.label)
             add_to(takes[src], came)
             del came  # no longer held when the next one comes

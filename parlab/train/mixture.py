@@ -28,7 +28,7 @@ from parlab.experts import ExpertParallel
 from parlab.experts.layer import DispatchCache
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
-from parlab.nn.moe import MoECache, asked_loads
+from parlab.nn.moe import MoECache
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Stage, Weights
 from parlab.tensor import SummedOverTokens
@@ -68,9 +68,7 @@ class BatchExperts(ExpertParallel):
     def loads_together(self, routing: Routing) -> list[int]:
         """Pairs on each expert, of the whole batch; in the first pass, of this call."""
         if self.counting:
-            of_call = asked_loads(routing, self.num_experts)
-            self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
-            return of_call
+            return self.count(routing)
         return super().loads_together(routing) if self.batch_loads is None else self.batch_loads
 
 

@@ -47,8 +47,7 @@ class Trainer:
 
     Args:
         mesh: of all ranks; each makes the trainer, with the same arguments, and calls its methods.
-        model: the serial Llama or Mixtral, the same on every rank; a rank keeps copies of its
-            slices.
+        model: the serial Llama or Mixtral, the same on every rank; a rank keeps copies of its slices.
         optimizer: the hyperparameters.
         schedule: of the `mesh.pp` ranks of the pipeline; it also has the number of microbatches. None: 1F1B, with one
             microbatch a rank.

@@ -39,8 +39,7 @@ class DataParallel(Replica):
         comm, params, optimizer: as for `Replica`.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
         ranks_per_node: so many consecutive ranks share a node: gradients are all-reduced in two levels.
-        of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm,
-            model_parallel.
+        of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, model_parallel.
 
     Raises:
         ValueError: an argument that cannot be used.
@@ -104,9 +103,8 @@ class DataParallel(Replica):
         gradients = namespace(*of_blocks).concat(of_blocks)  # [n], of all blocks in the bucket
         del of_blocks
         self.comm.hold(GRADIENTS, gradients)
-        comm, ranks_per_node = self._group_of(
-            self._waiting[0]
-        )  # of all in the bucket: a cut replica has one block in each
+        first = self._waiting[0]  # its group is that of the whole bucket: a cut replica has one block in each
+        comm, ranks_per_node = self._group_of(first)
         request = comm.iall_reduce(gradients, ranks_per_node=ranks_per_node)
         self._buckets.append(Bucket(self._waiting, gradients, request))
         self._waiting = []

@@ -96,8 +96,8 @@ class Replica(ABC):
         self.dtype, self.wide = checked_dtypes(params, dtype)
         self.guard = StepGuard.of(comm.size * microbatches, max_norm, loss_scale, self.dtype)
         self.model_parallel = model_parallel
-        whole_replica = dict.fromkeys(self.block_names, microbatches)
-        self.expected = whole_replica if model_parallel is None else model_parallel.expected
+        expected = dict.fromkeys(self.block_names, microbatches)
+        self.expected = expected if model_parallel is None else model_parallel.expected
         self.comm, self.params, self.optimizer, self.microbatches = comm, params, optimizer, microbatches
         self._all_weights = dict(params) if blocks is None else params  # by name, always up to date
         self._blocks: dict[str, ReplicaBlock] = {}
