@@ -19,28 +19,33 @@ def first_forwards(schedule: Schedule, rank: int) -> list[Action]:
     if schedule.num_microbatches == 1:
         return []
     every = product(range(schedule.num_microbatches), range(schedule.num_stages))
-    return [Action("F", stage, number) for number, stage in every if schedule.rank_of(stage, number) == rank]
+    return [
+        Action("F", stage, microbatch) for microbatch, stage in every if schedule.rank_of(stage, microbatch) == rank
+    ]
 
 
 def run_first_pass(
     pp: Comm,
     schedule: Schedule,
     actions: Sequence[Action],
-    stages: Mapping[int, Any],
+    chains: Mapping[int, Any],
     inputs: Sequence[Array],
     targets: Sequence[Array],
     like: Array,
 ) -> None:
-    """Run this rank's forwards. The arguments are those of `run_schedule`, which runs the schedule after it."""
-    for _, stage, number in actions:
+    """Run this rank's forwards. The arguments are those of `run_schedule`, which runs the schedule after it.
+
+    `chains`: its pipeline stages, by their numbers.
+    """
+    for _, stage, microbatch in actions:
         if stage == 0:
-            x = inputs[number]
-        elif (source := schedule.rank_of(stage - 1, number)) != pp.rank:
+            x = inputs[microbatch]
+        elif (source := schedule.rank_of(stage - 1, microbatch)) != pp.rank:
             x = pp.recv(source, like)
         # else x is there: the action before was this microbatch's on the stage before
         if stage == schedule.num_stages - 1:
-            stages[stage].forward(x, targets[number])
+            chains[stage].forward(x, targets[microbatch])
             continue
-        x, _ = stages[stage].forward(x)
-        if (after := schedule.rank_of(stage + 1, number)) != pp.rank:
+        x, _ = chains[stage].forward(x)
+        if (after := schedule.rank_of(stage + 1, microbatch)) != pp.rank:
             pp.send(x, after)

@@ -17,7 +17,7 @@ from parlab.world import Comm
 
 
 class TrainSettings(NamedTuple):
-    """How a `Trainer` trains: some of its arguments, by their names."""
+    """How a `Trainer` trains: its arguments that more than ZeRO reads, by their names."""
 
     zero: int
     attention: str
@@ -31,7 +31,7 @@ class TrainSettings(NamedTuple):
     bias_rate: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainJob:
     """The arguments of a trainer, checked, and the sizes that follow from them."""
 

@@ -41,7 +41,7 @@ class Mesh:
         data: dp × cp, the ranks with the same weights and other tokens: ZeRO's group.
         ep: this rank's group of consecutive ranks of `data`, which together have every expert of their layers.
         edp: the ranks of `data` that hold the same experts as this one.
-        model: pp × ep × tp, the ranks that together have one replica.
+        model: pp × ep × tp, the ranks that together have one copy of the model, with all its experts.
         comm: all ranks.
         sizes: of the four axes, by their names.
         data_per_node, edp_per_node: how many consecutive ranks of `data` and of `edp` share a node; None: one or all of

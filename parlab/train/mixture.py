@@ -1,7 +1,7 @@
 """The mixtures of experts in the trainer, and the path of their loads.
 
     count            each mixture counts the pairs on each expert, call by call: `counted`, of this rank's tokens
-    sum              over all ranks and microbatches: the loads of the batch, `Mixtures.loads_of_batch`
+    sum              over all ranks and microbatches: the loads of the batch, `Mixtures.all_reduce_loads`
     auxiliary loss   weighs each expert by its load: the counting runs before the first forward, in the first pass
     bias             moves by the load: the counting runs in the backwards, and the bias moves after the step
 
@@ -20,7 +20,7 @@ same gradients. Under sequence parallelism each runs them on its own tokens, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from parlab.arrays import to_host
@@ -30,8 +30,7 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.moe import MoECache
 from parlab.nn.routing import Routing
-from parlab.nn.stage import Stage, Weights
-from parlab.tensor import SummedOverTokens
+from parlab.nn.stage import Weights
 from parlab.train.job import TrainJob
 from parlab.train.mesh import Mesh
 
@@ -72,42 +71,36 @@ class BatchExperts(ExpertParallel):
         return super().loads_together(routing) if self.batch_loads is None else self.batch_loads
 
 
+def batch_experts(job: TrainJob, weights: Weights, prefix: str) -> BatchExperts:
+    """The mixture of a Mixtral's layer with this prefix, `model.layers.0` for example."""
+    config, settings = job.config, job.settings
+    assert isinstance(config, MixtralConfig)
+    return BatchExperts(
+        job.mesh.ep,
+        weights,
+        f"{prefix}.block_sparse_moe",
+        config.num_local_experts,
+        config.num_experts_per_tok,
+        auxiliary=settings.auxiliary,
+        bias_rate=settings.bias_rate,
+        together=job.groups_of_tokens,
+    )
+
+
 class Mixtures:
     """The mixtures of all layers; none, if the model is dense.
 
-    Those of other ranks of pp have no weights here, and never run.
+    Args:
+        job: the trainer's.
+        of_layer: a mixture by its layer's number. Those of other ranks of pp have no weights here, and never run.
 
     Attributes:
-        of_layer: a mixture by its layer's number.
         loads: pairs on each expert in the last step, `[L][N]`, if there is a bias_rate.
     """
 
-    def __init__(self, job: TrainJob) -> None:
-        self.job = job
-        self.of_layer: dict[int, BatchExperts] = {}
+    def __init__(self, job: TrainJob, of_layer: Mapping[int, BatchExperts]) -> None:
+        self.job, self.of_layer = job, of_layer
         self.loads: list[list[int]] = []
-
-    def maker(self, weights: Weights) -> Callable[[str], Stage] | None:
-        """A function that makes the mixture of a layer from the layer's prefix, and puts it into `of_layer`; None, if
-        the model is dense.
-        """
-        job, config, settings = self.job, self.job.config, self.job.settings
-        if not isinstance(config, MixtralConfig):
-            return None
-        sizes = config.num_local_experts, config.num_experts_per_tok
-        options: dict[str, Any] = {
-            "auxiliary": settings.auxiliary,
-            "bias_rate": settings.bias_rate,
-            "together": job.groups_of_tokens,
-        }
-
-        def mixture(prefix: str) -> Stage:
-            experts = BatchExperts(job.mesh.ep, weights, f"{prefix}.block_sparse_moe", *sizes, **options)
-            self.of_layer[int(prefix.rpartition(".")[2])] = experts
-            # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
-            return SummedOverTokens(job.mesh.tp, experts) if settings.sequence_parallel else experts
-
-        return mixture
 
     def weigh_losses(self, loss_scale: float) -> None:
         """Tell the mixtures the weight of their auxiliary losses in the step's gradient.
@@ -119,27 +112,29 @@ class Mixtures:
         for mixture in self.of_layer.values():
             mixture.loss_weight = loss_scale / calls
 
-    def count_forwards(self) -> None:
-        """From here on every forward counts: the first pass begins."""
+    def begin_first_pass(self) -> None:
+        """From here on every forward counts."""
         for mixture in self.of_layer.values():
             mixture.counting = True
 
-    def use_counted(self) -> None:
-        """The first pass is done: the auxiliary losses take the loads that it has counted."""
-        loads = self.loads_of_batch()
+    def end_first_pass(self) -> None:
+        """All-reduce the loads that the pass has counted: the auxiliary losses take them."""
+        loads = self.all_reduce_loads()
         for layer, mixture in self.of_layer.items():
             mixture.counting, mixture.batch_loads = False, loads[layer]
 
     def move_biases(self, skipped: bool) -> None:
-        """Move each expert's bias by the load in the batch, if there is a bias_rate; a skipped step moves none."""
+        """If there is a bias_rate: all-reduce the loads of the batch, and move each expert's bias by its own. A skipped
+        step moves none.
+        """
         if not self.job.settings.bias_rate:
             return
-        self.loads = self.loads_of_batch()
+        self.loads = self.all_reduce_loads()
         if not skipped:
             for layer, loads in enumerate(self.loads):
                 self.of_layer[layer].rebalance(loads)
 
-    def loads_of_batch(self) -> list[list[int]]:
+    def all_reduce_loads(self) -> list[list[int]]:
         """The pairs on each expert that all ranks have counted, `[L][N]` on every rank; the mixtures count anew."""
         job, mixtures = self.job, self.of_layer  # those of other ranks of pp have counted nothing here: rows of 0
         own = [mixtures[layer].counted for layer in sorted(mixtures)]

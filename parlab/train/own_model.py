@@ -6,15 +6,17 @@ one of those that have it: over pp by the stages that read it, over ep by the ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
-from parlab.tensor import ParallelLlama, Recompute, shard_weights
+from parlab.nn.mixtral import MixtralConfig
+from parlab.nn.stage import Stage
+from parlab.tensor import ParallelLlama, Recompute, SummedOverTokens, shard_weights
 from parlab.train.attention import attention_core
 from parlab.train.job import TrainJob
-from parlab.train.mixture import Mixtures, is_expert, owner_in_ep
+from parlab.train.mixture import BatchExperts, batch_experts, is_expert, owner_in_ep
 
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 
@@ -25,47 +27,56 @@ class OwnModel(NamedTuple):
     model: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
     pp_ranks: dict[str, tuple[int, ...]]  # of every weight of the whole model: the ranks of pp that have it
     blocks: Blocks  # of the weights here
+    mixtures: Mapping[int, BatchExperts]  # of experts, by layer; none in a dense model
 
     def pp_ranks_of(self, block: str) -> tuple[int, ...]:
         """The ranks of pp that have a block."""
         return self.pp_ranks[self.blocks[block][0]]
 
 
-def own_model(job: TrainJob, whole: Llama, mixtures: Mixtures) -> OwnModel:
-    """This rank's model, from the whole one; its mixtures of experts stand in `mixtures` from then on."""
-    pp_ranks = ranks_of_weights(job, whole)
+def own_model(job: TrainJob, serial: Llama) -> OwnModel:
+    """This rank's model, from the serial one."""
+    pp_ranks = ranks_of_weights(job, serial)
     here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
-    model = make_model(job, whole, here, mixtures)
-    return OwnModel(model, pp_ranks, blocks_of_zero(model, here))
+    model, mixtures = make_model(job, serial, here)
+    return OwnModel(model, pp_ranks, blocks_of_zero(model, here), mixtures)
 
 
-def ranks_of_weights(job: TrainJob, whole: Llama) -> dict[str, tuple[int, ...]]:
+def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]:
     """The ranks of pp that have each weight: several, if pipeline stages share it, or if ranks share a stage."""
-    ranks: dict[str, set[int]] = {name: set() for name in whole.weights}
-    for number, chain in enumerate(whole.stages(job.layers)):
+    ranks: dict[str, set[int]] = {name: set() for name in serial.weights}
+    for stage, chain in enumerate(serial.stages(job.layers)):
         for name in chain.weight_names:
-            ranks[name].update(job.schedule.holders(number))
+            ranks[name].update(job.schedule.holders(stage))
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def make_model(job: TrainJob, whole: Llama, here: Iterable[str], mixtures: Mixtures) -> ParallelLlama:
-    """The tensor-parallel model with copies of this rank's slices of the weights `here`."""
+def make_model(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, BatchExperts]]:
+    """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its mixtures by layer."""
     mesh, config, settings = job.mesh, job.config, job.settings
-    own = {name: whole.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
+    own = {name: serial.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
     weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
+    mixtures: dict[int, BatchExperts] = {}
+
+    def mixture(prefix: str) -> Stage:
+        layer = int(prefix.rpartition(".")[2])
+        mixtures[layer] = batch_experts(job, weights, prefix)
+        # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
+        return SummedOverTokens(mesh.tp, mixtures[layer]) if settings.sequence_parallel else mixtures[layer]
+
     model = ParallelLlama(
         mesh.tp,
         config,
         weights,
         names=own,
-        mlp=mixtures.maker(weights),
+        mlp=mixture if isinstance(config, MixtralConfig) else None,
         core=attention_core(mesh.cp, settings.attention, settings.layout),
         sequence_parallel=settings.sequence_parallel,
         positions=job.positions,
     )
     if settings.recompute == "full":
         model.blocks = [Recompute(block) for block in model.blocks]
-    return model
+    return model, mixtures
 
 
 def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> Blocks:
@@ -85,4 +96,4 @@ def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> Blocks:
     if not model.config.tie_word_embeddings:
         blocks["head"] = (HEAD,)
     here = set(here)
-    return {block: names for block, names in blocks.items() if names[0] in here}
+    return {block: names for block, names in blocks.items() if names[0] in here}  # a block is here whole, or not at all

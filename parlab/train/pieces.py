@@ -2,6 +2,8 @@
 
 A piece is (weight, slice along the axis that tensor parallelism cuts, first element in that slice, length). That says
 which elements of the whole weight it has, whatever mesh saved it and whatever mesh loads it.
+
+Invariant: of the pieces that are saved, each element of each weight is in exactly one.
 """
 
 from __future__ import annotations

@@ -45,14 +45,18 @@ def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) ->
     ZeRO divides the sums of all blocks by the size of its own group, `mesh.data`, dp · cp, and not by that of the
     block's group (`StepGuard`): divided by edp an expert's gradient would be ep times too large.
     """
-    mesh, whole_state = job.mesh, job.settings.zero == 0
+    mesh = job.mesh
     copies = {name: own.model.slices[name].shared_by * len(own.pp_ranks[name]) for name in own.model.weights}
-    if whole_state:  # the norm is summed over a replica, whose ranks of ep repeat all but the experts
-        copies = {name: n if is_expert(name) else n * mesh.ep.size for name, n in copies.items()}
+    holders = mesh.comm  # of all shards, over which the norm is summed
+    if job.settings.zero == 0:  # nothing is sharded: one copy of the model has it all
+        holders = mesh.model
+        for name in copies:
+            if not is_expert(name):  # the ranks of ep repeat it
+                copies[name] *= mesh.ep.size
     of_experts = [block for block, names in own.blocks.items() if is_expert(names[0])]
     return ModelParallel(
-        comm=mesh.model if whole_state else mesh.comm,
-        in_norm={name: 1 / number for name, number in copies.items()},
+        comm=holders,
+        in_norm={name: 1 / of_weight for name, of_weight in copies.items()},
         expected=expected,
         groups=dict.fromkeys(of_experts, NodeGroup(mesh.edp, mesh.edp_per_node)),
     )

@@ -50,8 +50,8 @@ def uses_of_blocks(
     """The order in which the actions open the blocks, and how often they make gradients of each."""
     opening_order: list[str] = []
     made: Counter[str] = Counter()
-    for kind, number, _ in actions:
-        stages = chains[number].stages
+    for kind, pipeline_stage, _ in actions:
+        stages = chains[pipeline_stage].stages
         in_turn = stages if kind == "F" else stages[::-1]
         used = [block for stage in in_turn for block in blocks_of(stage, blocks)]
         if kind != "W":  # F, I and B read weights

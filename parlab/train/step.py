@@ -68,7 +68,7 @@ def train_step(parts: StepParts, tokens: Array, targets: Array, lr: float | None
         loss = forward_backward(parts, own_tokens, own_targets, job.target_tokens_a_rank(targets))
         parts.gradients.sum_shared()
     result = replica.step(lr)
-    assert result.norm is not None  # a replica that is cut always computes it
+    assert result.norm is not None  # with a `ModelParallel` ZeRO always computes it
     mixtures.move_biases(result.skipped)
     return TrainResult(mean_loss(job, loss), result.norm, result.skipped)
 
@@ -93,9 +93,9 @@ def forward_backward(
     job, stages, replica = parts.job, parts.stages, parts.replica
     like = job.activation(inputs[0], replica.dtype)
     if stages.first_pass:
-        parts.mixtures.count_forwards()
+        parts.mixtures.begin_first_pass()
         run_first_pass(job.mesh.pp, job.schedule, stages.first_pass, stages.chains, inputs, targets, like)
-        parts.mixtures.use_counted()
+        parts.mixtures.end_first_pass()
     loss, _ = run_schedule(
         job.mesh.pp,
         job.schedule,
@@ -112,5 +112,5 @@ def forward_backward(
 def mean_loss(job: TrainJob, loss: float | None) -> float:
     """The mean over the whole batch, on every rank, from the loss on the last stage's ranks."""
     of_rank = job.xp.asarray(loss or 0.0, dtype=job.xp.float64, device=job.device)
-    of_replica = job.mesh.pp.all_reduce(of_rank)
-    return to_host(job.mesh.data.all_reduce(of_replica)) / job.mesh.data.size
+    of_pipeline = job.mesh.pp.all_reduce(of_rank)
+    return to_host(job.mesh.data.all_reduce(of_pipeline)) / job.mesh.data.size

@@ -145,8 +145,8 @@ class Trainer:
         check_layers(model, schedule, layers)
         # From the serial model to the stages that this rank runs; each line needs those above it alone
         self.job = TrainJob.of(mesh, model, schedule, layers, settings)
-        self.mixtures = Mixtures(self.job)
-        self.own = own_model(self.job, model, self.mixtures)
+        self.own = own_model(self.job, model)
+        self.mixtures = Mixtures(self.job, self.own.mixtures)
         plain = own_stages(self.job, self.own)
         shared = groups_of_shared_blocks(mesh.pp, self.own)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
@@ -229,10 +229,11 @@ class Trainer:
         first rank of pp that has a weight broadcasts it over pp.
         """
         job, mesh = self.job, self.job.mesh
-        own, dtype = self.own.model.whole(own), next(iter(own.values())).dtype  # gathered over tp
+        dtype = next(iter(own.values())).dtype
+        gathered = self.own.model.whole(own)
         whole = {}
         for name, shape in job.config.weight_shapes.items():
-            x = own[name] if name in own else job.xp.empty(shape, dtype=dtype, device=job.device)
+            x = gathered[name] if name in gathered else job.xp.empty(shape, dtype=dtype, device=job.device)
             owner, first = owner_in_ep(mesh, job.config, name), self.own.pp_ranks[name][0]
             if owner is not None and mesh.pp.rank == first:
                 x = mesh.ep.broadcast(x, owner)
@@ -250,8 +251,20 @@ class Trainer:
             if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
                 alike = mesh.edp if is_expert(name) else mesh.data
                 first_copy = first_copy and alike.rank == 0
-            place = name, job.config.weight_shapes[name], axis, start, stop, flat_start
-            found.append(CheckpointPiece(*place, master, mean, square, first_copy))
+            found.append(
+                CheckpointPiece(
+                    name=name,
+                    shape=job.config.weight_shapes[name],
+                    axis=axis,
+                    start=start,
+                    stop=stop,
+                    flat_start=flat_start,
+                    master=master,
+                    mean=mean,
+                    square=square,
+                    first_copy=first_copy,
+                )
+            )
         return found
 
     @property
