@@ -361,7 +361,7 @@ class Comm:
         self._splits += 1
         if color is None:
             return None
-        wishes = [split.arrivals[member].detail for member in self._group.members]  # by rank in this group
+        wishes = [split.arrivals[member].wish for member in self._group.members]  # by rank in this group
         chosen = sorted((key, rank) for rank, (wanted, key) in enumerate(wishes) if wanted == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"

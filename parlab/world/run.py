@@ -11,7 +11,7 @@ from parlab.arguments import instance, whole
 from parlab.world.clock.replay import replay
 from parlab.world.clock.trace import Trace, traced
 from parlab.world.cluster import CLASSROOM, Cluster
-from parlab.world.engines.base import inside_a_rank
+from parlab.world.engines.crew import inside_a_rank
 from parlab.world.engines.tasks import Task
 from parlab.world.engines.threads import ThreadsEngine
 from parlab.world.errors import WorldError

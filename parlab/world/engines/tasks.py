@@ -22,14 +22,17 @@ from parlab.world.values import Value
 
 
 class Message:
-    """One value on its way from rank `src` to rank `dst`, posted by one end or by both."""
+    """One value on its way from rank `src` to rank `dst`, posted by one end or by both.
 
-    matched = False
-    waiter: Task | None = None  # the task that is parked for it; only an end that has posted can be
+    It has `passed` when both ends are posted (threads), or when this end has sent or received all of it (processes).
+    """
+
+    passed = False
+    waiter: Task | None = None  # the task that is blocked for it; only an end that has posted can be
     nbytes = 0  # of the value that is sent
     kept = 0  # bytes that the sender holds for this message until it has passed
     label: Any = None
-    expected: Any = None  # the receiver's label
+    expected_label: Any = None  # the receiver's
     error: str | None = None
     index = -1  # its row in the trace, when the run is over
 
@@ -58,7 +61,7 @@ class Arrival(NamedTuple):
 
     name: str  # of the collective
     call: str  # with its arguments, as text; the calls of all members must be equal
-    detail: Any = None  # that it tells the other members
+    wish: Any = None  # of a split alone, which tells it to the other members: (color, key)
 
 
 class CollectiveCall:
@@ -77,6 +80,11 @@ class CollectiveCall:
     def all_entered(self) -> bool:
         """Whether every member has entered."""
         return len(self.arrivals) == len(self.members)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its members tell each other their wishes."""
+        return any(arrival.wish is not None for arrival in self.arrivals.values())
 
 
 BACKGROUND = " (background)"  # ends the name of a group of background collectives
@@ -107,7 +115,7 @@ class Signal:
         self.index = -1
 
 
-Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a parked task
+Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a blocked task
 
 
 class Task:
@@ -121,9 +129,9 @@ class Task:
         self.rank = rank
         self.background: list[Task] = []  # collectives that this task has started
         self.is_background = main is not None
-        self.missing = 0  # unmatched messages that it is parked for; 1 for a collective or a signal
+        self.missing = 0  # of what it waits for: messages that have not passed; 1 for a collective or a signal
         self.waits_for: Awaited = ()
-        self.call = ""  # the call it is parked in
+        self.call = ""  # the call it is blocked in
         self.log: list[Any] = []
         self.printed = False
         self.inside = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for ever;

@@ -13,13 +13,14 @@ from multiprocessing.connection import Client, Connection
 import numpy as np
 
 from parlab.world.processes import machine
+from parlab.world.processes.joining import transport_of
 from parlab.world.processes.pickling import unpack_program
-from parlab.world.processes.rank import run_this_rank, transport_of
+from parlab.world.processes.rank import run_this_rank
 
 
-def main(engine: str, folder: str, size: str) -> None:
+def main(library: str, folder: str, size: str) -> None:
     """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
-    transport = transport_of(engine)
+    transport = transport_of(library)
     if transport.size != int(size):
         found = f"{size} processes were started, and each finds {transport.size}"
         _refuse(folder, f"size={size}: {found}: {machine.DIFFERENT_MPIS}")
@@ -37,7 +38,7 @@ def main(engine: str, folder: str, size: str) -> None:
     with np.errstate(**errors):  # as the caller's, which threads inherit
         outcome = run_this_rank(job, transport)
     sys.stdout.flush()
-    transport.share(b"")  # no process ends before all know that the run is over
+    transport.share(b"")  # the others stay until rank 0 has all records
     if connection:
         ended.set()
         connection.send_bytes(pickle.dumps(outcome))

@@ -89,7 +89,7 @@ def three_ways(comm):
 
 def memory_lost():
     """The collectives of MPI during which an array that MPI works on dies."""
-    from parlab.world.processes.mpi import MPICollectives
+    from parlab.world.processes.mpi_collectives import MPICollectives
 
     memory = []
 
