@@ -102,7 +102,7 @@ class Engine(Crew):
         for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
             task.log += (WAIT, message)
             late += not message.passed
-        if not late:  # what has passed stays so, and reading it needs no mutex
+        if not late:  # a message that has passed stays so, and reading it needs no mutex
             return
         with self.mutex:
             still_late = [message for message in messages if not message.passed]

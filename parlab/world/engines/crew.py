@@ -9,10 +9,10 @@ never while data are copied. In the life of a task:
     `_release`    one of them has happened; with the last one it is blocked no longer, and its strand is woken
     `_leave`      it is over
 
-Invariant, whenever the mutex is free: of the tasks that are `present`, `blocked` are blocked. What happens is told to
-the tasks that wait for it before the mutex is free again. So when all are blocked, none of them can move until
-something comes from outside this process. Each time that this begins, `_all_blocked` is called: once, by the last one
-to block, or by one that leaves none but blocked ones.
+Invariant, whenever the mutex is free: of the `present` tasks, those that have not left, `blocked` are blocked. Whoever
+makes something happen releases the tasks that wait for it before the mutex is free again. So when all are blocked, none
+can move until something comes from outside this process. Each time that this begins, `_all_blocked` is called: by the
+last one to block, or by one that leaves none but blocked ones.
 """
 
 from __future__ import annotations

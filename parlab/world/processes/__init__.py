@@ -10,8 +10,9 @@
 - An error, as a result, comes back in the record of its rank: `records` packs it there, and merges all of them in the
   process that called `run`. `pickling` says how a program and its values leave a process.
 - Ranks that wait report to rank 0, the judge, and `deadlock` says whether any of them can move. `wallclock` makes one
-  timeline of what they measured. `pause` is how they wait.
+  timeline of what their watches said.
 
-One word, one thing: a message is *posted* at each end, and has *passed* at an end that is over. A task is *blocked*
-until it is released. A collective *begins* when all members have entered. A run is *over*.
+A message is *posted* at each of its ends, and later has *passed* there. A collective *begins* when all members have
+entered it. A task that waits for either is *blocked*, until it is *released* (`engines/crew.py`). A run is *over* when
+no rank can move: as all have left, or as they wait for each other.
 """

@@ -50,11 +50,14 @@ class ForSignal(NamedTuple):
     raiser: int  # its place in `Report.tasks`
 
 
+Needs = list[ForMessage] | ForCollective | ForSignal
+
+
 class Waiting(NamedTuple):
-    """A task that waits in `call`, for one of these."""
+    """A task that waits in `call`."""
 
     call: str
-    needs: list[ForMessage] | ForCollective | ForSignal
+    needs: Needs
 
 
 class Report(NamedTuple):
@@ -95,7 +98,7 @@ def _one_end(message: Any) -> ForMessage:
     return ForMessage(message.box_key, message.number, message.end)
 
 
-def _needs(task: Task, tasks: list[Task]) -> list[ForMessage] | ForCollective | ForSignal:
+def _needs(task: Task, tasks: list[Task]) -> Needs:
     awaited: Any = task.waits_for
     if isinstance(awaited, Signal):
         return ForSignal(tasks.index(awaited.task))
@@ -132,7 +135,7 @@ def some_can_move(reports: Mapping[int, Report]) -> bool:
     return any(not isinstance(needs, ForSignal) and not _peers(needs, report, reports) for needs, report in waiting)
 
 
-def _peers(needs: Any, report: Report, reports: Mapping[int, Report]) -> list[int]:
+def _peers(needs: Needs, report: Report, reports: Mapping[int, Report]) -> list[int]:
     """The ranks without which a task of the rank of `report` cannot move."""
     if isinstance(needs, ForSignal):
         raiser: Any = report.tasks[needs.raiser]

@@ -18,7 +18,7 @@ from parlab.world.engines.diagnosis import other_form, other_label
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import Message
 from parlab.world.processes.mailboxes import BoxKey, ProcessMailbox
-from parlab.world.processes.transport import ReceiveWire, SendWire, spec_of
+from parlab.world.processes.transport import ReceiveWire, spec_of
 from parlab.world.values import Value
 
 
@@ -26,11 +26,11 @@ class MessageEnd(Message):
     """One end of a message. To make one counts it as posted in its mailbox, which gives it its number."""
 
     end: int  # POST_SEND or POST_RECEIVE
-    wire: Any  # carries it, until it has passed: it refers to the memory, which must die with its last reference
     passed_at = 0
 
-    def __init__(self, box: ProcessMailbox, name: str):
+    def __init__(self, box: ProcessMailbox, name: str, wire: Any):
         super().__init__(box.src, box.dst, name)
+        self.wire = wire  # until it has passed: it refers to the memory, which must die with its last reference
         self.box_key = box.key
         self.number = box.posts[self.end]
         box.posts[self.end] += 1
@@ -51,24 +51,19 @@ class MessageEnd(Message):
 
 
 class SendEnd(MessageEnd):
-    """The sender's end of a message."""
+    """The sender's end of a message, on a `SendWire`."""
 
     end = POST_SEND
 
-    def __init__(self, box: ProcessMailbox, name: str, wire: SendWire):
-        super().__init__(box, name)
-        self.wire = wire
-
 
 class ReceiveEnd(MessageEnd):
-    """The receiver's end of a message. Its value should have the form of `like`."""
+    """The receiver's end of a message, on a `ReceiveWire`. Its value should have the form of `like`."""
 
     end = POST_RECEIVE
     leaves: list[Any]  # the arrays, from the header on
 
     def __init__(self, box: ProcessMailbox, name: str, wire: ReceiveWire, like: Value):
-        super().__init__(box, name)
-        self.wire = wire
+        super().__init__(box, name, wire)
         self.like = values.mapped(ExpectedArray, like)
 
     def meet(self, header: bytes) -> None:

@@ -28,6 +28,7 @@ from parlab.world.processes.mpi_collectives import MPICollectives, as_bytes, in_
 from parlab.world.processes.transport import ArraySpec, in_host_memory
 from parlab.world.processes.wallclock import clock_ahead
 
+NOTE, CLOCK = 0, 1  # tags on the side channel
 FIRST_PACKET = 1024  # bytes: a small message, as that of a barrier, is this one packet
 
 
@@ -133,14 +134,14 @@ class MPITransport:
     def tell(self, dst: int, note: bytes) -> None:
         """See `Transport`."""
         self._told = [told for told in self._told if not told.Test()]
-        self._told.append(self._notes.Isend([note, MPI.BYTE], dst))
+        self._told.append(self._notes.Isend([note, MPI.BYTE], dst, NOTE))
 
     def heard(self) -> Iterator[bytes]:
         """See `Transport`."""
         status = MPI.Status()
-        while self._notes.Iprobe(MPI.ANY_SOURCE, 0, status):
+        while self._notes.Iprobe(MPI.ANY_SOURCE, NOTE, status):
             note = bytearray(status.Get_count(MPI.BYTE))
-            self._notes.Recv([note, MPI.BYTE], status.source)
+            self._notes.Recv([note, MPI.BYTE], status.source, NOTE)
             yield bytes(note)
 
     def connect(self, members: tuple[int, ...], tag: int) -> MPICollectives:
@@ -162,9 +163,9 @@ class MPITransport:
         MPI.COMM_WORLD.Abort(1)
 
     def _send_clock(self, data: bytes, dst: int) -> None:
-        self._notes.Send([data, MPI.BYTE], dst, 1)
+        self._notes.Send([data, MPI.BYTE], dst, CLOCK)
 
     def _receive_clock(self, src: int) -> bytearray:
         clock = bytearray(8)
-        self._notes.Recv([clock, MPI.BYTE], src, 1)
+        self._notes.Recv([clock, MPI.BYTE], src, CLOCK)
         return clock

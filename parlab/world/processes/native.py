@@ -49,9 +49,9 @@ class NativeEngine(ProcessEngine):
         start = getattr(self.native[group], getattr(algorithm, "__name__", ""), None)
         if start is None or not all(map(_known_to_libraries, arguments)):
             return None
-        return partial(self._settled, start, arguments)
+        return partial(self._run_native, start, arguments)
 
-    def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def _run_native(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Start a collective of the library, and return its result when this rank's part is over."""
         with self.mutex:
             handle, result = start(*arguments)
