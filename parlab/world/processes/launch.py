@@ -79,12 +79,12 @@ def _on_new_processes(job: Job, size: int, library: str) -> Outcome:
                 _connection_to_rank_0(listener, mpiexec) as connection,
             ):
                 connection.send_bytes(data)
-                outcome = pickle.loads(connection.recv_bytes())
+                reply = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
                     mpiexec.wait(1)
-        if isinstance(outcome, ValueError):
-            raise outcome
-        return merge_records(*outcome)
+        if isinstance(reply, ValueError):
+            raise reply
+        return merge_records(*reply)
     except (EOFError, ConnectionError):
         raise WorldError(f"a process ended before its program did: the status is {mpiexec.returncode}") from None
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT, actions
 from parlab.world.engines.tasks import Signal, Task
@@ -20,8 +20,31 @@ from parlab.world.processes.doorkeeper import ProcessCollective
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
-from parlab.world.processes.wallclock import measured
+from parlab.world.processes.wallclock import Measurements, measured
 from parlab.world.program import Outcome
+
+
+class PackedError(NamedTuple):
+    """An error as it leaves its process."""
+
+    data: bytes
+    traceback: str
+
+
+class PackedTask(NamedTuple):
+    """A task as it leaves its process."""
+
+    log: list[Any]
+    printed: bool
+    error: PackedError | None
+
+
+class Record(NamedTuple):
+    """All that a rank brings back from a run."""
+
+    result: bytes
+    tasks: list[PackedTask]  # the main task, then those in its background
+    measurements: Measurements
 
 
 class LoggedEnd:
@@ -40,18 +63,17 @@ class _LogPickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, MessageEnd):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
-            state = {name: getattr(thing, name) for name in OF_END}
-            return LoggedEnd, (), {**state, "label": label}
+            return LoggedEnd, (), {**{name: getattr(thing, name) for name in OF_END}, "label": label}
         if isinstance(thing, ProcessCollective):
-            slots = {"arrivals": thing.arrivals}  # its waiters stay in its process
-            return ProcessCollective, (thing.members, thing.key), (None, slots)
+            state = (None, {"arrivals": thing.arrivals})  # slots alone; its waiters stay in its process
+            return ProcessCollective, (thing.members, thing.key), state
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
 
 
 def pack_record(engine: ProcessEngine) -> bytes:
-    """The record of this process: result, logs, errors and measured times of its rank."""
+    """The `Record` of this process's rank."""
     main = engine.tasks[0]
     try:
         result = pack_result(main.result)
@@ -61,43 +83,43 @@ def pack_record(engine: ProcessEngine) -> bytes:
             f"rank {main.rank} returned {main.result!r:.60}, which cannot leave its process ({error}); return "
             "arrays and numbers"
         )
-    tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
+    tasks = [PackedTask(task.log, task.printed, _packed_error(task)) for task in (main, *main.background)]
     file = io.BytesIO()
-    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, engine.measurements))
+    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump(Record(result, tasks, engine.measurements))
     return file.getvalue()
 
 
-def _error(task: Task) -> tuple[bytes, str] | None:
-    """The error of a task, and its traceback as text."""
+def _packed_error(task: Task) -> PackedError | None:
     error = task.error
     if error is None:
         return None
-    text = "".join(traceback.format_exception(error))
     try:
         data = pack_result(error)
         pickle.loads(data)
     except Exception:  # for instance, its class takes other arguments
         data = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}"))
-    return data, text
+    return PackedError(data, "".join(traceback.format_exception(error)))
 
 
 def merge_records(records: list[bytes], reports: list[Report]) -> Outcome:
     """The outcome of a run, from the record of each rank and the last reports of all."""
-    tasks, measurements = [], []
-    for rank, (result, packed, times) in enumerate(map(pickle.loads, records)):
-        main = Task(rank)
-        main.background = [Task(rank, main) for _ in packed[1:]]
-        for task, (log, printed, error) in zip((main, *main.background), packed, strict=True):
-            task.log, task.printed = log, printed
-            if error is not None:
-                data, text = error
-                task.error = pickle.loads(data)
-                task.error.__cause__ = RemoteError(f"there, it was\n\n{text}")
-        main.result = pickle.loads(result)
-        tasks.append(main)
-        measurements.append(times)
-    messages = _merge_logs([task for main in tasks for task in (main, *main.background)])
-    return Outcome(tasks, deadlock_in(reports), measured(measurements, messages))
+    unpacked: list[Record] = [pickle.loads(record) for record in records]
+    mains = [_main_task(rank, record) for rank, record in enumerate(unpacked)]
+    messages = _merge_logs([task for main in mains for task in (main, *main.background)])
+    return Outcome(mains, deadlock_in(reports), measured([record.measurements for record in unpacked], messages))
+
+
+def _main_task(rank: int, record: Record) -> Task:
+    """The main task of a rank, with those in its background."""
+    main = Task(rank)
+    main.result = pickle.loads(record.result)
+    main.background = [Task(rank, main) for _ in record.tasks[1:]]
+    for task, packed in zip((main, *main.background), record.tasks, strict=True):
+        task.log, task.printed = packed.log, packed.printed
+        if packed.error is not None:
+            task.error = pickle.loads(packed.error.data)
+            task.error.__cause__ = RemoteError(f"there, it was\n\n{packed.error.traceback}")
+    return main
 
 
 def _merge_logs(tasks: list[Task]) -> list[tuple[LoggedEnd | None, LoggedEnd | None]]:

@@ -36,12 +36,12 @@ def main(library: str, folder: str, size: str) -> None:
         threading.Thread(target=_end_with, args=(connection, ended), daemon=True).start()
     job, errors = unpack_program(transport.share(data))
     with np.errstate(**errors):  # as the caller's, which threads inherit
-        outcome = run_this_rank(job, transport)
+        reply = run_this_rank(job, transport)
     sys.stdout.flush()
     transport.share(b"")  # the others stay until rank 0 has all records
     if connection:
         ended.set()
-        connection.send_bytes(pickle.dumps(outcome))
+        connection.send_bytes(pickle.dumps(reply))
 
 
 def _refuse(folder: str, why: str) -> None:
