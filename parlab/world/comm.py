@@ -148,7 +148,7 @@ class Comm:
         return self._inboxes[src]
 
     def _post_send(self, box: Mailbox, x: Value, label: Any, call: str = "") -> Message:
-        nbytes, kept = values.nbytes(x), self._task.kept_by_message(x)
+        nbytes, kept = values.nbytes(x), self._task.memory.kept_by_message(x)
         return self._engine.post_send(self._task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, box: Mailbox, like: Value, label: Any, call: str = "") -> Message:
@@ -428,7 +428,7 @@ class Comm:
         self._engine.check(self._task)
         for number, value in enumerate(arrays):
             for array in values.leaves(values.checked(value, f"arrays[{number}]")):
-                self._task.hold(array, name)
+                self._task.memory.hold(array, name)
 
     def print(self, *objects: Any) -> None:
         """Show `objects` after the run. The lines of all ranks are sorted by simulated time, then by rank."""

@@ -119,11 +119,11 @@ class Engine(Crew):
             raise MismatchError(message.error)
         value, message.value = message.value, None
         if type(value) is np.ndarray:  # a copy, which owns its memory
-            task.watch(value, "received", message.nbytes)
+            task.memory.watch(value, "received", message.nbytes)
             return value
         for array in values.leaves(value):
             owner = arrays.owning_buffer(array)
-            task.watch(owner, "received", arrays.nbytes(owner))
+            task.memory.watch(owner, "received", arrays.nbytes(owner))
         return value
 
     # Collectives

@@ -149,7 +149,7 @@ class Crew(ABC):
                 while self.presses < 2 and not self._gone(within=1):
                     pass
                 for task in self.tasks:
-                    task.held.clear()  # memory that dies after the run is not logged
+                    task.memory.held.clear()  # memory that dies after the run is not logged
 
     def _run_beside(self, main: Task, task: Task, body: Callable[[Task], None]) -> None:
         """Run `body(task)` in the background of `main`, which calls this."""

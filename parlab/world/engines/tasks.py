@@ -6,17 +6,11 @@ two of its ranks. A `Message` is a value on its way, and a `CollectiveCall` is o
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from parlab import arrays
-from parlab.arrays import Array
-from parlab.world import values
-from parlab.world.engines.log import HOLD
+from parlab.world.engines.memory import Memory
 from parlab.world.engines.strands import Strand
 from parlab.world.values import Value
 
@@ -129,63 +123,20 @@ class Task:
         self.rank = rank
         self.background: list[Task] = []  # collectives that this task has started
         self.is_background = main is not None
-        self.missing = 0  # of what it waits for: messages that have not passed; 1 for a collective or a signal
-        self.waits_for: Awaited = ()
-        self.call = ""  # the call it is blocked in
-        self.log: list[Any] = []
-        self.printed = False
         self.inside = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for ever;
         # afterwards, another thread may have its ident
+        # While it is blocked:
+        self.missing = 0  # of what it waits for: messages that have not passed; 1 for a collective or a signal
+        self.waits_for: Awaited = ()
+        self.call = ""  # in which it waits
+        # Of its program:
+        self.log: list[Any] = []
+        self.memory: Memory = Memory(self.log, None if main is None else main.memory)
+        self.printed = False
         self.open: set[Any] = set()  # requests that were not waited for yet
         self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
-        self.held: dict[int, Held] = {} if main is None else main.held  # a rank has one memory
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def hold(self, array: Array, name: str) -> None:
-        """Count the memory under `array` as held, until it dies. Memory that counts already is not counted again."""
-        owner = arrays.owning_buffer(array)
-        if id(owner) not in self.held:
-            nbytes = arrays.nbytes(owner)
-            self.log += (HOLD, (name, nbytes))
-            self.watch(owner, name, nbytes)
-
-    def counts(self, array: Array) -> bool:
-        """Whether the memory under `array` counts as held.
-
-        A background task does not count the program's memory: when the program allocates or frees it, relative to this
-        task, is not deterministic.
-        """
-        held = self.held.get(id(arrays.owning_buffer(array)))
-        return held is not None and (held.task is self or not self.is_background)
-
-    def kept_by_message(self, value: Value) -> int:
-        """Bytes that a message of `value` keeps: those in memory that does not count as held already."""
-        if not self.held:
-            return values.nbytes(value)
-        leaves = (value,) if type(value) is np.ndarray else values.leaves(value)
-        return sum(arrays.nbytes(leaf) for leaf in leaves if not self.counts(leaf))
-
-    def watch(self, owner: Any, name: str, nbytes: int) -> None:
-        """Log when `owner` dies; the log has its birth already."""
-        self.held[id(owner)] = held = Held(owner, _died)
-        held.task, held.key, held.name, held.nbytes = self, id(owner), name, nbytes
-
-
-class Held(weakref.ref):
-    """A weak reference to memory that a rank holds."""
-
-    __slots__ = ("key", "name", "nbytes", "task")
-    task: Task
-    key: int
-    name: str
-    nbytes: int
-
 
 working: ContextVar[Task | None] = ContextVar("working", default=None)  # the task of the current strand
-
-
-def _died(held: Held) -> None:
-    """Log the death where the birth was logged. The same task drops the last reference: see `Engine.spawn`."""
-    if held.task.held.pop(held.key, None) is not None:
-        held.task.log += (HOLD, (held.name, -held.nbytes))

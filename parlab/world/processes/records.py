@@ -63,10 +63,12 @@ class _LogPickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, MessageEnd):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
-            return LoggedEnd, (), {**{name: getattr(thing, name) for name in OF_END}, "label": label}
+            state = {name: getattr(thing, name) for name in OF_END}
+            state["label"] = label
+            return LoggedEnd, (), state
         if isinstance(thing, ProcessCollective):
-            state = (None, {"arrivals": thing.arrivals})  # slots alone; its waiters stay in its process
-            return ProcessCollective, (thing.members, thing.key), state
+            slots = {"arrivals": thing.arrivals}  # its waiters stay in its process
+            return ProcessCollective, (thing.members, thing.key), (None, slots)  # None: it has no dictionary
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
