@@ -36,7 +36,7 @@ class Request:
 
     @property
     def met(self) -> bool:
-        """Whether the other end is posted, so that a deadlock need not name this request."""
+        """Whether the message has passed, so that a deadlock need not name this request."""
         return self.awaited.passed
 
     def _finish(self) -> Value:

@@ -116,8 +116,8 @@ def run(
         carry_out(threads, program, args, kwargs)
         ended = Outcome(threads.tasks, threads.deadlock)
     else:
-        from parlab.world.processes.launch import run_on_processes  # not at the top: threads do not need it
-        from parlab.world.processes.rank import Job
+        from parlab.world.processes.job import Job  # not at the top: threads need no processes
+        from parlab.world.processes.launch import run_on_processes
 
         ended = run_on_processes(Job(program, args, kwargs, native=collectives == "native"), size, engine)
     done = Run(ended.tasks, cluster, ended.wallclock)

@@ -8,7 +8,7 @@ Notes are of four kinds, in two pairs. A rank asks, and one rank answers all:
     Enters  ─▶  Begins    a member enters a collective; rank 0 of the group lets all members go on (`doorkeeper`)
     Report  ─▶  Over      a rank waits, or its program is over; rank 0 ends the run, as no rank can move (`deadlock`)
 
-Invariant, whenever the mutex is free: a collective that this rank has entered is in `awaited` until it begins.
+Invariant, whenever the mutex is free: a collective that this rank has entered is in `not_begun` until it begins.
 
 A rank reports once each time that all its tasks have been blocked for PATIENCE seconds, and once when its program is
 over. The delay saves the notes of short waits; what `deadlock` finds does not depend on it.
@@ -54,7 +54,7 @@ class ProcessEngine(Engine):
         self.groups["world"] = self.world
         self.under_way = UnderWay()
         self.measurements = Measurements(transport.ahead, [], [])
-        self.awaited: dict[CollectiveKey, ProcessCollective] = {}
+        self.not_begun: dict[CollectiveKey, ProcessCollective] = {}
         self.doorkeeper = Doorkeeper(transport.rank, transport.size)
         self.judge = Judge(transport.size)  # used on rank 0
         self.report_at = math.inf  # when this rank reports, if all its tasks are blocked then
@@ -158,7 +158,7 @@ class ProcessEngine(Engine):
         group.next_collective += 1
         collective.arrivals[task.rank] = arrival
         task.log += (ENTER, collective)
-        self.awaited[collective.key] = collective
+        self.not_begun[collective.key] = collective
         self._block_until_begun(task, group, collective)  # first: on rank 0 of the group it may begin at once
         self._tell(group.members[0], Enters(collective.key, group.members, task.rank, arrival))
         return collective, True
@@ -172,7 +172,7 @@ class ProcessEngine(Engine):
 
     def _on_begins(self, note: Begins) -> None:
         """A collective that this rank has entered begins."""
-        collective = self.awaited.pop(note.key)
+        collective = self.not_begun.pop(note.key)
         collective.arrivals, collective.error, collective.split_id = note.arrivals, note.error, note.split_id
         self._release(collective.waiters[0])
 

@@ -28,9 +28,9 @@ import numpy as np
 
 from parlab.world.errors import WorldError
 from parlab.world.processes import machine
+from parlab.world.processes.job import Job, run_this_rank
 from parlab.world.processes.joining import transport_of
 from parlab.world.processes.pickling import pack_program
-from parlab.world.processes.rank import Job, run_this_rank
 from parlab.world.processes.records import merge_records
 from parlab.world.program import Outcome
 
@@ -110,13 +110,13 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[Mpiexe
         env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C reaches this process alone, which ends them
     )
-    over = threading.Event()
-    reader = threading.Thread(target=_show, args=(mpiexec.stdout, over), daemon=True)
+    quiet = threading.Event()
+    reader = threading.Thread(target=_show, args=(mpiexec.stdout, quiet), daemon=True)
     try:
         reader.start()
         yield mpiexec
         if mpiexec.poll() is None:
-            over.set()  # from now on mpiexec alone prints: it calls the end of the job a failure
+            quiet.set()  # from now on mpiexec alone prints: it calls the end of the job a failure
     finally:
         if mpiexec.poll() is None:
             mpiexec.terminate()
@@ -128,10 +128,10 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[Mpiexe
         reader.join(1)
 
 
-def _show(stdout: IO[bytes], over: threading.Event) -> None:
-    """Print what the ranks say, until it is `over`."""
+def _show(stdout: IO[bytes], quiet: threading.Event) -> None:
+    """Print what mpiexec and the ranks say, until `quiet` is set."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with stdout:
         for said in iter(partial(os.read, stdout.fileno(), 2**16), b""):
-            if not over.is_set():
+            if not quiet.is_set():
                 print(decoder.decode(said), end="", flush=True)

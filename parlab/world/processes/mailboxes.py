@@ -24,7 +24,7 @@ class ProcessGroup(Group):
         self.next_collective = 0  # the number of the one that this rank enters next
 
     def tag(self, channel: str) -> int:
-        """The tag of its messages on this channel: the number of the split, and two bits."""
+        """The tag of its messages on this channel: `split_id`, and a bit each for `background` and the channel."""
         return 4 * self.split_id + 2 * self.background + (channel == "collectives")
 
     def mailbox(self, channel: str, src: int, dst: int) -> ProcessMailbox:

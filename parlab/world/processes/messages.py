@@ -66,7 +66,7 @@ class ReceiveEnd(MessageEnd):
         super().__init__(box, name, wire)
         self.like = values.mapped(ExpectedArray, like)
 
-    def meet(self, header: bytes) -> None:
+    def make_arrays(self, header: bytes) -> None:
         """The header has come: make the arrays. A message that does not fit is received and dropped."""
         form, types, sizes, self.label = json.loads(header)
         expected_form = values.form(self.like)

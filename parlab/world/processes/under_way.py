@@ -4,7 +4,7 @@ A message passes in four steps. Each process makes its steps whenever a task of 
 
     sender                                          receiver
     post: offers header and arrays                  post: asks for the next message of this mailbox
-                                            ────▶   listen: the header has come; makes the arrays (`meet`)
+                                            ────▶   listen: the header has come; makes the arrays
     passed: the receiver has asked,         ────▶   passed: the arrays are filled; keeps the value
             and the arrays are free
     wakes the task that waits                       wakes the task that waits
@@ -48,7 +48,7 @@ class UnderWay:
         for box_key, receives in list(self.no_header_yet.items()):
             while receives and (header := receives[0].wire.receive_header()) is not None:
                 message = receives.popleft()
-                message.meet(header)
+                message.make_arrays(header)
                 self.moving.append(message)
             if not receives:
                 del self.no_header_yet[box_key]

@@ -13,9 +13,9 @@ from multiprocessing.connection import Client, Connection
 import numpy as np
 
 from parlab.world.processes import machine
+from parlab.world.processes.job import run_this_rank
 from parlab.world.processes.joining import transport_of
 from parlab.world.processes.pickling import unpack_program
-from parlab.world.processes.rank import run_this_rank
 
 
 def main(library: str, folder: str, size: str) -> None:

@@ -1,4 +1,4 @@
-"""A run, as the process of one rank sees it: it carries out its rank's program, and all records meet on rank 0."""
+"""A job: a program with its arguments, of which each process carries out one rank. The records meet on rank 0."""
 
 from __future__ import annotations
 
