@@ -42,16 +42,16 @@ from parlab.world.processes.transport import ArraySpec, ReceiveWire, SendWire, T
 GO = b"go "  # begins a note to a sender: go, the receiver, the tag
 
 
-class Memory(Enum):
-    """The memory in which an array of a message lies; its letter stands before the header."""
+class MemoryKind(Enum):
+    """The kind of memory in which an array of a message lies; its letter stands before the header."""
 
     GPU = "g"
     HOST = "h"
 
 
-def _by_memory(items: Sequence[Any], memories: Sequence[Memory]) -> dict[Memory, list[Any]]:
-    """The items whose array lies in each memory."""
-    return {each: [item for item, lies in zip(items, memories, strict=True) if lies is each] for each in Memory}
+def _by_kind(items: Sequence[Any], kinds: Sequence[MemoryKind]) -> dict[MemoryKind, list[Any]]:
+    """The items whose array lies in each kind of memory; `kinds` has those of the items."""
+    return {each: [item for item, kind in zip(items, kinds, strict=True) if kind is each] for each in MemoryKind}
 
 
 class _SendWire:
@@ -63,8 +63,8 @@ class _SendWire:
         self._by_mpi, self.gpu_leaves, self.ready_event = by_mpi, gpu_leaves, ready_event
 
     def has_passed(self) -> bool:
-        launched_and_done = self.kernel_event is not None and self.kernel_event.done
-        return self._by_mpi.has_passed() and (launched_and_done or not self.gpu_leaves)
+        kernel_done = self.kernel_event is not None and self.kernel_event.done
+        return self._by_mpi.has_passed() and (kernel_done or not self.gpu_leaves)
 
 
 class _ReceiveWire:
@@ -85,15 +85,15 @@ class _ReceiveWire:
         if framed is None:
             return None
         letters, _, header = framed.partition(b"\n")
-        self._memories = [Memory(letter) for letter in letters.decode()]
+        self._kinds = [MemoryKind(letter) for letter in letters.decode()]
         return header
 
     def into(self, specs: list[ArraySpec]) -> list[Any]:
         """See `ReceiveWire`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
-        of = _by_memory(specs, self._memories)
-        host_leaves = iter(self._by_mpi.into(of[Memory.HOST]))
-        gpu_leaves = iter(self._gpu_leaves(of[Memory.GPU]))
-        return [next(gpu_leaves if memory is Memory.GPU else host_leaves) for memory in self._memories]
+        of = _by_kind(specs, self._kinds)
+        host_leaves = iter(self._by_mpi.into(of[MemoryKind.HOST]))
+        gpu_leaves = iter(self._gpu_leaves(of[MemoryKind.GPU]))
+        return [next(gpu_leaves if kind is MemoryKind.GPU else host_leaves) for kind in self._kinds]
 
     def _gpu_leaves(self, specs: list[ArraySpec]) -> list[Any]:
         """The arrays on the GPU. The kernel that fills them is launched."""
@@ -154,11 +154,11 @@ class NCCLTransport:
 
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _SendWire:
         """See `Transport`."""
-        memories = [Memory.GPU if self._lies_on_gpu(x) else Memory.HOST for x in leaves]
-        of = _by_memory(leaves, memories)
-        letters = "".join(memory.value for memory in memories)
-        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, of[Memory.HOST], dst, tag)
-        wire = _SendWire(by_mpi, of[Memory.GPU], self._ready_event(of[Memory.GPU]))
+        kinds = [MemoryKind.GPU if self._lies_on_gpu(x) else MemoryKind.HOST for x in leaves]
+        of = _by_kind(leaves, kinds)
+        letters = "".join(kind.value for kind in kinds)
+        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, of[MemoryKind.HOST], dst, tag)
+        wire = _SendWire(by_mpi, of[MemoryKind.GPU], self._ready_event(of[MemoryKind.GPU]))
         if wire.gpu_leaves:
             self._before_go[dst, tag].append(wire)
         return wire
