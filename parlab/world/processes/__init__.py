@@ -2,7 +2,8 @@
 
 - A run starts in `launch`: `run` calls `run_on_processes`. It asks `machine` for the command, mpiexec, which starts a
   `worker` for each rank, and hands the program over to them. Inside mpiexec the processes are there. Either way each
-  begins by `joining` the others in MPI, and does its part of the `job`: its `engine` runs one rank.
+  begins by `joining` the others in MPI, and does its part of the `job`: its `engine` runs one rank, with a `pause`
+  between its looks at messages and notes.
 - A message is posted in `engine`, in one of the `mailboxes` of a group. `under_way` shows its steps, and `messages` has
   its two ends. A `transport` carries it: `mpi`, or `nccl` between GPUs.
 - A member of a group enters a collective by a note to the `doorkeeper`, rank 0 of the group, which compares the calls.
