@@ -72,7 +72,7 @@ def _on_new_processes(job: Job, size: int, library: str) -> Outcome:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder / "listener"))
             listener.listen()
-            listener.settimeout(0.05)
+            listener.settimeout(0.05)  # seconds between two looks at mpiexec, which may have ended
             command += [sys.executable, "-c", WORKER, library, str(folder), str(size)]
             with (
                 _started(command, machine.ENVIRONMENT[library]) as mpiexec,

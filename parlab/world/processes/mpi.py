@@ -29,6 +29,7 @@ from parlab.world.processes.transport import ArraySpec, in_host_memory
 from parlab.world.processes.wallclock import clock_ahead
 
 NOTE, CLOCK = 0, 1  # tags on the side channel
+LENGTH = 4  # bytes that say how long the header is
 FIRST_PACKET = 1024  # bytes: a small message, as that of a barrier, is this one packet
 
 
@@ -39,7 +40,7 @@ def _tags(tag: int) -> tuple[int, int]:
 
 def _fits(header: bytes, leaves: Sequence[np.ndarray]) -> bool:
     """Whether the first packet has room for the arrays."""
-    return 4 + len(header) + sum(leaf.nbytes for leaf in leaves) <= FIRST_PACKET
+    return LENGTH + len(header) + sum(leaf.nbytes for leaf in leaves) <= FIRST_PACKET
 
 
 class _SendWire:
@@ -47,7 +48,7 @@ class _SendWire:
 
     def __init__(self, comm: Any, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int):
         first_tag, rest_tag = _tags(tag)
-        framed = len(header).to_bytes(4, "big") + header
+        framed = len(header).to_bytes(LENGTH, "big") + header
         if _fits(header, leaves):
             framed += b"".join(leaf.tobytes() for leaf in leaves)
             leaves = ()
@@ -74,14 +75,14 @@ class _ReceiveWire:
     def receive_header(self) -> bytes | None:
         if not self.has_passed():
             return None
-        end = 4 + int.from_bytes(self._framed[:4], "big")
+        end = LENGTH + int.from_bytes(self._framed[:LENGTH], "big")
         if end > len(self._framed):
             rest = bytearray(end - FIRST_PACKET)
             self._framed += rest
             buffer = memoryview(self._framed)[FIRST_PACKET:]
             self._requests = [self._comm.Irecv([buffer, MPI.BYTE], self._src, self._rest_tag)]
             return self.receive_header()
-        self._header = bytes(self._framed[4:end])
+        self._header = bytes(self._framed[LENGTH:end])
         return self._header
 
     def into(self, specs: list[ArraySpec]) -> list[np.ndarray]:
@@ -94,7 +95,7 @@ class _ReceiveWire:
         return leaves
 
     def _fill_from_first_packet(self, leaves: list[np.ndarray]) -> None:
-        start = 4 + len(self._header)
+        start = LENGTH + len(self._header)
         for leaf in leaves:
             in_bytes(leaf)[:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
             start += leaf.nbytes

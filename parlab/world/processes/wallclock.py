@@ -68,7 +68,8 @@ def measured(ranks: Sequence[Measurements], messages: Sequence[tuple[Any, Any]])
         ready = max(at(send.src, send.posted_at), at(send.dst, receive.posted_at))
         end = max(ready, at(send.dst, receive.passed_at))
         ready_at[send.key] = ready
-        transfers.append((send.src, send.dst, send.nbytes, ready, ready, end, send.name, send.label))
+        start = ready  # a watch sees no ports, for which a message may have waited
+        transfers.append((send.src, send.dst, send.nbytes, ready, start, end, send.name, send.label))
     computes, waits = [], []
     for rank, of_rank in enumerate(ranks):
         computes += [(rank, at(rank, start), at(rank, end), name) for start, end, name in of_rank.computes]
