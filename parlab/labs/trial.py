@@ -22,7 +22,8 @@ from parlab.labs.results import plain
 from parlab.labs.time_limit import TimeLimit
 from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
-from parlab.world.engines.base import Engine, inside_a_rank
+from parlab.world.engines.base import Engine
+from parlab.world.engines.crew import inside_a_rank
 from parlab.world.engines.log import PRINT
 from parlab.world.engines.strands import IN_BROWSER
 from parlab.world.errors import DeadlockError, Unwind

@@ -6,8 +6,8 @@ when, on the hardware of a `Cluster`. `errors` are what ranks can do wrong toget
 
 Below stand three packages:
 
-- `engines`: the `tasks` of ranks and the `log` of each, how they wait and are woken (`base`), and ranks as `threads` of
-  this process.
+- `engines`: the `tasks` of ranks, the `log` of each and its `memory`; how they wait and are woken (`crew`), and for
+  what (`base`); ranks as `threads` of this process.
 - `processes`: ranks as processes. `launch` starts them, `engine` runs one in each, `mpi` and `nccl` carry the bytes.
 - `clock`: the numbered `trace` of all logs, and the `replay` that times it.
 

@@ -148,7 +148,7 @@ class Comm:
         return self._inboxes[src]
 
     def _post_send(self, box: Mailbox, x: Value, label: Any, call: str = "") -> Message:
-        nbytes, kept = values.nbytes(x), self._task.kept_by_message(x)
+        nbytes, kept = values.nbytes(x), self._task.memory.kept_by_message(x)
         return self._engine.post_send(self._task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
 
     def _post_receive(self, box: Mailbox, like: Value, label: Any, call: str = "") -> Message:
@@ -361,7 +361,7 @@ class Comm:
         self._splits += 1
         if color is None:
             return None
-        wishes = [split.arrivals[member].detail for member in self._group.members]  # by rank in this group
+        wishes = [split.arrivals[member].wish for member in self._group.members]  # by rank in this group
         chosen = sorted((key, rank) for rank, (wanted, key) in enumerate(wishes) if wanted == color)
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"
@@ -428,7 +428,7 @@ class Comm:
         self._engine.check(self._task)
         for number, value in enumerate(arrays):
             for array in values.leaves(values.checked(value, f"arrays[{number}]")):
-                self._task.hold(array, name)
+                self._task.memory.hold(array, name)
 
     def print(self, *objects: Any) -> None:
         """Show `objects` after the run. The lines of all ranks are sorted by simulated time, then by rank."""

@@ -36,8 +36,8 @@ class Request:
 
     @property
     def met(self) -> bool:
-        """Whether the other end is posted, so that a deadlock need not name this request."""
-        return self.awaited.matched
+        """Whether the message has passed, so that a deadlock need not name this request."""
+        return self.awaited.passed
 
     def _finish(self) -> Value:
         self._engine.wait(self._task, (self.awaited,), self._call)

@@ -11,7 +11,7 @@ from parlab.arguments import instance, whole
 from parlab.world.clock.replay import replay
 from parlab.world.clock.trace import Trace, traced
 from parlab.world.cluster import CLASSROOM, Cluster
-from parlab.world.engines.base import inside_a_rank
+from parlab.world.engines.crew import inside_a_rank
 from parlab.world.engines.tasks import Task
 from parlab.world.engines.threads import ThreadsEngine
 from parlab.world.errors import WorldError
@@ -116,8 +116,8 @@ def run(
         carry_out(threads, program, args, kwargs)
         ended = Outcome(threads.tasks, threads.deadlock)
     else:
-        from parlab.world.processes.launch import run_on_processes  # not at the top: threads do not need it
-        from parlab.world.processes.rank import Job
+        from parlab.world.processes.job import Job  # not at the top: threads need no processes
+        from parlab.world.processes.launch import run_on_processes
 
         ended = run_on_processes(Job(program, args, kwargs, native=collectives == "native"), size, engine)
     done = Run(ended.tasks, cluster, ended.wallclock)

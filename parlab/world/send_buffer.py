@@ -36,7 +36,7 @@ class SendBuffer:
     def __init__(self, task: Task, value: Value, dst: int):
         self._rank, self._dst, self._line = task.rank, dst, program_line()
         leaves = [value] if type(value) is np.ndarray else list(values.leaves(value))
-        self._memory = [(_reference(x, task.counts(x)), fingerprint(x)) for x in leaves]
+        self._memory = [(_reference(x, task.memory.counts(x)), fingerprint(x)) for x in leaves]
         self._flags: list[Array] = []  # on a device: whether each array changed
 
     def compare(self) -> bool:

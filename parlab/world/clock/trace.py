@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from parlab.world import values
-from parlab.world.engines.log import AWAIT, COMPUTE, ENTER, HOLD, POST_SEND, PRINT, SIGNAL
+from parlab.world.engines.log import AWAIT, COMPUTE, ENTER, HOLD, POST_SEND, PRINT, SIGNAL, actions
 from parlab.world.engines.tasks import Task
 
 
@@ -59,17 +59,13 @@ def traced(tasks: list[Task]) -> Trace:
     everyone = [*tasks, *(background for task in tasks for background in task.background)]
     trace = Trace(len(tasks), [task.rank for task in everyone])
     for task in tasks:
-        pairs = (pair for each in (task, *task.background) for pair in _pairs(each.log))
-        sends = (message for code, message in pairs if code == POST_SEND)
+        of_rank = (action for each in (task, *task.background) for action in actions(each.log))
+        sends = (message for code, message in of_rank if code == POST_SEND)
         for number, message in enumerate(sends):
             _add_message(trace, message, number)
     for task in everyone:
-        trace.actions.append([(code, _operand(trace, code, thing)) for code, thing in _pairs(task.log)])
+        trace.actions.append([(code, _operand(trace, code, thing)) for code, thing in actions(task.log)])
     return trace
-
-
-def _pairs(log: list[Any]) -> zip[tuple[int, Any]]:
-    return zip(log[::2], log[1::2], strict=True)
 
 
 def _add_message(trace: Trace, message: Any, posting: int) -> None:
@@ -90,7 +86,7 @@ def _operand(trace: Trace, code: int, thing: Any) -> Any:
         if code == ENTER:
             thing.index = len(trace.collectives)
             names = {rank: arrival.name for rank, arrival in thing.arrivals.items()}
-            joint = not thing.all_entered or any(arrival.detail is not None for arrival in thing.arrivals.values())
+            joint = not thing.all_entered or thing.is_split
             trace.collectives.append(TracedCollective(names, thing.members, joint))
         elif code in (SIGNAL, AWAIT):
             thing.index = trace.signals

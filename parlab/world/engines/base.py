@@ -1,57 +1,40 @@
-"""The base of all engines: how the tasks of this process wait, are woken, and end.
+"""The base of all engines: what a `Comm` calls to send, to receive, to enter a collective, and to wait.
 
-A `Comm` talks to an `Engine`. A task is a strand with a `Task` record: it runs a rank's program, or a collective in the
-background. `strands.py` says how one strand parks and another wakes it. All state changes under one mutex, which is
-held for a few microseconds and never while data are copied. `engines/threads.py` and `processes/engine.py` say how
-messages reach the other ranks.
+A task waits for one of three things, and each happens once:
 
-Invariant, whenever the mutex is free: of the `running` tasks, `blocked` are parked, or about to park, for something
-that has not happened. What happens is told to the tasks that wait for it before the mutex is free again. So when all
-are blocked, no task of this process can move.
+    messages        until each has passed
+    a collective    until it begins: all members have entered
+    a signal        until it is raised, by another task of the rank
+
+`crew.py` says how a task is blocked meanwhile, and how it is woken. `engines/threads.py` and `processes/engine.py` say
+how messages reach the other ranks.
 """
 
 from __future__ import annotations
 
-import contextvars
-import ctypes
-import threading
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
-from itertools import chain, repeat
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from parlab import arrays
 from parlab.world import values
-from parlab.world.engines import strands
+from parlab.world.engines.crew import Crew
 from parlab.world.engines.log import AWAIT, SIGNAL, WAIT
-from parlab.world.engines.process_state import collector_paused
-from parlab.world.engines.tasks import Arrival, Awaited, CollectiveCall, Group, Mailbox, Message, Signal, Task, working
-from parlab.world.errors import DeadlockError, MismatchError, RequestError, Unwind, WorldError
+from parlab.world.engines.tasks import Arrival, CollectiveCall, Group, Mailbox, Message, Signal, Task
+from parlab.world.errors import MismatchError
 from parlab.world.values import Value
 
-inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # the rank's engine
 
-
-class Engine(ABC):
+class Engine(Crew):
     """Runs one program, once, on the `ranks` of this process: all ranks of the `world`, or one of them."""
 
     def __init__(self, ranks: list[int], world: Group):
-        self.tasks = [Task(rank) for rank in ranks]
+        super().__init__(ranks)
         self.world = world
         self.groups: dict[str, Group] = {}
-        self.mutex = threading.Lock()
-        self.running = len(ranks)  # tasks that are not done
-        self.blocked = 0  # parked tasks among them; the waking task lowers this count, so it is never too high
-        self.ending = False
-        self.deadlock: DeadlockError | None = None
-        self.presses = 0  # of Ctrl-C
-        self.strand = strands.here()
-        self.caller = self.strand()  # of `run`; woken at the end, and by Ctrl-C
 
     # Each engine does these in its own way
 
@@ -59,14 +42,14 @@ class Engine(ABC):
     def post_send(
         self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
-        """Offer `value` in `box`; the receiver will own it. If `call` is not empty, block until the receiver takes it.
+        """Offer `value` in `box`; the receiver will own it. If `call` is not empty, wait until it has passed.
 
         The sender holds `kept` of its `nbytes` until the request ends.
         """
 
     @abstractmethod
     def post_receive(self, task: Task, box: Mailbox, like: Value, name: str, label: Any, *, call: str = "") -> Message:
-        """Ask for the next value in `box`, of the form of `like`. If `call` is not empty, block until it comes."""
+        """Ask for the next value in `box`, of the form of `like`. If `call` is not empty, wait until it has passed."""
 
     @abstractmethod
     def _enter(self, task: Task, group: Group, arrival: Arrival) -> tuple[CollectiveCall, bool]:
@@ -84,22 +67,9 @@ class Engine(ABC):
     def background_of(self, group: Group) -> Group:
         """The group of the same ranks for collectives in the background."""
 
-    @abstractmethod
-    def _nobody_can_move(self) -> None:
-        """All tasks of this process are parked. Called with the mutex held."""
-
-    def _await_the_end(self) -> None:
-        """Return when all ranks have left, or Ctrl-C was pressed."""
-        while not self._news(within=0.5):  # Windows notices Ctrl-C only between the waits
-            pass
-
     def timed(self, task: Task, name: str) -> AbstractContextManager[None]:
         """The context that `comm.compute(name)` returns. An engine with a clock measures the time inside."""
         return nullcontext()
-
-    def _scheduled(self) -> None:
-        """Tell the system how to schedule the thread of a task. Called on that thread."""
-        return
 
     def native_of(
         self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
@@ -109,57 +79,51 @@ class Engine(ABC):
 
     # Messages
 
-    def _match(self, message: Message) -> None:
-        """Both ends are posted: wake the task that waits."""
-        message.matched = True
+    def _mark_passed(self, message: Message) -> None:
+        """The message has passed: release the task that waits for it."""
+        message.passed = True
         if message.waiter is not None:
             waiter, message.waiter = message.waiter, None
             self._release(waiter)
 
-    def _park(self, task: Task, message: Message, call: str) -> bool:
-        """Let `task` wait for `message` in `call`. Returns False if the message has come: then it need not sleep."""
+    def _block_until_passed(self, task: Task, message: Message, call: str) -> bool:
+        """Let `task` wait for `message` in `call`. Returns False if it has passed: then the task need not sleep."""
         task.log += (WAIT, message)
-        if message.matched:
+        if message.passed:
             return False
         message.waiter = task
         self._block(task, (message,), call)
         return True
 
-    def _release(self, task: Task) -> None:
-        task.missing -= 1
-        if not task.missing:
-            self.blocked -= 1
-            task.strand.wake()
-
     def wait(self, task: Task, messages: tuple[Message, ...], call: str) -> None:
-        """Return when both ends of every message are posted; `call` names the waiting call in a deadlock."""
+        """Return when every message has passed; `call` names the waiting call in a deadlock."""
         self.check(task)
-        unmatched = 0
+        late = 0
         for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
             task.log += (WAIT, message)
-            unmatched += not message.matched
-        if not unmatched:  # a match is never undone, so reading it needs no mutex
+            late += not message.passed
+        if not late:  # a message that has passed stays so, and reading it needs no mutex
             return
         with self.mutex:
-            late = [message for message in messages if not message.matched]
-            if not late:
+            still_late = [message for message in messages if not message.passed]
+            if not still_late:
                 return
-            for message in late:
+            for message in still_late:
                 message.waiter = task
-            self._block(task, messages, call, len(late))
+            self._block(task, messages, call, len(still_late))
         self._sleep(task)
 
     def take(self, task: Task, message: Message) -> Value:
-        """The value of a matched message. Its receiver holds it from now on."""
+        """The value of a message that has passed. Its receiver holds it from now on."""
         if message.error is not None:
             raise MismatchError(message.error)
         value, message.value = message.value, None
         if type(value) is np.ndarray:  # a copy, which owns its memory
-            task.watch(value, "received", message.nbytes)
+            task.memory.watch(value, "received", message.nbytes)
             return value
         for array in values.leaves(value):
             owner = arrays.owning_buffer(array)
-            task.watch(owner, "received", arrays.nbytes(owner))
+            task.memory.watch(owner, "received", arrays.nbytes(owner))
         return value
 
     # Collectives
@@ -167,7 +131,7 @@ class Engine(ABC):
     def enter(self, task: Task, group: Group, arrival: Arrival) -> CollectiveCall:
         """Wait until every member of `group` has entered its next collective, and compare the calls.
 
-        On the simulated clock nobody waits here, unless the members tell each other a detail.
+        On the simulated clock nobody waits here, unless the collective is a split.
 
         Returns:
             The collective, with the arrival of every member.
@@ -184,13 +148,13 @@ class Engine(ABC):
             raise MismatchError(collective.error)
         return collective
 
-    def _await_members(self, task: Task, group: Group, collective: CollectiveCall) -> None:
+    def _block_until_begun(self, task: Task, group: Group, collective: CollectiveCall) -> None:
         """Let `task` wait until all members have entered."""
         collective.waiters.append(task)
         name = collective.arrivals[task.rank].name
         self._block(task, collective, name if group is self.world else f"{name} of group {group.name}")
 
-    # Collectives in the background
+    # Collectives in the background, and their signals
 
     def spawn(self, main: Task, work: Callable[[Task], Any], after: Signal | None) -> Signal:
         """Run `work(task)` in a background task of `main`'s rank, after the signal `after`.
@@ -210,29 +174,12 @@ class Engine(ABC):
             del work  # its memory must die in the program's task, which this signal wakes
             self.raise_signal(task, done)
 
-        task.strand = self._strand(task, body)
-        with self.mutex:
-            if self.ending:  # checked again under the mutex: the end of the run must see this task, or refuse it here
-                self._refuse(main)
-            self.running += 1
-            main.background.append(task)
-            main.inside = False  # a new thread first has its creator's ident, and would get its exception
         self.raise_signal(main, begin)
-        try:
-            task.strand.start()
-        except RuntimeError:  # the system gives no more threads
-            self._leave(task)
-            raise
-        finally:
-            with self.mutex:
-                main.inside = True
-                if self.ending:
-                    self._refuse(main)
-        task.strand.wake()
+        self._run_beside(main, task, body)
         return done
 
     def raise_signal(self, task: Task, signal: Signal) -> None:
-        """Wake the tasks that wait for `signal`."""
+        """Release the tasks that wait for `signal`."""
         task.log += (SIGNAL, signal)
         with self.mutex:
             signal.raised = True
@@ -249,148 +196,3 @@ class Engine(ABC):
             signal.waiters.append(task)
             self._block(task, signal, call)
         self._sleep(task)
-
-    # Parking, and the end
-
-    def check(self, task: Task) -> None:
-        """Refuse a call after the end, or from another thread than this task's."""
-        if self.ending or working.get() is not task:
-            self._refuse(task)
-
-    def _refuse(self, task: Task) -> None:
-        if not self.ending:
-            task.error = WorldError(
-                f"rank {task.rank}: comm is called from another thread than the rank's own; a rank is one thread, and "
-                "what should go on meanwhile is posted: isend, irecv, iall_reduce"
-            )
-            raise task.error
-        if inside_a_rank.get() is not self:
-            raise WorldError("the run is over: a Comm works only inside the program that it was given to")
-        raise Unwind
-
-    def _block(self, task: Task, waits_for: Awaited, call: str, count: int = 1) -> None:
-        if self.ending:  # a `finally` of a program that is being ended calls comm again; nobody would wake it
-            self._refuse(task)
-        task.waits_for, task.call, task.missing = waits_for, call, count
-        self.blocked += 1
-        if self.blocked == self.running:
-            self._nobody_can_move()
-
-    def _sleep(self, task: Task) -> None:
-        task.strand.park()
-        if self.ending:
-            raise Unwind
-
-    def _everyone(self) -> list[Task]:
-        return [each for task in self.tasks for each in (task, *task.background)]
-
-    def _unwind(self) -> None:
-        """End all parked tasks. The others end at their next call."""
-        self.ending = True
-        for task in self._everyone():
-            if task.missing:
-                task.missing = 0
-                task.strand.wake()
-
-    def _leave(self, task: Task) -> None:
-        with self.mutex:
-            task.inside = False
-            self.running -= 1
-            if self.running and self.blocked == self.running and not self.ending:
-                self._nobody_can_move()
-            if not self.running:
-                self._wake_caller()
-
-    def run(self, body: Callable[[Task], None]) -> None:
-        """Run `body(task)` on every rank of this process. Afterwards the tasks hold logs, results and errors.
-
-        The threads start parked and are released together. So Ctrl-C during the start finds each thread in a state that
-        can be ended.
-        """
-        for task in self.tasks:
-            task.strand = self._strand(task, body)
-        with collector_paused():
-            try:
-                for task in self.tasks:
-                    task.strand.start()
-                for task in self.tasks:
-                    task.strand.wake()
-                self._await_the_end()
-            finally:
-                if self.running:
-                    self._interrupt()
-                self.ending = True
-                while self.presses < 2 and not self._gone(within=1):
-                    pass
-                for task in self.tasks:
-                    task.held.clear()  # memory that dies after the run is not logged
-
-    def interrupt(self) -> None:
-        """End the run early; a signal handler may call this. A second call waits no longer for threads that go on."""
-        self.presses += 1
-        self._wake_caller()
-
-    def _wake_caller(self) -> None:
-        with suppress(RuntimeError):  # it was woken
-            self.caller.wake()
-
-    def _news(self, within: float) -> bool:
-        """Whether all ranks leave, or Ctrl-C is pressed, within this many seconds."""
-        return self.caller.park(timeout=within)
-
-    def _gone(self, within: float) -> bool:
-        """Whether all strands end within this many seconds."""
-        deadline = time.monotonic() + within
-        alive = [task.strand for task in self._everyone() if task.strand.is_alive()]
-        for strand in alive:
-            strand.join(max(0, deadline - time.monotonic()))
-        return not any(strand.is_alive() for strand in alive)
-
-    def _strand(self, task: Task, body: Callable[[Task], None]) -> strands.Strand:
-        """A strand for `task`, in a copy of the caller's context, so that `np.errstate` reaches every rank."""
-        work = partial(contextvars.copy_context().run, self._strand_main, task, body, arrays.here())
-        return self.strand(work, f"rank {task.rank}")
-
-    def _strand_main(self, task: Task, body: Callable[[Task], None], follow: Callable[[], None]) -> None:
-        self._scheduled()
-        inside_a_rank.set(self)
-        working.set(task)
-        with suppress(Unwind):  # an interrupt may raise it even below, in `_leave`
-            try:
-                task.inside = True
-                self._sleep(task)
-                follow()
-                body(task)
-                if task.open:
-                    raise RequestError(
-                        f"rank {task.rank} returned without waiting for {', '.join(sorted(map(str, task.open)))}: "
-                        "call wait() on every request"
-                    )
-            except Unwind:
-                pass
-            except BaseException as error:
-                if not (self.ending or task.error):  # else the end of the run, or that error, caused it
-                    task.error = error
-            finally:
-                self._leave(task)
-
-    def _interrupt(self) -> None:
-        """End all tasks early. Parked ones are released, and others end at their next call.
-
-        A task that makes no call gets an exception at its next line of Python. This is repeated every second, because
-        Python drops an exception that is raised in a destructor.
-        """
-        with self.mutex:
-            self._unwind()
-            for task in self._everyone():
-                with suppress(RuntimeError):  # it was woken
-                    task.strand.wake()  # it waits at the start; or it runs, and will not park any more
-        for pause in chain([0.2], repeat(1)):
-            self._news(within=pause)
-            if self.presses > 1 or self._gone(within=0.1):
-                return
-            with self.mutex:
-                for task in self._everyone():
-                    if task.inside:
-                        thread = ctypes.c_ulong(task.strand.ident)
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))

@@ -15,7 +15,7 @@ from parlab.world.values import Value
 
 
 def deadlock_of(tasks: list[Task]) -> DeadlockError:
-    """The error that names each parked rank, its call, its line, and its peers. No rank may run meanwhile."""
+    """The error that names each blocked rank, its call, its line, and its peers. No rank may run meanwhile."""
     places = places_of(tasks)
     waiting = {
         task.rank: WaitsFor(
@@ -32,7 +32,7 @@ def deadlock_of(tasks: list[Task]) -> DeadlockError:
 
 
 def places_of(tasks: list[Task]) -> dict[int, str]:
-    """For each parked rank of this process, the line of its program, as text."""
+    """For each blocked rank of this process, the line of its program, as text."""
     return {task.rank: _where(task.strand.frame) for task in tasks if task.missing}
 
 
@@ -42,12 +42,12 @@ def _peers(task: Task) -> tuple[int, ...]:
         return _peers(task.waits_for.task)
     if isinstance(task.waits_for, CollectiveCall):
         return tuple(member for member in task.waits_for.members if member not in task.waits_for.arrivals)
-    unmatched = [message for message in task.waits_for if not message.matched]
-    return tuple(sorted({message.dst if message.src == task.rank else message.src for message in unmatched}))
+    late = [message for message in task.waits_for if not message.passed]
+    return tuple(sorted({message.dst if message.src == task.rank else message.src for message in late}))
 
 
 def _call(task: Task) -> str:
-    """The call in which a task is parked, with the ranks that it names."""
+    """The call in which a task is blocked, with the ranks that it names."""
     if not isinstance(task.waits_for, tuple):
         return task.call
     # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
@@ -113,10 +113,10 @@ def other_form(message: Message, sent: str, expected: str) -> str:
 
 def other_label(message: Message) -> str | None:
     """How the labels of both ends differ, as text; None if they do not."""
-    label, expected = message.label, message.expected
+    label, expected = message.label, message.expected_label
     if label is not expected and label is not None and expected is not None and str(label) != str(expected):
         return (
-            f"rank {message.dst} expected {message.expected} from rank {message.src}, got {message.label}; messages "
+            f"rank {message.dst} expected {expected} from rank {message.src}, got {label}; messages "
             "between two ranks match in the order in which they are posted"
         )
     return None

@@ -1,4 +1,8 @@
-"""The codes of a task's log: a flat list of code, operand, code, operand, ..., in the order of its program."""
+"""The log of a task: a flat list of code, operand, code, operand, ..., in the order of its program."""
+
+from __future__ import annotations
+
+from typing import Any
 
 POST_SEND = 0  # operand: the Message; the rank holds its memory from here until the message has passed
 POST_RECEIVE = 1  # the Message; the rank holds the memory of what arrives from here on
@@ -9,3 +13,8 @@ HOLD = 5  # (name, bytes), negative when memory dies
 PRINT = 6  # the text
 SIGNAL = 7  # the Signal that is raised here
 AWAIT = 8  # the Signal that the task waits for here
+
+
+def actions(log: list[Any]) -> zip[tuple[int, Any]]:
+    """The (code, operand) pairs of a log."""
+    return zip(log[::2], log[1::2], strict=True)

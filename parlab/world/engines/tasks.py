@@ -6,30 +6,27 @@ two of its ranks. A `Message` is a value on its way, and a `CollectiveCall` is o
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from parlab import arrays
-from parlab.arrays import Array
-from parlab.world import values
-from parlab.world.engines.log import HOLD
+from parlab.world.engines.memory import Memory
 from parlab.world.engines.strands import Strand
 from parlab.world.values import Value
 
 
 class Message:
-    """One value on its way from rank `src` to rank `dst`, posted by one end or by both."""
+    """One value on its way from rank `src` to rank `dst`, posted by one end or by both.
 
-    matched = False
-    waiter: Task | None = None  # the task that is parked for it; only an end that has posted can be
+    It has `passed` when both ends are posted (threads), or when this end has sent or received all of it (processes).
+    """
+
+    passed = False
+    waiter: Task | None = None  # the task that is blocked for it; only an end that has posted can be
     nbytes = 0  # of the value that is sent
     kept = 0  # bytes that the sender holds for this message until it has passed
     label: Any = None
-    expected: Any = None  # the receiver's label
+    expected_label: Any = None  # the receiver's
     error: str | None = None
     index = -1  # its row in the trace, when the run is over
 
@@ -58,7 +55,7 @@ class Arrival(NamedTuple):
 
     name: str  # of the collective
     call: str  # with its arguments, as text; the calls of all members must be equal
-    detail: Any = None  # that it tells the other members
+    wish: Any = None  # of a split alone, which tells it to the other members: (color, key)
 
 
 class CollectiveCall:
@@ -77,6 +74,11 @@ class CollectiveCall:
     def all_entered(self) -> bool:
         """Whether every member has entered."""
         return len(self.arrivals) == len(self.members)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its members tell each other their wishes."""
+        return any(arrival.wish is not None for arrival in self.arrivals.values())
 
 
 BACKGROUND = " (background)"  # ends the name of a group of background collectives
@@ -107,7 +109,7 @@ class Signal:
         self.index = -1
 
 
-Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a parked task
+Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a blocked task
 
 
 class Task:
@@ -121,63 +123,20 @@ class Task:
         self.rank = rank
         self.background: list[Task] = []  # collectives that this task has started
         self.is_background = main is not None
-        self.missing = 0  # unmatched messages that it is parked for; 1 for a collective or a signal
-        self.waits_for: Awaited = ()
-        self.call = ""  # the call it is parked in
-        self.log: list[Any] = []
-        self.printed = False
         self.inside = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for ever;
         # afterwards, another thread may have its ident
+        # While it is blocked:
+        self.missing = 0  # of what it waits for: messages that have not passed; 1 for a collective or a signal
+        self.waits_for: Awaited = ()
+        self.call = ""  # in which it waits
+        # Of its program:
+        self.log: list[Any] = []
+        self.memory: Memory = Memory(self.log, None if main is None else main.memory)
+        self.printed = False
         self.open: set[Any] = set()  # requests that were not waited for yet
         self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
-        self.held: dict[int, Held] = {} if main is None else main.held  # a rank has one memory
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def hold(self, array: Array, name: str) -> None:
-        """Count the memory under `array` as held, until it dies. Memory that counts already is not counted again."""
-        owner = arrays.owning_buffer(array)
-        if id(owner) not in self.held:
-            nbytes = arrays.nbytes(owner)
-            self.log += (HOLD, (name, nbytes))
-            self.watch(owner, name, nbytes)
-
-    def counts(self, array: Array) -> bool:
-        """Whether the memory under `array` counts as held.
-
-        A background task does not count the program's memory: when the program allocates or frees it, relative to this
-        task, is not deterministic.
-        """
-        held = self.held.get(id(arrays.owning_buffer(array)))
-        return held is not None and (held.task is self or not self.is_background)
-
-    def kept_by_message(self, value: Value) -> int:
-        """Bytes that a message of `value` keeps: those in memory that does not count as held already."""
-        if not self.held:
-            return values.nbytes(value)
-        leaves = (value,) if type(value) is np.ndarray else values.leaves(value)
-        return sum(arrays.nbytes(leaf) for leaf in leaves if not self.counts(leaf))
-
-    def watch(self, owner: Any, name: str, nbytes: int) -> None:
-        """Log when `owner` dies; the log has its birth already."""
-        self.held[id(owner)] = held = Held(owner, _died)
-        held.task, held.key, held.name, held.nbytes = self, id(owner), name, nbytes
-
-
-class Held(weakref.ref):
-    """A weak reference to memory that a rank holds."""
-
-    __slots__ = ("key", "name", "nbytes", "task")
-    task: Task
-    key: int
-    name: str
-    nbytes: int
-
 
 working: ContextVar[Task | None] = ContextVar("working", default=None)  # the task of the current strand
-
-
-def _died(held: Held) -> None:
-    """Log the death where the birth was logged. The same task drops the last reference: see `Engine.spawn`."""
-    if held.task.held.pop(held.key, None) is not None:
-        held.task.log += (HOLD, (held.name, -held.nbytes))

@@ -1,7 +1,7 @@
 """The engine of ranks as threads: one thread a rank; a message hands the array over.
 
 The end that posts first leaves a `Message` in the `Mailbox` from one rank to the other. The end that posts second takes
-it out, and the message is matched.
+it out. Now both ends are posted, and the message passes.
 
 Matching depends only on the order in which each rank posts, never on which thread came first. So the state in which no
 rank can move is unique, and the thread that reaches it last always finds the same error.
@@ -17,6 +17,7 @@ from parlab.world.engines.diagnosis import deadlock_of, difference, mismatch
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.process_state import wake_without_preempting
 from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Message, Task
+from parlab.world.errors import DeadlockError
 from parlab.world.values import Value
 
 
@@ -25,13 +26,14 @@ class ThreadsEngine(Engine):
 
     def __init__(self, size: int):
         super().__init__(list(range(size)), Group("world", tuple(range(size))))
+        self.deadlock: DeadlockError | None = None
 
     def post_send(
         self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
         """See `Engine`.
 
-        With a `call` the rank parks before it releases the mutex. The sooner it is parked, the less it competes for the
+        With a `call` the rank is blocked before it lets the mutex go. The sooner it parks, the less it competes for the
         interpreter with the rank that it has just woken.
         """
         self.check(task)
@@ -50,9 +52,9 @@ class ThreadsEngine(Engine):
             task.log += (POST_SEND, message)
             if like is not None:
                 message.error = mismatch(message, like)
-                self._match(message)
-            parked = call and self._park(task, message, call)
-        if parked:
+                self._mark_passed(message)
+            must_wait = call != "" and self._block_until_passed(task, message, call)
+        if must_wait:
             self._sleep(task)
         return message
 
@@ -66,13 +68,13 @@ class ThreadsEngine(Engine):
             else:
                 message = Message(box.src, box.dst, name, like=values.template(like))
                 box.receives.append(message)
-            message.expected = label
+            message.expected_label = label
             task.log += (POST_RECEIVE, message)
             if sent:
                 message.error = mismatch(message, like)
-                self._match(message)
-            parked = call and self._park(task, message, call)
-        if parked:
+                self._mark_passed(message)
+            must_wait = call != "" and self._block_until_passed(task, message, call)
+        if must_wait:
             self._sleep(task)
         return message
 
@@ -84,7 +86,7 @@ class ThreadsEngine(Engine):
         collective.arrivals[task.rank] = arrival
         task.log += (ENTER, collective)
         if not collective.all_entered:
-            self._await_members(task, group, collective)
+            self._block_until_begun(task, group, collective)
             return collective, True
         group.collective = None
         collective.error = difference(collective, group.name)
@@ -103,7 +105,8 @@ class ThreadsEngine(Engine):
         with self.mutex:
             return self.groups.setdefault(name, Group(name, group.members))
 
-    def _nobody_can_move(self) -> None:
+    def _all_blocked(self) -> None:
+        """See `Crew`. All ranks are here, so nothing can come from outside: no rank can move."""
         if not any(task.error for task in self._everyone()):
             try:
                 self.deadlock = deadlock_of(self.tasks)

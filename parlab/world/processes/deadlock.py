@@ -1,4 +1,4 @@
-"""Deadlocks among processes, from reports of the ranks: exact, and without time-outs.
+"""Deadlocks among processes, from reports of the ranks: exact, whatever the time at which a rank reports.
 
 A rank that waits sends a report: how many messages and collectives it has posted, and what each of its tasks waits for.
 Suppose that every rank has reported, and that no report covers what another rank waits for. Then no rank has moved
@@ -18,9 +18,8 @@ from parlab.world.engines.diagnosis import call_of
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
-from parlab.world.processes.doorkeeper import ProcessCall
-
-BoxKey = tuple[str, str, int, int]  # of a mailbox: group, channel, src, dst
+from parlab.world.processes.doorkeeper import ProcessCollective
+from parlab.world.processes.mailboxes import BoxKey
 
 
 class ForMessage(NamedTuple):
@@ -51,15 +50,18 @@ class ForSignal(NamedTuple):
     raiser: int  # its place in `Report.tasks`
 
 
+Needs = list[ForMessage] | ForCollective | ForSignal
+
+
 class Waiting(NamedTuple):
-    """A task that waits in `call`, for one of these."""
+    """A task that waits in `call`."""
 
     call: str
-    needs: list[ForMessage] | ForCollective | ForSignal
+    needs: Needs
 
 
 class Report(NamedTuple):
-    """The report of a rank: what it has posted, and what its tasks wait for."""
+    """A note to rank 0: what a rank has posted, and what its tasks wait for."""
 
     rank: int
     place: str  # the line of its program, as text
@@ -96,14 +98,20 @@ def _one_end(message: Any) -> ForMessage:
     return ForMessage(message.box_key, message.number, message.end)
 
 
-def _needs(task: Task, tasks: list[Task]) -> list[ForMessage] | ForCollective | ForSignal:
+def _needs(task: Task, tasks: list[Task]) -> Needs:
     awaited: Any = task.waits_for
     if isinstance(awaited, Signal):
         return ForSignal(tasks.index(awaited.task))
-    if isinstance(awaited, ProcessCall):
+    if isinstance(awaited, ProcessCollective):
         group, number = awaited.key
         return ForCollective(group, number, awaited.members)
     return [_one_end(message) for message in awaited]
+
+
+class Over(NamedTuple):
+    """A note of rank 0 to each rank: no rank can move, so the run is over."""
+
+    reports: list[Report]  # the last one of each rank
 
 
 class Judge:
@@ -113,25 +121,25 @@ class Judge:
         self.size = size
         self.reports: dict[int, Report] = {}
 
-    def hears(self, report: Report) -> list[Report] | None:
-        """The reports of all ranks, if they show that none of them can move; else None."""
+    def hears(self, report: Report) -> Over | None:
+        """The note for all ranks, if the reports show that none of them can move; else None."""
         self.reports[report.rank] = report
         if len(self.reports) < self.size or some_can_move(self.reports):
             return None
-        return [self.reports[rank] for rank in range(self.size)]
+        return Over([self.reports[rank] for rank in range(self.size)])
 
 
 def some_can_move(reports: Mapping[int, Report]) -> bool:
     """Whether some task has all that it waits for. One that waits for a signal moves after the one that raises it."""
     waiting = [(task.needs, report) for report in reports.values() for task in report.tasks if task is not None]
-    return any(not isinstance(needs, ForSignal) and not _missing(needs, report, reports) for needs, report in waiting)
+    return any(not isinstance(needs, ForSignal) and not _peers(needs, report, reports) for needs, report in waiting)
 
 
-def _missing(needs: Any, report: Report, reports: Mapping[int, Report]) -> list[int]:
-    """The ranks for which a task of the rank of `report` must wait."""
+def _peers(needs: Needs, report: Report, reports: Mapping[int, Report]) -> list[int]:
+    """The ranks without which a task of the rank of `report` cannot move."""
     if isinstance(needs, ForSignal):
         raiser: Any = report.tasks[needs.raiser]
-        return _missing(raiser.needs, report, reports)
+        return _peers(raiser.needs, report, reports)
     if isinstance(needs, ForCollective):
         return [member for member in needs.members if reports[member].collectives.get(needs.group, 0) <= needs.number]
     return sorted({message.peer for message in needs if not _other_end_posted(message, reports)})
@@ -146,7 +154,7 @@ def _other_end_posted(message: ForMessage, reports: Mapping[int, Report]) -> boo
 
 def failed(reports: list[Report]) -> bool:
     """Whether some rank has raised, or will never move."""
-    return any(report.raised or any(report.tasks) for report in reports)
+    return any(report.raised or any(task is not None for task in report.tasks) for report in reports)
 
 
 def deadlock_in(reports: list[Report]) -> DeadlockError | None:
@@ -155,16 +163,16 @@ def deadlock_in(reports: list[Report]) -> DeadlockError | None:
         return None
     by_rank = {report.rank: report for report in reports}
     waiting = {
-        report.rank: _parked(main, report, by_rank) for report in reports if (main := report.tasks[0]) is not None
+        report.rank: _waits_for(main, report, by_rank) for report in reports if (main := report.tasks[0]) is not None
     }
     return DeadlockError(waiting, frozenset(by_rank) - waiting.keys())
 
 
-def _parked(main: Waiting, report: Report, reports: Mapping[int, Report]) -> WaitsFor:
-    """The call in which the program of a rank is parked, and its peers."""
+def _waits_for(main: Waiting, report: Report, reports: Mapping[int, Report]) -> WaitsFor:
+    """The call in which the program of a rank is blocked, and its peers."""
     call = main.call
     if isinstance(main.needs, list):
         call = call_of(call, [(message.peer, message.end == POST_SEND) for message in main.needs])
     unmet = [text for text, message in report.open if message is None or not _other_end_posted(message, reports)]
-    peers = tuple(_missing(main.needs, report, reports))
+    peers = tuple(_peers(main.needs, report, reports))
     return WaitsFor(report.rank, call, peers, report.place, tuple(sorted(unmet)))

@@ -1,46 +1,64 @@
-"""How the members of a group enter a collective: each sends its arrival to rank 0 of the group, the doorkeeper, which
-compares the arrivals, and lets all members go on.
+"""How a collective begins: each member tells its arrival to rank 0 of the group, the doorkeeper. When the last one has
+come, the doorkeeper compares the arrivals, and tells all members the same: the collective begins.
+
+Invariant: a collective is in `Doorkeeper.entering` from its first member's arrival to its last one's. Its key names it
+in all processes, as every member counts the collectives of the group alike.
 """
 
 from __future__ import annotations
 
+from itertools import count
+from typing import NamedTuple
+
 from parlab.world.engines.diagnosis import difference
 from parlab.world.engines.tasks import Arrival, CollectiveCall
 
-CallKey = tuple[str, int]  # of a collective: the name of its group, and the number of collectives before it there
+CollectiveKey = tuple[str, int]  # the name of its group, and the number of collectives before it there
 
 
-class ProcessCall(CollectiveCall):
-    """A collective call between processes: one that a member has entered, or one that the doorkeeper compares.
+class ProcessCollective(CollectiveCall):
+    """A collective call between processes, as one of them knows it."""
 
-    `split_number` goes into the tags of the groups that a split makes; 0: this is no split.
-    """
+    __slots__ = ("key", "split_id")
 
-    __slots__ = ("key", "split_number")
-
-    def __init__(self, members: tuple[int, ...], key: CallKey):
+    def __init__(self, members: tuple[int, ...], key: CollectiveKey):
         super().__init__(members)
         self.key = key
-        self.split_number = 0
+        self.split_id = 0  # of a split that has begun: see `Begins`
+
+
+class Enters(NamedTuple):
+    """A note to rank 0 of a group: `member` has entered a collective."""
+
+    key: CollectiveKey
+    members: tuple[int, ...]
+    member: int
+    arrival: Arrival
+
+
+class Begins(NamedTuple):
+    """A note to each member of a group: all have entered a collective."""
+
+    key: CollectiveKey
+    arrivals: dict[int, Arrival]
+    error: str | None  # how the calls differ
+    split_id: int  # goes into the tags of the groups that a split makes: no other split has it; 0: this is no split
 
 
 class Doorkeeper:
     """Rank `rank` of `size`, for all groups of which it is rank 0."""
 
     def __init__(self, rank: int, size: int):
-        self.rank, self.size = rank, size
-        self.calls: dict[CallKey, ProcessCall] = {}  # that some members have entered, and others not yet
-        self.splits = 0  # that it has let go on
+        self.entering: dict[CollectiveKey, ProcessCollective] = {}  # some members have entered, and others not yet
+        self.split_ids = count(1 + rank, size)  # no other doorkeeper has these: it counts from its own rank
 
-    def arrives(self, key: CallKey, members: tuple[int, ...], member: int, arrival: Arrival) -> ProcessCall | None:
-        """The call with all arrivals, compared, if `member` is the last to enter; else None."""
-        call = self.calls.setdefault(key, ProcessCall(members, key))
-        call.arrivals[member] = arrival
-        if not call.all_entered:
+    def hears(self, note: Enters) -> Begins | None:
+        """The note for all members, if the last one has entered; else None."""
+        collective = self.entering.setdefault(note.key, ProcessCollective(note.members, note.key))
+        collective.arrivals[note.member] = note.arrival
+        if not collective.all_entered:
             return None
-        del self.calls[key]
-        call.error = difference(call, group=key[0])
-        if arrival.detail is not None:  # a split's color and key; no other collective has any
-            self.splits += 1
-            call.split_number = 1 + self.splits * self.size + self.rank  # no other has it: modulo `size`, 1 + rank
-        return call
+        del self.entering[note.key]
+        group, _ = note.key
+        split_id = next(self.split_ids) if collective.is_split else 0
+        return Begins(note.key, collective.arrivals, difference(collective, group), split_id)

@@ -5,16 +5,18 @@ the notes of other ranks, then sleeps, longer and longer. So ranks that wait lea
 
 Notes are of four kinds, in two pairs. A rank asks, and one rank answers all:
 
-    enters  ─▶  begins    a member enters a collective; rank 0 of the group lets all members go on (`doorkeeper`)
-    report  ─▶  over      a rank waits, or its program is over; rank 0 ends the run, as no rank can move (`deadlock`)
+    Enters  ─▶  Begins    a member enters a collective; rank 0 of the group lets all members go on (`doorkeeper`)
+    Report  ─▶  Over      a rank waits, or its program is over; rank 0 ends the run, as no rank can move (`deadlock`)
 
-Invariant, whenever the mutex is free: a collective that this rank has entered is in `awaited` until it begins.
+Invariant, whenever the mutex is free: a collective that this rank has entered is in `not_begun` until it begins.
+
+A rank reports once each time that all its tasks have been blocked for PATIENCE seconds, and once when its program is
+over. The delay saves the notes of short waits; what `deadlock` finds does not depend on it.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import time
 import traceback
@@ -28,17 +30,17 @@ from parlab.world.engines.diagnosis import places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Task
 from parlab.world.errors import Unwind
-from parlab.world.processes.deadlock import Judge, Report, report_of
-from parlab.world.processes.doorkeeper import CallKey, Doorkeeper, ProcessCall
-from parlab.world.processes.messages import MessageEnd, ProcessGroup, ProcessMailbox, ReceiveEnd, SendEnd, header_of
+from parlab.world.processes.deadlock import Judge, Over, Report, report_of
+from parlab.world.processes.doorkeeper import Begins, CollectiveKey, Doorkeeper, Enters, ProcessCollective
+from parlab.world.processes.mailboxes import ProcessGroup, ProcessMailbox
+from parlab.world.processes.messages import MessageEnd, ReceiveEnd, SendEnd, header_of
+from parlab.world.processes.pause import Pause
 from parlab.world.processes.transport import Transport
 from parlab.world.processes.under_way import UnderWay
-from parlab.world.processes.wallclock import Watch, waited_for
+from parlab.world.processes.wallclock import Measurements, waited_for
 from parlab.world.values import Value
 
-SPINS, YIELDS = 5, 15  # polls without a pause, then polls that offer the core, before the first sleep
-SHORTEST, LONGEST = 20e-6, 5e-3  # seconds of a sleep; between them, a tenth of the time since the first poll
-STUCK = 0.05  # seconds in a wait before this rank reports it to rank 0
+PATIENCE = 0.05  # seconds
 
 
 class ProcessEngine(Engine):
@@ -51,18 +53,63 @@ class ProcessEngine(Engine):
         super().__init__([transport.rank], ProcessGroup("world", tuple(range(transport.size)), 0))
         self.groups["world"] = self.world
         self.under_way = UnderWay()
-        self.watch = Watch(transport.ahead, [], [])
-        self.awaited: dict[CallKey, ProcessCall] = {}  # collectives in which this rank waits
+        self.measurements = Measurements(transport.ahead, [], [])
+        self.not_begun: dict[CollectiveKey, ProcessCollective] = {}
         self.doorkeeper = Doorkeeper(transport.rank, transport.size)
         self.judge = Judge(transport.size)  # used on rank 0
-        self.report_at = math.inf  # when this rank tells rank 0 what it waits for, if it still waits then
+        self.report_at = math.inf  # when this rank reports, if all its tasks are blocked then
         self.last_reports: list[Report] = []  # of all ranks, at the end of the run
-        self.handlers: dict[str, Callable[..., None]] = {  # of the notes of other ranks, by their kind
-            "enters": self._on_enters,
-            "begins": self._on_begins,
-            "report": self._on_report,
-            "over": self._on_over,
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            Enters: self._on_enters,
+            Begins: self._on_begins,
+            Report: self._on_report,
+            Over: self._on_over,
         }
+
+    # The loop
+
+    def _sleep(self, task: Task) -> None:
+        """See `Crew`."""
+        began = time.perf_counter_ns()
+        what = waited_for(task) if task.waits_for and not task.is_background else None
+        self._poll(lambda: task.strand.park(blocking=False))
+        if what is not None:
+            self.measurements.waits.append((began, time.perf_counter_ns(), what))
+        if self.ending:
+            raise Unwind
+
+    def _poll(self, until: Callable[[], Any]) -> None:
+        """Move the messages and notes of this process on until `until()`."""
+        pause = Pause()
+        while True:
+            with self.mutex:
+                if until():
+                    return
+                self._progress()
+                self._report_if_due()
+            pause()
+
+    def _progress(self) -> None:
+        """Mark the messages that have passed, and handle the notes of other ranks.
+
+        If that fails, the other ranks would wait for ever, so all processes end.
+        """
+        try:
+            for message in self.under_way.take_passed():
+                self._mark_passed(message)
+            for data in self.transport.heard():
+                note = pickle.loads(data)
+                self.handlers[type(note)](note)
+        except Exception:
+            traceback.print_exc()
+            self.transport.abort()
+
+    def _tell(self, rank: int, note: Enters | Begins | Report | Over) -> None:
+        """Let the process of `rank` handle a note."""
+        if rank == self.transport.rank:
+            self.handlers[type(note)](note)
+        else:
+            self.transport.tell(rank, pickle.dumps(note))
 
     # Messages
 
@@ -80,8 +127,8 @@ class ProcessEngine(Engine):
             message.nbytes, message.kept, message.label = nbytes, kept, label
             task.log += (POST_SEND, message)
             self.under_way.offer(message)
-            parked = call and self._park(task, message, call)
-        if parked:
+            must_wait = call != "" and self._block_until_passed(task, message, call)
+        if must_wait:
             self._sleep(task)
         return message
 
@@ -94,11 +141,11 @@ class ProcessEngine(Engine):
         with self.mutex:
             wire = self.transport.expect(box.src, box.tag, list(values.leaves(like)))
             message = ReceiveEnd(box, name, wire, like)
-            message.nbytes, message.expected = values.nbytes(like), label
+            message.nbytes, message.expected_label = values.nbytes(like), label
             task.log += (POST_RECEIVE, message)
-            self.under_way.ask(message, box)
-            parked = call and self._park(task, message, call)
-        if parked:
+            self.under_way.ask(message)
+            must_wait = call != "" and self._block_until_passed(task, message, call)
+        if must_wait:
             self._sleep(task)
         return message
 
@@ -107,32 +154,32 @@ class ProcessEngine(Engine):
     def _enter(self, task: Task, group: Group, arrival: Arrival) -> tuple[CollectiveCall, bool]:
         """See `Engine`."""
         assert isinstance(group, ProcessGroup)
-        call = ProcessCall(group.members, (group.name, group.next_collective))
+        collective = ProcessCollective(group.members, (group.name, group.next_collective))
         group.next_collective += 1
-        call.arrivals[task.rank] = arrival
-        task.log += (ENTER, call)
-        self.awaited[call.key] = call
-        self._await_members(task, group, call)  # first: on rank 0 of the group the note may release this task
-        self._notify(group.members[0], "enters", call.key, group.members, task.rank, arrival)
-        return call, True
+        collective.arrivals[task.rank] = arrival
+        task.log += (ENTER, collective)
+        self.not_begun[collective.key] = collective
+        self._block_until_begun(task, group, collective)  # first: on rank 0 of the group it may begin at once
+        self._tell(group.members[0], Enters(collective.key, group.members, task.rank, arrival))
+        return collective, True
 
-    def _on_enters(self, key: CallKey, members: tuple[int, ...], member: int, arrival: Arrival) -> None:
+    def _on_enters(self, note: Enters) -> None:
         """A member has entered a collective of a group of which this rank is rank 0."""
-        call = self.doorkeeper.arrives(key, members, member, arrival)
-        if call is not None:
-            for each in members:
-                self._notify(each, "begins", key, call.arrivals, call.error, call.split_number)
+        begins = self.doorkeeper.hears(note)
+        if begins is not None:
+            for member in note.members:
+                self._tell(member, begins)
 
-    def _on_begins(self, key: CallKey, arrivals: dict[int, Arrival], error: str | None, split_number: int) -> None:
+    def _on_begins(self, note: Begins) -> None:
         """A collective that this rank has entered begins."""
-        call = self.awaited.pop(key)
-        call.arrivals, call.error, call.split_number = arrivals, error, split_number
-        self._release(call.waiters[0])
+        collective = self.not_begun.pop(note.key)
+        collective.arrivals, collective.error, collective.split_id = note.arrivals, note.error, note.split_id
+        self._release(collective.waiters[0])
 
     def subgroup(self, name: str, members: tuple[int, ...], split: CollectiveCall) -> ProcessGroup:
         """See `Engine`."""
-        assert isinstance(split, ProcessCall)
-        self.groups[name] = group = ProcessGroup(name, members, split.split_number)
+        assert isinstance(split, ProcessCollective)
+        self.groups[name] = group = ProcessGroup(name, members, split.split_id)
         return group
 
     def background_of(self, group: Group) -> ProcessGroup:
@@ -140,103 +187,44 @@ class ProcessEngine(Engine):
         assert isinstance(group, ProcessGroup)
         name = group.name + BACKGROUND
         if name not in self.groups:
-            self.groups[name] = ProcessGroup(name, group.members, group.split, background=True)
+            self.groups[name] = ProcessGroup(name, group.members, group.split_id, background=True)
         return self.groups[name]  # type: ignore[return-value]
 
-    # Waiting
+    # Reports, and the end
 
-    def _sleep(self, task: Task) -> None:
-        began = time.perf_counter_ns()
-        what = waited_for(task) if task.waits_for and not task.is_background else None
-        self._poll(lambda: task.strand.park(blocking=False))
-        if what is not None:
-            self.watch.waits.append((began, time.perf_counter_ns(), what))
-        if self.ending:
-            raise Unwind
+    def _all_blocked(self) -> None:
+        """See `Crew`. If this lasts, rank 0 must know."""
+        self.report_at = time.monotonic() + PATIENCE
 
-    def _poll(self, until: Callable[[], Any]) -> None:
-        """Progress the messages and notes of this process until `until()`."""
-        pause = Pause()
-        while True:
-            with self.mutex:
-                if until():
-                    return
-                self._progress()
-                self._report_if_due()
-            pause()
+    def _await_the_end(self) -> None:
+        """See `Crew`. A program that is over stays so: rank 0 must know at once."""
+        super()._await_the_end()
+        self.report_at = time.monotonic()
+        self._poll(lambda: self.last_reports or self.presses)
 
-    def _progress(self) -> None:
-        """Match the messages that have passed, and handle the notes of other ranks.
+    def _report_if_due(self) -> None:
+        if self.blocked == self.present and time.monotonic() >= self.report_at:
+            self.report_at = math.inf  # once
+            main = self.tasks[0]
+            place = places_of(self.tasks).get(main.rank, "")
+            self._tell(0, report_of(main, place, self.groups))
 
-        If that fails, the other ranks would wait for ever, so all processes end.
-        """
-        try:
-            for message in self.under_way.take_passed():
-                self._match(message)
-            for note in self.transport.heard():
-                kind, *contents = pickle.loads(note)
-                self.handlers[kind](*contents)
-        except Exception:
-            traceback.print_exc()
-            self.transport.abort()
+    def _on_report(self, report: Report) -> None:
+        """A rank has reported. Called on rank 0."""
+        over = self.judge.hears(report)
+        if over is not None:
+            for rank in reversed(range(self.transport.size)):
+                self._tell(rank, over)
 
-    def _notify(self, rank: int, kind: str, *contents: Any) -> None:
-        """Call `handlers[kind](*contents)` on the process of `rank`."""
-        if rank == self.transport.rank:
-            self.handlers[kind](*contents)
-        else:
-            self.transport.tell(rank, pickle.dumps((kind, *contents)))
+    def _on_over(self, note: Over) -> None:
+        self.last_reports = note.reports
+        self._unwind()
+
+    # Measured times
 
     @contextmanager
     def timed(self, task: Task, name: str) -> Iterator[None]:
         """See `Engine`."""
         start = time.perf_counter_ns()
         yield
-        self.watch.computes.append((start, time.perf_counter_ns(), name))
-
-    # The end
-
-    def _nobody_can_move(self) -> None:
-        self.report_at = time.monotonic() + STUCK
-
-    def _await_the_end(self) -> None:
-        super()._await_the_end()
-        self.report_at = time.monotonic()  # at once: a program that is over stays so
-        self._poll(lambda: self.last_reports or self.presses)
-
-    def _report_if_due(self) -> None:
-        """If it is time, and all tasks of this rank wait or are over, report to rank 0 what they wait for."""
-        if self.blocked == self.running and time.monotonic() >= self.report_at:
-            self.report_at = math.inf  # once
-            main = self.tasks[0]
-            place = places_of(self.tasks).get(main.rank, "")
-            self._notify(0, "report", report_of(main, place, self.groups))
-
-    def _on_report(self, report: Report) -> None:
-        """A rank waits, or its program is over. Called on rank 0."""
-        reports = self.judge.hears(report)
-        if reports is not None:
-            for rank in reversed(range(self.transport.size)):
-                self._notify(rank, "over", reports)
-
-    def _on_over(self, reports: list[Report]) -> None:
-        self.last_reports = reports
-        self._unwind()
-
-
-give_way = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
-
-
-class Pause:
-    """The pause between polls: at first none, then the core is offered to others, then longer and longer sleeps."""
-
-    def __init__(self) -> None:
-        self.polls, self.began = 0, time.monotonic()
-
-    def __call__(self) -> None:
-        """Pause once."""
-        self.polls += 1
-        if SPINS < self.polls <= SPINS + YIELDS:
-            give_way()
-        elif self.polls > SPINS:
-            time.sleep(min(max(SHORTEST, (time.monotonic() - self.began) / 10), LONGEST))
+        self.measurements.computes.append((start, time.perf_counter_ns(), name))

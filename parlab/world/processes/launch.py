@@ -28,28 +28,29 @@ import numpy as np
 
 from parlab.world.errors import WorldError
 from parlab.world.processes import machine
+from parlab.world.processes.job import Job, run_this_rank
+from parlab.world.processes.joining import transport_of
 from parlab.world.processes.pickling import pack_program
-from parlab.world.processes.rank import Job, run_this_rank, transport_of
 from parlab.world.processes.records import merge_records
 from parlab.world.program import Outcome
 
-Processes = subprocess.Popen[bytes]
+Mpiexec = subprocess.Popen[bytes]  # one process, which starts those of the ranks
 WORKER = "import sys; from parlab.world.processes.worker import main; main(*sys.argv[1:])"
 
 
-def run_on_processes(job: Job, size: int, engine: str) -> Outcome:
-    """Run a program, with its arguments, on `size` processes.
+def run_on_processes(job: Job, size: int, library: str) -> Outcome:
+    """Run a program, with its arguments, on `size` processes; `library`, "mpi" or "nccl", carries their messages.
 
     A WorldError, if they end too early. A ValueError, if this machine cannot start them, or if this script runs on
     another number of processes.
     """
-    machine.check(engine, size)
-    return _on_these_processes(job, size, engine) if machine.inside() else _on_new_processes(job, size, engine)
+    machine.check(library, size)
+    return _on_these_processes(job, size, library) if machine.inside() else _on_new_processes(job, size, library)
 
 
-def _on_these_processes(job: Job, size: int, engine: str) -> Outcome:
+def _on_these_processes(job: Job, size: int, library: str) -> Outcome:
     """The processes that mpiexec or Slurm has started: each calls this."""
-    transport = transport_of(engine)
+    transport = transport_of(library)
     if transport.size != size:
         raise ValueError(
             f"size={size}: this script runs on {transport.size} processes; use size={transport.size}, or start it by "
@@ -61,47 +62,47 @@ def _on_these_processes(job: Job, size: int, engine: str) -> Outcome:
     return outcome
 
 
-def _on_new_processes(job: Job, size: int, engine: str) -> Outcome:
+def _on_new_processes(job: Job, size: int, library: str) -> Outcome:
     """Start them, hand them the program, and merge the records of all ranks, which rank 0 sends back."""
-    command = machine.command(engine, size)
+    command = machine.command(library, size)
     if not hasattr(socket, "AF_UNIX"):
-        raise ValueError(f"engine={engine!r}: on Windows, start the script by {machine.by_hand(size)} {sys.argv[0]}")
+        raise ValueError(f"engine={library!r}: on Windows, start the script by {machine.by_hand(size)} {sys.argv[0]}")
     data, folder = pack_program((job, np.geterr())), Path(tempfile.mkdtemp(prefix="parlab"))  # of mode 700
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder / "listener"))
             listener.listen()
-            listener.settimeout(0.05)
-            command += [sys.executable, "-c", WORKER, engine, str(folder), str(size)]
+            listener.settimeout(0.05)  # seconds between two looks at mpiexec, which may have ended
+            command += [sys.executable, "-c", WORKER, library, str(folder), str(size)]
             with (
-                _started(command, machine.ENVIRONMENT[engine]) as processes,
-                _first_connection(listener, processes) as connection,
+                _started(command, machine.ENVIRONMENT[library]) as mpiexec,
+                _connection_to_rank_0(listener, mpiexec) as connection,
             ):
                 connection.send_bytes(data)
-                outcome = pickle.loads(connection.recv_bytes())
+                reply = pickle.loads(connection.recv_bytes())
                 with suppress(subprocess.TimeoutExpired):
-                    processes.wait(1)
-        if isinstance(outcome, ValueError):
-            raise outcome
-        return merge_records(*outcome)
+                    mpiexec.wait(1)
+        if isinstance(reply, ValueError):
+            raise reply
+        return merge_records(*reply)
     except (EOFError, ConnectionError):
-        raise WorldError(f"a process ended before its program did: the status is {processes.returncode}") from None
+        raise WorldError(f"a process ended before its program did: the status is {mpiexec.returncode}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first_connection(listener: socket.socket, processes: Processes) -> Connection:
-    """The connection to rank 0. An EOFError, if the processes end before they connect."""
-    while processes.poll() is None:
+def _connection_to_rank_0(listener: socket.socket, mpiexec: Mpiexec) -> Connection:
+    """The first connection. An EOFError, if the processes end before they connect."""
+    while mpiexec.poll() is None:
         with suppress(TimeoutError):
             return Connection(listener.accept()[0].detach())
     raise EOFError
 
 
 @contextmanager
-def _started(command: list[str], environment: dict[str, str]) -> Iterator[Processes]:
-    """The processes of `command`, in a session of their own; their output is printed here, and they end here."""
-    processes = subprocess.Popen(
+def _started(command: list[str], environment: dict[str, str]) -> Iterator[Mpiexec]:
+    """mpiexec and the ranks, in a session of their own. Their output is printed here, and they end here."""
+    mpiexec = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -109,28 +110,28 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[Proces
         env={**environment, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C reaches this process alone, which ends them
     )
-    over = threading.Event()
-    reader = threading.Thread(target=_show, args=(processes.stdout, over), daemon=True)
+    quiet = threading.Event()
+    reader = threading.Thread(target=_show, args=(mpiexec.stdout, quiet), daemon=True)
     try:
         reader.start()
-        yield processes
-        if processes.poll() is None:
-            over.set()  # from now on mpiexec alone prints: it calls the end of the job a failure
+        yield mpiexec
+        if mpiexec.poll() is None:
+            quiet.set()  # from now on mpiexec alone prints: it calls the end of the job a failure
     finally:
-        if processes.poll() is None:
-            processes.terminate()
+        if mpiexec.poll() is None:
+            mpiexec.terminate()
             with suppress(subprocess.TimeoutExpired):
-                processes.wait(1)
+                mpiexec.wait(1)
         with suppress(ProcessLookupError, PermissionError):  # macOS forbids it for a group that is gone
-            os.killpg(processes.pid, signal.SIGKILL)
-        processes.wait()
+            os.killpg(mpiexec.pid, signal.SIGKILL)
+        mpiexec.wait()
         reader.join(1)
 
 
-def _show(stdout: IO[bytes], over: threading.Event) -> None:
-    """Print what the processes say, until it is `over`."""
+def _show(stdout: IO[bytes], quiet: threading.Event) -> None:
+    """Print what mpiexec and the ranks say, until `quiet` is set."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with stdout:
         for said in iter(partial(os.read, stdout.fileno(), 2**16), b""):
-            if not over.is_set():
+            if not quiet.is_set():
                 print(decoder.decode(said), end="", flush=True)

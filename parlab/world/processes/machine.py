@@ -1,4 +1,7 @@
-"""The machine: whether an engine works here, by which command its processes start, and which GPU each of them takes."""
+"""The machine: whether MPI or NCCL works here, by which command processes start, and which GPU each of them takes.
+
+`library` is "mpi" or "nccl", the `engine` of `run`.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,11 @@ def inside() -> bool:
     return any(name in os.environ for name in ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"))
 
 
-def check(engine: str, size: int) -> None:
+def check(library: str, size: int) -> None:
     """A ValueError, if this machine cannot start so many processes."""
     if IN_BROWSER:
-        raise ValueError(f"engine={engine!r}: a page starts no processes; this needs parlab on a machine of your own")
-    if engine == "nccl":
+        raise ValueError(f"engine={library!r}: a page starts no processes; this needs parlab on a machine of your own")
+    if library == "nccl":
         if (starter := _started_without_mpi()) is not None:
             raise ValueError(
                 f"engine='nccl': {starter} has started this script, and its processes have no MPI to find each other "
@@ -48,7 +51,7 @@ def check(engine: str, size: int) -> None:
         if not inside():
             _check_enough(size)
     if importlib.util.find_spec("mpi4py") is None:
-        raise ValueError(f"engine={engine!r}: mpi4py is not installed; {INSTALL_MPI}")
+        raise ValueError(f"engine={library!r}: mpi4py is not installed; {INSTALL_MPI}")
 
 
 def _started_without_mpi() -> str | None:
@@ -58,12 +61,12 @@ def _started_without_mpi() -> str | None:
     return "srun" if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and not inside() else None
 
 
-def command(engine: str, size: int) -> list[str]:
+def command(library: str, size: int) -> list[str]:
     """The words before a command that start `size` processes of it. A ValueError, if there is no mpiexec."""
     beside_python = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
     if mpiexec is None:
-        raise ValueError(f"engine={engine!r}: there is no mpiexec here; {INSTALL_MPI}")
+        raise ValueError(f"engine={library!r}: there is no mpiexec here; {INSTALL_MPI}")
     return [mpiexec, "-n", str(size)]
 
 

@@ -6,7 +6,7 @@ array. The receiver posts the receive of the first packet when its program asks 
 never ends before that.
 
 Invariant: the sends and the receives on the odd tag are posted in the order of the first packets, so they match. For
-the header of a message is asked for only when that of the one before it has come (`Coming.receive_header`).
+the header of a message is asked for only when that of the one before it has come (`_ReceiveWire.receive_header`).
 
 Importing this module starts MPI.
 """
@@ -24,75 +24,88 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from parlab.world.processes.transport import Form, clock_ahead, fill, in_bytes, in_host_memory
+from parlab.world.processes.mpi_collectives import MPICollectives, as_bytes, in_bytes
+from parlab.world.processes.transport import ArraySpec, in_host_memory
+from parlab.world.processes.wallclock import clock_ahead
 
-FIRST_PACKET = 1024  # bytes
+NOTE, CLOCK = 0, 1  # tags on the side channel
+LENGTH = 4  # bytes that say how long the header is
+FIRST_PACKET = 1024  # bytes: a small message, as that of a barrier, is this one packet
 
 
-def _bytes(x: np.ndarray) -> list[Any]:
-    """The memory of `x`, which is in C order, as bytes for MPI: its derived datatypes are many times slower."""
-    return [in_bytes(x), MPI.BYTE]
+def _tags(tag: int) -> tuple[int, int]:
+    """MPI's tags of a first packet and of the rest, for the messages with this `tag`."""
+    return 2 * tag, 2 * tag + 1
 
 
-class _Sent:
-    """See `Sent`."""
+def _fits(header: bytes, leaves: Sequence[np.ndarray]) -> bool:
+    """Whether the first packet has room for the arrays."""
+    return LENGTH + len(header) + sum(leaf.nbytes for leaf in leaves) <= FIRST_PACKET
+
+
+class _SendWire:
+    """See `SendWire`."""
 
     def __init__(self, comm: Any, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int):
-        framed = len(header).to_bytes(4, "big") + header
+        first_tag, rest_tag = _tags(tag)
+        framed = len(header).to_bytes(LENGTH, "big") + header
         if _fits(header, leaves):
             framed += b"".join(leaf.tobytes() for leaf in leaves)
             leaves = ()
         first, rest = framed[:FIRST_PACKET].ljust(FIRST_PACKET), framed[FIRST_PACKET:]
-        self._requests = [comm.Issend([first, MPI.BYTE], dst, 2 * tag)]
+        self._requests = [comm.Issend([first, MPI.BYTE], dst, first_tag)]
         if rest:
-            self._requests.append(comm.Isend([rest, MPI.BYTE], dst, 2 * tag + 1))
-        self._requests += [comm.Isend(_bytes(leaf), dst, 2 * tag + 1) for leaf in leaves if leaf.size]
+            self._requests.append(comm.Isend([rest, MPI.BYTE], dst, rest_tag))
+        self._requests += [comm.Isend(as_bytes(leaf), dst, rest_tag) for leaf in leaves if leaf.size]
 
-    def done(self) -> bool:
+    def has_passed(self) -> bool:
         return MPI.Request.Testall(self._requests)
 
 
-def _fits(header: bytes, leaves: Sequence[np.ndarray]) -> bool:
-    return 4 + len(header) + sum(leaf.nbytes for leaf in leaves) <= FIRST_PACKET
-
-
-class _Coming:
-    """See `Coming`."""
+class _ReceiveWire:
+    """See `ReceiveWire`."""
 
     def __init__(self, comm: Any, src: int, tag: int):
-        self._comm, self._src, self._tag = comm, src, 2 * tag + 1
+        first_tag, self._rest_tag = _tags(tag)
+        self._comm, self._src = comm, src
         self._framed = bytearray(FIRST_PACKET)
-        self._requests = [comm.Irecv([self._framed, MPI.BYTE], src, 2 * tag)]
+        self._requests = [comm.Irecv([self._framed, MPI.BYTE], src, first_tag)]
         self._header = b""
 
     def receive_header(self) -> bytes | None:
-        if not self.done():
+        if not self.has_passed():
             return None
-        end = 4 + int.from_bytes(self._framed[:4], "big")
+        end = LENGTH + int.from_bytes(self._framed[:LENGTH], "big")
         if end > len(self._framed):
             rest = bytearray(end - FIRST_PACKET)
             self._framed += rest
             buffer = memoryview(self._framed)[FIRST_PACKET:]
-            self._requests = [self._comm.Irecv([buffer, MPI.BYTE], self._src, self._tag)]
+            self._requests = [self._comm.Irecv([buffer, MPI.BYTE], self._src, self._rest_tag)]
             return self.receive_header()
-        self._header = bytes(self._framed[4:end])
+        self._header = bytes(self._framed[LENGTH:end])
         return self._header
 
-    def into(self, forms: list[Form]) -> list[np.ndarray]:
-        leaves = [np.empty(*form) for form in forms]
-        coming = [leaf for leaf in leaves if leaf.size]
+    def into(self, specs: list[ArraySpec]) -> list[np.ndarray]:
+        leaves = [np.empty(*spec) for spec in specs]
+        filled = [leaf for leaf in leaves if leaf.size]
         if _fits(self._header, leaves):
-            fill(coming, self._framed, 4 + len(self._header))
+            self._fill_from_first_packet(filled)
         else:
-            self._requests = [self._comm.Irecv(_bytes(leaf), self._src, self._tag) for leaf in coming]
+            self._requests = [self._comm.Irecv(as_bytes(leaf), self._src, self._rest_tag) for leaf in filled]
         return leaves
 
-    def done(self) -> bool:
+    def _fill_from_first_packet(self, leaves: list[np.ndarray]) -> None:
+        start = LENGTH + len(self._header)
+        for leaf in leaves:
+            in_bytes(leaf)[:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
+            start += leaf.nbytes
+
+    def has_passed(self) -> bool:
         return MPI.Request.Testall(self._requests)
 
 
 class MPITransport:
-    """See `Transport`: among the processes that mpiexec, or Slurm, has started."""
+    """See `NativeTransport`: among the processes that mpiexec, or Slurm, has started."""
 
     def __init__(self) -> None:
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -107,33 +120,33 @@ class MPITransport:
     def renew(self) -> None:
         """See `Transport`. Duplicates keep these messages apart from those of the program and of a failed run."""
         self._messages, self._notes = MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
-        self._told: list[Any] = []
+        self._told: list[Any] = []  # sends of notes that may not be over
 
     prepared = staticmethod(in_host_memory)
 
-    def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> _Sent:
+    def send(self, header: bytes, leaves: Sequence[np.ndarray], dst: int, tag: int) -> _SendWire:
         """See `Transport`."""
-        return _Sent(self._messages, header, leaves, dst, tag)
+        return _SendWire(self._messages, header, leaves, dst, tag)
 
-    def expect(self, src: int, tag: int, like: list[Any]) -> _Coming:
+    def expect(self, src: int, tag: int, like: list[Any]) -> _ReceiveWire:
         """See `Transport`."""
-        return _Coming(self._messages, src, tag)
+        return _ReceiveWire(self._messages, src, tag)
 
     def tell(self, dst: int, note: bytes) -> None:
         """See `Transport`."""
         self._told = [told for told in self._told if not told.Test()]
-        self._told.append(self._notes.Isend([note, MPI.BYTE], dst))
+        self._told.append(self._notes.Isend([note, MPI.BYTE], dst, NOTE))
 
     def heard(self) -> Iterator[bytes]:
         """See `Transport`."""
         status = MPI.Status()
-        while self._notes.Iprobe(MPI.ANY_SOURCE, 0, status):
+        while self._notes.Iprobe(MPI.ANY_SOURCE, NOTE, status):
             note = bytearray(status.Get_count(MPI.BYTE))
-            self._notes.Recv([note, MPI.BYTE], status.source)
+            self._notes.Recv([note, MPI.BYTE], status.source, NOTE)
             yield bytes(note)
 
     def connect(self, members: tuple[int, ...], tag: int) -> MPICollectives:
-        """See `Library`."""
+        """See `NativeTransport`."""
         group = self._messages.group.Incl(list(members))
         return MPICollectives(self._messages.Create_group(group, tag))
 
@@ -151,94 +164,9 @@ class MPITransport:
         MPI.COMM_WORLD.Abort(1)
 
     def _send_clock(self, data: bytes, dst: int) -> None:
-        self._notes.Send([data, MPI.BYTE], dst, 1)
+        self._notes.Send([data, MPI.BYTE], dst, CLOCK)
 
     def _receive_clock(self, src: int) -> bytearray:
         clock = bytearray(8)
-        self._notes.Recv([clock, MPI.BYTE], src, 1)
+        self._notes.Recv([clock, MPI.BYTE], src, CLOCK)
         return clock
-
-
-OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum": MPI.MIN}
-
-
-class _Started:
-    """A collective that MPI has started. It keeps MPI's memory alive; mpi4py does so for some of them only."""
-
-    def __init__(self, request: Any, *memory: Any, into: np.ndarray | None = None):
-        self._request, self._memory, self._into = request, memory, into
-
-    def finish(self) -> bool:
-        """Whether this rank's part is over. Once it is, the first array of the memory is copied `into`."""
-        if not self._request.Test():
-            return False
-        if self._into is not None:
-            self._into[:] = self._memory[0]
-        return True
-
-
-class MPICollectives:
-    """MPI's own collectives in one group, each under the name of our algorithm and with its arguments after the comm;
-    see `Library.connect`.
-    """
-
-    def __init__(self, comm: Any):
-        self._comm = comm
-
-    def free(self) -> None:
-        """Give its number back to MPI, which has some two thousand."""
-        self._comm.Free()
-
-    def ring_all_reduce(self, x: np.ndarray, combine: Any) -> tuple[_Started, np.ndarray]:
-        """MPI_Iallreduce."""
-        x = np.array(x, order="C")
-        total = np.empty_like(x)
-        return _Started(self._comm.Iallreduce(x, total, OPERATIONS[combine.__name__]), x, total), total
-
-    def ring_all_gather(self, flat: np.ndarray, pieces: list[slice]) -> tuple[_Started, None]:
-        """MPI_Iallgatherv, in place."""
-        buffer = np.ascontiguousarray(flat)  # which it is, unless it is the caller's `out`
-        counts = [flat.itemsize * (piece.stop - piece.start) for piece in pieces]  # in bytes, as the starts
-        starts = [flat.itemsize * piece.start for piece in pieces]
-        request = self._comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, starts, MPI.BYTE])
-        return _Started(request, buffer, into=None if buffer is flat else flat), None
-
-    def ring_reduce_scatter(self, flat: np.ndarray, pieces: list[slice], combine: Any) -> tuple[_Started, None]:
-        """MPI_Ireduce_scatter."""
-        counts, own = [piece.stop - piece.start for piece in pieces], flat[pieces[self._comm.rank]]
-        x = flat.copy()
-        return _Started(self._comm.Ireduce_scatter(x, own, counts, OPERATIONS[combine.__name__]), x, own), None
-
-    def pairwise_all_to_all(self, pieces: list[np.ndarray]) -> tuple[_Started, list[np.ndarray]]:
-        """MPI_Ialltoall."""
-        out = np.stack(pieces)
-        back = np.empty(out.shape, out.dtype)  # in C order, in which `out` need not be
-        return _Started(self._comm.Ialltoall(_bytes(out), _bytes(back)), out, back), list(back)
-
-    def binomial_broadcast(self, x: np.ndarray, root: int) -> tuple[_Started, np.ndarray]:
-        """MPI_Ibcast."""
-        x = np.array(x, order="C")
-        return _Started(self._comm.Ibcast(_bytes(x), root), x), x
-
-    def binomial_reduce(self, x: np.ndarray, root: int, combine: Any) -> tuple[_Started, np.ndarray | None]:
-        """MPI_Ireduce."""
-        x = np.array(x, order="C")
-        total = np.empty_like(x) if self._comm.rank == root else None
-        return _Started(self._comm.Ireduce(x, total, OPERATIONS[combine.__name__], root), x, total), total
-
-    def linear_scatter(self, pieces: list[np.ndarray], root: int) -> tuple[_Started, np.ndarray]:
-        """MPI_Iscatter."""
-        out = _bytes(np.stack(pieces)) if self._comm.rank == root else None
-        own = np.empty(pieces[0].shape, pieces[0].dtype)
-        return _Started(self._comm.Iscatter(out, _bytes(own), root), out, own), own
-
-    def linear_gather(self, x: np.ndarray, root: int) -> tuple[_Started, list[np.ndarray] | None]:
-        """MPI_Igather."""
-        x = np.array(x, order="C")
-        back = np.empty((self._comm.size, *x.shape), x.dtype) if self._comm.rank == root else None
-        request = self._comm.Igather(_bytes(x), None if back is None else _bytes(back), root)
-        return _Started(request, x, back), None if back is None else list(back)
-
-    def dissemination_barrier(self) -> tuple[_Started, None]:
-        """MPI_Ibarrier."""
-        return _Started(self._comm.Ibarrier()), None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -12,28 +12,17 @@ from parlab.arrays import is_array
 from parlab.world.engines.tasks import CollectiveCall, Group
 from parlab.world.errors import Unwind
 from parlab.world.processes.engine import ProcessEngine
-from parlab.world.processes.messages import ProcessGroup
-from parlab.world.processes.transport import Transport
-
-
-@runtime_checkable
-class Library(Protocol):
-    """A transport whose library has collectives. MPI is one."""
-
-    def connect(self, members: tuple[int, ...], tag: int) -> Any:
-        """The library's own collectives among `members`. All members call this.
-
-        Each is a method with the name of our algorithm. It starts the collective, and returns a handle, whose `finish`
-        says whether this rank's part is over, and the result of our algorithm. `free` gives all of them back.
-        """
+from parlab.world.processes.mailboxes import ProcessGroup
+from parlab.world.processes.transport import NativeTransport
 
 
 class NativeEngine(ProcessEngine):
-    """Runs one program on the processes of `transport`, with the collectives of its `library`."""
+    """Runs one program on the processes of `transport`, with the collectives of its library."""
 
-    def __init__(self, transport: Transport, library: Library):
+    transport: NativeTransport
+
+    def __init__(self, transport: NativeTransport):
         super().__init__(transport)
-        self.library = library
         self.native: dict[Group, Any] = {}  # the library's collectives in each group
         self._connect(self.world)
 
@@ -46,7 +35,7 @@ class NativeEngine(ProcessEngine):
     def _connect(self, group: ProcessGroup) -> None:
         """Make the library's collectives for `group` and for its background, now that all members call this."""
         for each in (group, self.background_of(group)):
-            self.native[each] = self.library.connect(each.members, each.tag("collectives"))
+            self.native[each] = self.transport.connect(each.members, each.tag("collectives"))
 
     def disconnect(self) -> None:
         """Free the library's collectives, after a run without an error."""
@@ -60,13 +49,13 @@ class NativeEngine(ProcessEngine):
         start = getattr(self.native[group], getattr(algorithm, "__name__", ""), None)
         if start is None or not all(map(_known_to_libraries, arguments)):
             return None
-        return partial(self._settled, start, arguments)
+        return partial(self._run_native, start, arguments)
 
-    def _settled(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def _run_native(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Start a collective of the library, and return its result when this rank's part is over."""
         with self.mutex:
             handle, result = start(*arguments)
-        self._poll(lambda: self.ending or handle.finish())
+        self._poll(lambda: self.ending or handle.finish_if_over())
         if self.ending:
             raise Unwind
         return result

@@ -17,12 +17,12 @@ posts. Therefore:
     send: an event behind the data's work, and              expect: room on the GPU, and an event behind
           the header by MPI                         ────▶           the work that used this memory before
                                                             receive_header, into
-    heard                                           ◀────   let_send: "go" by MPI
+    heard                                           ◀────   launch_receive: "go" by MPI
     the send kernel, behind its event               ════▶   the receive kernel, behind its event
-    done: the event behind the kernel                       done: the event behind the kernel
+    has_passed: the event behind the kernel                 has_passed: the event behind the kernel
 
-A message is done when the event behind its kernel is done; work that is launched afterwards finds the data. The arrays
-are referenced until then.
+A message has passed when the event behind its kernel is done; work that is launched afterwards finds the data. The
+arrays are referenced until then.
 """
 
 from __future__ import annotations
@@ -37,76 +37,78 @@ from typing import Any
 import numpy as np
 
 from parlab import arrays
-from parlab.world.processes.transport import Coming, Form, Sent, Transport, form_of
+from parlab.world.processes.transport import ArraySpec, ReceiveWire, SendWire, Transport, spec_of
 
 GO = b"go "  # begins a note to a sender: go, the receiver, the tag
 
 
-class Memory(Enum):
-    """The memory in which an array of a message lies; its letter stands before the header."""
+class MemoryKind(Enum):
+    """The kind of memory in which an array of a message lies; its letter stands before the header."""
 
     GPU = "g"
     HOST = "h"
 
 
-def _by_memory(items: Sequence[Any], memories: Sequence[Memory]) -> dict[Memory, list[Any]]:
-    """The items whose array lies in each memory."""
-    return {each: [item for item, lies in zip(items, memories, strict=True) if lies is each] for each in Memory}
+def _by_kind(items: Sequence[Any], kinds: Sequence[MemoryKind]) -> dict[MemoryKind, list[Any]]:
+    """The items whose array lies in each kind of memory; `kinds` has those of the items."""
+    return {each: [item for item, kind in zip(items, kinds, strict=True) if kind is each] for each in MemoryKind}
 
 
-class _Sent:
-    """See `Sent`."""
+class _SendWire:
+    """See `SendWire`."""
 
-    event: Any = None  # behind the kernel, when it is launched
+    kernel_event: Any = None  # behind the kernel, when it is launched
 
-    def __init__(self, by_mpi: Sent, on_gpu: list[Any], ready_event: Any):
-        self._by_mpi, self.on_gpu, self.ready_event = by_mpi, on_gpu, ready_event
+    def __init__(self, by_mpi: SendWire, gpu_leaves: list[Any], ready_event: Any):
+        self._by_mpi, self.gpu_leaves, self.ready_event = by_mpi, gpu_leaves, ready_event
 
-    def done(self) -> bool:
-        return self._by_mpi.done() and (not self.on_gpu or (self.event is not None and self.event.done))
+    def has_passed(self) -> bool:
+        kernel_done = self.kernel_event is not None and self.kernel_event.done
+        return self._by_mpi.has_passed() and (kernel_done or not self.gpu_leaves)
 
 
-class _Coming:
-    """See `Coming`. It makes room on the GPU at once, so that its kernel does not wait for later computations."""
+class _ReceiveWire:
+    """See `ReceiveWire`. It makes room on the GPU at once, so that its kernel does not wait for later computations."""
 
-    _event: Any = None  # behind the kernel, if an array comes from a GPU
+    _kernel_event: Any = None  # behind the kernel, if an array comes from a GPU
 
-    def __init__(self, transport: NCCLTransport, by_mpi: Coming, src: int, tag: int, expected: list[Form]):
+    def __init__(self, transport: NCCLTransport, by_mpi: ReceiveWire, src: int, tag: int, gpu_specs: list[ArraySpec]):
         self._transport, self._by_mpi, self._src, self._tag = transport, by_mpi, src, tag
-        self._make_room(expected)
+        self._make_room(gpu_specs)
 
-    def _make_room(self, forms: list[Form]) -> None:
-        self._room_forms = forms
-        self._room, self._room_ready = self._transport.room(forms)
+    def _make_room(self, specs: list[ArraySpec]) -> None:
+        self._room_specs = specs
+        self._room, self._room_ready = self._transport.room(specs)
 
     def receive_header(self) -> bytes | None:
         framed = self._by_mpi.receive_header()
         if framed is None:
             return None
         letters, _, header = framed.partition(b"\n")
-        self._memories = [Memory(letter) for letter in letters.decode()]
+        self._kinds = [MemoryKind(letter) for letter in letters.decode()]
         return header
 
-    def into(self, forms: list[Form]) -> list[Any]:
-        """See `Coming`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
-        of = _by_memory(forms, self._memories)
-        by_mpi = iter(self._by_mpi.into(of[Memory.HOST]))
-        by_nccl = iter(self._onto_gpu(of[Memory.GPU]))
-        return [next(by_nccl if memory is Memory.GPU else by_mpi) for memory in self._memories]
+    def into(self, specs: list[ArraySpec]) -> list[Any]:
+        """See `ReceiveWire`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
+        of = _by_kind(specs, self._kinds)
+        host_leaves = iter(self._by_mpi.into(of[MemoryKind.HOST]))
+        gpu_leaves = iter(self._gpu_leaves(of[MemoryKind.GPU]))
+        return [next(gpu_leaves if kind is MemoryKind.GPU else host_leaves) for kind in self._kinds]
 
-    def _onto_gpu(self, forms: list[Form]) -> list[Any]:
-        if not forms:
+    def _gpu_leaves(self, specs: list[ArraySpec]) -> list[Any]:
+        """The arrays on the GPU. The kernel that fills them is launched."""
+        if not specs:
             return []
         if self._src == self._transport.rank:
-            self._room, self._event = self._transport.from_itself(self._tag)
+            self._room, self._kernel_event = self._transport.from_itself(self._tag)
             return self._room
-        if self._room_forms != forms:  # the sender's arrays differ, or lie in the other kind of memory
-            self._make_room(forms)
-        self._event = self._transport.let_send(self._src, self._tag, self._room, self._room_ready)
+        if self._room_specs != specs:  # the sender's arrays differ, or lie in the other kind of memory
+            self._make_room(specs)
+        self._kernel_event = self._transport.launch_receive(self._src, self._tag, self._room, self._room_ready)
         return self._room
 
-    def done(self) -> bool:
-        return self._by_mpi.done() and (self._event is None or self._event.done)
+    def has_passed(self) -> bool:
+        return self._by_mpi.has_passed() and (self._kernel_event is None or self._kernel_event.done)
 
 
 class NCCLTransport:
@@ -127,15 +129,19 @@ class NCCLTransport:
         self._make_pairs()
 
     def _make_pairs(self) -> None:
-        """Make a communicator with each other rank and for each direction. The sender draws its number."""
-        self._before_go: dict[tuple[int, int], deque[_Sent]] = defaultdict(deque)  # by receiver and tag
+        """Make a communicator with each other rank and for each direction. The sender draws its unique id.
+
+        To make one, a rank waits for the other. All make theirs in one order, so no rank is stuck: in rounds, in which
+        a rank meets one other rank, so all pairs of a round are made at the same time.
+        """
+        self._before_go: dict[tuple[int, int], deque[_SendWire]] = defaultdict(deque)  # by receiver and tag
         others = [peer for peer in range(self.size) if peer != self.rank]
         drawn = {(self.rank, peer): self._cupy.cuda.nccl.get_unique_id() for peer in others}
         of_all = self.share(pickle.dumps(self.gather(pickle.dumps(drawn))))
-        numbers = {ends: number for of_one in pickle.loads(of_all) for ends, number in pickle.loads(of_one).items()}
-        own = [ends for ends in numbers if self.rank in ends]
-        for src, dst in sorted(own, key=lambda ends: (ends[0] ^ ends[1], ends)):  # one order, so no rank is stuck
-            self._pairs[src, dst] = _Pair(self._cupy, numbers[src, dst], int(dst == self.rank))
+        ids = {ends: unique_id for of_one in pickle.loads(of_all) for ends, unique_id in pickle.loads(of_one).items()}
+        own = [ends for ends in ids if self.rank in ends]
+        for src, dst in sorted(own, key=_round):
+            self._pairs[src, dst] = _Pair(self._cupy, ids[src, dst], int(dst == self.rank))
 
     def _abort_pairs(self) -> None:
         for pair in self._pairs.values():
@@ -144,60 +150,66 @@ class NCCLTransport:
 
     def prepared(self, x: Any) -> Any:
         """See `Transport`."""
-        return self._cupy.asarray(x, order="C") if self._on_gpu(x) else self._by_mpi.prepared(x)
+        return self._cupy.asarray(x, order="C") if self._lies_on_gpu(x) else self._by_mpi.prepared(x)
 
-    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _Sent:
+    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _SendWire:
         """See `Transport`."""
-        memories = [Memory.GPU if self._on_gpu(x) else Memory.HOST for x in leaves]
-        of = _by_memory(leaves, memories)
-        letters = "".join(memory.value for memory in memories)
-        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, of[Memory.HOST], dst, tag)
-        sent = _Sent(by_mpi, of[Memory.GPU], self._ready_event(of[Memory.GPU]))
-        if sent.on_gpu:
-            self._before_go[dst, tag].append(sent)
-        return sent
+        kinds = [MemoryKind.GPU if self._lies_on_gpu(x) else MemoryKind.HOST for x in leaves]
+        of = _by_kind(leaves, kinds)
+        letters = "".join(kind.value for kind in kinds)
+        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, of[MemoryKind.HOST], dst, tag)
+        wire = _SendWire(by_mpi, of[MemoryKind.GPU], self._ready_event(of[MemoryKind.GPU]))
+        if wire.gpu_leaves:
+            self._before_go[dst, tag].append(wire)
+        return wire
 
-    def expect(self, src: int, tag: int, like: list[Any]) -> _Coming:
+    def expect(self, src: int, tag: int, like: list[Any]) -> _ReceiveWire:
         """See `Transport`."""
-        expected = [form_of(x) for x in like if self._on_gpu(x) and src != self.rank]
-        return _Coming(self, self._by_mpi.expect(src, tag, like), src, tag, expected)
+        gpu_specs = [spec_of(x) for x in like if self._lies_on_gpu(x) and src != self.rank]
+        return _ReceiveWire(self, self._by_mpi.expect(src, tag, like), src, tag, gpu_specs)
 
     def heard(self) -> Iterator[bytes]:
         """See `Transport`. On "go" the next message to that receiver is launched."""
         for note in self._by_mpi.heard():
             if note.startswith(GO):
-                self._launch(*map(int, note.removeprefix(GO).split()))
+                self._launch_send(*map(int, note.removeprefix(GO).split()))
             else:
                 yield note
 
-    def _launch(self, dst: int, tag: int) -> None:
-        sent = self._before_go[dst, tag].popleft()
-        sent.event = self._pairs[self.rank, dst].launch(sent.on_gpu, sent.ready_event)
+    def _launch_send(self, dst: int, tag: int) -> None:
+        wire = self._before_go[dst, tag].popleft()
+        wire.kernel_event = self._pairs[self.rank, dst].launch(wire.gpu_leaves, wire.ready_event)
 
-    def let_send(self, src: int, tag: int, room: list[Any], room_ready: Any) -> Any:
-        """Tell `src` to send its next message with this tag, and receive it. Returns the event behind the kernel."""
+    def launch_receive(self, src: int, tag: int, room: list[Any], room_ready: Any) -> Any:
+        """Tell `src` to launch its next message with this tag, and receive it. Returns the event behind the kernel."""
         self.tell(src, GO + b"%d %d" % (self.rank, tag))
         return self._pairs[src, self.rank].launch(room, room_ready)
 
     def from_itself(self, tag: int) -> tuple[list[Any], Any]:
         """The arrays that this rank sends to itself, copies already, and the event behind the work on them."""
-        sent = self._before_go[self.rank, tag].popleft()
-        sent.event = sent.ready_event
-        return sent.on_gpu, sent.ready_event
+        wire = self._before_go[self.rank, tag].popleft()
+        wire.kernel_event = wire.ready_event
+        return wire.gpu_leaves, wire.ready_event
 
-    def room(self, forms: list[Form]) -> tuple[list[Any], Any]:
+    def room(self, specs: list[ArraySpec]) -> tuple[list[Any], Any]:
         """New arrays on the GPU, and the event behind all earlier work, which may use their memory still."""
-        room = [self._cupy.empty(*form) for form in forms]
+        room = [self._cupy.empty(*spec) for spec in specs]
         return room, self._ready_event(room)
 
-    def _on_gpu(self, x: Any) -> bool:
+    def _lies_on_gpu(self, x: Any) -> bool:
         return isinstance(x, self._cupy.ndarray)
 
-    def _ready_event(self, on_gpu: list[Any]) -> Any:
+    def _ready_event(self, gpu_leaves: list[Any]) -> Any:
         """An event behind all work that this task has launched; None if there is no array that needs it."""
-        if not on_gpu:
+        if not gpu_leaves:
             return None
         return self._cupy.cuda.get_current_stream().record(self._cupy.cuda.Event(disable_timing=True))
+
+
+def _round(ends: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """The place of a pair in the order of all pairs: in round x, rank r meets rank r ^ x."""
+    src, dst = ends
+    return src ^ dst, ends
 
 
 class _Pair:
@@ -207,9 +219,9 @@ class _Pair:
     rank blocks later.
     """
 
-    def __init__(self, cupy: Any, number: bytes, end: int):
+    def __init__(self, cupy: Any, unique_id: bytes, end: int):
         self._cupy, self._peer = cupy, 1 - end
-        communicator = cupy.cuda.nccl.NcclCommunicator(2, number, end)
+        communicator = cupy.cuda.nccl.NcclCommunicator(2, unique_id, end)
         self._start = communicator.recv if end else communicator.send
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self.abort = communicator.abort

@@ -1,32 +1,60 @@
-"""The records of all processes, merged: the tasks of all ranks, as if they had run in one process."""
+"""The records of all processes, merged: the tasks of all ranks, as if they had run in one process.
+
+Invariant of merged logs: what several ranks have logged is one object in all their logs, as on threads. This is the
+sender's end of each message that was sent, also in the receiver's log, and one call of each collective, with the
+arrivals of all members that entered. In the records they are several objects with one key.
+"""
 
 from __future__ import annotations
 
 import io
 import pickle
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
-from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT
+from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT, actions
 from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import RemoteError, WorldError
 from parlab.world.processes.deadlock import Report, deadlock_in
-from parlab.world.processes.doorkeeper import ProcessCall
+from parlab.world.processes.doorkeeper import ProcessCollective
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
-from parlab.world.processes.wallclock import measured
+from parlab.world.processes.wallclock import Measurements, measured
 from parlab.world.program import Outcome
 
 
-class Reference:
-    """A message in a log that has left its process: both ends have one `key` (`MessageEnd.key`)."""
+class PackedError(NamedTuple):
+    """An error as it leaves its process."""
+
+    data: bytes
+    traceback: str
+
+
+class PackedTask(NamedTuple):
+    """A task as it leaves its process."""
+
+    log: list[Any]
+    printed: bool
+    error: PackedError | None
+
+
+class Record(NamedTuple):
+    """All that a rank brings back from a run."""
+
+    result: bytes
+    tasks: list[PackedTask]  # the main task, then those in its background
+    measurements: Measurements
+
+
+class LoggedEnd:
+    """One end of a message, as it is in a log that has left its process."""
 
     index = -1
     like: tuple[()] = ()  # stays in its process, as the value does
 
 
-OF_MESSAGE = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "done_at")
+OF_END = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "passed_at")  # of a `MessageEnd`
 
 
 class _LogPickler(pickle.Pickler):
@@ -35,18 +63,19 @@ class _LogPickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, MessageEnd):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
-            state = {name: getattr(thing, name) for name in OF_MESSAGE}
-            return Reference, (), {**state, "label": label}
-        if isinstance(thing, ProcessCall):
+            state = {name: getattr(thing, name) for name in OF_END}
+            state["label"] = label
+            return LoggedEnd, (), state
+        if isinstance(thing, ProcessCollective):
             slots = {"arrivals": thing.arrivals}  # its waiters stay in its process
-            return ProcessCall, (thing.members, thing.key), (None, slots)
+            return ProcessCollective, (thing.members, thing.key), (None, slots)  # None: it has no dictionary
         if isinstance(thing, Signal):
             return Signal, (None,)
         return NotImplemented
 
 
 def pack_record(engine: ProcessEngine) -> bytes:
-    """The record of this process: result, logs, errors and measured times of its rank."""
+    """The `Record` of this process's rank."""
     main = engine.tasks[0]
     try:
         result = pack_result(main.result)
@@ -56,61 +85,63 @@ def pack_record(engine: ProcessEngine) -> bytes:
             f"rank {main.rank} returned {main.result!r:.60}, which cannot leave its process ({error}); return "
             "arrays and numbers"
         )
-    tasks = [(task.log, task.printed, _error(task)) for task in (main, *main.background)]
+    tasks = [PackedTask(task.log, task.printed, _packed_error(task)) for task in (main, *main.background)]
     file = io.BytesIO()
-    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump((result, tasks, engine.watch))
+    _LogPickler(file, pickle.HIGHEST_PROTOCOL).dump(Record(result, tasks, engine.measurements))
     return file.getvalue()
 
 
-def _error(task: Task) -> tuple[bytes, str] | None:
-    """The error of a task, and its traceback as text."""
+def _packed_error(task: Task) -> PackedError | None:
     error = task.error
     if error is None:
         return None
-    text = "".join(traceback.format_exception(error))
     try:
         data = pack_result(error)
         pickle.loads(data)
     except Exception:  # for instance, its class takes other arguments
         data = pickle.dumps(RemoteError(f"{type(error).__name__}: {error}"))
-    return data, text
+    return PackedError(data, "".join(traceback.format_exception(error)))
 
 
 def merge_records(records: list[bytes], reports: list[Report]) -> Outcome:
     """The outcome of a run, from the record of each rank and the last reports of all."""
-    tasks, watches = [], []
-    for rank, (result, packed, watch) in enumerate(map(pickle.loads, records)):
-        main = Task(rank)
-        main.background = [Task(rank, main) for _ in packed[1:]]
-        for task, (log, printed, error) in zip((main, *main.background), packed, strict=True):
-            task.log, task.printed = log, printed
-            if error is not None:
-                data, text = error
-                task.error = pickle.loads(data)
-                task.error.__cause__ = RemoteError(f"there, it was\n\n{text}")
-        main.result = pickle.loads(result)
-        tasks.append(main)
-        watches.append(watch)
-    logs = [task.log for main in tasks for task in (main, *main.background)]
-    sent, asked = (_by_key(logs, code) for code in (POST_SEND, POST_RECEIVE))
-    _join(logs, sent)
-    ends = [(sent.get(key), asked.get(key)) for key in {**sent, **asked}]
-    return Outcome(tasks, deadlock_in(reports), measured(watches, ends))
+    unpacked: list[Record] = [pickle.loads(record) for record in records]
+    mains = [_main_task(rank, record) for rank, record in enumerate(unpacked)]
+    messages = _merge_logs([task for main in mains for task in (main, *main.background)])
+    return Outcome(mains, deadlock_in(reports), measured([record.measurements for record in unpacked], messages))
 
 
-def _by_key(logs: list[list[Any]], posts: int) -> dict[Any, Reference]:
-    """The messages that were posted with this code, by their keys."""
-    return {log[i + 1].key: log[i + 1] for log in logs for i in range(0, len(log), 2) if log[i] == posts}
+def _main_task(rank: int, record: Record) -> Task:
+    """The main task of a rank, with those in its background."""
+    main = Task(rank)
+    main.result = pickle.loads(record.result)
+    main.background = [Task(rank, main) for _ in record.tasks[1:]]
+    for task, packed in zip((main, *main.background), record.tasks, strict=True):
+        task.log, task.printed = packed.log, packed.printed
+        if packed.error is not None:
+            task.error = pickle.loads(packed.error.data)
+            task.error.__cause__ = RemoteError(f"there, it was\n\n{packed.error.traceback}")
+    return main
 
 
-def _join(logs: list[list[Any]], sent: dict[Any, Reference]) -> None:
-    """Let both ends of a message that was sent, and all members of a collective, share one object in their logs."""
-    calls: dict[Any, Any] = {}
-    for log in logs:
-        for i in range(0, len(log), 2):
-            code, thing = log[i], log[i + 1]
+def _merge_logs(tasks: list[Task]) -> list[tuple[LoggedEnd | None, LoggedEnd | None]]:
+    """Establish the invariant. Returns the two ends of each message; None for one that was not posted."""
+    sends, receives = _ends(tasks, POST_SEND), _ends(tasks, POST_RECEIVE)
+    collectives: dict[Any, ProcessCollective] = {}
+    for task in tasks:
+        merged: list[Any] = []
+        for code, operand in actions(task.log):
             if code in (POST_RECEIVE, WAIT):
-                log[i + 1] = sent.get(thing.key, thing)
+                operand = sends.get(operand.key, operand)
             elif code == ENTER:
-                log[i + 1] = call = calls.setdefault(thing.key, thing)
-                call.arrivals |= thing.arrivals
+                arrivals = operand.arrivals
+                operand = collectives.setdefault(operand.key, operand)
+                operand.arrivals |= arrivals
+            merged += (code, operand)
+        task.log = merged
+    return [(sends.get(key), receives.get(key)) for key in {**sends, **receives}]
+
+
+def _ends(tasks: list[Task], code: int) -> dict[Any, LoggedEnd]:
+    """The ends that were posted with this code, by the keys of their messages."""
+    return {end.key: end for task in tasks for posted, end in actions(task.log) if posted == code}

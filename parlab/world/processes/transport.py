@@ -1,56 +1,53 @@
 """The transport protocol: all that `ProcessEngine` needs of MPI, or of another library that carries bytes.
 
-No method waits, except `gather` and `share`, which all processes call together.
+A message travels on a wire, which has an end in each of two processes. No method waits, except `gather` and `share`,
+which all processes call together.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from parlab import arrays
 
-ROUND_TRIPS = 50  # the shortest one gives the offset between two clocks
+ArraySpec = tuple[tuple[int, ...], Any]  # of an array: shape and NumPy's dtype
 
 
-Form = tuple[tuple[int, ...], Any]  # shape and NumPy's dtype
-
-
-def form_of(x: Any) -> Form:
-    """The form of an array of any library."""
+def spec_of(x: Any) -> ArraySpec:
+    """The spec of an array of any library."""
     return x.shape, getattr(x.dtype, "_np_dtype", x.dtype)
 
 
-class Sent(Protocol):
-    """One end of a message: the sender's."""
+class SendWire(Protocol):
+    """The sender's end of the wire of a message."""
 
-    def done(self) -> bool:
+    def has_passed(self) -> bool:
         """Whether the receiver has asked for the message, and nothing reads the sender's arrays any more."""
 
 
-class Coming(Protocol):
-    """One end of a message: the receiver's."""
+class ReceiveWire(Protocol):
+    """The receiver's end of the wire of a message."""
 
     def receive_header(self) -> bytes | None:
         """Receive the sender's header; None: not all of it has come. Messages of a mailbox are asked in their order."""
 
-    def into(self, forms: list[Form]) -> list[Any]:
-        """New arrays of these forms, in C order, that are filled when the message is done.
+    def into(self, specs: list[ArraySpec]) -> list[Any]:
+        """New arrays, in C order, that are filled when the message has passed.
 
         The header has told the number of bytes.
         """
 
-    def done(self) -> bool:
-        """Whether the message has arrived."""
+    def has_passed(self) -> bool:
+        """Whether the arrays are filled; before `into`, whether all that was asked for has come."""
 
 
 class Transport(Protocol):
     """Messages between processes, in order for each (src, dst, tag), and a side channel for notes.
 
-    A message is a rendezvous: it is `done` for its sender only when the receiver has asked for it.
+    A message is a rendezvous: at its sender it has not passed before the receiver has asked for it.
     """
 
     rank: int
@@ -60,11 +57,11 @@ class Transport(Protocol):
     def prepared(self, x: Any) -> Any:
         """An array in the form in which it travels: in C order, and for some libraries in host memory."""
 
-    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> Sent:
-        """Offer arrays that are `prepared`. They do not change until the message is done."""
+    def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> SendWire:
+        """Offer arrays that are `prepared`. They do not change until the message has passed."""
 
-    def expect(self, src: int, tag: int, like: list[Any]) -> Coming:
-        """Ask for the next message from `src` with this tag. Its arrays should have the forms of `like`."""
+    def expect(self, src: int, tag: int, like: list[Any]) -> ReceiveWire:
+        """Ask for the next message from `src` with this tag. Its arrays should have the specs of `like`."""
 
     def tell(self, dst: int, note: bytes) -> None:
         """Send a note on the side channel. Notes arrive in order."""
@@ -85,41 +82,19 @@ class Transport(Protocol):
         """End all processes, this one too."""
 
 
+@runtime_checkable
+class NativeTransport(Transport, Protocol):
+    """A transport whose library has collectives of its own. MPI is one."""
+
+    def connect(self, members: tuple[int, ...], tag: int) -> Any:
+        """The library's own collectives among `members`. All members call this.
+
+        Each is a method with the name of our algorithm. It starts the collective, and returns a handle, whose
+        `finish_if_over` says whether this rank's part is over, and the result of our algorithm. `free` gives all of
+        them back.
+        """
+
+
 def in_host_memory(x: Any) -> np.ndarray:
     """`x` in host memory and in C order."""
     return np.asarray(arrays.to_numpy(x), order="C")
-
-
-def in_bytes(x: np.ndarray) -> np.ndarray:
-    """The memory of `x`, which is in C order."""
-    return x.reshape(-1).view(np.uint8)
-
-
-def fill(leaves: Iterable[np.ndarray], contents: bytearray, start: int = 0) -> None:
-    """Copy the bytes of `contents` from `start` on into arrays in C order, one after the other."""
-    for leaf in leaves:
-        in_bytes(leaf)[:] = np.frombuffer(contents, np.uint8, leaf.nbytes, start)
-        start += leaf.nbytes
-
-
-def clock_ahead(
-    rank: int, size: int, send: Callable[[bytes, int], None], receive: Callable[[int], bytes | bytearray]
-) -> int:
-    """See `Transport.ahead`; all processes call this. `send(data, dst)` and `receive(src)` wait.
-
-    Rank 0 answers each question of a rank with its clock. The fastest answer was read half a round trip earlier.
-    """
-    best, ahead = None, 0
-    for peer in range(1, size):
-        for _ in range(ROUND_TRIPS):
-            if rank == 0:
-                receive(peer)
-                send(time.perf_counter_ns().to_bytes(8, "big"), peer)
-            elif rank == peer:
-                asked = time.perf_counter_ns()
-                send(bytes(8), 0)
-                theirs = int.from_bytes(receive(0), "big")
-                answered = time.perf_counter_ns()
-                if best is None or answered - asked < best:
-                    best, ahead = answered - asked, (asked + answered) // 2 - theirs
-    return ahead

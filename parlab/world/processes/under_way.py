@@ -4,34 +4,36 @@ A message passes in four steps. Each process makes its steps whenever a task of 
 
     sender                                          receiver
     post: offers header and arrays                  post: asks for the next message of this mailbox
-                                            ────▶   listen: the header has come; makes the arrays (`meet`)
-    passed: the receiver has asked          ────▶   passed: the arrays are filled; keeps the value
-    match: wakes the task that waits                match: wakes the task that waits
+                                            ────▶   listen: the header has come; makes the arrays
+    passed: the receiver has asked,         ────▶   passed: the arrays are filled; keeps the value
+            and the arrays are free
+    wakes the task that waits                       wakes the task that waits
 
-Invariant: until a message has passed, it is in `moving`, or in the `no_header_yet` of a mailbox that is `listening`,
-and in no other place.
+Invariant: until this end of a message has passed, it is in `moving` or in `no_header_yet`, and not in both.
 """
 
 from __future__ import annotations
 
-from parlab.world.processes.messages import MessageEnd, ProcessMailbox, ReceiveEnd, SendEnd
+from collections import defaultdict, deque
+
+from parlab.world.processes.mailboxes import BoxKey
+from parlab.world.processes.messages import MessageEnd, ReceiveEnd, SendEnd
 
 
 class UnderWay:
     """The messages under way, with one end in this process."""
 
     def __init__(self) -> None:
+        self.no_header_yet: defaultdict[BoxKey, deque[ReceiveEnd]] = defaultdict(deque)  # by mailbox, as posted
         self.moving: list[MessageEnd] = []  # the transport does the rest
-        self.listening: dict[ProcessMailbox, None] = {}  # mailboxes with receives that wait for a header
 
     def offer(self, message: SendEnd) -> None:
         """A send is posted."""
         self.moving.append(message)
 
-    def ask(self, message: ReceiveEnd, box: ProcessMailbox) -> None:
+    def ask(self, message: ReceiveEnd) -> None:
         """A receive is posted."""
-        box.no_header_yet.append(message)
-        self.listening[box] = None
+        self.no_header_yet[message.box_key].append(message)
 
     def take_passed(self) -> list[MessageEnd]:
         """Receive the headers that have arrived, and take out the messages that have passed."""
@@ -43,10 +45,10 @@ class UnderWay:
 
     def _listen(self) -> None:
         """Headers of a mailbox come in the order of its receives."""
-        for box in list(self.listening):
-            while box.no_header_yet and (header := box.no_header_yet[0].wire.receive_header()) is not None:
-                message = box.no_header_yet.popleft()
-                message.meet(header)
+        for box_key, receives in list(self.no_header_yet.items()):
+            while receives and (header := receives[0].wire.receive_header()) is not None:
+                message = receives.popleft()
+                message.make_arrays(header)
                 self.moving.append(message)
-            if not box.no_header_yet:
-                del self.listening[box]
+            if not receives:
+                del self.no_header_yet[box_key]

@@ -8,39 +8,55 @@ import shutil
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client
 
 import numpy as np
 
 from parlab.world.processes import machine
+from parlab.world.processes.job import run_this_rank
+from parlab.world.processes.joining import transport_of
 from parlab.world.processes.pickling import unpack_program
-from parlab.world.processes.rank import run_this_rank, transport_of
 
 
-def main(engine: str, folder: str, size: str) -> None:
+def main(library: str, folder: str, size: str) -> None:
     """The main function of a process that `run` has started: fetch the program by a socket, and run it."""
-    transport = transport_of(engine)
+    transport = transport_of(library)
     if transport.size != int(size):
         found = f"{size} processes were started, and each finds {transport.size}"
         _refuse(folder, f"size={size}: {found}: {machine.DIFFERENT_MPIS}")
         return
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    connection = None
-    data = b""
-    if transport.rank == 0:
-        connection = Client(f"{folder}/listener")
-        data = connection.recv_bytes()
-        shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
-        ended = threading.Event()
-        threading.Thread(target=_end_with, args=(connection, ended), daemon=True).start()
-    job, errors = unpack_program(transport.share(data))
+    caller = _Caller(folder) if transport.rank == 0 else None
+    job, errors = unpack_program(transport.share(b"" if caller is None else caller.program))
     with np.errstate(**errors):  # as the caller's, which threads inherit
-        outcome = run_this_rank(job, transport)
+        reply = run_this_rank(job, transport)
     sys.stdout.flush()
-    transport.share(b"")  # no process ends before all know that the run is over
-    if connection:
-        ended.set()
-        connection.send_bytes(pickle.dumps(outcome))
+    transport.share(b"")  # the others stay until rank 0 has all records
+    if caller is not None:
+        caller.answer(reply)
+
+
+class _Caller:
+    """The process that called `run`, and its program. If it ends before it has an answer, all processes end."""
+
+    def __init__(self, folder: str):
+        self._connection = Client(f"{folder}/listener")
+        self.program = self._connection.recv_bytes()
+        shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
+        self._answered = threading.Event()
+        threading.Thread(target=self._end_with, daemon=True).start()
+
+    def answer(self, reply: object) -> None:
+        """Send the records and reports of all ranks."""
+        self._answered.set()
+        self._connection.send_bytes(pickle.dumps(reply))
+
+    def _end_with(self) -> None:
+        """End this process, and so all of them, when the connection ends."""
+        with suppress(EOFError, OSError):
+            self._connection.recv_bytes()
+        if not self._answered.is_set():
+            os._exit(1)
 
 
 def _refuse(folder: str, why: str) -> None:
@@ -48,11 +64,3 @@ def _refuse(folder: str, why: str) -> None:
     with suppress(OSError, EOFError), Client(f"{folder}/listener") as connection:
         connection.recv_bytes()
         connection.send_bytes(pickle.dumps(ValueError(why)))
-
-
-def _end_with(connection: Connection, ended: threading.Event) -> None:
-    """End all processes when the connection ends: the process that called `run` is gone."""
-    with suppress(EOFError, OSError):
-        connection.recv_bytes()
-    if not ended.is_set():
-        os._exit(1)

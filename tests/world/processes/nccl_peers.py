@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from parlab.world.processes import nccl
-from parlab.world.processes.engine import Pause
 from parlab.world.processes.nccl import NCCLTransport
-from parlab.world.processes.transport import form_of, in_host_memory
+from parlab.world.processes.pause import Pause
+from parlab.world.processes.transport import in_host_memory, spec_of
 from tests.world.processes import fake_nccl
 from tests.world.processes.fake_nccl import FakeCuPy, pointer
 
@@ -26,7 +26,7 @@ class Way:
 
 
 class End:
-    """One end of a message in host memory: `Sent` or `Coming`."""
+    """One end of a message in host memory: `SendWire` or `ReceiveWire`."""
 
     def __init__(self, way, number):
         self.way, self.number = way, number
@@ -34,11 +34,11 @@ class End:
     def receive_header(self):
         return self.way.sent[self.number][0] if len(self.way.sent) > self.number else None
 
-    def into(self, forms):
+    def into(self, specs):
         leaves = self.way.sent[self.number][1]
-        return [leaf.copy().view(form[1]).reshape(form[0]) for leaf, form in zip(leaves, forms, strict=True)]
+        return [leaf.copy().view(dtype).reshape(shape) for leaf, (shape, dtype) in zip(leaves, specs, strict=True)]
 
-    def done(self):
+    def has_passed(self):
         return len(self.way.sent) > self.number and self.way.asked > self.number
 
 
@@ -129,8 +129,8 @@ def until(done, *transports, seconds=20):
 def arrived(coming, like, *transports, seconds=20):
     """The arrays of a message that is asked for."""
     until(lambda: coming.receive_header() is not None, *transports)
-    leaves = coming.into([form_of(x) for x in like])
-    until(coming.done, *transports, seconds=seconds)
+    leaves = coming.into([spec_of(x) for x in like])
+    until(coming.has_passed, *transports, seconds=seconds)
     return leaves
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from parlab import run
 from parlab.world.processes import engine
+from parlab.world.processes.deadlock import Report
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.program import carry_out
 from tests.world.processes.nccl_peers import peers, together
@@ -50,32 +51,32 @@ def test_what_was_received_by_nccl_dies_with_the_programs_last_reference():
 def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_program_is_over(monkeypatch):
     reports = []
     world = ProcessEngine(SimpleNamespace(rank=1, size=2, ahead=0))
-    monkeypatch.setattr(world, "_notify", lambda rank, kind, payload: reports.append((rank, kind)))
+    monkeypatch.setattr(world, "_tell", lambda rank, note: reports.append((rank, type(note))))
     now = [100.0]
     monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns))
     world._report_if_due()
     assert reports == []  # it runs
 
-    world.blocked = world.running
-    world._nobody_can_move()
+    world.blocked = world.present
+    world._all_blocked()
     world._report_if_due()
     assert reports == []  # it has only begun to wait
-    now[0] += engine.STUCK + 0.01
+    now[0] += engine.PATIENCE + 0.01
     world.blocked = 0
     world._report_if_due()
     assert reports == []  # it has gone on meanwhile
-    world.blocked = world.running
+    world.blocked = world.present
     for _ in range(3):
         world._report_if_due()
-    assert reports == [(0, "report")]
+    assert reports == [(0, Report)]
 
-    world._nobody_can_move()  # it went on, and waits again: a new report
-    now[0] += engine.STUCK + 0.01
+    world._all_blocked()  # it went on, and waits again: a new report
+    now[0] += engine.PATIENCE + 0.01
     world._report_if_due()
-    assert reports == [(0, "report")] * 2
+    assert reports == [(0, Report)] * 2
 
-    world.running = world.blocked = 0
+    world.present = world.blocked = 0
     monkeypatch.setattr(world, "_news", lambda within: True)
     monkeypatch.setattr(world, "_poll", lambda over: world._report_if_due())
     world._await_the_end()
-    assert reports == [(0, "report")] * 3  # its program is over, which will not change
+    assert reports == [(0, Report)] * 3  # its program is over, which will not change

@@ -27,12 +27,12 @@ def two():
 def test_a_send_is_over_only_when_its_receiver_has_asked_and_nothing_runs_before(two):
     x, (a, b) = numbers(5), two
     sent = a.send(b"head", [x], 1, 0)
-    assert not sent.done()
+    assert not sent.has_passed()
     coming = b.expect(0, 0, [x])
     assert coming.receive_header() == b"head"
-    assert not sent.done()
+    assert not sent.has_passed()
     assert np.array_equal(arrived(coming, [x], a, b)[0], x)
-    until(sent.done, a, b)
+    until(sent.has_passed, a, b)
 
 
 def test_a_message_waits_until_the_gpu_has_computed_its_data_and_has_done_with_the_memory_that_it_fills(two):
@@ -51,10 +51,10 @@ def test_a_message_waits_until_the_gpu_has_computed_its_data_and_has_done_with_t
     (came,) = coming.into([(x.shape, x.dtype)])
     try:
         with pytest.raises(AssertionError, match="it hangs"):
-            until(lambda: coming.done() or sent.done(), a, b, seconds=0.3)
+            until(lambda: coming.has_passed() or sent.has_passed(), a, b, seconds=0.3)
     finally:
         go.set()
-    until(lambda: coming.done() and sent.done(), a, b)
+    until(lambda: coming.has_passed() and sent.has_passed(), a, b)
     b._cupy.current.synchronize()
     assert list(came) == [7.0] * 4
 
@@ -66,7 +66,7 @@ def test_what_is_computed_after_both_ends_are_posted_delays_no_message(two):
     b._cupy.current.launch(go.wait)
     try:
         assert np.array_equal(arrived(coming, [x], a, b)[0], x)
-        until(sent.done, a, b)
+        until(sent.has_passed, a, b)
     finally:
         go.set()
 
@@ -87,7 +87,7 @@ def test_after_renew_nothing_of_what_was_under_way_is_left_and_messages_pass(two
     sent, coming = a.send(b"new", [2 * x], 1, 0), b.expect(0, 0, [x])
     assert coming.receive_header() == b"new"
     leaves = coming.into([(x.shape, x.dtype)])
-    until(lambda: coming.done() and sent.done(), a, b)
+    until(lambda: coming.has_passed() and sent.has_passed(), a, b)
     assert np.array_equal(leaves[0], 2 * x)
     assert list(b.heard()) == []
 

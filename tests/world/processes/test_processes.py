@@ -89,7 +89,7 @@ def three_ways(comm):
 
 def memory_lost():
     """The collectives of MPI during which an array that MPI works on dies."""
-    from parlab.world.processes.mpi import MPICollectives
+    from parlab.world.processes.mpi_collectives import MPICollectives
 
     memory = []
 
@@ -308,7 +308,7 @@ class OfTwoError(Exception):
 def test_an_error_that_cannot_be_made_again_from_its_arguments_comes_back_as_text():
     task = Task(0)
     task.error = OfTwoError(1, 2)
-    error = pickle.loads(records._error(task)[0])
+    error = pickle.loads(records._packed_error(task).data)
     assert (type(error), str(error)) == (RemoteError, "OfTwoError: 1 and 2")
 
 
