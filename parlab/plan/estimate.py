@@ -17,9 +17,8 @@ from parlab.nn.config import Config
 from parlab.plan.arguments import MOST_TOKENS, count, float_itemsize
 from parlab.plan.bills import rank_bytes, sent_bytes, step_seconds
 from parlab.plan.case import Case
-from parlab.plan.hardware import Hardware
 from parlab.plan.layout import Layout, check_layouts
-from parlab.plan.machine import Machine
+from parlab.plan.machine import Hardware, Machine
 from parlab.plan.rules import check_rules, joint_rules, own_rules
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import Software, software_of

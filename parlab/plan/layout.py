@@ -1,4 +1,7 @@
-"""A layout: the ranks and the options of each strategy, one or columns of many."""
+"""A layout: the ranks and the options of each strategy, one or columns of many.
+
+Invariant: a layout is what somebody chooses; all else, such as the microbatches of a replica, follows in a `Case`.
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,8 @@ from parlab.nn.config import Config
 from parlab.plan.arguments import MOST_RANKS, count
 from parlab.plan.case import Case
 from parlab.plan.estimate import check_job, evaluate
-from parlab.plan.hardware import Hardware
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Machine
+from parlab.plan.machine import Hardware, Machine
 from parlab.plan.plans import Plans
 from parlab.plan.rules import check_rules, own_rules, possible
 from parlab.plan.sizes import Sizes

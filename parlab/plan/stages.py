@@ -62,7 +62,7 @@ def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
     before = model.first_params / tp
     norm = model.hidden_size  # the final one is whole on every rank
     after = (model.last_params - norm) / tp + norm
-    tied = model.vocab_size * model.hidden_size / tp if model.tied else 0  # a rank with both ends holds one table
+    tied = model.tied_params / tp  # a rank with both ends holds one table
 
     def rank_of(number: Column) -> Rank:
         begins, ends = number == 0, number == pp - 1

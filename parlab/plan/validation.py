@@ -11,10 +11,9 @@ from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.case import Case
 from parlab.plan.estimate import Estimate, estimate
-from parlab.plan.hardware import Hardware, hardware_of
-from parlab.plan.layer_seconds import all_kinds, layer_seconds
+from parlab.plan.layer import all_kinds, layer_seconds
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Machine
+from parlab.plan.machine import Hardware, Machine, hardware_of
 from parlab.plan.memory import kept_of_layer
 from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
