@@ -19,8 +19,7 @@ from parlab.pipeline.closed_forms import Column, Seconds
 from parlab.plan.case import Case
 from parlab.plan.machine import BACKWARD_ELEMENTWISE, Machine
 
-# Of each element that a ring adds to its sum, in float32: a block writes it, it is read, the sum is read and written
-MERGE_BYTES = 4 * 4
+MERGES = 4  # times that an element goes through memory: a block writes it, it is read, the sum is read and written
 # Of a rank's queries, those of a block of the zigzag layout: all of them attend to keys of an earlier rank, and half of
 # them to keys of a later one; and as many ranks are earlier as are later
 ZIGZAG_QUERIES = (1 + 1 / 2) / 2
@@ -31,7 +30,7 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
 
     Fused attention has two products of its pairs, five in the backward, and an exponential a pair, for which tensor
     cores wait (Shah et al. 2024, section 1). Otherwise there are two products, four in the backward, that write and
-    read whole S × S weights, and 9 bytes a weight for mask, softmax and dropout.
+    read whole S × S weights; softmax and dropout read and write each weight, and dropout a byte of its mask.
     """
     model, pairs, heads = case.model, case.share.attention_pairs, case.model.heads / case.layout.tp
     row = case.itemsize.activation * case.share.tokens * model.head_dim  # bytes of q, k, v or out of one head
@@ -41,7 +40,7 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
         rows = 2 * row * (heads + case.share.kv_heads) / machine.memory_pace
         return Seconds(2 * product + softmax + rows, 5 * product + softmax + 2 * rows)
     products = 2 * product + (2 * case.itemsize.activation * pairs + 4 * row * heads) / machine.memory_pace
-    touched = 9 * pairs / machine.memory_pace
+    touched = (4 * case.itemsize.activation + 1) * pairs / machine.memory_pace
     return Seconds(products + touched, 2 * products + BACKWARD_ELEMENTWISE * touched)
 
 
@@ -63,8 +62,8 @@ def ring_seconds(machine: Machine, case: Case, attention: Seconds) -> Seconds:
     # Elements of the queries of all blocks
     queries = ZIGZAG_QUERIES * (cp - 1) * share.tokens * case.model.heads * case.model.head_dim / case.layout.tp
     of_byte = queries / machine.memory_pace  # seconds of one byte of each
-    read = itemsize.activation
-    return Seconds(forward + of_byte * (read + MERGE_BYTES), backward + of_byte * (3 * read + MERGE_BYTES))
+    read, merged = itemsize.activation, MERGES * itemsize.wide
+    return Seconds(forward + of_byte * (read + merged), backward + of_byte * (3 * read + merged))
 
 
 def ring_bytes(case: Case) -> Column:

@@ -43,14 +43,14 @@ class Share(NamedTuple):
     """Of one microbatch, on one rank.
 
     Fields:
-        tokens: cp cuts them; between tensor parallelism's regions `token_ranks` divide them once more.
+        tokens: cp cuts them. Where matrices are cut, in attention and in the MLP, each rank of tp has all of these;
+            elsewhere, at norms and residuals, `token_ranks` divide them once more.
         token_ranks: tp with sequence parallelism, else 1.
         input_bytes: of a layer's input, on all of `token_ranks`.
         kv_heads: key/value heads. Where tp is more than the model has, ranks share a head and hold it each.
         attention_pairs: (query, key, head) triples that attention computes.
         expert_rows: rows that it sends to experts, and at an even load gets from others.
         loss_columns: columns of the logits over which its loss runs.
-        logit_bytes: of all logits.
     """
 
     tokens: Column
@@ -60,11 +60,10 @@ class Share(NamedTuple):
     attention_pairs: Column
     expert_rows: Column
     loss_columns: Column
-    logit_bytes: Column
 
     @property
     def own_tokens(self) -> Column:
-        """Tokens that it has between tensor parallelism's regions."""
+        """Tokens that it has at norms and residuals, and so at a router."""
         return self.tokens / self.token_ranks
 
     @property
@@ -146,7 +145,6 @@ def _share(model: Sizes, layout: Layout, sequence: int, itemsize: int, software:
         attention_pairs=layout.microbatch * model.pairs(sequence) * model.heads / (layout.tp * layout.cp),
         expert_rows=tokens / token_ranks * model.experts_per_token,
         loss_columns=model.vocab_size / layout.tp if software.cuts_logits else model.vocab_size,
-        logit_bytes=itemsize * tokens * model.vocab_size,
     )
 
 

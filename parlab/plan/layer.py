@@ -75,23 +75,27 @@ def _linear_layers(machine: Machine, case: Case) -> Linear:
 
 
 def _elementwise_seconds(machine: Machine, case: Case) -> Seconds:
-    """Norms, residuals and activation functions, by their bytes in 16 bits.
+    """Norms, residuals and activation functions, by the bytes of what they read and write.
+
+        elements of a token    a Llama                               a GPT
+        two norms              2 · 2E                                2 · 2E
+        two residuals          2 · 3E                                2 · 3E, and 2E bytes of dropout's masks
+        activation function    3M: gate and up, and their product    2 · 4E
+        rotary                 2 · columns of q and k                none
 
     A mixture copies its rows in the order of the experts, puts answers back, and multiplies them: elements of a
     row are read twice and written twice. SwiGLU runs on the columns of its experts.
     """
-    model, tp, tokens = case.model, case.layout.tp, case.share.tokens
+    model, share, tp, itemsize = case.model, case.share, case.layout.tp, case.itemsize.activation
     if model.fused_attention:
-        # Bytes of a token: 4 an element in each of two norms, 6 in each of two residuals; SwiGLU reads two, writes one
-        # Rotary reads and writes q and k: 4 an element
-        rotated = 4 * (model.heads * model.head_dim / tp + case.share.kv_heads * model.head_dim)
-        of_token = 20 * model.hidden_size / case.share.token_ranks + 6 * model.mlp_columns / tp + rotated
+        own, columns = 10 * itemsize * model.hidden_size, 3 * itemsize * model.mlp_columns
+        rotated = 2 * itemsize * (model.heads * model.head_dim / tp + share.kv_heads * model.head_dim)
     else:
-        # Bytes of a token: 4 an element in each of two norms, 7 in each of two biases with dropout, its
-        # mask of 1, and residual; GELU reads one, writes one
-        of_token = 22 * model.hidden_size / case.share.token_ranks + 4 * model.mlp_columns / tp
-    copied = case.share.expert_rows * (8 * model.hidden_size + 6 * model.expert_columns) / machine.memory_pace
-    forward = tokens * of_token / machine.memory_pace + copied
+        own, columns = (10 * itemsize + 2) * model.hidden_size, 2 * itemsize * model.mlp_columns
+        rotated = 0
+    of_token = own / share.token_ranks + columns / tp + rotated
+    of_row = itemsize * (4 * model.hidden_size + 3 * model.expert_columns)
+    forward = share.tokens * of_token / machine.memory_pace + share.expert_rows * of_row / machine.memory_pace
     return Seconds(forward, BACKWARD_ELEMENTWISE * forward)
 
 
@@ -101,7 +105,8 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
     Full: the whole forward again, with its messages. Selective: attention again; a fused kernel does so in any case.
     mlp.hidden: SwiGLU again, which reads gate and up and writes their product.
     """
-    swiglu = 6 * case.share.tokens * case.model.mlp_columns / case.layout.tp / machine.memory_pace
+    swiglu_bytes = 3 * case.itemsize.activation * case.share.tokens * case.model.mlp_columns / case.layout.tp
+    swiglu = swiglu_bytes / machine.memory_pace
     selective = 0.0 if case.model.fused_attention else np.where(case.layout.recompute == "none", 0.0, attention)
     partial = np.where(case.layout.recompute == "mlp.hidden", swiglu, selective)
     return case.recomputed * forward + (1 - case.recomputed) * partial
@@ -110,26 +115,25 @@ def _recomputation(machine: Machine, case: Case, forward: Column, attention: Col
 def embedding_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     """Seconds of the embedding: rows are looked up."""
     lookup = 2 * case.share.input_bytes / machine.memory_pace
-    return {
-        "elementwise": Seconds(lookup, lookup),
-        "tp": embedding_tensor_seconds(machine, case),
-    }
+    return {"elementwise": Seconds(lookup, lookup), "tp": embedding_tensor_seconds(machine, case)}
 
 
 def head_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
-    """Seconds of the head with its loss in float32.
+    """Seconds of the head with its loss, in float32 or wider.
 
     The loss runs over the columns of a rank, V/tp; or, in software that gathers the logits, over all V columns on each
     rank, which first joins the gathered parts.
     """
-    tokens, tp = case.share.tokens, case.layout.tp
-    linear = machine.linear(tokens, case.model.hidden_size, case.model.vocab_size / tp, case.itemsize.activation)
+    tokens, tp, itemsize, wide = case.share.tokens, case.layout.tp, case.itemsize.activation, case.itemsize.wide
+    linear = machine.linear(tokens, case.model.hidden_size, case.model.vocab_size / tp, itemsize)
     of_byte = tokens * case.share.loss_columns / machine.memory_pace  # seconds of one byte of each logit
-    # 8 bytes a logit to join the gathered parts, and 4 in the backward
-    joined: Column = 0.0 if case.software.cuts_logits else np.where(tp > 1, 4 * of_byte, 0)
+    # Read and written: twice to join the gathered parts, and once in the backward
+    joined: Column = 0.0 if case.software.cuts_logits else np.where(tp > 1, 2 * itemsize * of_byte, 0)
+    # Wide elements, read or written: widen 1, maximum 1, subtract 2, exp 2, sum 1, divide 2; backward subtract 2,
+    # narrow 1. And one each of an activation's size, to widen and to narrow
+    forward, backward = (9 * wide + itemsize) * of_byte, (3 * wide + itemsize) * of_byte
     return {
         "products": linear.seconds,
-        # Widen 6 bytes a logit, maximum 4, subtract 8, exp 8, sum 4, divide 8; backward subtract 8, narrow 6
-        "elementwise": Seconds(38 * of_byte + 2 * joined, 14 * of_byte + joined),
+        "elementwise": Seconds(forward + 2 * joined, backward + joined),
         "tp": head_tensor_seconds(machine, case, linear.dw),
     }

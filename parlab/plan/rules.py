@@ -60,8 +60,7 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
         yield "ep", "the model has no experts: use 1", ep > 1
 
     # Sizes that tp divides
-    divided = {"num_attention_heads": sizes.heads}
-    divided |= {} if sizes.num_experts else {"intermediate_size": sizes.mlp_columns}
+    divided = {"num_attention_heads": sizes.heads, "intermediate_size": sizes.mlp_columns}  # 0, if experts replace it
     for name, size in divided.items():
         yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % tp != 0
     kv_heads = sizes.kv_heads

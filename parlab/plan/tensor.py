@@ -96,10 +96,8 @@ def _waited(machine: Machine, case: Case, exchanges: Exchanges, dw: Column) -> S
     """Seconds that a rank waits for exchanges, of which some software sends those beside dW while it computes dW."""
     exchange = machine.ring(case.share.input_bytes, case.layout.tp)
     behind = dw if "tp" in case.software.hides else 0.0
-    return Seconds(
-        exchanges.forward * exchange,
-        exchanges.waited * exchange + np.maximum(exchanges.beside * exchange - behind, 0),
-    )
+    backward = exchanges.waited * exchange + np.maximum(exchanges.beside * exchange - behind, 0)
+    return Seconds(exchanges.forward * exchange, backward)
 
 
 def _token_params(case: Case) -> Column:
@@ -114,7 +112,7 @@ def _loss_rings(case: Case) -> tuple[int, Column]:
     """
     if case.software.cuts_logits:
         return 3 * 2, case.itemsize.wide * case.share.tokens
-    return 1, case.share.logit_bytes
+    return 1, case.itemsize.activation * case.share.tokens * case.model.vocab_size
 
 
 def tensor_bytes(case: Case) -> Column:

@@ -28,8 +28,9 @@ from parlab.pipeline.closed_forms import Column, Seconds
 from parlab.plan.case import Case
 from parlab.plan.machine import Machine
 
-OPTIMIZER_BYTES = 64  # a parameter, through memory, counted: unscale, norm, clip, Adam's state, 16-bit weights
-HOST_BYTES = 28  # a parameter, through the host's memory: gradient, master, moments, weight
+# Bytes a parameter, of mixed precision, whatever the state is
+OPTIMIZER_BYTES = 64  # through memory, counted: unscale, norm, clip, Adam's state, 16-bit weights
+HOST_BYTES = 28  # through the host's memory: gradient, master, moments, weight
 
 
 # ---- the passes of a step
@@ -96,7 +97,8 @@ def held(case: Case, params: Column, experts: Column, from_stage: int) -> Column
     They are its shards if ZeRO cuts this part `from_stage` on (the optimizer's from stage 1, gradients from 2, weights
     from 3); else all.
     """
-    cut, (shards, expert_shards) = case.layout.zero >= from_stage, _shards(case)
+    shards, expert_shards = _shards(case)
+    cut = case.layout.zero >= from_stage
     return params / np.where(cut, shards, 1) + experts / np.where(cut, expert_shards, 1)
 
 
@@ -154,7 +156,8 @@ def zero_seconds(machine: Machine, case: Case, chunk: Seconds) -> Column:
 
 def _one_pass(machine: Machine, case: Case, itemsize: int) -> Column:
     """Seconds of a reduce-scatter or an all-gather of all parameters of a rank, and of its experts among edp."""
-    layout, stages, (shards, expert_shards) = case.layout, case.stages, _shards(case)
+    layout, stages = case.layout, case.stages
+    shards, expert_shards = _shards(case)
     together = machine.in_a_node((layout.cp, case.stride("cp")), (layout.dp, case.stride("dp")))
     seconds = machine.ring(itemsize * stages.most_params, shards, together)
     if not case.model.num_experts:
@@ -213,8 +216,13 @@ def _chunks_beside(case: Case, passes: Passes, rounds: Column) -> Column:
 
 def zero_bytes(case: Case) -> Column:
     """A pass among R ranks sends R − 1 times all parameters."""
-    weight, gradient = case.itemsize.state.weight, case.itemsize.sent_gradient
-    tp, passes, (shards, expert_shards) = case.layout.tp, passes_of(case), _shards(case)
+    tp, passes, weight, gradient = (
+        case.layout.tp,
+        passes_of(case),
+        case.itemsize.state.weight,
+        case.itemsize.sent_gradient,
+    )
+    shards, expert_shards = _shards(case)
     of_param = gradient * passes.gradients + weight * (passes.before_forwards + passes.before_backwards)
     of_all = tp * case.stages.params * of_param + case.model.tied_params * _more_of_tied_table(case, passes)
     of_experts = case.model.num_layers * case.stages.layer_expert_params * of_param
