@@ -63,9 +63,8 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     divided = {"num_attention_heads": sizes.heads, "intermediate_size": sizes.mlp_columns}  # 0, if experts replace it
     for name, size in divided.items():
         yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % tp != 0
-    kv_heads = sizes.kv_heads
-    right = f"use a divisor or a multiple of num_key_value_heads {kv_heads}"
-    yield "tp", right, (kv_heads % tp != 0) & (tp % kv_heads != 0)
+    right = f"use a divisor or a multiple of num_key_value_heads {sizes.kv_heads}"
+    yield "tp", right, (sizes.kv_heads % tp != 0) & (tp % sizes.kv_heads != 0)
     yield "tp", f"at most vocab_size {sizes.vocab_size}", tp > sizes.vocab_size
 
     # The sequence

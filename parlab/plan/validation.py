@@ -25,14 +25,14 @@ from parlab.zero import MIXED, StateBytes
 
 WORK = ("products", "attention", "elementwise", "recomputation", "optimizer")
 TERMS = (*WORK, "tp", "cp", "pp", "dp", "imbalance", "bubble")  # of the seconds of a step
-STATE = ("weights", "gradients", "optimizer")  # of the bytes of a rank
 
 
 class Row(NamedTuple):
-    """One published number and its prediction, both in `unit`.
+    """One published number of a `family`, and its prediction, both in `unit`.
 
     `kind` says what it can show. fitted: constants were chosen on it. formula: its paper evaluated a formula, and
-    nothing was measured. unseen: it was measured, and no constant was chosen on it.
+    nothing was measured. unseen: it was measured, and no constant was chosen on it. `habits`: the family's software,
+    and the values that differ from its usual ones.
     """
 
     family: str
@@ -41,6 +41,7 @@ class Row(NamedTuple):
     unit: str
     predicted: float
     published: float
+    habits: str
 
     @property
     def error(self) -> float:
@@ -49,15 +50,7 @@ class Row(NamedTuple):
 
 
 class Validation(list[Row]):
-    """All rows. It prints as a table, with the mean and the greatest error below each family.
-
-    Attributes:
-        habits: of each family, the software and the values that differ from its usual ones.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.habits: dict[str, str] = {}
+    """All rows. It prints as a table, with the mean and the greatest error below each family."""
 
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
@@ -72,7 +65,7 @@ class Validation(list[Row]):
         for family, (mean, worst) in self.errors.items():
             rows = [row for row in self if row.family == family]
             table = [f"  {x.name:34} {x.predicted:10.4g} {x.published:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows]
-            title = f"{family} ({rows[0].kind}; {self.habits[family]})"
+            title = f"{family} ({rows[0].kind}; {rows[0].habits})"
             lines += [title, *table, f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}"]
         return "\n".join(lines)
 
@@ -97,23 +90,24 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
         one_of("without", without, TERMS)
     rows = Validation()
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
+        habits = _habits(family["every"])
         for values in family["rows"]:
             row = family["every"] | dict(zip(family["columns"], values, strict=True))
             run = _Run(row, hardware if row["cluster"] == "dgx_a100" else None, without)
             predicted = QUANTITIES[family["quantity"]](run)
-            rows.append(Row(family["name"], family["kind"], row["name"], family["unit"], predicted, row["published"]))
-        rows.habits[family["name"]] = _habits(family["every"])
+            said = family["name"], family["kind"], row["name"], family["unit"]
+            rows.append(Row(*said, predicted, row["published"], habits))
     return rows
 
 
 def _habits(every: dict[str, Any]) -> str:
     """The software of a family, and the values that differ from its usual ones."""
-    changed = {name: every[name] for name in vars(Software()) if name in every}
-    words = {name: ", ".join(x) or "nothing" if isinstance(x, list) else x for name, x in changed.items()}
-    said = [f"{name} {x}" for name, x in words.items()]
-    if "state" in every:
-        said.append("state " + ", ".join(map(str, every["state"])))
-    return ", ".join([every["software"], *said])
+    said = [every["software"]]
+    for name in (*vars(Software()), "state"):
+        if name in every:
+            values = every[name] if isinstance(every[name], list) else [every[name]]
+            said.append(f"{name} {', '.join(map(str, values)) or 'nothing'}")
+    return ", ".join(said)
 
 
 class _Run:
@@ -170,7 +164,9 @@ def _kept(run: _Run) -> float:
 def _state(run: _Run) -> float:
     """GB of a rank's state, of a model with the 7.5 billion parameters of the paper, rounded as it is printed there."""
     found = run.estimate()
-    state = 7.5 / run.case.config.num_parameters * sum(found.bytes[kind] for kind in STATE)
+    state = (
+        7.5 / run.case.config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
+    )
     return round(state + 1e-9, len(f"{run.row['published']}".partition(".")[2]))
 
 

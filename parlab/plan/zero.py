@@ -216,12 +216,8 @@ def _chunks_beside(case: Case, passes: Passes, rounds: Column) -> Column:
 
 def zero_bytes(case: Case) -> Column:
     """A pass among R ranks sends R − 1 times all parameters."""
-    tp, passes, weight, gradient = (
-        case.layout.tp,
-        passes_of(case),
-        case.itemsize.state.weight,
-        case.itemsize.sent_gradient,
-    )
+    weight, gradient = case.itemsize.state.weight, case.itemsize.sent_gradient
+    tp, passes = case.layout.tp, passes_of(case)
     shards, expert_shards = _shards(case)
     of_param = gradient * passes.gradients + weight * (passes.before_forwards + passes.before_backwards)
     of_all = tp * case.stages.params * of_param + case.model.tied_params * _more_of_tied_table(case, passes)
