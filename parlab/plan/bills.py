@@ -71,9 +71,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))  # all kinds together
     per_rank = case.pipeline.microbatches / case.layout.pp  # m/p, with all layers: the work of an average rank
     seconds = {}
-    for kind in LAYER_KINDS:
-        if kind not in layer:  # ep, of a model without experts
-            continue
+    for kind in [kind for kind in LAYER_KINDS if kind in layer]:  # without experts there is no ep
         ends = sum(end[kind].both for end in (embedding, head) if kind in end)
         seconds[kind] = per_rank * (num_layers * layer[kind].both + ends)
 

@@ -89,8 +89,7 @@ def working_bytes(case: Case, kept: Column) -> Column:
 
 def _recomputed_bytes(case: Case, kept: Column) -> Column:
     """Activations that the recomputation of a layer makes: all that it needs, less the least that a layer keeps."""
-    own_input = case.share.own_input_bytes
-    least = np.where(case.layout.recompute_layers > 0, np.minimum(kept, own_input), kept)
+    least = np.where(case.layout.recompute_layers > 0, np.minimum(kept, case.share.own_input_bytes), kept)
     return kept_of_layer(case, "none") - least
 
 

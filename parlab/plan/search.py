@@ -77,7 +77,7 @@ def search(
     asked: dict[str, Any] = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
     asked |= {"hardware": hardware, "software": software}
     memory = machine.device.memory if memory is None else memory
-    return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
+    return Plans(memory, asked, evaluate(case, machine)[chosen])
 
 
 def _values_of_fields(sizes: Sizes, ranks: int, batch: int, offload: bool, fixed: dict[str, Any]) -> dict[str, list]:

@@ -40,11 +40,6 @@ class Exchanges(NamedTuple):
     waited: Column
     beside: Column
 
-    @property
-    def backward(self) -> Column:
-        """All of the backward."""
-        return self.waited + self.beside
-
 
 def _of_layer(case: Case) -> Exchanges:
     """Those of a layer. Two blocks are cut: attention, and the MLP, if no experts are in its place."""
@@ -118,16 +113,16 @@ def _loss_rings(case: Case) -> tuple[int, Column]:
 def tensor_bytes(case: Case) -> Column:
     """Exchanges of a layer's input, gradients that several ranks have a part of, and the loss."""
     model, tp, itemsize, cut = case.model, case.layout.tp, case.itemsize.activation, case.layout.sequence_parallel
-    of_layer, of_embedding, of_head = _of_layer(case), _of_embedding(case), _of_head(case)
+    of_layer, of_ends = _of_layer(case), sum(_of_embedding(case)) + sum(_of_head(case))
     exchange = (tp - 1) * case.share.input_bytes
     keys = model.hidden_size * model.kv_heads * model.head_dim  # parameters of k; v has as many
     # Ranks that share a head sum its gradients: of k and of v, each an all-reduce, which is two passes
     shared = 2 * 2 * (tp * case.share.kv_heads / model.kv_heads - 1) * keys * itemsize
     norm = np.where(cut, 2 * (tp - 1) * model.hidden_size * itemsize, 0)
-    layer = exchange * (of_layer.forward * (1 + case.recomputed) + of_layer.backward) + shared + 2 * norm
+    exchanges = of_layer.forward * (1 + case.recomputed) + of_layer.waited + of_layer.beside
+    layer = exchange * exchanges + shared + 2 * norm
     if model.num_experts:
         layer = layer + np.where(cut, 2 * (tp - 1) * _token_params(case) * itemsize, 0)
     count, nbytes = _loss_rings(case)
-    ends = of_embedding.forward + of_embedding.backward + of_head.forward + of_head.backward
-    outside = exchange * ends + norm + (tp - 1) * count * nbytes
+    outside = exchange * of_ends + norm + (tp - 1) * count * nbytes
     return case.group_passes * (model.num_layers * layer + outside)

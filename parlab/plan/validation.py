@@ -115,7 +115,7 @@ class _Run:
 
     Attributes:
         row: the values of its row, and those of its family.
-        machine, layout, case: its machine, its layout and its case.
+        machine, case: what the bills read.
         without: the kind of seconds that is forgotten, or None.
     """
 
@@ -126,12 +126,12 @@ class _Run:
         software = software.but(**{name: row[name] for name in vars(software) if name in row})
         state = StateBytes(*row.get("state", MIXED))
         self.machine = Machine(CLUSTERS[row["cluster"]], hardware)
-        self.layout = Layout(**{name: row[name] for name in vars(Layout()) if name in row})
-        self.case = Case(config, self.layout, row["batch"], row["sequence"], state, software=software)
+        layout = Layout(**{name: row[name] for name in vars(Layout()) if name in row})
+        self.case = Case(config, layout, row["batch"], row["sequence"], state, software=software)
 
     def estimate(self) -> Estimate:
         """Its estimate."""
-        return evaluate(self.case, self.machine, self.layout)[0]
+        return evaluate(self.case, self.machine)[0]
 
     def seconds(self, found: Estimate) -> float:
         """Seconds of a step, without the kind that is forgotten."""
@@ -147,8 +147,8 @@ def _pace(run: _Run) -> float:
     """TFLOP/s of a GPU, with the FLOPs that are computed again: of all but the head."""
     found, model = run.estimate(), run.case.model
     head = 2 * run.row["batch"] * run.row["sequence"] * model.hidden_size * model.vocab_size  # forward
-    again = found.flops / 3 - head if run.layout.recompute == "full" else 0
-    return (found.flops + again) / run.seconds(found) / run.layout.ranks / 1e12
+    again = found.flops / 3 - head if found.layout.recompute == "full" else 0
+    return (found.flops + again) / run.seconds(found) / found.layout.ranks / 1e12
 
 
 def _layer(run: _Run) -> float:

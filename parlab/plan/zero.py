@@ -162,12 +162,11 @@ def _one_pass(machine: Machine, case: Case, itemsize: int) -> Column:
     seconds = machine.ring(itemsize * stages.most_params, shards, together)
     if not case.model.num_experts:
         return seconds
-    together = _ranks_of_edp_in_a_node(machine, case)
-    return seconds + machine.ring(itemsize * stages.most_expert_params, expert_shards, together)
+    return seconds + machine.ring(itemsize * stages.most_expert_params, expert_shards, _edp_in_a_node(machine, case))
 
 
-def _ranks_of_edp_in_a_node(machine: Machine, case: Case) -> Column:
-    """How many of the ranks that hold the same experts share a node.
+def _edp_in_a_node(machine: Machine, case: Case) -> Column:
+    """How many of the ranks that hold the same experts (edp) share a node.
 
     ep takes neighbours along cp, and then along dp. So those that hold the same experts are what is left of each axis,
     and lie further apart.
