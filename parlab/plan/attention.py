@@ -4,8 +4,8 @@
         of K and V      cp − 1     cp − 1
         of dK and dV    none       cp: the last one brings them home, in float32 or wider
 
-Invariant: in each turn a rank attends to the block that it has, while the next one travels; so a hop is waited for only
-as far as it is longer than a block's work.
+Invariant: in each turn a rank attends to the block that it has, while the next one travels. So where software hides
+hops, they are waited for only as far as they are longer than the blocks' work; but the last one home, whole.
 
 Source: Dao 2023, "FlashAttention-2", and Shah et al. 2024, "FlashAttention-3" (work); Liu et al. 2023, "Ring attention
 with blockwise transformers for near-infinite context". `parlab.sequence.ring_cost` counts the hops.

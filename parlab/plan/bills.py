@@ -13,7 +13,7 @@ Of a model of L layers, on a pipeline of p ranks with v chunks each, which m mic
 
     bytes   =  weights + gradients + optimizer          of a rank's parameters, cut by ZeRO             `zero`
             +  activations                              chunks in flight · what their layers keep       `memory`
-            +  working                                  what exists only for a moment                   `memory`
+            +  working                                  what exists only for a moment                   `memory`, `zero`
 
     sent    =  tp + cp + pp + dp + ep                   each in the file that has its seconds
 

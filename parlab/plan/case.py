@@ -77,7 +77,7 @@ class Case:
 
     Attributes:
         config, model: the model, and its sizes.
-        asked: the layouts, as they were given.
+        given: the layouts of the caller.
         layout: the same in columns; whole numbers as floating ones, which never overflow.
         sequence: tokens.
         software: its habits.
@@ -98,7 +98,7 @@ class Case:
         itemsize: int = 2,
         software: Software = OURS,
     ) -> None:
-        self.config, self.asked, self.sequence, self.software = config, layout, sequence, software
+        self.config, self.given, self.sequence, self.software = config, layout, sequence, software
         self.itemsize = Itemsizes(itemsize, max(itemsize, 4), state, software.gradient or state.gradient)
         self.model = model = Sizes(config)
         self.layout = layout = _columns(layout)

@@ -137,4 +137,4 @@ def estimate(
 def evaluate(case: Case, machine: Machine) -> Estimate:
     """The estimate of a case that is checked already, in arrays that broadcast together."""
     seconds, nbytes, sent = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
-    return Estimate(case.asked, seconds, nbytes, sent, case.flops, machine.device.flops)
+    return Estimate(case.given, seconds, nbytes, sent, case.flops, machine.device.flops)

@@ -25,9 +25,20 @@ BACKWARD_ELEMENTWISE = 1.8
 
 @dataclass(frozen=True)
 class Hardware:
-    """Fractions of the data sheet, and numbers that a `Cluster` lacks. `hardware.toml` explains each, with its source.
+    """Fractions of the data sheet, and numbers that a `Cluster` lacks. `hardware.toml` has the source of each.
 
-    `usable`: the least and the most GiB of a device that tensors may fill.
+    Args:
+        products, attention: fractions of the peak, in full tiles of a product, and in the products of attention. None:
+            as in any product.
+        memory: fraction of the memory's bandwidth. inf: bytes take no time.
+        intra, inter: fractions of the links in a node, and between nodes.
+        processors: they compute tiles of a product, one each at once. None: a product has no tiles.
+        usable: the least and the most GiB of a device that tensors may fill. None: not known.
+        exponentials: a second.
+        host_link, host_memory: bytes a second between a device and its host, and of the host's memory.
+        rails: a ring over several nodes uses the ports of all its ranks.
+        collective: seconds before a collective's first hop.
+        source: where the numbers can be read.
 
     Raises:
         ValueError: a fraction that is not greater than 0 and at most 1, or no number where one is needed.

@@ -1,14 +1,14 @@
-"""Tensor parallelism: how often a layer's input travels between the t ranks of a group, how long they wait, and what
-all ranks send.
+"""Tensor parallelism: how often a layer's input travels in a group, how long its ranks wait, and what all ranks send.
 
-        of                    forward            backward, waited for   backward, beside dW
-        a block that is cut   y: 2               none                   dX: 2, or 4 if gate and up sum it apart
-        the embedding         its rows: 2        none                   none
-        the head              none               none                   dX: 2
-                              with sequence parallelism
-        a block that is cut   gather x, y: 2     gather dY: 1           dX, and x if it is gathered again: 1 or 2
-        the embedding         its rows: 1        their gradients: 1     none
-        the head              gather x: 1        none                   dX, and x again: 2
+        exchanges of        forward                      backward, waited for   backward, beside dW
+        a cut block         sum y: 2                     none                   sum dX: 2; 4 if gate and up do so apart
+        the embedding       sum its rows: 2              none                   none
+        the head            none                         none                   sum dX: 2
+
+        with sequence parallelism
+        a cut block         gather x, scatter sums y: 2  gather dY: 1           scatter sums dX: 1; 2 if x comes again
+        the embedding       scatter sums of rows: 1      gather gradients: 1    none
+        the head            gather x: 1                  none                   scatter sums dX, and x comes again: 2
 
 Invariant: one exchange is an all-gather or a reduce-scatter of a layer's input; an all-reduce is two.
 
