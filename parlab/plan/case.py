@@ -43,8 +43,8 @@ class Share(NamedTuple):
     """Of one microbatch, on one rank.
 
     Fields:
-        tokens: cp cuts them. Where matrices are cut, in attention and in the MLP, each rank of tp has all of these;
-            elsewhere, at norms and residuals, `token_ranks` divide them once more.
+        tokens: cp cuts them. In a block whose matrices are cut, attention or the MLP, each rank of tp has all of these;
+            between blocks, at norms and residuals, `token_ranks` divide them once more.
         token_ranks: tp with sequence parallelism, else 1.
         input_bytes: of a layer's input, on all of `token_ranks`.
         kv_heads: key/value heads. Where tp is more than the model has, ranks share a head and hold it each.
@@ -63,7 +63,7 @@ class Share(NamedTuple):
 
     @property
     def own_tokens(self) -> Column:
-        """Tokens that it has at norms and residuals, and so at a router."""
+        """Tokens that it has between blocks, and so at a router."""
         return self.tokens / self.token_ranks
 
     @property

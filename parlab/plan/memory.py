@@ -16,9 +16,10 @@ from parlab.plan.case import Case
 from parlab.plan.experts import kept_of_experts
 from parlab.plan.zero import gathered_weight_bytes
 
-# The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads
+# The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads.
+# Blocks are attention and the MLP, whose matrices are cut; norms and residuals lie between them
 NORMS = ("attention_norm.x", "attention_norm.inverse", "mlp_norm.x", "mlp_norm.inverse")
-BETWEEN_REGIONS = (*NORMS, "attention.output_keep", "mlp.output_keep")
+BETWEEN_BLOCKS = (*NORMS, "attention.output_keep", "mlp.output_keep")
 COLUMN_INPUTS = ("attention.x", "mlp.x")
 KEYS_AND_VALUES = ("attention.k", "attention.v")
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
@@ -28,7 +29,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
         places                    a rank of tp keeps
-        BETWEEN_REGIONS           all; with sequence parallelism a t-th
+        BETWEEN_BLOCKS            all; with sequence parallelism a t-th
         COLUMN_INPUTS             the same; all in software that does not gather them again
         KEYS_AND_VALUES           a t-th; one head where t ranks are more than heads
         SCORES                    a t-th; nothing by any way to recompute
@@ -53,7 +54,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     def nbytes(places: tuple[str, ...]) -> int:
         return sum(items.get(place, 0) for place in places)
 
-    between, inputs, keys, scores = map(nbytes, (BETWEEN_REGIONS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
+    between, inputs, keys, scores = map(nbytes, (BETWEEN_BLOCKS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
     others: Column = sum(items.values()) - between - inputs - keys - scores
     others = others - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
     holders = share.kv_heads * tp / model.kv_heads  # ranks that hold the same key/value head
