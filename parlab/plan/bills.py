@@ -138,6 +138,19 @@ def _fuller(one: dict[str, Column], other: dict[str, Column]) -> dict[str, Colum
 
 
 def sent_bytes(case: Case) -> dict[str, Column]:
-    """Bytes that all ranks send in a step, by strategy: those that a run of `parlab.train` counts."""
+    """Bytes that all ranks send in a step, by strategy: those that a run of `parlab.train` counts.
+
+    The layout of `paper`, in millions; each of 8 microbatches passes all layers:
+
+        tp    8 · (8 · 8 + 4) · (t − 1) · 2, and 0.2 of the loss    exchanges of the layers and of both ends   1088.2
+        pp    8 · 2 · t · 2                                         a message each way from each rank of tp      64.0
+        dp    (d − 1) · t · 41.017 · (2 + 2)                        gradients and weights, once                 328.1
+
+    >>> from parlab.nn import LlamaConfig
+    >>> from parlab.plan import Layout
+    >>> case = Case(LlamaConfig(1000, 1000, 2000, 8, 10, 10), Layout(dp=2, pp=2, tp=2), batch=8, sequence=1000)
+    >>> print(", ".join(f"{kind} {nbytes / 1e6:.1f}" for kind, nbytes in sent_bytes(case).items() if nbytes))
+    tp 1088.2, pp 64.0, dp 328.1
+    """
     sent = {"tp": tensor_bytes(case), "cp": ring_bytes(case), "pp": pipeline_bytes(case), "dp": zero_bytes(case)}
     return sent | ({"ep": expert_bytes(case)} if case.model.num_experts else {})

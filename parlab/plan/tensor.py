@@ -81,7 +81,10 @@ def embedding_tensor_seconds(machine: Machine, case: Case) -> Seconds:
 
 
 def head_tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
-    """Seconds that the head and its loss wait; `dw`: those of the head's product of dW."""
+    """Seconds that the head and its loss wait; `dw`: those of the head's product of dW.
+
+    In the layout of `paper` both ends together have 4 exchanges of 0.101 ms, and the loss 6 rings of 1.2 µs: 0.4112 ms.
+    """
     count, nbytes = _loss_rings(case)
     loss = count * machine.ring(nbytes, case.layout.tp)
     return _waited(machine, case, _of_head(case), dw).plus(Seconds(loss, 0.0))
