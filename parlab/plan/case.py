@@ -78,7 +78,7 @@ class Case:
     Attributes:
         config, model: the model, and its sizes.
         given: the layouts of the caller.
-        layout: the same in columns; whole numbers as floating ones, which never overflow.
+        layout: the same in columns, whole numbers as floating ones, which never overflow.
         sequence: tokens.
         software: its habits.
         itemsize: bytes of one number, of each sort.
@@ -101,7 +101,7 @@ class Case:
         self.config, self.given, self.sequence, self.software = config, layout, sequence, software
         self.itemsize = Itemsizes(itemsize, max(itemsize, 4), state, software.gradient or state.gradient)
         self.model = model = Sizes(config)
-        self.layout = layout = _columns(layout)
+        self.layout = layout = layout.columns(float)
         self.flops = _flops(model, batch, sequence)
         by_layers = np.minimum(layout.recompute_layers * layout.pp / model.num_layers, 1)
         self.recomputed = np.where(layout.recompute == "full", 1.0, by_layers)
@@ -118,12 +118,6 @@ class Case:
         """How far apart the ranks of an axis are: the product of the axes inside it, in the software's order."""
         inner = self.software.order[: self.software.order.index(axis)]
         return reduce(np.multiply, (getattr(self.layout, name) for name in inner), np.array(1.0))
-
-
-def _columns(layout: Layout) -> Layout:
-    """The same layouts, whole numbers as floating ones, switches as booleans."""
-    of = {name: np.asarray(value) for name, value in vars(layout).items()}
-    return Layout(**{name: x.astype(float) if x.dtype.kind in "iu" else x for name, x in of.items()})
 
 
 def _flops(model: Sizes, batch: int, sequence: int) -> float:

@@ -70,6 +70,11 @@ class Layout:
         rows = {name: np.broadcast_to(x, self.shape).ravel()[chosen] for name, x in columns.items()}
         return {name: np.asarray(x).tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
 
+    def columns(self, number: type) -> Layout:
+        """The same layouts, each field an array, and whole numbers of this type."""
+        of = {name: np.asarray(value) for name, value in vars(self).items()}
+        return Layout(**{name: x.astype(number) if x.dtype.kind in "iu" else x for name, x in of.items()})
+
     def but(self, **changes: Any) -> Layout:
         """The same layout with other values of some fields."""
         return replace(self, **changes)
