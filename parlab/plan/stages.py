@@ -72,11 +72,11 @@ def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
 
     ranks = rank_of(0), rank_of(np.minimum(1, pp - 1)), rank_of(pp - 1)
     return Stages(
-        chunk_layers,
-        first_layers,
-        last_layers,
-        layer_params,
-        layer_expert_params,
+        chunk_layers=chunk_layers,
+        first_layers=first_layers,
+        last_layers=last_layers,
+        layer_params=layer_params,
+        layer_expert_params=layer_expert_params,
         params=model.num_layers * layer_params + (before + after - np.where(pp == 1, tied, 0)),
         ranks=ranks,
         most_params=reduce(np.maximum, (rank.params for rank in ranks)),
