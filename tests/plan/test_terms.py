@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import A100, H100, LLAMA_8B, MEGATRON, GPTConfig, Layout, Software, estimate
+from parlab.plan import A100, H100, LLAMA_3, LLAMA_8B, MEGATRON, GPTConfig, Layout, Software, estimate
 from parlab.plan.machine import Machine
 from parlab.world import DGX_A100, DGX_H100, Cluster
 
@@ -122,6 +122,19 @@ def test_in_float32_unfused_attention_touches_17_bytes_a_score_and_a_gpts_layer_
     assert found["attention"] == pytest.approx(3 * products + (1 + 1.8) * 17 * scores / MEMORY, rel=1e-12)
     layer = (2 * 2 * 4 + 2 * (3 * 4 + 1) + 2 * 4 * 4) * E * S * (1 + 1.8)  # norms, residuals and their masks, GELU
     assert found["elementwise"] == pytest.approx((layer + 56 * S * V + 2 * 2 * 4 * S * E) / MEMORY, rel=1e-12)
+
+
+def test_in_float32_swiglu_made_again_moves_12_bytes_a_column_and_gathered_logits_are_joined_by_16_and_8_bytes_each():
+    S, M, V, pace = 4096, 14336, 128256, 0.8 * DGX_H100.device_of(0).memory_bandwidth
+    asked = {"batch": 1, "sequence": S, "itemsize": 4}
+    again = estimate(LLAMA_8B, DGX_H100, Layout(recompute="mlp.hidden"), **asked).seconds["recomputation"]
+    assert again == pytest.approx(32 * 12 * S * M / pace, rel=1e-12)
+    asked["layout"] = Layout(tp=2)
+    gathered, cut = (
+        estimate(LLAMA_8B, DGX_H100, software=software, **asked).seconds["elementwise"]
+        for software in (LLAMA_3.but(cuts_logits=False), LLAMA_3)
+    )
+    assert gathered - cut == pytest.approx((56 + 16 + 8 - 56 / 2) * S * V / pace, rel=1e-9)
 
 
 @pytest.mark.parametrize("c", [2, 4])
