@@ -39,7 +39,15 @@ from parlab.plan.memory import kept_of_layer, loss_bytes, working_bytes
 from parlab.plan.pipeline import pipeline_bytes, pipeline_seconds
 from parlab.plan.stages import Rank
 from parlab.plan.tensor import tensor_bytes
-from parlab.plan.zero import held, optimizer_seconds, waiting_gradient_bytes, zero_bytes, zero_seconds
+from parlab.plan.zero import (
+    Passes,
+    held,
+    optimizer_seconds,
+    passes_of,
+    waiting_gradient_bytes,
+    zero_bytes,
+    zero_seconds,
+)
 
 LAYER_KINDS = ("products", "attention", "elementwise", "recomputation", "tp", "cp", "ep")
 
@@ -107,12 +115,12 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     weights 41.0, gradients 41.0, optimizer 123.0, activations 144.2, working 6.0
     """
     kept = kept_of_layer(case, case.layout.recompute)
-    working = working_bytes(case, kept)
-    return reduce(_fuller, (_bytes_of(case, rank, kept, working) for rank in case.stages.ranks))
+    working, passes = working_bytes(case, kept), passes_of(case)
+    return reduce(_fuller, (_bytes_of(case, rank, passes, kept, working) for rank in case.stages.ranks))
 
 
-def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str, Column]:
-    """Bytes of a rank, where a layer keeps `kept` of a microbatch, and each rank has `working` for a moment.
+def _bytes_of(case: Case, rank: Rank, passes: Passes, kept: Column, working: Column) -> dict[str, Column]:
+    """Bytes of a rank; `passes` of ZeRO, `kept` by a layer of a microbatch, `working` on each rank for a moment.
 
     Chunks in flight are those of `in_flight`. Layers of which only the input is kept are dealt out evenly among chunks.
     """
@@ -126,7 +134,7 @@ def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str
         "optimizer": np.where(layout.offload, 0, state.optimizer) * held(case, rank.params, experts, from_stage=1),
         "activations": flight * rank.layers * kept - flight * dropped,
         "working": working
-        + waiting_gradient_bytes(case, rank.params + experts)
+        + waiting_gradient_bytes(case, passes, rank.params + experts)
         + np.where(rank.number == layout.pp - 1, loss_bytes(case), 0),
     }
 

@@ -111,7 +111,7 @@ def gathered_weight_bytes(case: Case) -> Column:
     return of_param * (stages.layer_params + stages.layer_expert_params)
 
 
-def waiting_gradient_bytes(case: Case, rank_params: Column) -> Column:
+def waiting_gradient_bytes(case: Case, passes: Passes, rank_params: Column) -> Column:
     """Bytes of gradients that wait until ZeRO-2 or ZeRO-3 scatters them; `rank_params`: with experts.
 
     They are those of a layer, or of a chunk, where those of several microbatches are summed first.
@@ -120,7 +120,7 @@ def waiting_gradient_bytes(case: Case, rank_params: Column) -> Column:
     the safe side: charged those of a layer, the runs of 8B and 70B in `published.toml` would get 8 and 22 % too little.
     """
     of_layer = case.stages.layer_params + case.stages.layer_expert_params
-    waiting = np.where(passes_of(case).each_microbatch, of_layer, rank_params / case.layout.chunks)
+    waiting = np.where(passes.each_microbatch, of_layer, rank_params / case.layout.chunks)
     return np.where(case.layout.zero >= 2, case.itemsize.state.gradient, 0) * waiting
 
 
