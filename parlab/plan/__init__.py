@@ -10,9 +10,10 @@ A stage is the work and the traffic of 1/p of the layers; `state` is 16 bytes a 
 d; `kept` are the activations of a microbatch.
 
 `bills` has the same sums for real models, a kind a line: stages differ, links have a pace, and work hides traffic. The
-form of each kind stands in a file of its own: `layer_seconds` and `seconds`, `memory`, `traffic`. They read a `Case`
-(`case`: the model's `sizes`, the layout, its `stages` and its `sharding`) and a `Machine` (`machine`: the pace of a
-product, a ring, a message).
+form of each kind stands in the file of its strategy, its seconds beside its bytes: `tensor`, `attention` (with the ring
+of context parallelism), `pipeline`, `zero` and `experts`; and `layer` has the work, `memory` what is kept. They read a
+`Case` (`case`: the model's `sizes`, the layout, its `stages`) and a `Machine` (`machine`: seconds of a product, of a
+ring, of a message).
 
 `estimate` checks a `layout` and adds its bills up; `search` does so for all that are possible (`rules`) at once.
 """
@@ -20,8 +21,8 @@ product, a ring, a message).
 from parlab.nn import GPTConfig
 from parlab.nn.published import GPT_22B, GPT_175B, LLAMA_7B, LLAMA_8B, LLAMA_70B, LLAMA_405B, MODELS
 from parlab.plan.estimate import Estimate, estimate
-from parlab.plan.hardware import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.layout import Layout
+from parlab.plan.machine import A100, CLOCK, H100, Hardware, hardware_of
 from parlab.plan.paper import memory_on_paper, seconds_on_paper
 from parlab.plan.plans import Plans
 from parlab.plan.search import search

@@ -2,16 +2,20 @@
 
 Of a model of L layers, on a pipeline of p ranks with v chunks each, which m microbatches pass:
 
-    seconds =  m/p · (L · layer + embedding + head)     work and traffic of an average rank, by kind   `layer_seconds`
+    seconds =  m/p · (L · layer + embedding + head)     work of an average rank, by kind                `layer`
+                                                        and what it waits for: tp                       `tensor`
+                                                        cp                                              `attention`
+                                                        ep, of a mixture                                `experts`
             +  imbalance                                the slowest rank has more layers, or the head   `closed_forms`
             +  bubble                                   it waits for the others: (p − 1)/v of a stage   `closed_forms`
-            +  pp + dp + optimizer                      messages between stages; ZeRO's; the update     `seconds`
+            +  pp                                       messages between stages                         `pipeline`
+            +  dp + optimizer                           ZeRO's traffic, and the update                  `zero`
 
-    bytes   =  weights + gradients + optimizer          of a rank's parameters, cut by ZeRO             `sharding`
+    bytes   =  weights + gradients + optimizer          of a rank's parameters, cut by ZeRO             `zero`
             +  activations                              chunks in flight · what their layers keep       `memory`
-            +  working                                  what exists only for a moment                   `memory`
+            +  working                                  what exists only for a moment                   `memory`, `zero`
 
-    sent    =  tp + cp + pp + dp + ep                                                                   `traffic`
+    sent    =  tp + cp + pp + dp + ep                   each in the file that has its seconds
 
 `parlab.plan.paper` has the first two for an even model, in a line each.
 
@@ -26,13 +30,24 @@ from functools import reduce
 import numpy as np
 
 from parlab.pipeline.closed_forms import Column, in_flight, slowest_and_idle
+from parlab.plan.attention import ring_bytes
 from parlab.plan.case import Case
-from parlab.plan.layer_seconds import all_kinds, embedding_seconds, head_seconds, layer_seconds
+from parlab.plan.experts import expert_bytes
+from parlab.plan.layer import all_kinds, embedding_seconds, head_seconds, layer_seconds
 from parlab.plan.machine import Machine
-from parlab.plan.memory import kept_of_layer, loss_bytes, unscattered_bytes, working_bytes
-from parlab.plan.seconds import optimizer_seconds, pipeline_seconds, zero_seconds
+from parlab.plan.memory import kept_of_layer, loss_bytes, working_bytes
+from parlab.plan.pipeline import pipeline_bytes, pipeline_seconds
 from parlab.plan.stages import Rank
-from parlab.plan.traffic import data_bytes, expert_bytes, pipeline_bytes, ring_bytes, tensor_bytes
+from parlab.plan.tensor import tensor_bytes
+from parlab.plan.zero import (
+    Passes,
+    held,
+    optimizer_seconds,
+    passes_of,
+    waiting_gradient_bytes,
+    zero_bytes,
+    zero_seconds,
+)
 
 LAYER_KINDS = ("products", "attention", "elementwise", "recomputation", "tp", "cp", "ep")
 
@@ -64,9 +79,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     of_layer, of_embedding, of_head = map(all_kinds, (layer, embedding, head))  # all kinds together
     per_rank = case.pipeline.microbatches / case.layout.pp  # m/p, with all layers: the work of an average rank
     seconds = {}
-    for kind in LAYER_KINDS:
-        if kind not in layer:  # ep, of a model without experts
-            continue
+    for kind in [kind for kind in LAYER_KINDS if kind in layer]:  # without experts there is no ep
         ends = sum(end[kind].both for end in (embedding, head) if kind in end)
         seconds[kind] = per_rank * (num_layers * layer[kind].both + ends)
 
@@ -102,31 +115,26 @@ def rank_bytes(case: Case) -> dict[str, Column]:
     weights 41.0, gradients 41.0, optimizer 123.0, activations 144.2, working 6.0
     """
     kept = kept_of_layer(case, case.layout.recompute)
-    working = working_bytes(case, kept)
-    return reduce(_fuller, (_bytes_of(case, rank, kept, working) for rank in case.stages.ranks))
+    working, passes = working_bytes(case, kept), passes_of(case)
+    return reduce(_fuller, (_bytes_of(case, rank, passes, kept, working) for rank in case.stages.ranks))
 
 
-def _bytes_of(case: Case, rank: Rank, kept: Column, working: Column) -> dict[str, Column]:
-    """Bytes of a rank, where a layer keeps `kept` of a microbatch, and each rank has `working` for a moment.
+def _bytes_of(case: Case, rank: Rank, passes: Passes, kept: Column, working: Column) -> dict[str, Column]:
+    """Bytes of a rank; `passes` of ZeRO, `kept` by a layer of a microbatch, `working` on each rank for a moment.
 
     Chunks in flight are those of `in_flight`. Layers of which only the input is kept are dealt out evenly among chunks.
     """
     layout, state = case.layout, case.itemsize.state
     experts = rank.layers * case.stages.layer_expert_params
-
-    def held(from_stage: int) -> Column:
-        """Of its parameters, those whose part of the state it holds, where ZeRO cuts this part from a stage on."""
-        return case.sharding.held(rank.params, experts, from_stage)
-
     flight = in_flight(case.pipeline, rank.number) / layout.chunks  # microbatches
     dropped = np.minimum(layout.recompute_layers, rank.layers) * (kept - case.share.own_input_bytes)
     return {
-        "weights": state.weight * held(from_stage=3),
-        "gradients": state.gradient * held(from_stage=2),
-        "optimizer": np.where(layout.offload, 0, state.optimizer) * held(from_stage=1),
+        "weights": state.weight * held(case, rank.params, experts, from_stage=3),
+        "gradients": state.gradient * held(case, rank.params, experts, from_stage=2),
+        "optimizer": np.where(layout.offload, 0, state.optimizer) * held(case, rank.params, experts, from_stage=1),
         "activations": flight * rank.layers * kept - flight * dropped,
         "working": working
-        + unscattered_bytes(case, rank.params + experts)
+        + waiting_gradient_bytes(case, passes, rank.params + experts)
         + np.where(rank.number == layout.pp - 1, loss_bytes(case), 0),
     }
 
@@ -138,6 +146,19 @@ def _fuller(one: dict[str, Column], other: dict[str, Column]) -> dict[str, Colum
 
 
 def sent_bytes(case: Case) -> dict[str, Column]:
-    """Bytes that all ranks send in a step, by strategy, as runs count them."""
-    sent = {"tp": tensor_bytes(case), "cp": ring_bytes(case), "pp": pipeline_bytes(case), "dp": data_bytes(case)}
+    """Bytes that all ranks send in a step, by strategy: those that a run of `parlab.train` counts.
+
+    The layout of `paper`, in millions; each of 8 microbatches passes all layers:
+
+        tp    8 · (8 · 8 + 4) · (t − 1) · 2, and 0.2 of the loss    exchanges of the layers and of both ends   1088.2
+        pp    8 · 2 · t · 2                                         a message each way from each rank of tp      64.0
+        dp    (d − 1) · t · 41.017 · (2 + 2)                        gradients and weights, once                 328.1
+
+    >>> from parlab.nn import LlamaConfig
+    >>> from parlab.plan import Layout
+    >>> case = Case(LlamaConfig(1000, 1000, 2000, 8, 10, 10), Layout(dp=2, pp=2, tp=2), batch=8, sequence=1000)
+    >>> print(", ".join(f"{kind} {nbytes / 1e6:.1f}" for kind, nbytes in sent_bytes(case).items() if nbytes))
+    tp 1088.2, pp 64.0, dp 328.1
+    """
+    sent = {"tp": tensor_bytes(case), "cp": ring_bytes(case), "pp": pipeline_bytes(case), "dp": zero_bytes(case)}
     return sent | ({"ep": expert_bytes(case)} if case.model.num_experts else {})

@@ -1,9 +1,10 @@
 """A case: all that the bills read beside the machine. A model under columns of layouts, its data, and the software.
 
-Most of it are records, a subject each: the `model` (`sizes`), the `layout`, the `software`, the `pipeline`, and of the
-file of the same name the `share`, the `stages`, the `exchanges` and the `sharding`.
+What was asked: the `model` (`sizes`), the `layout`, the `sequence` and the `software`. What follows: the `share` of a
+rank in a microbatch, the `pipeline` with its microbatches, and its `stages` with their layers and parameters.
 
 Invariant: each quantity is columns that broadcast together, so one layout and many give the same numbers to the bit.
+All ranks of a stage have equal shares, because every axis cuts evenly.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ import numpy as np
 
 from parlab.nn.config import Config
 from parlab.pipeline.closed_forms import Column, Pipeline
-from parlab.plan.exchanges import exchanges_of
 from parlab.plan.layout import Layout
-from parlab.plan.sharding import sharding_of
-from parlab.plan.share import share_of
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import OURS, Software
 from parlab.plan.stages import stages_of
@@ -41,12 +39,46 @@ class Itemsizes(NamedTuple):
     sent_gradient: int
 
 
+class Share(NamedTuple):
+    """Of one microbatch, on one rank.
+
+    Fields:
+        tokens: cp cuts them. In a block whose matrices are cut, attention or the MLP, each rank of tp has all of these;
+            between blocks, at norms and residuals, `token_ranks` divide them once more.
+        token_ranks: tp with sequence parallelism, else 1.
+        input_bytes: of a layer's input, on all of `token_ranks`.
+        kv_heads: key/value heads. Where tp is more than the model has, ranks share a head and hold it each.
+        attention_pairs: (query, key, head) triples that attention computes.
+        expert_rows: rows that it sends to experts, and at an even load gets from others.
+        loss_columns: columns of the logits over which its loss runs.
+    """
+
+    tokens: Column
+    token_ranks: Column
+    input_bytes: Column
+    kv_heads: Column
+    attention_pairs: Column
+    expert_rows: Column
+    loss_columns: Column
+
+    @property
+    def own_tokens(self) -> Column:
+        """Tokens that it has between blocks, and so at a router."""
+        return self.tokens / self.token_ranks
+
+    @property
+    def own_input_bytes(self) -> Column:
+        """Bytes of a layer's input that it holds there."""
+        return self.input_bytes / self.token_ranks
+
+
 class Case:
     """A model, columns of layouts that are possible, the data of a step, and the software.
 
     Attributes:
         config, model: the model, and its sizes.
-        layout: the columns; whole numbers as floating ones, which never overflow.
+        given: the layouts of the caller.
+        layout: the same in columns, whole numbers as floating ones, which never overflow.
         sequence: tokens.
         software: its habits.
         itemsize: bytes of one number, of each sort.
@@ -54,7 +86,6 @@ class Case:
         recomputed: the part of all layers whose forward is computed again: all, or `recompute_layers` of each rank.
         share: of a rank in a microbatch.
         pipeline, stages: its ranks and microbatches; their layers and parameters.
-        exchanges, sharding: the traffic of tensor parallelism, and of ZeRO.
     """
 
     def __init__(
@@ -67,18 +98,21 @@ class Case:
         itemsize: int = 2,
         software: Software = OURS,
     ) -> None:
-        self.config, self.sequence, self.software = config, sequence, software
+        self.config, self.given, self.sequence, self.software = config, layout, sequence, software
         self.itemsize = Itemsizes(itemsize, max(itemsize, 4), state, software.gradient or state.gradient)
         self.model = model = Sizes(config)
-        self.layout = layout = _columns(layout)
+        self.layout = layout = layout.columns(float)
         self.flops = _flops(model, batch, sequence)
         by_layers = np.minimum(layout.recompute_layers * layout.pp / model.num_layers, 1)
         self.recomputed = np.where(layout.recompute == "full", 1.0, by_layers)
-        self.share = share_of(model, layout, sequence, itemsize, software)
+        self.share = _share(model, layout, sequence, itemsize, software)
         self.pipeline = _pipeline(layout, batch)
         self.stages = stages_of(model, layout, self.share.kv_heads)
-        self.exchanges = exchanges_of(model, layout, software)
-        self.sharding = sharding_of(layout, self.pipeline, software)
+
+    @property
+    def group_passes(self) -> Column:
+        """How often in a step a microbatch passes a tensor-parallel group of a stage: m times in each of dp · cp."""
+        return self.pipeline.microbatches * self.layout.dp * self.layout.cp
 
     def stride(self, axis: str) -> Column:
         """How far apart the ranks of an axis are: the product of the axes inside it, in the software's order."""
@@ -86,17 +120,27 @@ class Case:
         return reduce(np.multiply, (getattr(self.layout, name) for name in inner), np.array(1.0))
 
 
-def _columns(layout: Layout) -> Layout:
-    """The same layouts, whole numbers as floating ones, switches as booleans."""
-    of = {name: np.asarray(value) for name, value in vars(layout).items()}
-    return Layout(**{name: x.astype(float) if x.dtype.kind in "iu" else x for name, x in of.items()})
-
-
 def _flops(model: Sizes, batch: int, sequence: int) -> float:
     """FLOPs of a step: two a parameter that a token passes, and attention; the backward has twice as many."""
     matrices = model.num_layers * model.active_params + model.hidden_size * model.vocab_size
     attention = model.num_layers * 4 * model.pairs(sequence) * model.heads * model.head_dim
     return 3.0 * batch * (2 * sequence * matrices + attention)
+
+
+def _share(model: Sizes, layout: Layout, sequence: int, itemsize: int, software: Software) -> Share:
+    """The record of columns of layouts; `itemsize` of an activation's element."""
+    tokens = layout.microbatch * sequence / layout.cp
+    token_ranks = np.where(layout.sequence_parallel, layout.tp, 1)
+    return Share(
+        tokens=tokens,
+        token_ranks=token_ranks,
+        input_bytes=itemsize * tokens * model.hidden_size,
+        kv_heads=np.maximum(model.kv_heads / layout.tp, 1),
+        # The zigzag layout gives each rank of cp equally many
+        attention_pairs=layout.microbatch * model.pairs(sequence) * model.heads / (layout.tp * layout.cp),
+        expert_rows=tokens / token_ranks * model.experts_per_token,
+        loss_columns=model.vocab_size / layout.tp if software.cuts_logits else model.vocab_size,
+    )
 
 
 def _pipeline(layout: Layout, batch: int) -> Pipeline:

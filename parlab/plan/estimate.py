@@ -17,9 +17,8 @@ from parlab.nn.config import Config
 from parlab.plan.arguments import MOST_TOKENS, count, float_itemsize
 from parlab.plan.bills import rank_bytes, sent_bytes, step_seconds
 from parlab.plan.case import Case
-from parlab.plan.hardware import Hardware
 from parlab.plan.layout import Layout, check_layouts
-from parlab.plan.machine import Machine
+from parlab.plan.machine import Hardware, Machine
 from parlab.plan.rules import check_rules, joint_rules, own_rules
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import Software, software_of
@@ -131,11 +130,11 @@ def estimate(
     check_rules(layout, own_rules(layout))
     check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
     case = Case(config, layout, batch, sequence, state, itemsize, software or software_of(cluster))
-    columns = evaluate(case, Machine(cluster, hardware), layout)
+    columns = evaluate(case, Machine(cluster, hardware))
     return columns[slice(None) if layout.shape else 0]
 
 
-def evaluate(case: Case, machine: Machine, layout: Layout) -> Estimate:
+def evaluate(case: Case, machine: Machine) -> Estimate:
     """The estimate of a case that is checked already, in arrays that broadcast together."""
     seconds, nbytes, sent = step_seconds(machine, case), rank_bytes(case), sent_bytes(case)
-    return Estimate(layout, seconds, nbytes, sent, case.flops, machine.device.flops)
+    return Estimate(case.given, seconds, nbytes, sent, case.flops, machine.device.flops)

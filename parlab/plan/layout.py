@@ -1,4 +1,7 @@
-"""A layout: the ranks and the options of each strategy, one or columns of many."""
+"""A layout: the ranks and the options of each strategy, one or columns of many.
+
+Invariant: a layout is what somebody chooses; all else, such as the microbatches of a replica, follows in a `Case`.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,11 @@ class Layout:
         """Entries of columns of these layouts: one, by its number, as plain values; several, by an array of numbers."""
         rows = {name: np.broadcast_to(x, self.shape).ravel()[chosen] for name, x in columns.items()}
         return {name: np.asarray(x).tolist() if np.ndim(x) == 0 else x for name, x in rows.items()}
+
+    def columns(self, number: type) -> Layout:
+        """The same layouts, each field an array, and whole numbers of this type."""
+        of = {name: np.asarray(value) for name, value in vars(self).items()}
+        return Layout(**{name: x.astype(number) if x.dtype.kind in "iu" else x for name, x in of.items()})
 
     def but(self, **changes: Any) -> Layout:
         """The same layout with other values of some fields."""

@@ -1,16 +1,125 @@
-"""A cluster at the pace that it reaches: the time of a product, of a ring, of a message."""
+"""The hardware: what a cluster reaches of its data sheets, and so the seconds of a product, of a ring, of a message.
+
+Invariant: nothing here knows a model or a layout, only sizes; and a pace is never beyond the data sheet's.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parlab.plan.hardware import Hardware, hardware_of
+from parlab.arguments import amount, flag, instance, positive, text, whole
+from parlab.pipeline.closed_forms import Column, Seconds
+from parlab.plan.arguments import fraction
 from parlab.world import Cluster
 
 TILES = (256, 128), (128, 256), (128, 128)  # rows and columns of a product's result that a processor computes at once
+# Of the forward's bytes: inputs are read again, gradients of gains and biases are summed. Fitted, as `Hardware.memory`
+BACKWARD_ELEMENTWISE = 1.8
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Fractions of the data sheet, and numbers that a `Cluster` lacks. `hardware.toml` has the source of each.
+
+    Args:
+        products, attention: fractions of the peak, in full tiles of a product, and in the products of attention. None:
+            as in any product.
+        memory: fraction of the memory's bandwidth. inf: bytes take no time.
+        intra, inter: fractions of the links in a node, and between nodes.
+        processors: they compute tiles of a product, one each at once. None: a product has no tiles.
+        usable: the least and the most GiB of a device that tensors may fill. None: not known.
+        exponentials: a second.
+        host_link, host_memory: bytes a second between a device and its host, and of the host's memory.
+        rails: a ring over several nodes uses the ports of all its ranks.
+        collective: seconds before a collective's first hop.
+        source: where the numbers can be read.
+
+    Raises:
+        ValueError: a fraction that is not greater than 0 and at most 1, or no number where one is needed.
+    """
+
+    products: float = 1.0
+    attention: float | None = None
+    memory: float = np.inf
+    intra: float = 1.0
+    inter: float = 1.0
+    processors: int | None = None
+    usable: tuple[float, float] | None = None
+    exponentials: float = np.inf
+    host_link: float = np.inf
+    host_memory: float = np.inf
+    rails: bool = False
+    collective: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        fraction("products", self.products)
+        if self.attention is not None:
+            fraction("attention", self.attention)
+        for name in ("memory", "intra", "inter"):
+            if getattr(self, name) != np.inf:  # inf: it takes no time
+                fraction(name, getattr(self, name))
+        if self.processors is not None:
+            whole("processors", self.processors, 1)
+        if self.usable is not None:
+            _check_band(self.usable)
+        for name in ("exponentials", "host_link", "host_memory"):
+            positive(name, getattr(self, name))
+        flag("rails", self.rails)
+        amount("collective", self.collective)
+        text("source", self.source)
+
+    def but(self, **changes: Any) -> Hardware:
+        """The same hardware with other numbers: `H100.but(products=0.7)`."""
+        return replace(self, **changes)
+
+
+def _check_band(usable: Any) -> None:
+    if not isinstance(usable, tuple) or len(usable) != 2:
+        raise ValueError(f"usable={usable!r:.60}: must be two numbers of GiB, the least and the most")
+    for one in usable:
+        positive("usable", one)
+    if usable[0] > usable[1]:
+        raise ValueError(f"usable={usable!r}: the least comes first")
+
+
+_devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
+A100, H100 = (Hardware(**numbers | {"usable": tuple(numbers["usable"])}) for numbers in _devices.values())
+CLOCK = Hardware(source="the simulated clock of `parlab.world`: products and messages, one after the other")
+
+
+def hardware_of(cluster: Cluster) -> Hardware:
+    """The hardware of a cluster, by the name of its device: A100, H100, or `CLOCK` for any other."""
+    instance("cluster", cluster, Cluster)
+    name = cluster.device_of(0).name
+    return A100 if "A100" in name else H100 if "H100" in name else CLOCK
+
+
+class Linear(NamedTuple):
+    """Seconds of a linear layer's three matrix products: y = x × W; dX = dY × Wᵀ; and dW = xᵀ × dY."""
+
+    forward: Column
+    dx: Column
+    dw: Column
+
+    @property
+    def seconds(self) -> Seconds:
+        """Forward and backward."""
+        return Seconds(self.forward, self.dx + self.dw)
+
+    def times(self, count: Column) -> Linear:
+        """Seconds of so many of them."""
+        return Linear(count * self.forward, count * self.dx, count * self.dw)
+
+    def plus(self, other: Linear) -> Linear:
+        """Seconds of this and of the other."""
+        return Linear(self.forward + other.forward, self.dx + other.dx, self.dw + other.dw)
 
 
 class Machine:
@@ -38,7 +147,7 @@ class Machine:
         self.inter_pace = cluster.inter.bandwidth * hardware.inter
         self.latencies = cluster.intra.latency, cluster.inter.latency
 
-    def product(self, m: Any, k: Any, n: Any, itemsize: int) -> Any:
+    def product(self, m: Column, k: Column, n: Column, itemsize: int) -> Column:
         """Seconds of [m, k] × [k, n]: its FLOPs by the processors that have a tile, or its bytes through memory.
 
         Source: NVIDIA, "Matrix Multiplication Background User's Guide", sections 2.3 (tiles), 3.1 and 3.2 (the result
@@ -47,7 +156,15 @@ class Machine:
         flops, moved = 2 * m * k * n / self.product_pace, itemsize * (m * k + k * n + m * n) / self.memory_pace
         return np.maximum(flops / self.used(m, n), moved)
 
-    def used(self, rows: Any, columns: Any) -> Any:
+    def linear(self, rows: Column, inputs: Column, outputs: Column, itemsize: int) -> Linear:
+        """Seconds of x [rows, inputs] × W [inputs, outputs]; dX and dW have as many FLOPs, but other tiles."""
+        return Linear(
+            forward=self.product(rows, inputs, outputs, itemsize),
+            dx=self.product(rows, outputs, inputs, itemsize),
+            dw=self.product(inputs, rows, outputs, itemsize),
+        )
+
+    def used(self, rows: Column, columns: Column) -> Column:
         """The part of the processors' time that computes a result of rows × columns, at the best of `TILES`."""
         count = self.hardware.processors
         if count is None:
@@ -55,7 +172,7 @@ class Machine:
         waves = [np.ceil(np.ceil(rows / a) * np.ceil(columns / b) / count) * a * b for a, b in TILES]
         return rows * columns / count / reduce(np.minimum, waves)
 
-    def in_a_node(self, *axes: tuple[Any, Any]) -> Any:
+    def in_a_node(self, *axes: tuple[Column, Column]) -> Column:
         """How many ranks of a group share a node. Along each axis the group has `size` ranks that are `stride` apart.
 
         >>> from parlab.world import DGX_H100
@@ -64,7 +181,7 @@ class Machine:
         """
         return reduce(np.multiply, (np.clip(self.node // stride, 1, size) for size, stride in axes))
 
-    def ring(self, nbytes: Any, size: Any, together: Any = None) -> Any:
+    def ring(self, nbytes: Column, size: Column, together: Column | None = None) -> Column:
         """Seconds of an all-gather or a reduce-scatter of `nbytes` among P = `size` ranks; an all-reduce takes two.
 
             start + (P − 1) · (latency + nbytes / P / pace)
@@ -78,7 +195,7 @@ class Machine:
         hop = self.hop(nbytes / size, together >= size, np.minimum(self.intra_pace, self.inter_pace * ports))
         return (size - 1) * hop + np.where(size > 1, self.hardware.collective, 0)
 
-    def hop(self, nbytes: Any, inside: Any, across: Any = None) -> Any:
+    def hop(self, nbytes: Column, inside: Column, across: Column | None = None) -> Column:
         """Seconds of a message to the next rank: `inside` a node, or between nodes at the pace `across`.
 
         `across` None: the pace of one port.

@@ -13,10 +13,13 @@ from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes, gpt_kept_bytes
 from parlab.pipeline.closed_forms import Column
 from parlab.plan.case import Case
+from parlab.plan.experts import kept_of_experts
+from parlab.plan.zero import gathered_weight_bytes
 
-# The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads
+# The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads.
+# Blocks are attention and the MLP, whose matrices are cut; norms and residuals lie between them
 NORMS = ("attention_norm.x", "attention_norm.inverse", "mlp_norm.x", "mlp_norm.inverse")
-BETWEEN_REGIONS = (*NORMS, "attention.output_keep", "mlp.output_keep")
+BETWEEN_BLOCKS = (*NORMS, "attention.output_keep", "mlp.output_keep")
 COLUMN_INPUTS = ("attention.x", "mlp.x")
 KEYS_AND_VALUES = ("attention.k", "attention.v")
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
@@ -26,7 +29,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
         places                    a rank of tp keeps
-        BETWEEN_REGIONS           all; with sequence parallelism a t-th
+        BETWEEN_BLOCKS            all; with sequence parallelism a t-th
         COLUMN_INPUTS             the same; all in software that does not gather them again
         KEYS_AND_VALUES           a t-th; one head where t ranks are more than heads
         SCORES                    a t-th; nothing by any way to recompute
@@ -51,7 +54,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     def nbytes(places: tuple[str, ...]) -> int:
         return sum(items.get(place, 0) for place in places)
 
-    between, inputs, keys, scores = map(nbytes, (BETWEEN_REGIONS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
+    between, inputs, keys, scores = map(nbytes, (BETWEEN_BLOCKS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
     others: Column = sum(items.values()) - between - inputs - keys - scores
     others = others - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
     holders = share.kv_heads * tp / model.kv_heads  # ranks that hold the same key/value head
@@ -72,14 +75,6 @@ def _kept_items(case: Case) -> dict[str, int]:
     return {place: size for place, size in items.items() if place not in replaced}
 
 
-def kept_of_experts(case: Case) -> Column:
-    """Of a mixture, at an even load: rows, answers, what each expert keeps, and the routing of each token."""
-    model, share, itemsize = case.model, case.share, case.itemsize.activation
-    routed = 8 + 8 + itemsize  # the pair's place, expert and gate
-    of_row = itemsize * (2 * model.hidden_size + 3 * model.expert_columns) + routed
-    return share.expert_rows * of_row + share.own_tokens * model.num_experts * itemsize
-
-
 def working_bytes(case: Case, kept: Column) -> Column:
     """Bytes that exist only for a moment on each rank, where a layer keeps `kept` of a microbatch.
 
@@ -90,36 +85,13 @@ def working_bytes(case: Case, kept: Column) -> Column:
     gathered_input = share.tokens * model.hidden_size
     widest = share.tokens * model.up_columns / case.layout.tp + share.expert_rows * 2 * model.expert_columns
     activations = case.itemsize.activation * (gathered_input + widest)
-    return activations + _recomputed_bytes(case, kept) + _gathered_weight_bytes(case)
+    return activations + _recomputed_bytes(case, kept) + gathered_weight_bytes(case)
 
 
 def _recomputed_bytes(case: Case, kept: Column) -> Column:
     """Activations that the recomputation of a layer makes: all that it needs, less the least that a layer keeps."""
-    own_input = case.share.own_input_bytes
-    least = np.where(case.layout.recompute_layers > 0, np.minimum(kept, own_input), kept)
+    least = np.where(case.layout.recompute_layers > 0, np.minimum(kept, case.share.own_input_bytes), kept)
     return kept_of_layer(case, "none") - least
-
-
-def _gathered_weight_bytes(case: Case) -> Column:
-    """Weights that ZeRO-3 has gathered: of this layer and the next, or of this chunk and the next."""
-    stages = case.stages
-    of_chunks = np.minimum(case.layout.chunks, 2) * stages.chunk_layers
-    layers = np.where(case.sharding.gathered_once, of_chunks, 2)
-    of_param = np.where(case.layout.zero == 3, layers * case.itemsize.state.weight, 0)  # of one layer
-    return of_param * (stages.layer_params + stages.layer_expert_params)
-
-
-def unscattered_bytes(case: Case, rank_params: Column) -> Column:
-    """Bytes of gradients that wait until ZeRO-2 or ZeRO-3 scatters them; `rank_params`: with experts.
-
-    They are those of a layer, or of a chunk, where those of several microbatches are summed first.
-
-    A step of one microbatch is charged those of a chunk, which is too much where each layer's leave at once. That is on
-    the safe side: charged those of a layer, the runs of 8B and 70B in `published.toml` would get 8 and 22 % too little.
-    """
-    of_layer = case.stages.layer_params + case.stages.layer_expert_params
-    waiting = np.where(case.sharding.each_microbatch, of_layer, rank_params / case.layout.chunks)
-    return np.where(case.layout.zero >= 2, case.itemsize.state.gradient, 0) * waiting
 
 
 def loss_bytes(case: Case) -> Column:

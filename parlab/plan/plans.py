@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from parlab.plan.estimate import Estimate
-from parlab.plan.hardware import hardware_of
+from parlab.plan.machine import hardware_of
 from parlab.world.units import format_bytes
 
 

@@ -45,11 +45,10 @@ def own_rules(layout: Layout) -> Rules:
 
 def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rules:
     """The rules that join fields with each other, the model and the batch. Each field keeps its own rules already."""
-    of = {name: np.asarray(value) for name, value in vars(layout).items()}
-    of |= {name: column.astype(np.int64) for name, column in of.items() if column.dtype.kind in "iu"}
-    dp, pp, cp, tp, ep, chunks = (of[name] for name in ("dp", "pp", "cp", "tp", "ep", "chunks"))
-    one_f_one_b, group, cut = of["schedule"] == "1f1b", of["group"], of["sequence_parallel"]
-    in_microbatches = dp * of["microbatch"]
+    layout = layout.columns(np.int64)
+    dp, pp, cp, tp, ep, chunks = layout.dp, layout.pp, layout.cp, layout.tp, layout.ep, layout.chunks
+    one_f_one_b, group, cut = layout.schedule == "1f1b", layout.group, layout.sequence_parallel
+    in_microbatches = dp * layout.microbatch
     microbatches = batch // in_microbatches
 
     # Experts
@@ -60,13 +59,11 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
         yield "ep", "the model has no experts: use 1", ep > 1
 
     # Sizes that tp divides
-    divided = {"num_attention_heads": sizes.heads}
-    divided |= {} if sizes.num_experts else {"intermediate_size": sizes.mlp_columns}
+    divided = {"num_attention_heads": sizes.heads, "intermediate_size": sizes.mlp_columns}  # 0, if experts replace it
     for name, size in divided.items():
         yield "tp", f"{name} {size} does not divide among so many: use a divisor of {size}", size % tp != 0
-    kv_heads = sizes.kv_heads
-    right = f"use a divisor or a multiple of num_key_value_heads {kv_heads}"
-    yield "tp", right, (kv_heads % tp != 0) & (tp % kv_heads != 0)
+    right = f"use a divisor or a multiple of num_key_value_heads {sizes.kv_heads}"
+    yield "tp", right, (sizes.kv_heads % tp != 0) & (tp % sizes.kv_heads != 0)
     yield "tp", f"at most vocab_size {sizes.vocab_size}", tp > sizes.vocab_size
 
     # The sequence
@@ -80,7 +77,7 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     right = f"batch {batch} has fewer microbatches a replica, batch / (dp {{dp}} · microbatch {{microbatch}})"
     yield "pp", right, microbatches < pp
     yield "chunks", "one stage a rank where pp is 1", (chunks > 1) & (pp == 1)
-    yield "chunks", "gpipe has one stage a rank", (chunks > 1) & (of["schedule"] == "gpipe")
+    yield "chunks", "gpipe has one stage a rank", (chunks > 1) & (layout.schedule == "gpipe")
     interleaved = one_f_one_b & (chunks > 1)
     right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
     yield "pp chunks", right, interleaved & (group == 0) & (microbatches % pp != 0)
@@ -90,10 +87,10 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     yield "group", right, (group > 0) & ((group < pp) | (microbatches % np.maximum(group, 1) != 0))
 
     # The layers
-    layers, alone = sizes.num_layers, of["recompute_layers"]
+    layers, alone = sizes.num_layers, layout.recompute_layers
     swiglu = sizes.fused_attention and not sizes.num_experts
-    yield "recompute", "no layer of the model has such an array", (of["recompute"] == "mlp.hidden") & (not swiglu)
-    yield "recompute_layers", "all are recomputed already: use 0", (alone > 0) & (of["recompute"] == "full")
+    yield "recompute", "no layer of the model has such an array", (layout.recompute == "mlp.hidden") & (not swiglu)
+    yield "recompute_layers", "all are recomputed already: use 0", (alone > 0) & (layout.recompute == "full")
     right = f"at most the layers of a rank: {layers} of pp {{pp}} ranks"
     yield "pp recompute_layers", right, alone > -(-layers // pp)
     yield "pp", f"{layers} layers are fewer than so many stages: at most {layers}", pp > layers

@@ -20,9 +20,8 @@ from parlab.nn.config import Config
 from parlab.plan.arguments import MOST_RANKS, count
 from parlab.plan.case import Case
 from parlab.plan.estimate import check_job, evaluate
-from parlab.plan.hardware import Hardware
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Machine
+from parlab.plan.machine import Hardware, Machine
 from parlab.plan.plans import Plans
 from parlab.plan.rules import check_rules, own_rules, possible
 from parlab.plan.sizes import Sizes
@@ -78,7 +77,7 @@ def search(
     asked: dict[str, Any] = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
     asked |= {"hardware": hardware, "software": software}
     memory = machine.device.memory if memory is None else memory
-    return Plans(memory, asked, evaluate(case, machine, grid)[chosen])
+    return Plans(memory, asked, evaluate(case, machine)[chosen])
 
 
 def _values_of_fields(sizes: Sizes, ranks: int, batch: int, offload: bool, fixed: dict[str, Any]) -> dict[str, list]:

@@ -1,4 +1,7 @@
-"""The sizes of a model that the formulas read, by the papers' words."""
+"""The sizes of a model that the formulas read, by the papers' words.
+
+Invariant: they are the whole model's, before any rank has its part; `case` and `stages` have a rank's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class Sizes:
         up_columns, mlp_columns: of the MLP's products up (gate and up of a Llama) and down; 0 where experts replace it.
         num_experts, experts_per_token, expert_columns: of a layer, of a token, and of an expert; 0 without experts.
         fused_attention: it runs in tiles, without the masked half; else all of S × S is there.
-        tied: the head is the embedding.
+        tied_params: of the table, if the head is the embedding; else 0.
         layer_matrices: parameters of a layer's matrices, without experts.
         layer_cut, layer_whole: parameters of a layer that tensor parallelism cuts, and that are whole on every rank.
         expert_params: of one expert.
@@ -41,7 +44,8 @@ class Sizes:
             self.expert_columns, router = self.mlp_columns, E * self.num_experts
             self.mlp_columns = self.up_columns = 0
         self.fused_attention = isinstance(config, LlamaConfig)
-        self.tied = not isinstance(config, LlamaConfig) or config.tie_word_embeddings
+        tied = not isinstance(config, LlamaConfig) or config.tie_word_embeddings
+        self.tied_params = self.vocab_size * E if tied else 0
         attention = 2 * E * (H + self.kv_heads) * self.head_dim
         self.layer_matrices = attention + E * (self.up_columns + self.mlp_columns)
         self.layer_cut, self.layer_whole = self.layer_matrices + column_biases, 2 * norm + row_biases + router

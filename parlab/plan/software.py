@@ -1,10 +1,13 @@
-"""The habits of training software: what it sends, in which order it places its ranks, and what it hides behind work."""
+"""The habits of training software: what it sends, in which order it places its ranks, and what it hides behind work.
+
+Invariant: a habit changes when something is sent, kept or waited for, never what a step computes.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from typing import Any
 
@@ -19,21 +22,23 @@ MESH = ("tp", "cp", "pp", "dp")  # our `Mesh`, Llama 3 and torchtitan: ranks tha
 class Software:
     """The habits of software with a layout. `software.toml` holds the public ones, each habit with its source.
 
+    Two are of all traffic; then come those of tensor parallelism and the loss, of pipelines, and of ZeRO.
+
     Args:
         hides: the traffic that it sends while it computes: some of tp, cp, pp, dp.
         order: the axes of the mesh, the innermost one first.
-        gradient: bytes of a gradient that travels. None: as many as one that is held.
         joins_products: gate and up are one product, so that their gradients of x are summed together.
         gathers_again: with sequence parallelism the backward gathers x again; else it is kept gathered.
-        gathers_once: where all microbatches go through a chunk one after the other, ZeRO-3 gathers its weights once
-            for them, and sends their gradients once; else for each microbatch.
-        sends_by_group: by 1F1B, ZeRO-2 sums the gradients of microbatches that pass a chunk in a row, and sends them
-            once for the group; else for each microbatch.
         cuts_logits: the loss runs over a rank's part of the vocabulary; else the logits are gathered.
-        scatters_gradients: ZeRO-1 reduce-scatters gradients; else it all-reduces them.
+        logit: bytes a logit that its loss holds besides the logit and one copy in float32.
         scatters: t ranks send a t-th each to the next stage, where it is gathered.
         one_stream: it computes and sends in one stream, and so waits for each message between stages.
-        logit: bytes a logit that its loss holds besides the logit and one copy in float32.
+        gradient: bytes of a gradient that travels. None: as many as one that is held.
+        scatters_gradients: ZeRO-1 reduce-scatters gradients; else it all-reduces them.
+        sends_by_group: by 1F1B, ZeRO-2 sums the gradients of microbatches that pass a chunk in a row, and sends them
+            once for the group; else for each microbatch.
+        gathers_once: where all microbatches go through a chunk one after the other, ZeRO-3 gathers its weights once
+            for them, and sends their gradients once; else for each microbatch.
         source: where the habits can be read.
 
     Raises:
@@ -42,16 +47,19 @@ class Software:
 
     hides: Collection[str] = frozenset({"pp"})
     order: tuple[str, ...] = MESH
-    gradient: int | None = None
+    # Tensor parallelism (`tensor`), and the loss
     joins_products: bool = True
     gathers_again: bool = True
-    gathers_once: bool = False
-    sends_by_group: bool = False
     cuts_logits: bool = True
-    scatters_gradients: bool = True
+    logit: int = 0
+    # Pipelines (`pipeline`)
     scatters: bool = False
     one_stream: bool = False
-    logit: int = 0
+    # ZeRO (`zero`)
+    gradient: int | None = None
+    scatters_gradients: bool = True
+    sends_by_group: bool = False
+    gathers_once: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -62,10 +70,9 @@ class Software:
             raise ValueError(f"order={order!r:.60}: a tuple of {axes}, the innermost first, is needed")
         if self.gradient is not None:
             float_itemsize("gradient", self.gradient)
-        for name in ("joins_products", "gathers_again", "gathers_once", "sends_by_group", "cuts_logits"):
-            flag(name, getattr(self, name))
-        for name in ("scatters_gradients", "scatters", "one_stream"):
-            flag(name, getattr(self, name))
+        for habit in fields(self):
+            if isinstance(habit.default, bool):
+                flag(habit.name, getattr(self, habit.name))
         whole("logit", self.logit, 0)
         text("source", self.source)
 

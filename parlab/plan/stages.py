@@ -62,7 +62,7 @@ def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
     before = model.first_params / tp
     norm = model.hidden_size  # the final one is whole on every rank
     after = (model.last_params - norm) / tp + norm
-    tied = model.vocab_size * model.hidden_size / tp if model.tied else 0  # a rank with both ends holds one table
+    tied = model.tied_params / tp  # a rank with both ends holds one table
 
     def rank_of(number: Column) -> Rank:
         begins, ends = number == 0, number == pp - 1
@@ -72,11 +72,11 @@ def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
 
     ranks = rank_of(0), rank_of(np.minimum(1, pp - 1)), rank_of(pp - 1)
     return Stages(
-        chunk_layers,
-        first_layers,
-        last_layers,
-        layer_params,
-        layer_expert_params,
+        chunk_layers=chunk_layers,
+        first_layers=first_layers,
+        last_layers=last_layers,
+        layer_params=layer_params,
+        layer_expert_params=layer_expert_params,
         params=model.num_layers * layer_params + (before + after - np.where(pp == 1, tied, 0)),
         ranks=ranks,
         most_params=reduce(np.maximum, (rank.params for rank in ranks)),

@@ -1,4 +1,8 @@
-"""The planner's predictions beside published numbers, and what each of them can show."""
+"""The planner's predictions beside published numbers, and what each of them can show.
+
+Invariant: each row is predicted by the bills that `estimate` adds up, from what was published about its run; all rows
+of a device have the same constants. Each quantity has a function of its own: `QUANTITIES`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,10 @@ from parlab.arguments import instance, one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.case import Case
-from parlab.plan.estimate import Estimate, estimate
-from parlab.plan.hardware import Hardware, hardware_of
-from parlab.plan.layer_seconds import all_kinds, layer_seconds
+from parlab.plan.estimate import Estimate, evaluate
+from parlab.plan.layer import all_kinds, layer_seconds
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Machine
+from parlab.plan.machine import Hardware, Machine
 from parlab.plan.memory import kept_of_layer
 from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
@@ -25,10 +28,11 @@ TERMS = (*WORK, "tp", "cp", "pp", "dp", "imbalance", "bubble")  # of the seconds
 
 
 class Row(NamedTuple):
-    """One published number and its prediction, both in `unit`.
+    """One published number of a `family`, and its prediction, both in `unit`.
 
     `kind` says what it can show. fitted: constants were chosen on it. formula: its paper evaluated a formula, and
-    nothing was measured. unseen: it was measured, and no constant was chosen on it.
+    nothing was measured. unseen: it was measured, and no constant was chosen on it. `habits`: the family's software,
+    and the values that differ from its usual ones.
     """
 
     family: str
@@ -37,6 +41,7 @@ class Row(NamedTuple):
     unit: str
     predicted: float
     published: float
+    habits: str
 
     @property
     def error(self) -> float:
@@ -45,15 +50,7 @@ class Row(NamedTuple):
 
 
 class Validation(list[Row]):
-    """All rows. It prints as a table, with the mean and the greatest error below each family.
-
-    Attributes:
-        habits: of each family, the software and the values that differ from its usual ones.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.habits: dict[str, str] = {}
+    """All rows. It prints as a table, with the mean and the greatest error below each family."""
 
     @property
     def errors(self) -> dict[str, tuple[float, float]]:
@@ -68,7 +65,7 @@ class Validation(list[Row]):
         for family, (mean, worst) in self.errors.items():
             rows = [row for row in self if row.family == family]
             table = [f"  {x.name:34} {x.predicted:10.4g} {x.published:10.4g} {x.unit:12} {x.error:+7.1%}" for x in rows]
-            title = f"{family} ({rows[0].kind}; {self.habits[family]})"
+            title = f"{family} ({rows[0].kind}; {rows[0].habits})"
             lines += [title, *table, f"  {'mean, greatest':34} {mean:44.1%} {worst:7.1%}"]
         return "\n".join(lines)
 
@@ -93,57 +90,89 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
         one_of("without", without, TERMS)
     rows = Validation()
     for family in tomllib.loads((files("parlab.plan") / "published.toml").read_text(encoding="utf-8"))["family"]:
+        habits = _habits(family["every"])
         for values in family["rows"]:
-            of = family["every"] | dict(zip(family["columns"], values, strict=True))
-            predicted = _predicted(family["quantity"], of, hardware if of["cluster"] == "dgx_a100" else None, without)
-            row = Row(family["name"], family["kind"], of["name"], family["unit"], predicted, of["published"])
-            rows.append(row)
-        rows.habits[family["name"]] = _habits(family["every"])
+            row = family["every"] | dict(zip(family["columns"], values, strict=True))
+            run = _Run(row, hardware if row["cluster"] == "dgx_a100" else None, without)
+            predicted = QUANTITIES[family["quantity"]](run)
+            said = family["name"], family["kind"], row["name"], family["unit"]
+            rows.append(Row(*said, predicted, row["published"], habits))
     return rows
 
 
 def _habits(every: dict[str, Any]) -> str:
     """The software of a family, and the values that differ from its usual ones."""
-    changed = {name: every[name] for name in vars(Software()) if name in every}
-    words = {name: ", ".join(x) or "nothing" if isinstance(x, list) else x for name, x in changed.items()}
-    said = [f"{name} {x}" for name, x in words.items()]
-    if "state" in every:
-        said.append("state " + ", ".join(map(str, every["state"])))
-    return ", ".join([every["software"], *said])
+    said = [every["software"]]
+    for name in (*vars(Software()), "state"):
+        if name in every:
+            values = every[name] if isinstance(every[name], list) else [every[name]]
+            said.append(f"{name} {', '.join(map(str, values)) or 'nothing'}")
+    return ", ".join(said)
 
 
-def _predicted(quantity: str, of: dict[str, Any], hardware: Hardware | None, without: str | None) -> float:
-    """One row's prediction.
+class _Run:
+    """A published run, as the bills read it.
 
-    `quantity`: step: its seconds; layer: milliseconds of one pass of one layer; kept: MB that one layer keeps; state:
-    GB of the model's state; rank: GiB of the fullest rank; pace: TFLOP/s a GPU.
+    Attributes:
+        row: the values of its row, and those of its family.
+        machine, case: what the bills read.
+        without: the kind of seconds that is forgotten, or None.
     """
-    config = MODELS[of["model"]] if isinstance(of["model"], str) else GPTConfig(*of["model"])
-    cluster, batch, sequence = CLUSTERS[of["cluster"]], of["batch"], of["sequence"]
-    hardware = hardware or hardware_of(cluster)
-    software = PROGRAMS[of["software"]]
-    software = software.but(**{name: of[name] for name in vars(software) if name in of})
-    layout = Layout(**{name: of[name] for name in vars(Layout()) if name in of})
-    case = Case(config, layout, batch, sequence, software=software)
-    if quantity == "kept":
-        return kept_of_layer(case, case.layout.recompute).item() / 1e6
-    if quantity == "layer":
-        return 1e3 * getattr(all_kinds(layer_seconds(Machine(cluster, hardware), case)), of["side"]).item()
-    asked = {"batch": batch, "sequence": sequence, "hardware": hardware, "software": software}
-    found = estimate(config, cluster, layout, state=StateBytes(*of.get("state", MIXED)), **asked)
-    seconds = found.total_seconds - (found.seconds[without] if without else 0.0)
-    if quantity == "step":
-        return seconds
-    if quantity == "rank":
-        return found.total_bytes / 2**30
-    if quantity == "state":  # scaled to the 7.5 billion parameters of the paper, and rounded as printed there
-        state = 7.5 / config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
-        return round(state + 1e-9, len(f"{of['published']}".partition(".")[2]))
-    head = 2 * batch * sequence * case.model.hidden_size * case.model.vocab_size
-    return _computed_flops(found, head) / seconds / layout.ranks / 1e12
+
+    def __init__(self, row: dict[str, Any], hardware: Hardware | None, without: str | None) -> None:
+        self.row, self.without = row, without
+        config = MODELS[row["model"]] if isinstance(row["model"], str) else GPTConfig(*row["model"])
+        software = PROGRAMS[row["software"]]
+        software = software.but(**{name: row[name] for name in vars(software) if name in row})
+        state = StateBytes(*row.get("state", MIXED))
+        self.machine = Machine(CLUSTERS[row["cluster"]], hardware)
+        layout = Layout(**{name: row[name] for name in vars(Layout()) if name in row})
+        self.case = Case(config, layout, row["batch"], row["sequence"], state, software=software)
+
+    def estimate(self) -> Estimate:
+        """Its estimate."""
+        return evaluate(self.case, self.machine)[0]
+
+    def seconds(self, found: Estimate) -> float:
+        """Seconds of a step, without the kind that is forgotten."""
+        return found.total_seconds - (found.seconds[self.without] if self.without else 0.0)
 
 
-def _computed_flops(found: Estimate, head: float) -> float:
-    """FLOPs of a step with its recomputation, but for the head's, whose forward, of `head` FLOPs, is not run again."""
+def _step(run: _Run) -> float:
+    """Seconds of a step."""
+    return run.seconds(run.estimate())
+
+
+def _pace(run: _Run) -> float:
+    """TFLOP/s of a GPU, with the FLOPs that are computed again: of all but the head."""
+    found, model = run.estimate(), run.case.model
+    head = 2 * run.row["batch"] * run.row["sequence"] * model.hidden_size * model.vocab_size  # forward
     again = found.flops / 3 - head if found.layout.recompute == "full" else 0
-    return found.flops + again
+    return (found.flops + again) / run.seconds(found) / found.layout.ranks / 1e12
+
+
+def _layer(run: _Run) -> float:
+    """Milliseconds of a layer's forward or backward."""
+    return 1e3 * getattr(all_kinds(layer_seconds(run.machine, run.case)), run.row["side"]).item()
+
+
+def _kept(run: _Run) -> float:
+    """MB that a layer keeps of a microbatch."""
+    return kept_of_layer(run.case, run.case.layout.recompute).item() / 1e6
+
+
+def _state(run: _Run) -> float:
+    """GB of a rank's state, of a model with the 7.5 billion parameters of the paper, rounded as it is printed there."""
+    found = run.estimate()
+    state = (
+        7.5 / run.case.config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
+    )
+    return round(state + 1e-9, len(f"{run.row['published']}".partition(".")[2]))
+
+
+def _rank(run: _Run) -> float:
+    """GiB of the fullest rank."""
+    return run.estimate().total_bytes / 2**30
+
+
+QUANTITIES = {"step": _step, "pace": _pace, "layer": _layer, "kept": _kept, "state": _state, "rank": _rank}

@@ -8,7 +8,7 @@ from parlab.nn import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes
 from parlab.plan import LLAMA_3, LLAMA_8B, LLAMA_405B, Layout, estimate, search
 from parlab.plan.case import Case
-from parlab.plan.layer_seconds import all_kinds, layer_seconds
+from parlab.plan.layer import all_kinds, layer_seconds
 from parlab.plan.machine import Machine
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 

@@ -14,8 +14,9 @@ from parlab.nn.published_mixtures import MIXTRALS, MIXTURES
 from parlab.pipeline import one_f_one_b
 from parlab.plan import LLAMA_8B, Layout, estimate, search
 from parlab.plan.case import Case
+from parlab.plan.experts import kept_of_experts
 from parlab.plan.machine import Machine
-from parlab.plan.memory import kept_of_experts, kept_of_layer
+from parlab.plan.memory import kept_of_layer
 from parlab.train import Mesh, Trainer, bytes_by_strategy
 from parlab.world import CLASSROOM, DGX_H100
 from parlab.zero import MIXED, StateBytes

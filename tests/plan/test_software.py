@@ -21,7 +21,7 @@ from parlab.plan import (
     software_of,
 )
 from parlab.plan.case import Case
-from parlab.plan.layer_seconds import layer_seconds
+from parlab.plan.layer import layer_seconds
 from parlab.plan.machine import Machine
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
 from parlab.zero import elements_sent

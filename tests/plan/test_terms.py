@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import A100, H100, LLAMA_8B, MEGATRON, GPTConfig, Layout, Software, estimate
+from parlab.plan import A100, H100, LLAMA_3, LLAMA_8B, MEGATRON, GPTConfig, Layout, Software, estimate
 from parlab.plan.machine import Machine
 from parlab.world import DGX_A100, DGX_H100, Cluster
 
@@ -104,6 +104,37 @@ def test_a_llamas_elementwise_bytes_are_20_E_6_M_and_4_of_each_rotated_column():
     layer = S * (20 * E + 6 * M + 4 * (32 + 8) * 128) * (1 + 1.8)
     expected = (32 * layer + 52 * S * V + 2 * 2 * 2 * S * E) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
     assert llama(S)["elementwise"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_in_float32_a_llamas_elementwise_bytes_are_40_E_12_M_8_of_each_rotated_column_56_a_logit_and_16_of_its_row():
+    """Twice those of 16 bits, but for the loss, which is in float32 in both: 40 and 16 bytes a logit, not 38 and 14."""
+    S, E, M, V = 4096, 4096, 14336, 128256
+    layer = S * (40 * E + 12 * M + 8 * (32 + 8) * 128) * (1 + 1.8)
+    expected = (32 * layer + (40 + 16) * S * V + 2 * 2 * 4 * S * E) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    found = estimate(LLAMA_8B, DGX_H100, Layout(), batch=1, sequence=S, itemsize=4).seconds
+    assert found["elementwise"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_in_float32_unfused_attention_touches_17_bytes_a_score_and_a_gpts_layer_74_E_a_token():
+    """Softmax and dropout read and write 4 bytes each, and a byte of the mask; two masks of a layer's outputs too."""
+    scores, found = H * S * S, estimate(GPT, DGX_A100, Layout(), batch=1, sequence=S, itemsize=4).seconds
+    products = 2 * 2 * scores * E / H / (0.8 * DGX_A100.device_of(0).flops) + (2 * 4 * scores + 4 * 4 * S * E) / MEMORY
+    assert found["attention"] == pytest.approx(3 * products + (1 + 1.8) * 17 * scores / MEMORY, rel=1e-12)
+    layer = (2 * 2 * 4 + 2 * (3 * 4 + 1) + 2 * 4 * 4) * E * S * (1 + 1.8)  # norms, residuals and their masks, GELU
+    assert found["elementwise"] == pytest.approx((layer + 56 * S * V + 2 * 2 * 4 * S * E) / MEMORY, rel=1e-12)
+
+
+def test_in_float32_swiglu_made_again_moves_12_bytes_a_column_and_gathered_logits_are_joined_by_16_and_8_bytes_each():
+    S, M, V, pace = 4096, 14336, 128256, 0.8 * DGX_H100.device_of(0).memory_bandwidth
+    asked = {"batch": 1, "sequence": S, "itemsize": 4}
+    again = estimate(LLAMA_8B, DGX_H100, Layout(recompute="mlp.hidden"), **asked).seconds["recomputation"]
+    assert again == pytest.approx(32 * 12 * S * M / pace, rel=1e-12)
+    asked["layout"] = Layout(tp=2)
+    gathered, cut = (
+        estimate(LLAMA_8B, DGX_H100, software=software, **asked).seconds["elementwise"]
+        for software in (LLAMA_3.but(cuts_logits=False), LLAMA_3)
+    )
+    assert gathered - cut == pytest.approx((56 + 16 + 8 - 56 / 2) * S * V / pace, rel=1e-9)
 
 
 @pytest.mark.parametrize("c", [2, 4])
