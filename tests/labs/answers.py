@@ -32,9 +32,11 @@ def reviewed(name, answer, seconds=30.0):
     return EXERCISES[name].review(answer, seconds=seconds, seed=SEED)
 
 
-def refused(name, answer, seconds=30.0):
+def refused(name, answer, said="", seconds=30.0):
+    """The text of the refusal, which has each part of `said`: they stand between |."""
     review = reviewed(name, answer, seconds)
     assert review.status == "not yet", review.text
+    assert [part for part in said.split("|") if part not in review.text] == [], review.text
     return review.text
 
 
@@ -44,9 +46,9 @@ def exchange(comm, x):
     return from_left, from_right
 
 
-def reduce_scatter(comm, x, shift=0, steps=None, add=np.add):
+def reduce_scatter(comm, x, shift=0, add=np.add):
     blocks = np.split(x, comm.size)
-    for step in range(comm.size - 1 if steps is None else steps):
+    for step in range(comm.size - 1):
         outgoing = (comm.rank - step - 1 + shift) % comm.size
         incoming = (comm.rank - step - 2 + shift) % comm.size
         partial = comm.sendrecv(blocks[outgoing], comm.right, comm.left)

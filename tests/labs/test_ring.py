@@ -1,4 +1,4 @@
-"""The checkers of notebook 02 accept the solutions and refuse what learners write on the way there."""
+"""The checkers of notebook 02 refuse what learners write on the way there."""
 
 from itertools import product
 
@@ -8,14 +8,6 @@ import pytest
 from parlab.labs import zigzag_rule
 from parlab.sequence import RingSchedule
 from tests.labs.answers import merge, refused, reviewed, zigzag_tile
-
-
-def test_the_passing_text_shows_the_load_of_zigzag_147_and_that_gradients_are_equal():
-    assert reviewed("02.zigzag_tile", zigzag_tile).text == (
-        "02.zigzag_tile: passed, 10 cases and 4 drawn anew. With 8 ranks, 6 tokens on each:\n"
-        "  pairs of the slowest rank: 147; closed form: c(c + 1)/2 + (P − 1)c²/2 = 147\n"
-        "  attended by your rule: dq, dk and dv equal dense attention's to 1e-12: True"
-    )
 
 
 @pytest.mark.parametrize("P", [1, 2, 5])
@@ -62,11 +54,6 @@ def overflowing_lse(out_a, lse_a, out_b, lse_b):
     return merge(out_a, lse_a, out_b, lse_b)[0], np.log(np.exp(lse_a) + np.exp(lse_b))
 
 
-def nan_without_keys(out_a, lse_a, out_b, lse_b):
-    lse = np.logaddexp(lse_a, lse_b)
-    return out_a * np.exp(lse_a - lse)[:, None] + out_b * np.exp(lse_b - lse)[:, None], lse
-
-
 def minus(lse, other):
     return lse - np.where(np.isneginf(other), 0.0, other)
 
@@ -101,7 +88,6 @@ WRONG = [
     ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_b, lse_a, out_a, lse_b), "the weights changed places"),
     ("02.merge", plain, "both sides without keys"),
     ("02.merge", overflowing_lse, "exp(lse) is 0 or ∞ at such an lse"),
-    ("02.merge", nan_without_keys, "both sides without keys"),
     ("02.merge", without_exp, "exp is missing"),
     ("02.merge", weight_beside_one, "is not yet the weight of a"),
     ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_a, lse_a, out_b, lse_b)[0], "expected (out, lse)"),
@@ -112,7 +98,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=[answer.__name__ for _, answer, _ in WRONG])
 def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
-    assert said in refused(name, answer)
+    refused(name, answer, said)
 
 
 def _tile(own=None, lower=None, higher=None):
@@ -156,7 +142,7 @@ def test_the_stub_of_the_zigzag_rule_which_has_a_ranks_own_tile_is_not_written_y
     ],
 )
 def test_a_wrong_rule_of_zigzag_tiles_is_refused_with_its_cause(answer, cause):
-    assert cause in refused("02.zigzag_tile", answer)
+    refused("02.zigzag_tile", answer, cause)
 
 
 def test_a_higher_rank_skipped_whole_is_the_rule_of_contiguous_shards():
@@ -164,4 +150,4 @@ def test_a_higher_rank_skipped_whole_is_the_rule_of_contiguous_shards():
         queries, keys, causal = _tile()(rank, source, length)
         return (slice(0, 0), keys, False) if source > rank else (queries, keys, causal)
 
-    assert "a later source is skipped whole, as with contiguous shards" in refused("02.zigzag_tile", contiguous)
+    refused("02.zigzag_tile", contiguous, "a later source is skipped whole, as with contiguous shards")
