@@ -171,11 +171,11 @@ def hops(rank, size, documents):
     return (stop - 1) // c - rank
 
 
-def place_weights_in_time(row, arrivals, limit, *, waits=True, memory=True, more=0, spare=0):
+def place_weights_in_time(row, arrivals, limit, *, memory=True, spare=0):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
-        full = memory and action.kind == "F" and kept >= limit + more
-        while put_off and ((waits and time + spare < arrival) or full):
+        full = memory and action.kind == "F" and kept >= limit
+        while put_off and (time + spare < arrival or full):
             placed.append(put_off.pop(0))
             time, kept, full = time + 1, kept - 1, False
         placed.append(action)
@@ -275,7 +275,6 @@ def layer(
     axis=1,
     minlength=True,
     experts_of=lambda came, mine: came,
-    wide=1,
     put_back=None,
     gate=lambda gates: gates,
 ):
@@ -284,8 +283,8 @@ def layer(
     def mixture(comm, x, chosen, gates, num_experts, expert):
         T, k = chosen.shape
         order = np.argsort(sort_by(chosen.ravel(), num_experts // comm.size), kind="stable")
-        counts = np.bincount(chosen.ravel(), minlength=wide * num_experts if minlength else 0)
-        table = comm.all_gather(counts).reshape(comm.size, -1)[:, :num_experts].reshape(comm.size, comm.size, -1)
+        counts = np.bincount(chosen.ravel(), minlength=num_experts if minlength else 0)
+        table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
         both = table[comm.rank].sum(axis=axis), table[:, comm.rank].sum(axis=axis)
         sent, received = (both[i] for i in there)
         rows = exchange_rows(comm, x[tokens(order, k)], sent, received)

@@ -37,7 +37,7 @@ def returned_as(kind, name):
 for _name, _kind in {
     "02.ring": list,
     "02.zigzag_tile": list,
-    "03.heads": list,
+    "03.heads": lambda found: tuple(map(set, found)),
     "03.hops": np.int64,
     "04b.lower_bound": np.float64,
     "04b.uneven": np.array,

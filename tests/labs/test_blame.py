@@ -77,28 +77,16 @@ def in_circles(waits, rank):
     return rank
 
 
-def one_wait_short(waits, rank):
-    found = [wait for wait in waits if wait[0] == rank]
-    return blamed(waits, max(found, key=lambda wait: wait[3])[1]) if found else None
-
-
-def that_takes_who_for_whom(waits, rank):
-    return blamed([(peer, who, start, came) for who, peer, start, came in waits], rank)
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (returns_none, "returned None, expected the number of a rank: 1"),
         (in_circles, "rank 1 came at 14, so its wait until 35 did not make it late; it leads in circles"),
-        (one_wait_short, "returned None"),
         (lambda waits, rank: blamed(waits, rank) // (len(waits) < 2), "raised ZeroDivisionError"),  # where two circle
-        (that_takes_who_for_whom, "returned 0, expected 1"),
     ],
 )
 def test_a_wrong_answer_is_told_why(answer, said):
-    text = refused("00.to_blame", answer, seconds=0.5)
-    assert said in text
+    text = refused("00.to_blame", answer, said, seconds=0.5)
     assert ("still running after 0.5 s; at line" in text) == ("leads in circles" in text) == (answer is in_circles)
 
 
@@ -107,6 +95,4 @@ def test_of_an_answer_that_never_ends_before_waits_lead_in_circles_no_cause_is_t
         while waits:
             rank = max(rank, waits[0][1])
 
-    said = refused("00.to_blame", that_never_moves, seconds=0.5)
-    assert "still running after 0.5 s" in said
-    assert "likely cause" not in said
+    assert "likely cause" not in refused("00.to_blame", that_never_moves, "still running after 0.5 s", seconds=0.5)

@@ -92,9 +92,6 @@ def bound(stay=None, turns=lambda m, limit: -(-m // limit), open_ws=None):
     return none_is_below
 
 
-A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -102,8 +99,7 @@ A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
         (bound(lambda p, f, i, w, c: p * (f + i + w) + 2 * (p - 1) * c), "no schedule takes less than 18, but this"),
         (bound(turns=truediv), "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
         (bound(lambda p, f, i, w, c: p * (f + i) + 2 * (p - 1) * c), "from its F to the end of its W; here its"),
-        (A_HOP_TOO_MANY, "it says that no schedule takes less than 58, but this one takes 34:"),
-        (A_HOP_TOO_MANY, "likely cause: 2 stages have 1 border"),
+        (bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w), "takes 34:|likely cause: 2 stages have 1 border"),
         (bound(lambda p, f, i, w, c: p * (f + i) + (p - 1) * c + w), "the gradient sends messages, too, on its way up"),
         (bound(), "the last I proves more: how many W's of its rank may be open when it ends"),
         (bound(open_ws=lambda m, limit: m), "the last I proves more"),
@@ -113,17 +109,13 @@ A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
     ],
 )
 def test_a_bound_that_is_not_true_or_too_low_is_refused_with_a_schedule_or_the_reason(answer, reason):
-    assert reason in refused("04b.lower_bound", answer)
+    refused("04b.lower_bound", answer, reason)
 
 
 def test_the_bound_that_is_asked_for_is_never_above_the_librarys():
     for case in bounds.BOUNDS:
         proved = lower_bound(case.size, case.microbatches, Costs(*case.costs), case.limit)
         assert none_is_below(case.size, case.microbatches, case.limit, *case.costs) <= proved + 1e-9
-
-
-def behind_each_i(row, arrivals, limit):
-    return [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])]
 
 
 def as_in_lesson_04(row, arrivals, limit):
@@ -176,10 +168,7 @@ def starts_of_the_stages(layers, p):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (behind_each_i, "could start at 10\n  likely cause: a W stands before it"),
         (lambda row, arrivals, limit: row, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
-        (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit, waits=False), "likely cause: "),
-        (lambda *given: place_weights_in_time(*given, more=1), "it keeps 3 activations, and has room for 2"),
         (lambda *given: place_weights_in_time(*given, spare=1), "the rank waits, and could do a W in that time"),
         (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit)[:-1], "0I3 has no W"),
         (one_twice, "0W3 is done twice"),
@@ -189,7 +178,7 @@ def starts_of_the_stages(layers, p):
     ],
 )
 def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
-    assert reason in refused("04b.place_weights", answer)
+    refused("04b.place_weights", answer, reason)
 
 
 @pytest.mark.parametrize(
@@ -206,4 +195,4 @@ def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
     ],
 )
 def test_a_wrong_cut_is_refused_with_its_reason(answer, reason):
-    assert reason in refused("04b.uneven", answer)
+    refused("04b.uneven", answer, reason)

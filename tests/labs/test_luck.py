@@ -49,6 +49,7 @@ CAUSES = {  # what a learner is told of some of them: the smallest case, what wa
     "of_first_and_last": "K/V heads [0, 2], expected [0, 1, 2]|between the first and the last are missing",
     "for_fewer_than_2p_microbatches": "with 2 ranks, 5 microbatches|more forwards before its first",
     "of_a_search": "no schedule takes less than 176, but this one takes 164",
+    "with_the_neighbours_share_alone": "behind the rows each rank has a partial sum of every entry",
     "without_counts": "Ψ = 5 weights|the shards are not of one length: give `reduce_scatter`",
     "with_counts_not_named": "axis=[2, 2]|`counts` is not the second argument: name it, counts=...",
     "with_whole_moments_in_state": "bytes of moments that a rank holds: 64, should be",

@@ -76,12 +76,16 @@ def overlap_that_sends_nothing(comm, x, work):
         ("00.exchange", exchange_with_two_sends_first, "likely cause: every rank sends first"),
         ("00.exchange", lambda comm, x: exchange(comm, x)[::-1], "likely cause: the two are swapped"),
         ("00.exchange", lambda comm, x: (comm.sendrecv(x, comm.right, comm.left),) * 2, "(item 1 of the tuple)"),
-        ("00.exchange", lambda *given: [exchange(*given) for _ in range(2)][0], "a rank sends: 4, should be 2|pass on"),
+        ("00.exchange", lambda *given: (exchange(*given), exchange(*given))[0], "a rank sends: 4, should be 2|pass on"),
         ("00.overlap", rounds("isend work recv sent"), "rank 0 posted its receive at 10.0 µs only; both ends must"),
         ("00.overlap", rounds("irecv work send came"), "rank 1 posted its send at 10.0 µs only; both ends must"),
         ("00.overlap", rounds(first=1, last=0), "its own piece twice, and never on the piece that comes last"),
         ("00.overlap", rounds(last=0), "and it has its own: one of them is never worked on"),
-        ("00.overlap", rounds(way=lambda comm: (comm.left, comm.right)), "rank 0 sends to rank 2|pass on to comm.right"),
+        (
+            "00.overlap",
+            rounds(way=lambda comm: (comm.left, comm.right)),
+            "rank 0 sends to rank 2|pass on to comm.right",
+        ),
         ("00.overlap", rounds(then=lambda piece, request, came: request), "the piece is what wait() of irecv's"),
     ],
 )
