@@ -5,7 +5,7 @@ import pytest
 
 from parlab import labs, views
 from parlab.labs.blame import CASES, _draw
-from tests.labs.answers import blamed, refused, reviewed
+from tests.labs.answers import blamed, refused
 from tests.labs.right_answers import RIGHT
 
 
@@ -58,12 +58,6 @@ def test_the_last_fixed_case_is_patient_0():
     assert sorted(CASES[-1].waits) == sorted(
         (rank, peer, start // 10**9, came // 10**9) for rank, peer, start, came in log_of(labs.patient())
     )
-
-
-def test_the_checker_says_the_way_back():
-    text = reviewed("00.to_blame", blamed).text
-    assert "1 waits for 0 until 54, 0 waits for 7 until 44, 7 waits for 6 until 34, 6 waits for 5 until 24" in text
-    assert "to blame: 5" in text
 
 
 def returns_none(waits, rank):

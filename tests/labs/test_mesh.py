@@ -2,14 +2,7 @@
 
 import pytest
 
-from parlab.labs.mesh import MeshCase
 from tests.labs.answers import refused, sum_gradient
-
-
-def test_a_case_says_its_ranks_and_the_places_count_tp_fastest():
-    case = MeshCase((2, 1, 1, 3))
-    assert str(case) == "6 ranks, dp=2, pp=1, cp=1, tp=3"
-    assert case.places == [(d, 0, 0, t) for d in (0, 1) for t in (0, 1, 2)]
 
 
 def times(of):
