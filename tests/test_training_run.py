@@ -153,14 +153,10 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
     ("axes", "options", "said"),
     [
         ({"xp": 2}, {}, "axis of the mesh='xp': use one of dp, pp, cp, tp"),
-        ({"dp": 0}, {}, "dp=0: must be a whole number, at least 1"),
         (None, {}, "axes=None: must be a Mapping"),
         ({}, {"resume": True}, "resume=True: needs a folder"),
         ({}, {"resume": "no"}, "resume='no': must be True or False"),
-        ({}, {"every": 0}, "every=0: must be a whole number, at least 1"),
-        ({}, {"stop_after": 0}, "stop_after=0: must be a whole number, at least 1"),
         ({}, {"folder": ""}, "folder='': must be the path of a folder"),
-        ({}, {"folder": __file__}, "it is a file; use a folder"),
     ],
 )
 def test_bad_input_is_refused_before_a_text_is_drawn(axes, options, said, monkeypatch):
