@@ -89,7 +89,6 @@ def bound(stay=None, turns=lambda m, limit: -(-m // limit), open_ws=None):
         (bound(), "the last I proves more: how many W's of its rank may be open when it ends"),
         (bound(open_ws=lambda m, limit: m), "the last I proves more"),
         (bound(open_ws=lambda m, limit: min(limit, m) + 1), "the last I proves more"),
-        (bound(open_ws=lambda m, limit: 0), "but this one takes"),
         (lambda p, m, limit, f, i, w, c: float("inf"), "expected a number of units"),
     ],
 )

@@ -73,7 +73,6 @@ def exchange(comm, x):
     time.sleep(1e-2)
     return BOX[comm.left].copy(), BOX[comm.right].copy()
 """
-OWN_SEED = f'{RIGHT[FIRST]}\nlabs.require("{FIRST}", exchange, seed=1)'
 SWAPPED = RIGHT[FIRST].replace("return from_left, from_right", "return from_right, from_left")
 PASSED, NOT_YET, NOT_WRITTEN, MISSING = "passed", "not yet", "not written yet", "missing"
 
@@ -115,8 +114,6 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         "",
         "",
     ),
-    "not_json.ipynb": ("{", MISSING, MISSING, "", "it is not a notebook: JSONDecodeError"),
-    "program.py": ("\n".join([IMPORTS, *BOTH]), PASSED, PASSED, "", ""),  # of one more student
     "child_1.ipynb": (notebook(CHILD, *BOTH), PASSED, PASSED, "", ""),
     "child_2.ipynb": (
         notebook(CHILD, "os._exit(1)", *BOTH),
@@ -127,7 +124,6 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
     ),
     "draws_1.ipynb": (notebook(DRAWS, *BOTH), PASSED, PASSED, "", ""),
     "draws_2.ipynb": (notebook(DRAWS, *BOTH), PASSED, PASSED, "", ""),
-    "own_seed.ipynb": (notebook(OWN_SEED, RIGHT_SECOND.replace("check", "score")), PASSED, PASSED, "", ""),
     "last_check_leaves.ipynb": (
         notebook(LEAVES),
         NOT_YET,
@@ -135,7 +131,6 @@ CLASS = {  # by file: its text, the status of both exercises, a part of the flag
         "",
         "a check behind the last cell: it ended the process (exit code 0)",
     ),
-    "erin/program.py": ("\n".join([IMPORTS, *RIGHT.values()]), PASSED, PASSED, "", ""),
 }
 BESIDE = ("alice/helpers.py", "alice/numpy.py", "bob/helpers.py")
 
@@ -248,7 +243,6 @@ def test_reports_stand_apart_and_say_what_a_student_must_know(marked, class_room
     assert "def exchange(comm, x):\n    while True:" in (reports / "endless_1.html").read_text(encoding="utf-8")
     assert "SyntaxError: " in (reports / "does_its_worst.html").read_text(encoding="utf-8")
     assert "while True:" in (reports / "does_its_worst.html").read_text(encoding="utf-8")
-    assert "it is not a notebook" in (reports / "not_json.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -113,7 +113,6 @@ def as_rows(p, m):
         ("04.listing", lambda listing: listing, "it is still the listing that you were given"),
         ("04.listing", with_every_forward_renumbered, "it cannot run: 0F0 is done twice"),
         ("04.listing", with_a_microbatch_more, "it has 3 microbatches, should have 2"),
-        ("04.one_f_one_b", gpipe, "rank 1 keeps 2 microbatches, should be p − 1 = 1"),
         ("04.one_f_one_b", as_many_as_the_rank, "it cannot run: deadlock|the first rank needs the most forwards, not"),
         ("04.one_f_one_b", without_the_last_backwards, "likely cause: rank 0 ends with 1 backward still to do, which"),
         ("04.one_f_one_b", with_forwards_that_begin_again, "likely cause: 0F0 stands again where 0F1 should"),

@@ -7,7 +7,7 @@ from parlab import run
 from parlab.labs import zero
 from parlab.labs.counts import peak_bytes
 from parlab.zero import shard_range
-from tests.labs.answers import counts_of, refused, reviewed, zero_1
+from tests.labs.answers import refused, reviewed, zero_1
 
 
 def changed(answer, **options):
@@ -16,16 +16,6 @@ def changed(answer, **options):
 
 all_reduce_first = changed(zero_1, summed=lambda comm, gradient: comm.all_reduce(gradient) / comm.size)  # 3Ψ
 nothing_summed = changed(zero_1, summed=lambda comm, gradient: gradient)  # each owner's own gradient
-
-
-def whole_moments(comm, weights, gradient, state, update):
-    """A view of a whole array keeps all of it."""
-    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
-    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size
-    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
-    shard, here = weights[own.start : own.stop], slice(own.start, own.stop)
-    update(shard, gradient, mean[here], square[here])
-    return comm.all_gather(shard, counts=counts)
 
 
 def padded(comm, weights, gradient, state, update):
