@@ -81,7 +81,7 @@ WRONG = [
     ("02.merge", without_rescaling, "without their weights"),
     ("02.merge", added_lse, "exp(lse) is"),
     ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_b, lse_a, out_a, lse_b), "the weights changed places"),
-    ("02.merge", plain, "both sides without keys"),
+    ("02.merge", plain, "both sides without keys|−inf − (−inf), 0/0 or ∞/∞; what weight has a side without keys?"),
     ("02.merge", overflowing_lse, "exp(lse) is 0 or ∞ at such an lse"),
     ("02.merge", without_exp, "exp is missing"),
     ("02.merge", weight_beside_one, "is not yet the weight of a"),
