@@ -128,16 +128,6 @@ def evenly(layers, p):
     return [len(stage) for stage in partition(len(layers), p)]
 
 
-def filled_to_the_mean(layers, p):
-    numbers, load = [0], 0
-    for layer in layers:
-        if load >= sum(layers) / p and len(numbers) < p:
-            numbers, load = [*numbers, 0], 0
-        numbers[-1] += 1
-        load += layer
-    return numbers
-
-
 def starts_of_the_stages(layers, p):
     numbers = cut(layers, p)
     return [sum(numbers[:stage]) for stage in range(p)]
@@ -163,7 +153,7 @@ def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
     ("answer", "reason"),
     [
         (evenly, "its stages take [3, 5]: the slowest 5, and 4 is possible"),
-        (filled_to_the_mean, "it makes 2 stages, should make 3"),
+        (lambda layers, p: [1] * (p + 1), "it makes 3 stages, should make 2"),
         (lambda layers, p: [len(layers) - p + 2, *[1] * (p - 2), 0], "no stage is without layers"),
         (lambda layers, p: [cut(layers, p)[0] + 1, *cut(layers, p)[1:]], "7 layers together, should have 6"),
         (lambda layers, p: [1] * p, "its stages have 2 layers together, should have 6"),

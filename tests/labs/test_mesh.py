@@ -15,6 +15,16 @@ def taken_for(other):
     return lambda mesh, ends, kind, gradient: sum_gradient(mesh, ends, other.get(kind, kind), gradient)
 
 
+def with_a_mean_over(axis):
+    """The right sum, and a mean over one more axis."""
+
+    def answer(mesh, ends, kind, gradient):
+        group = getattr(mesh, axis)
+        return sum_gradient(mesh, ends, kind, group.all_reduce(gradient) / group.size)
+
+    return answer
+
+
 norms_as_cut = taken_for({"norm": "cut", "K/V": "cut"})
 
 
@@ -58,6 +68,8 @@ WRONG = [
     (taken_for({"K/V": "cut"}), "each rank of tp has the gradient of its own query heads: sum over tp"),
     (taken_for({"tied": "cut"}), "the two ends use the same table: their gradients add up"),
     (tp_for_all, "tp is in it, whose ranks have other parts"),
+    (with_a_mean_over("tp"), "tp is in it, whose ranks have other parts"),
+    (with_a_mean_over("pp"), "all of pp is in it, whose ranks have other layers"),
     (model_for_norms, "all of pp is in it, whose ranks have other layers"),
     (nothing_returned, "returned None, expected float64[5]|no `return` is reached for this kind|or `reduce` made it"),
     (largest, "rank 0 (dp 0, pp 0, cp 0, tp 0), kind 'cut': returned ["),
