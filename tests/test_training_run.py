@@ -153,6 +153,7 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
     ("axes", "options", "said"),
     [
         ({"xp": 2}, {}, "axis of the mesh='xp': use one of dp, pp, cp, tp"),
+        ({"dp": 0}, {}, "dp=0: must be a whole number, at least 1"),
         (None, {}, "axes=None: must be a Mapping"),
         ({}, {"resume": True}, "resume=True: needs a folder"),
         ({}, {"resume": "no"}, "resume='no': must be True or False"),

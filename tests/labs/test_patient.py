@@ -206,10 +206,7 @@ def test_a_program_that_is_none_and_a_stall_below_0_are_refused():
     for given, said in (
         ({"program": 3}, "program=3"),
         ({"number": -1}, "number=-1"),
-        ({"number": 0.5}, "number=0.5"),
         ({"stall": -1e-3}, "stall=-0.001"),
-        ({"stall": np.nan}, "stall=nan"),
-        ({"message": 0}, "message=0"),
         ({"message": np.inf}, "message=inf"),
         ({"also": {8: 1}}, "also=8"),
         ({"also": {1: 0}}, r"also\[1\]=0"),

@@ -2,37 +2,9 @@
 
 from functools import reduce
 
-import numpy as np
 import pytest
 
-from parlab import Cluster, per_rank, run
-from parlab.labs import posted_ring
-from parlab.nn.attention import merge
-from parlab.nn.dense_attention import dense_attention
 from tests.labs.answers import refused, ring, ring_with
-
-
-@pytest.mark.parametrize("P", [1, 2, 5])
-def test_the_ring_that_stands_in_is_dense_attention_with_its_hops_beside_the_work(P):
-    q, k, v = np.random.default_rng(P).standard_normal((3, 1, 1, 4 * P, 3))
-
-    def attends(comm, q, *kv):
-        def attend_to(source, kv):
-            assert (kv[0] == np.split(k[0, 0], P)[source]).all()
-            with comm.compute("attend", seconds=1e-6):
-                out, lse = dense_attention(*(x[None, None] for x in (q, *kv)))
-                return out[0, 0], lse[0, 0]
-
-        return posted_ring(comm, kv, attend_to, merge)
-
-    shards = (per_rank(np.split(x[0, 0], P)) for x in (q, k, v))
-    done = run(attends, P, *shards, cluster=Cluster.uniform(latency=1e-6, bandwidth=1e18))
-    expected = dense_attention(q, k, v)
-    for number in (0, 1):
-        made = np.concatenate([result[number] for result in done.results])
-        assert np.max(np.abs(made - expected[number][0, 0])) <= 1e-12
-    assert done.timeline.makespan == P * 10**6
-    assert [done.timeline.messages(rank) for rank in range(P)] == [P - 1] * P
 
 
 def without_modulo(comm, kv, attend_to, merge):

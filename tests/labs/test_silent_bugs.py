@@ -41,16 +41,6 @@ def test_copies_that_differ_name_the_weights_that_were_not_summed():
         assert all(part in name for name in names)
 
 
-def test_the_librarys_diagnosis_is_right_on_21_trainers_and_costs_1_3_3_5_5():
-    prices = {}
-    for bug, seed in product((NONE, *BUGS), range(3)):
-        patient = Suspect(bug, seed)
-        assert find_bug(patient.ask) == bug
-        prices[bug] = patient.price
-    assert list(prices.values()) == [3, 3, 5, 1, 1, 1, 5]
-    assert max(prices.values()) == MOST
-
-
 def test_a_name_draws_one_bug_whatever_its_case_and_a_class_has_all_six():
     assert suspect("Ada Lovelace").ask("norm") == suspect(" ada lovelace").ask("norm")
     assert len({suspect(f"student {number}")._bug for number in range(30)}) == 6
