@@ -60,6 +60,7 @@ def executed(stages):
 ROWS = [
     # AdamW
     (lambda: AdamW(lr=math.inf), "lr=inf: must be a number, at least 0 and finite"),
+    (lambda: AdamW(eps="small"), "eps='small': must be a number"),
     (lambda: AdamW().update(*(np.ones(2),) * 4, step=1, lr=math.nan), "lr=nan: must be a number"),
     (lambda: AdamW().update(*(np.ones(2),) * 4, step=1.5), "step=1.5: must be a whole number, at least 1"),
     (lambda: AdamW(betas=None), "betas=None: two numbers"),
