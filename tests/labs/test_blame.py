@@ -55,6 +55,19 @@ def test_the_last_fixed_case_is_patient_0():
     )
 
 
+def back_by(counts, best=lambda wait: wait[3]):
+    """The way back on which a peer's wait counts by another rule, or another one of them is the best."""
+
+    def answer(waits, rank):
+        last = None
+        while own := [one for one in waits if one[0] == rank and (last is None or counts(one, last))]:
+            last = max(own, key=best)
+            rank = last[1]
+        return rank
+
+    return answer
+
+
 def returns_none(waits, rank):
     blamed(waits, rank)
 
@@ -69,6 +82,8 @@ def in_circles(waits, rank):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        (back_by(lambda one, last: one[3] < last[2]), "not only before the other began to wait"),
+        (back_by(lambda one, last: one[3] < last[3], lambda one: one[3] - one[2]), "last one counts, not the longest"),
         (returns_none, "returned None, expected the number of a rank: 1"),
         (in_circles, "rank 1 came at 14, so its wait until 35 did not make it late; it leads in circles"),
         (lambda waits, rank: blamed(waits, rank) // (len(waits) < 2), "raised ZeroDivisionError"),  # where two circle

@@ -39,6 +39,7 @@ FITS = [
     (changed(lambda a, b, *_: (a, 1 / b)), "seconds a byte"),
     (changed(lambda a, b, *_: (a, b / 1e9)), "the bandwidth is in gigabytes a second"),
     (changed(lambda a, b, *_: (a * 1e6, b)), "the latency is in microseconds"),
+    (changed(lambda a, b, *_: (a * 1e9, b)), "the latency is in nanoseconds"),
     (changed(lambda a, b, size, *_: (a, b * size)), "carries n/P bytes"),
     (changed(lambda a, b, size, nbytes, seconds: (a, nbytes[-1] / seconds[-1])), "2(P − 1)/P of n"),
     (lambda size, nbytes, seconds: fit(size, nbytes, 2 * seconds), "this counts one half"),

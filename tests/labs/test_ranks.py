@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.labs.answers import exchange, refused
+from tests.labs.answers import exchange, overlap, refused
 
 
 def exchange_with_two_sends_first(comm, x):
@@ -70,6 +70,11 @@ def overlap_that_sends_nothing(comm, x, work):
     return work(comm, x) + work(comm, arriving.wait())
 
 
+def with_more_work(comm, x, work):
+    comm.compute("more", seconds=1e-6)
+    return overlap(comm, x, work)
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "said"),
     [
@@ -80,12 +85,9 @@ def overlap_that_sends_nothing(comm, x, work):
         ("00.overlap", rounds("isend work recv sent"), "rank 0 posted its receive at 10.0 µs only; both ends must"),
         ("00.overlap", rounds("irecv work send came"), "rank 1 posted its send at 10.0 µs only; both ends must"),
         ("00.overlap", rounds(first=1, last=0), "its own piece twice, and never on the piece that comes last"),
+        ("00.overlap", with_more_work, "a rank does something else, too, that takes time"),
         ("00.overlap", rounds(last=0), "and it has its own: one of them is never worked on"),
-        (
-            "00.overlap",
-            rounds(way=lambda comm: (comm.left, comm.right)),
-            "rank 0 sends to rank 2|pass on to comm.right",
-        ),
+        ("00.overlap", rounds(way=lambda comm: (comm.left, comm.right)), "rank 0 sends to rank 2|pass on to comm.rig"),
         ("00.overlap", rounds(then=lambda piece, request, came: request), "the piece is what wait() of irecv's"),
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.labs.answers import merge, refused, reviewed, zigzag_tile
+from tests.labs.answers import bring_home, merge, refused, reviewed, zigzag_tile
 
 
 def without_the_causal_flag(rank, source, length):
@@ -46,6 +46,11 @@ def without_exp(out_a, lse_a, out_b, lse_b):
     return out_a * minus(lse_a, lse)[:, None] + out_b * minus(lse_b, lse)[:, None], lse
 
 
+def weights_of_at_most_1(out_a, lse_a, out_b, lse_b):
+    top = np.maximum(lse_a, lse_b)
+    return out_a * np.exp(lse_a - top)[:, None] + out_b * np.exp(lse_b - top)[:, None], np.logaddexp(lse_a, lse_b)
+
+
 def weight_beside_one(out_a, lse_a, out_b, lse_b):
     return out_a * np.exp(minus(lse_a, lse_b))[:, None] + out_b, np.logaddexp(lse_a, lse_b)
 
@@ -68,6 +73,8 @@ WRONG = [
     ("02.zigzag_tile", without_the_causal_flag, "expected (slice of queries, slice of keys, whether causal)"),
     ("02.merge", without_rescaling, "without their weights"),
     ("02.merge", added_lse, "exp(lse) is"),
+    ("02.merge", lambda *given: (merge(*given)[0], np.maximum(*given[1::2])), "the larger lse alone: add exp(lse)"),
+    ("02.merge", weights_of_at_most_1, "the weights do not add up to 1"),
     ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_b, lse_a, out_a, lse_b), "the weights changed places"),
     ("02.merge", plain, "both sides without keys|−inf − (−inf), 0/0 or ∞/∞; what weight has a side without keys?"),
     ("02.merge", overflowing_lse, "exp(lse) is 0 or ∞ at such an lse"),
@@ -75,11 +82,12 @@ WRONG = [
     ("02.merge", weight_beside_one, "is not yet the weight of a"),
     ("02.merge", lambda out_a, lse_a, out_b, lse_b: merge(out_a, lse_a, out_b, lse_b)[0], "expected (out, lse)"),
     ("02.bring_home", one_hop_short, "this is what rank"),
+    ("02.bring_home", lambda comm, x: bring_home(comm, np.stack([x, x], -1))[..., 0], "a rank holds one gradient at"),
     ("02.bring_home", a_reduce_scatter_that_starts_at_the_neighbour, "one rank short of home"),
 ]
 
 
-@pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=[answer.__name__ for _, answer, _ in WRONG])
+@pytest.mark.parametrize(("name", "answer", "said"), WRONG, ids=range(len(WRONG)))
 def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
     refused(name, answer, said)
 

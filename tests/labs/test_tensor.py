@@ -178,6 +178,20 @@ def test_a_right_loss_passes_where_a_ranks_whole_gradient_is_0_or_1e_310(size, s
     assert review.status == "passed", review.text
 
 
+def changed(of):
+    return lambda comm, logits, targets, first: of(*parallel_loss(comm, logits, targets, first), targets.size)
+
+
+def with_dlogits(targets_from=0, **otherwise):
+    """The right loss, and the gradient of another one."""
+
+    def answer(comm, logits, targets, first):
+        loss, _ = parallel_loss(comm, logits, targets, first)
+        return loss, parallel_loss(comm, logits, targets - targets_from, first, **otherwise)[1]
+
+    return answer
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -186,6 +200,10 @@ def test_a_right_loss_passes_where_a_ranks_whole_gradient_is_0_or_1e_310(size, s
         (lambda *args: parallel_loss(*args, forget=("target",)), "the target's logit is this rank's alone: sum it"),
         (lambda *args: parallel_loss(*args, forget=("sum",)), "the sum of exp is this rank's alone: sum it over"),
         (lambda *args: parallel_loss(*args)[0], "expected (loss, dlogits)"),
+        (changed(lambda loss, dlogits, n: (loss * n, dlogits)), "the mean over the B·S targets is missing"),
+        (changed(lambda loss, dlogits, n: (loss, dlogits * n)), "it is not divided by B·S: the loss is a mean"),
+        (with_dlogits(forget=("max", "sum")), "the softmax is over this rank's logits alone"),
+        (with_dlogits(targets_from=99), "the one-hot is missing"),
         (lambda comm, logits, targets, first: parallel_loss(comm, logits, targets, 0), "`first` is not used"),
     ],
 )

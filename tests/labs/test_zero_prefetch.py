@@ -66,10 +66,7 @@ def test_prefetch_shows_315_microseconds_as_computed_by_hand():
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (
-            one_by_one,
-            "before use 1, block 1, rank 0 waits 3.00 µs: its gather takes 3.00 µs, and must start before the",
-        ),
+        (one_by_one, "before use 1, block 1, rank 0 waits 3.00 µs: its gather takes 3.00 µs, and must start before"),
         (forward_only, "before use 2, block 1, rank 0 waits"),
         (everything_at_start, "likely cause: gather one block ahead, not more"),
         (never_turns, "was given the weights of block 0|the next block is that of uses[2], on the way back, too"),
