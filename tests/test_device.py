@@ -22,8 +22,6 @@ from parlab.experts import ExpertParallel
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
-from parlab.nn.llama import Llama
-from parlab.nn.mixtral import Mixtral
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
 from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, step_of_ranks, zb_h1
@@ -63,9 +61,12 @@ _lines, _first = inspect.getsourcelines(number_of_targets)
 FREE = "world/send_buffer.py", f"nn/embedding.py:{_first + len(_lines) - 1}"
 
 
-def model_of(move: Move, **changes: Any) -> Llama:
-    made = small.model(**changes)
-    return Llama(made.config, {name: move(x) for name, x in made.weights.items()})
+def moved(model: Any, move: Move) -> Any:
+    return type(model)(model.config, {name: move(x) for name, x in model.weights.items()})
+
+
+def model_of(move: Move, **changes: Any) -> Any:
+    return moved(small.model(**changes), move)
 
 
 def training_step(move: Move) -> Any:
@@ -151,16 +152,14 @@ def tensor_logits(move: Move) -> Any:
 
 
 def zero(stage: int, move: Move, steps: int = 2, **options: Any) -> Any:
-    made = replicas.model()
-    start = Llama(made.config, {name: move(x) for name, x in made.weights.items()})
+    start = moved(replicas.model(), move)
     text = [tuple(map(move, batch)) for batch in replicas.batches(2, steps)]
     done = run(lambda comm: replicas.train(comm, start, text, stage, **options).full_weights(), 2)
     return done.results
 
 
 def mesh_step(move: Move, zero: int, **axes: int) -> Any:
-    made = meshes.model()
-    start = Llama(made.config, {name: move(x) for name, x in made.weights.items()})
+    start = moved(meshes.model(), move)
     batch = tuple(map(move, meshes.batches(4, 4)[0]))
 
     def program(comm: Any) -> Any:
@@ -188,8 +187,7 @@ def mixture(move: Move, size: int = 2, **options: Any) -> Any:
 
 
 def mixtral_step(move: Move) -> Any:
-    made = mixtral((("num_hidden_layers", 2),))
-    start = Mixtral(made.config, {name: move(x) for name, x in made.weights.items()})
+    start = moved(mixtral((("num_hidden_layers", 2),)), move)
     batch = tuple(map(move, meshes.batches(4, 4)[0]))
 
     def program(comm: Any) -> Any:
