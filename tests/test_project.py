@@ -134,17 +134,36 @@ def test_a_file_that_no_arrow_names_is_refused(tmp_path, module):
     assert "1 broken" in _lint_imports(tmp_path).stdout
 
 
-ROOMS = ("world", "nn", "sequence", "pipeline", "tensor", "zero", "train", "plan", "views", "labs")
+def test_each_room_may_import_the_one_below_it(tmp_path):
+    _tiny_house(tmp_path)
+    assert _lint_imports(tmp_path).returncode == 0
+
+
+BELOW = {  # of each room's one module, what it imports; the world's modules are all known by name
+    "world/values": "arrays",
+    "nn/stage": "world.values",
+    **dict.fromkeys(("sequence/stage", "pipeline/stage", "tensor/stage", "zero/stage"), "nn.stage"),
+    "train/stage": "zero.stage",
+    "plan/stage": "train.stage",
+    **dict.fromkeys(("views/stage", "labs/stage"), "plan.stage"),
+}
 
 
 def _tiny_house(folder: Path) -> None:
-    """Every room with one empty module."""
+    """Every room with one module, which imports one of the room below."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    for room in ("", *ROOMS, "world/clock", "world/engines", "world/processes"):
+    for room in (
+        "",
+        *(module.partition("/")[0] for module in BELOW),
+        "world/clock",
+        "world/engines",
+        "world/processes",
+    ):
         (folder / "parlab" / room).mkdir()
         (folder / "parlab" / room / "__init__.py").touch()
-    for module in ("arrays", "world/values", *(f"{room}/stage" for room in ROOMS[1:])):  # world's are known by name
-        (folder / f"parlab/{module}.py").touch()
+    (folder / "parlab/arrays.py").touch()
+    for module, below in BELOW.items():
+        (folder / f"parlab/{module}.py").write_text(f"import parlab.{below}\n", encoding="utf-8")
 
 
 def _lint_imports(folder: Path) -> subprocess.CompletedProcess:
