@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from parlab import run, views
+from parlab import run
 from parlab.arguments import amount, checked_axis, checked_rank, finite, flag, instance, one_of, positive, text, whole
 from parlab.nn.attention import attention
 from parlab.nn.config import LlamaConfig
@@ -21,21 +21,16 @@ from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables
 from parlab.pipeline import (
     Action,
-    Costs,
-    MemoryLimit,
     Pair,
     Schedule,
     gpipe,
-    partition,
     run_schedule,
-    simulate,
     validate,
 )
 from parlab.tensor.slices import weight_slices
-from parlab.zero import Zero, model_state_bytes
+from parlab.zero import model_state_bytes
 
 CONFIG = LlamaConfig(vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4)
-SCHEDULE = gpipe(2, 2)
 W = {"w": np.ones(2)}
 Q = np.ones((1, 1, 2, 2))
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -50,45 +45,33 @@ def rope(**scaling):
     return config(rope_scaling={"rope_type": "llama3", "factor": 8.0, **LLAMA3, **scaling})
 
 
-def step(weights=W, gradients=W, **options):
-    return lambda: AdamW().step(weights, gradients, **options)
+def step(weights=W, gradients=W):
+    return lambda: AdamW().step(weights, gradients)
 
 
 def actions(*row):
     return lambda: Schedule([row])
 
 
-def executed(schedule, stages=()):
-    return lambda: run(lambda comm: run_schedule(comm, schedule, stages, [Q], [Q]), 1)
+def executed(stages):
+    return lambda: run(lambda comm: run_schedule(comm, gpipe(1, 1), stages, [Q], [Q]), 1)
 
 
 ROWS = [
     # AdamW
-    *[(lambda x=x: AdamW(lr=x), f"lr={x!r}: must be a number, at least 0") for x in (*NO_NUMBERS, math.inf, math.nan)],
-    *[(step(lr=x), f"lr={x!r}: must be a number, at least 0 and finite") for x in ("fast", -1, math.nan, math.inf)],
+    (lambda: AdamW(lr=math.inf), "lr=inf: must be a number, at least 0 and finite"),
+    (lambda: AdamW(eps="small"), "eps='small': must be a number"),
     (lambda: AdamW().update(*(np.ones(2),) * 4, step=1, lr=math.nan), "lr=nan: must be a number"),
     (lambda: AdamW().update(*(np.ones(2),) * 4, step=1.5), "step=1.5: must be a whole number, at least 1"),
     (lambda: AdamW(betas=None), "betas=None: two numbers"),
-    (lambda: AdamW(betas=("a", 0.9)), "betas='a': must be a number, at least 0 and less than 1"),
-    (lambda: AdamW(eps="small"), "eps='small': must be a number"),
     (step({"w": np.ones(2, int)}), "weights['w']=array([1, 1]): an array of a floating dtype"),
-    (step({"w": "heavy"}), "weights['w']='heavy': an array"),
     (step(None), "weights=None: arrays by name"),
     (step(gradients=None), "gradients=None: arrays by name"),
-    (step(gradients={"w": None}), "gradients['w']=None: an array"),
-    (
-        step(gradients={"w": np.ones(2, complex)}),
-        "gradients['w']=array([1.+0.j, 1.+0.j]): an array of a",
-    ),
-    (lambda: clip_gradients(None, 1.0), "gradients=None: arrays by name"),
     (lambda: clip_gradients({"w": [1.0]}, 1.0), "gradients['w']=[1.0]: an array"),
     (lambda: clip_gradients(W, "1"), "max_norm='1': must be a number greater than 0"),
-    (lambda: clip_gradients(W, None), "max_norm=None: must be a number greater than 0"),
     # the model
-    *[(config(vocab_size=x), f"vocab_size={x!r}: must be a whole number, at least 1") for x in (True, "9", 2.0, None)],
     (config(rms_norm_eps=math.inf), "rms_norm_eps=inf: must be a number greater than 0 and finite"),
     (config(rope_theta=math.inf), "rope_theta=inf: must be a number greater than 0 and finite"),
-    (config(rope_theta=None), "rope_theta=None: must be a number greater than 0 and finite"),
     (config(initializer_range=-1), "initializer_range=-1: must be a number, at least 0 and finite"),
     (config(tie_word_embeddings="no"), "tie_word_embeddings='no': must be True or False"),
     (rope(factor=math.nan), "factor=nan: must be a number greater than 0 and finite"),
@@ -98,47 +81,23 @@ ROWS = [
     (lambda: inverse_frequencies(np, 8, math.nan), "theta=nan: must be a number greater than 0 and finite"),
     (lambda: rotary_tables(None, 8), "positions=None: an array of numbers, [S] or [B, S]"),
     (lambda: rotary_tables(np.asarray(["a"]), 8), "positions=array(['a'], dtype='<U1'): an array of numbers"),
-    (lambda: Rotary(8, positions=[0, 1]), "positions=[0, 1]: an array of numbers, [S] or [B, S]"),
     (lambda: Rotary(8, positions=np.ones((1, 1, 2))), "positions=array([[[1., 1.]]]): an array of numbers, [S] or"),
-    (lambda: attention(Q, Q, Q, scale="1"), "scale='1': must be a finite number"),
     (lambda: attention(Q, Q, Q, scale=math.nan), "scale=nan: must be a finite number"),
     # tensor
-    (lambda: weight_slices(CONFIG, 5, 2), "rank=5: the ranks of this group are 0 to 1"),
     (lambda: weight_slices(CONFIG, 0, 0), "size=0: must be a whole number, at least 1"),
     # zero
     (lambda: model_state_bytes(1, 4, True), "stage=True: must be a whole number"),
-    (lambda: model_state_bytes(1, 4, 0.5), "stage=0.5: must be a whole number"),
-    (lambda: run(lambda comm: Zero(comm, W, True, AdamW()), 1), "stage=True: must be a whole number"),
     # pipeline
-    *[(lambda x=x: Costs(forward=x), f"forward={x!r}: must be a number, at least 0") for x in ("1", None, True)],
-    (lambda: Costs(pair=[1, "2"]), "pair='2': must be a number, at least 0 and finite"),
     (lambda: Schedule(None), "ranks=None: give a list of actions for each rank"),
     (lambda: Schedule([None]), "ranks=[None]: give a list of actions for each rank"),
     (lambda: Schedule("0F0"), "ranks[0][0]='0': give an Action"),
     (actions(Action(["F"], 0, 0)), "ranks[0][0]=Action(kind=['F'], stage=0, microbatch=0): give an Action"),
-    *[(actions(Action("F", x, 0)), f"ranks[0][0]=Action(kind='F', stage={x!r}") for x in ("a", None, 0.5, True)],
+    (actions(Action("F", 0.5, 0)), "ranks[0][0]=Action(kind='F', stage=0.5"),
     (actions(Action("F", 0, True)), "microbatch=True): give an Action"),
     (actions(Pair(Action("F", 0, 0), "0B1")), "ranks[0][0]=Pair(F=Action(kind='F', stage=0, microbatch=0), B='0B1')"),
-    (lambda: simulate("x"), "schedule='x': must be a Schedule"),
-    (lambda: validate(None), "schedule=None: must be a Schedule"),
-    (executed("x"), "schedule='x': must be a Schedule"),
-    (executed(gpipe(1, 1), stages=None), "stages=None: must be a Mapping"),
-    (
-        executed(gpipe(1, 1), stages=[abs]),
-        "stages[0]=<built-in function abs>: the schedule has 1, each with forward and backward",
-    ),
-    (
-        executed(gpipe(1, 1), stages=Llama.random(CONFIG).stages([range(1)]) * 2),
-        ": the schedule has 1, each with forward",
-    ),
-    (lambda: simulate(SCHEDULE, 3), "costs=3: must be a Costs"),
-    (lambda: views.schedule(SCHEDULE, costs=3), "costs=3: must be a Costs"),
-    *[(lambda x=x: validate(SCHEDULE, x), f"limit={x!r}: must be a number, at least 0") for x in (math.nan, -1, True)],
-    (lambda: validate(SCHEDULE, [1, "4"]), "limit='4': must be a number, at least 0"),
-    (lambda: MemoryLimit(None), "limit=None: must be a number, at least 0"),
-    (lambda: partition(4, 2, costs=3), "costs=3: must be a list of numbers, one a layer"),
-    (lambda: partition(2, 2, costs=[1, "2"]), "costs[1]='2': must be a number, at least 0 and finite"),
-    (lambda: partition(2, True), "num_stages=True: must be a whole number, at least 1"),
+    (executed(stages=[abs]), "stages[0]=<built-in function abs>: the schedule has 1, each with forward and backward"),
+    (executed(Llama.random(CONFIG).stages([range(1)]) * 2), ": the schedule has 1, each with forward"),
+    (lambda: validate(gpipe(2, 2), [1, "4"]), "limit='4': must be a number, at least 0"),
 ]
 
 
@@ -182,7 +141,7 @@ def test_whole_takes_what_counts_as_an_index(value):
         (lambda n, x: checked_rank(x, n, 3), [0, 2, np.int64(1)], [3, -1, 1.0, True]),
         (lambda n, x: checked_axis(x, n, np.ones((2, 2))), [0, 1, -2], [2, -3, "0"]),
         (lambda n, x: one_of(n, x, ("a", "b")), ["a", "b"], ["c", "", None, ["a"]]),
-        (lambda n, x: instance(n, x, Schedule), [SCHEDULE], [None, Schedule, [[]]]),
+        (lambda n, x: instance(n, x, Schedule), [gpipe(1, 1)], [None, Schedule, [[]]]),
     ],
 )
 def test_each_check_takes_what_is_right_and_names_what_is_not(check, good, bad):

@@ -148,24 +148,10 @@ def test_exp_in_place_overwrites_where_the_library_can_and_is_right_where_it_can
     assert (result is x) == (xp is not array_api_strict)
 
 
-def test_the_owner_of_a_view_of_a_view_is_the_array_that_has_the_memory(xp):
-    x = xp.zeros((4, 6))
-    inner = getattr(x, "_array", x)
-    for view in (x, x[1:, ...], x[1:, ...][:, 2:4], xp.permute_dims(x, (1, 0)), xp.reshape(x, (24,))):
-        assert arrays.owning_buffer(view) is inner
-    assert arrays.owning_buffer(xp.asarray(x, copy=True)) is not inner
-
-
 def test_memory_that_no_array_owns_belongs_to_the_array_over_it():
     over_bytes = np.frombuffer(bytes(16), dtype=np.float64)
     assert arrays.owning_buffer(over_bytes) is over_bytes
     assert arrays.owning_buffer(over_bytes[:1]) is over_bytes
-
-
-def test_add_at_adds_twice_to_a_row_named_twice(xp):
-    x = xp.zeros((3, 2))
-    result = arrays.add_at(x, xp.asarray([0, 2, 0]), xp.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
-    np.testing.assert_array_equal(arrays.to_numpy(result), [[6, 8], [0, 0], [3, 4]])
 
 
 def test_from_bfloat16_gives_the_float32_with_the_same_leading_bits():

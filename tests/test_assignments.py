@@ -70,16 +70,12 @@ def test_a_solution_uses_only_names_that_its_lesson_has_by_then(pair):
     for cell in assignment(*pair, points=4, seed=77).cells:
         if cell.cell_type == "code":
             tree = ast.parse(cell.source)
-            known |= {
-                node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            }
             known |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-            known |= {
-                n.asname or n.name
-                for i in ast.walk(tree)
-                if isinstance(i, ast.Import | ast.ImportFrom)
-                for n in i.names
-            }
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    known.add(node.id)
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    known |= {alias.asname or alias.name for alias in node.names}
             if cell in marked([cell]):
                 assert set(global_names(compile(tree, "answer", "exec"))) <= known, cell.source
 

@@ -54,22 +54,13 @@ REFUSED = {
     "x.__imatmul__": "has no attribute",
     "xp.block": "has no attribute",
 }
-
-
-TAKEN = [
-    "2 * x == x + x",
-    "numpy.exp(x) == xp.exp(x)",
-    "numpy.mean(x) == 1",
-    "f'{x.sum():.1f}' == '3.0'",
-    "x[x > 0] == x",
-]
 TRY_EACH = """
 import json, sys, numpy, cupy as xp
 
 def said(what):
     x = xp.ones(3)
     try:
-        return bool(xp.all(xp.asarray(eval(what))))
+        return str(eval(what))
     except Exception as error:
         return str(error)
 
@@ -79,17 +70,12 @@ print(json.dumps({what: said(what) for what in sys.argv[1:]}))
 
 @pytest.fixture(scope="module")
 def said():
-    """By expression: what the stand-in raises, or whether all that it gives is true."""
-    done = python("-c", TRY_EACH, *REFUSED, *TAKEN)
+    """By expression: the error of the stand-in."""
+    done = python("-c", TRY_EACH, *REFUSED)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(("what", "why"), REFUSED.items())
 def test_the_stand_in_refuses_what_cupy_refuses(what, why, said):
-    assert why in str(said[what])
-
-
-@pytest.mark.parametrize("what", TAKEN)
-def test_the_stand_in_takes_what_cupy_takes(what, said):
-    assert said[what] is True
+    assert why in said[what]

@@ -49,21 +49,6 @@ def config(tmp_path):
     return path
 
 
-def losses(config, mesh, **options):
-    return train(read_settings(config), mesh, **options).results[0]
-
-
-def test_all_meshes_lose_what_1_rank_loses_to_1e_10(config):
-    alone = losses(config, {})
-    assert alone[-1] < alone[0]
-    for mesh, options in (
-        ({"dp": 3}, {}),
-        ({"pp": 2, "tp": 2}, {"schedule": schedule_of("zb_h1", 2)}),
-        ({"cp": 2}, {}),
-    ):
-        assert losses(config, mesh, **options) == pytest.approx(alone, rel=1e-10, abs=0)
-
-
 def test_the_losses_are_a_serial_loops_whose_rate_rises_in_2_steps_and_falls_by_half_a_cosine_to_a_tenth(config):
     settings = replace(read_settings(config), warmup_steps=2)
     text = read_text(settings)
@@ -146,6 +131,7 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
     assert cli.main(["trace", str(path), "--config", str(config), "--mesh", "dp=2,tp=2"]) == 0
     events = json.loads(path.read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1, 2, 3}
+    assert {"tp: all_reduce", "data: reduce_scatter"} <= {event["name"] for event in events}
     assert "ui.perfetto.dev" in capsys.readouterr().out
 
 
@@ -157,10 +143,7 @@ def test_trace_writes_a_step_for_perfetto_with_the_names_of_the_groups(config, t
         (None, {}, "axes=None: must be a Mapping"),
         ({}, {"resume": True}, "resume=True: needs a folder"),
         ({}, {"resume": "no"}, "resume='no': must be True or False"),
-        ({}, {"every": 0}, "every=0: must be a whole number, at least 1"),
-        ({}, {"stop_after": 0}, "stop_after=0: must be a whole number, at least 1"),
         ({}, {"folder": ""}, "folder='': must be the path of a folder"),
-        ({}, {"folder": __file__}, "it is a file; use a folder"),
     ],
 )
 def test_bad_input_is_refused_before_a_text_is_drawn(axes, options, said, monkeypatch):

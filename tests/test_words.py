@@ -8,8 +8,7 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
-PIPELINES = ("04_", "04b", "07_", "08_")  # lessons in which a rank may have several chunks of the model
+LESSONS = {path.stem[:3]: path for path in sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))}
 WATCHED = {  # files that have times by a watch, or talk about those of others
     *("parlab/world/fit.py", "parlab/world/processes/wallclock.py", "parlab/world/processes/records.py"),
     *("parlab/world/processes/engine.py", "parlab/world/engines/base.py", "parlab/world/run.py"),
@@ -29,29 +28,24 @@ def having(pattern: str, path: Path) -> list[str]:
     return [part for part in prose(path) if re.search(pattern, part)]
 
 
-@pytest.mark.parametrize("path", [path for path in LESSONS if path.stem[:3] != "09_"], ids=lambda path: path.stem[:3])
-def test_only_a_watch_measures_and_what_others_measured_has_its_source(path):
+@pytest.mark.parametrize("number", sorted(LESSONS.keys() - {"09_"}))
+def test_only_a_watch_measures_and_what_others_measured_has_its_source(number):
     sourced = re.compile(r"\]\(https://|watch|[Pp]ublished|paper")
-    assert [part for part in having(r"\b[Mm]easur", path) if not sourced.search(part)] == []
+    assert [part for part in having(r"\b[Mm]easur", LESSONS[number]) if not sourced.search(part)] == []
+
+
+ONE_MEANING = {  # a word, and the lessons that it would have another meaning in
+    r"\b[Cc]hunk": set(LESSONS) - {"04_", "04b", "07_", "08_"},  # it is one of a rank's several pipeline stages
+    r"\b[Bb]locks?\b": {"00_", "01_", "02_", "09_"},  # it is a layer of a transformer; a part of an array is a piece
+    r"\*N\*|\(N − 1\)": set(LESSONS) - {"10_"},  # of experts; ranks are P
+}
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in LESSONS if path.stem[:3] not in PIPELINES], ids=lambda path: path.stem[:3]
+    ("word", "number"), [(word, n) for word, lessons in ONE_MEANING.items() for n in sorted(lessons)]
 )
-def test_a_chunk_is_one_of_a_ranks_several_pipeline_stages(path):
-    assert having(r"\b[Cc]hunk", path) == []
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in LESSONS if path.stem[:3] in ("00_", "01_", "02_", "09_")], ids=lambda path: path.stem[:3]
-)
-def test_a_block_is_a_layer_of_a_transformer_and_a_part_of_an_array_is_a_piece(path):
-    assert having(r"\b[Bb]locks?\b", path) == []
-
-
-@pytest.mark.parametrize("path", [path for path in LESSONS if path.stem[:3] != "10_"], ids=lambda path: path.stem[:3])
-def test_ranks_are_p_and_not_n(path):
-    assert having(r"\*N\*|\(N − 1\)", path) == []
+def test_a_word_stands_in_no_lesson_that_would_give_it_another_meaning(word, number):
+    assert having(word, LESSONS[number]) == []
 
 
 def test_docstrings_say_measured_of_watches_and_publications_alone():

@@ -1,6 +1,9 @@
 """The solutions, the library's where it stands in for an answer; and what a checker says of an answer that is wrong."""
 
+import json
+from collections import defaultdict
 from operator import ge
+from pathlib import Path
 
 import numpy as np
 
@@ -13,11 +16,24 @@ from parlab.labs import three_arguments as none_is_below
 from parlab.labs import to_blame as blamed
 from parlab.labs import zigzag_rule as zigzag_tile
 from parlab.nn.attention import merge
-from parlab.pipeline import Action, Schedule
 from parlab.sequence import ring_attention
 from parlab.zero import shard_range
 
 SEED = 20260  # so that a test's drawn cases are the same each time
+
+
+def by_exercise():
+    """A table of answers by the name of their exercise, and a decorator `of(name)` that puts a function there."""
+    table = defaultdict(list)
+
+    def of(name):
+        def keep(answer):
+            table[name].append(answer)
+            return answer
+
+        return keep
+
+    return table, of
 
 
 def raises(*arguments):
@@ -32,21 +48,39 @@ def reviewed(name, answer, seconds=30.0):
     return EXERCISES[name].review(answer, seconds=seconds, seed=SEED)
 
 
-def refused(name, answer, seconds=30.0):
+def refused(name, answer, said="", seconds=30.0):
+    """The text of the refusal, which has each part of `said`: they stand between |."""
     review = reviewed(name, answer, seconds)
     assert review.status == "not yet", review.text
+    assert [part for part in said.split("|") if part not in review.text] == [], review.text
     return review.text
 
 
-def exchange(comm, x):
-    from_left = comm.sendrecv(x, comm.right, comm.left)
-    from_right = comm.sendrecv(x, comm.left, comm.right)
-    return from_left, from_right
+def solved(lesson):
+    """What the cells of a notebook of solutions define, by name."""
+    (path,) = Path(__file__).parents[2].glob(f"notebooks/solutions/{lesson}_*.ipynb")
+    space = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]).partition("labs.check(")[0], space)
+    return space
 
 
-def reduce_scatter(comm, x, shift=0, steps=None, add=np.add):
+exchange = solved("00")["exchange"]
+bring_home = solved("02")["bring_home"]
+heads, hops = (solved("03")[name] for name in ("heads", "hops"))
+my_1f1b, repaired = (solved("04")[name] for name in ("my_1f1b", "repaired"))
+cut = solved("04b")["cut"]
+sum_gradient = solved("07")["sum_gradient"]
+fit = solved("09")["fit"]
+
+
+# Solutions that tests change in one place
+
+
+def reduce_scatter(comm, x, shift=0, add=np.add):
     blocks = np.split(x, comm.size)
-    for step in range(comm.size - 1 if steps is None else steps):
+    for step in range(comm.size - 1):
         outgoing = (comm.rank - step - 1 + shift) % comm.size
         incoming = (comm.rank - step - 2 + shift) % comm.size
         partial = comm.sendrecv(blocks[outgoing], comm.right, comm.left)
@@ -63,31 +97,6 @@ def circulant(comm, x, ahead=1, roll=1, half_of=lambda width: -(-width // 2), ad
         window = window[:half].copy()
         window[: len(came)] = add(window[: len(came)], came)
     return window[0]
-
-
-def bring_home(comm, x):
-    total = x[comm.rank]
-    for hop in range(1, comm.size):
-        total = comm.sendrecv(total, comm.right, comm.left) + x[(comm.rank - hop) % comm.size]
-    return comm.sendrecv(total, comm.right, comm.left)
-
-
-def repaired(listing):
-    *others, last = listing.ranks
-    return Schedule([*others, [a._replace(microbatch=a.microbatch - (a.kind == "F")) for a in last]])
-
-
-def my_1f1b(p, m):
-    rows = []
-    for rank in range(p):
-        warmup = p - rank - 1
-        row = [Action("F", rank, i) for i in range(warmup)]
-        for i in range(m):
-            if warmup + i < m:
-                row.append(Action("F", rank, warmup + i))
-            row.append(Action("B", rank, i))
-        rows.append(row)
-    return Schedule(rows)
 
 
 def mlp_step(comm, x, A, C, dy, without="", twice=""):
@@ -155,25 +164,11 @@ def usp(comm, q, k, v, ulysses, group=node, ring=place, causal=True, cut=1, back
     return groups.all_to_all(out, 3 - cut, cut) if back else out
 
 
-def heads(rank, size, H, G):
-    first = rank * (H // size) + min(rank, H % size)
-    last = first + H // size + (rank < H % size) - 1
-    group = H // G
-    return range(first, last + 1), range(first // group, last // group + 1)
-
-
-def hops(rank, size, documents):
-    c = documents[-1] // size
-    last = (rank + 1) * c - 1
-    stop = min(edge for edge in documents if edge > last)
-    return (stop - 1) // c - rank
-
-
-def place_weights_in_time(row, arrivals, limit, *, waits=True, memory=True, more=0, spare=0):
+def place_weights_in_time(row, arrivals, limit, *, memory=True, spare=0):
     placed, put_off, time, kept = [], [], 0, 0
     for action, arrival in zip(row, arrivals, strict=True):
-        full = memory and action.kind == "F" and kept >= limit + more
-        while put_off and ((waits and time + spare < arrival) or full):
+        full = memory and action.kind == "F" and kept >= limit
+        while put_off and (time + spare < arrival or full):
             placed.append(put_off.pop(0))
             time, kept, full = time + 1, kept - 1, False
         placed.append(action)
@@ -181,29 +176,6 @@ def place_weights_in_time(row, arrivals, limit, *, waits=True, memory=True, more
         kept += action.kind == "F"
         put_off += [action._replace(kind="W")] * (action.kind == "I")
     return placed + put_off
-
-
-def cut(layers, p):
-    t = max(layers)
-    while True:
-        numbers, load = [0], 0
-        for i, layer in enumerate(layers):
-            if numbers[-1] and (load + layer > t or len(layers) - i <= p - len(numbers)):
-                numbers.append(0)
-                load = 0
-            numbers[-1] += 1
-            load += layer
-        if len(numbers) == p:
-            return numbers
-        t += 1
-
-
-def sum_gradient(mesh, ends, kind, gradient):
-    if kind in ("norm", "K/V"):
-        gradient = mesh.tp.all_reduce(gradient)
-    if kind == "tied":
-        gradient = ends.all_reduce(gradient)
-    return mesh.data.all_reduce(gradient) / mesh.data.size
 
 
 def memory(params, kept, d, p, t, m, zero, state, flight=min, optimizer=None, cuts=ge, among=None, cut=None, acts=None):
@@ -223,12 +195,6 @@ def step_time(
     traffic = (hop or (lambda t: (t - 1) / t))(t) * nbytes / speed * (late(p) if late else 1)
     stage = (join or (lambda a, b: a + b))(work / (share(t) if share else t), traffic) / (stages(p) if stages else p)
     return stage * ((m(batch, d) if m else batch / d) + (ends(p, v) if ends else (p - 1) / v))
-
-
-def fit(size, nbytes, seconds):
-    each = seconds / (2 * (size - 1))
-    slope, height = np.polyfit(nbytes / size, each, 1, w=1 / each)
-    return height, 1 / slope
 
 
 def ring_with(
@@ -273,7 +239,6 @@ def layer(
     axis=1,
     minlength=True,
     experts_of=lambda came, mine: came,
-    wide=1,
     put_back=None,
     gate=lambda gates: gates,
 ):
@@ -282,8 +247,8 @@ def layer(
     def mixture(comm, x, chosen, gates, num_experts, expert):
         T, k = chosen.shape
         order = np.argsort(sort_by(chosen.ravel(), num_experts // comm.size), kind="stable")
-        counts = np.bincount(chosen.ravel(), minlength=wide * num_experts if minlength else 0)
-        table = comm.all_gather(counts).reshape(comm.size, -1)[:, :num_experts].reshape(comm.size, comm.size, -1)
+        counts = np.bincount(chosen.ravel(), minlength=num_experts if minlength else 0)
+        table = comm.all_gather(counts).reshape(comm.size, comm.size, -1)
         both = table[comm.rank].sum(axis=axis), table[:, comm.rank].sum(axis=axis)
         sent, received = (both[i] for i in there)
         rows = exchange_rows(comm, x[tokens(order, k)], sent, received)

@@ -1,26 +1,19 @@
 """Right answers to the exercises, in several styles each."""
 
 import math
-from collections import defaultdict, deque
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
 
+from parlab import labs
 from parlab.nn.dense_attention import dense_attention
 from parlab.pipeline import Action, Costs, Schedule, balance, lower_bound, one_f_one_b
 from parlab.sequence import ring_attention
 from parlab.zero import shard_range
 from tests.labs import answers
 
-RIGHT = defaultdict(list)
-
-
-def of(name):
-    def keep(answer):
-        RIGHT[name].append(answer)
-        return answer
-
-    return keep
+RIGHT, of = answers.by_exercise()
 
 
 for _name, _solution in answers.SOLUTIONS.items():
@@ -37,7 +30,7 @@ def returned_as(kind, name):
 for _name, _kind in {
     "02.ring": list,
     "02.zigzag_tile": list,
-    "03.heads": list,
+    "03.heads": lambda found: tuple(map(set, found)),
     "03.hops": np.int64,
     "04b.lower_bound": np.float64,
     "04b.uneven": np.array,
@@ -48,13 +41,14 @@ for _name, _kind in {
     RIGHT[_name].append(returned_as(_kind, _name))
 
 
+LOG = []
+
+
 @of("00.exchange")
-def posted_first(comm, x):
-    sent = [comm.isend(x, comm.right), comm.isend(x, comm.left)]
-    found = comm.recv(comm.left, like=x), comm.recv(comm.right, like=x)
-    for request in sent:
-        request.wait()
-    return found
+def that_keeps_a_log(comm, x):
+    """What ranks write into a common list to find an error is no business of the checker's."""
+    LOG.append((comm.rank, x.sum()))
+    return answers.exchange(comm, x)
 
 
 @of("00.exchange")
@@ -85,14 +79,17 @@ def with_sends_awaited_last(comm, x, work):
 
 
 @of("00.overlap")
-def round_by_round(comm, block, work, left=None):
-    left = comm.size - 1 if left is None else left
-    if not left:
-        return work(comm, block)
-    requests = comm.isend(block, comm.right), comm.irecv(comm.left, like=block)
-    done = work(comm, block)
-    _, arrived = [request.wait() for request in requests]
-    return done + round_by_round(comm, arrived, work, left - 1)
+def that_notes_its_additions(comm, x, work):
+    total, block = 0, x
+    for step in range(comm.size):
+        last = step == comm.size - 1
+        requests = () if last else (comm.isend(block, comm.right), comm.irecv(comm.left, like=block))
+        piece = work(comm, block)
+        with comm.compute("add", seconds=0):
+            total = total + piece
+        for request in requests:
+            block = request.wait()
+    return total
 
 
 @of("00.to_blame")
@@ -154,20 +151,6 @@ def in_place_by_slices(comm, x):
     return x[comm.rank * n :][:n]
 
 
-@of("01.reduce_scatter")
-def where_one_rank_receives_first(comm, x):
-    blocks = np.split(x, comm.size)
-    for step in range(comm.size - 1):
-        out, back = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        if comm.rank:
-            comm.send(blocks[out], comm.right)
-        came = comm.recv(comm.left, like=blocks[back])
-        if not comm.rank:
-            comm.send(blocks[out], comm.right)
-        blocks[back] = blocks[back] + came
-    return blocks[comm.rank]
-
-
 @of("01.circulant")
 def that_counts_the_pieces_backwards(comm, x):
     """The own piece, then those of the ranks behind: all goes the other way round."""
@@ -203,13 +186,6 @@ def by_a_sigmoid(out_a, lse_a, out_b, lse_b):
     difference = np.nan_to_num(lse_b - lse_a, nan=0.0)
     share = 1 / (1 + np.exp(difference))[:, None]
     return share * out_a + (1 - share) * out_b, np.logaddexp(lse_a, lse_b)
-
-
-@of("02.merge")
-def in_longer_floats(out_a, lse_a, out_b, lse_b):
-    lse = np.logaddexp(lse_a.astype(np.longdouble), lse_b)
-    a, b = (np.exp(np.where(np.isneginf(side), -np.inf, side - lse)) for side in (lse_a, lse_b))
-    return (a[:, None] * out_a + b[:, None] * out_b).astype(float), lse.astype(float)
 
 
 @of("02.merge")
@@ -291,31 +267,11 @@ def dealt_by_numpy(rank, size, H, G):
     return mine, np.unique(mine // (H // G))
 
 
-@of("03.heads")
-def one_after_the_other(rank, size, H, G):
-    owners = [r for r in range(size) for _ in range(H // size + (r < H % size))]
-    mine = [head for head, owner in enumerate(owners) if owner == rank]
-    return mine, sorted({head * G // H for head in mine}, reverse=True)
-
-
-@of("03.hops")
-def token_by_token(rank, size, documents):
-    c = documents[-1] // size
-    number = [sum(edge <= token for edge in documents) for token in range(documents[-1])]
-    mine = set(number[rank * c : (rank + 1) * c])
-    return max(other for other in range(rank, size) if mine & set(number[other * c : (other + 1) * c])) - rank
-
-
 @of("03.hops")
 def rounded_up(rank, size, documents):
     c = documents[-1] // size
     stop = next(edge for edge in documents if edge >= (rank + 1) * c)
     return -(-stop // c) - 1 - rank
-
-
-@of("04.listing")
-def made_anew(listing):
-    return one_f_one_b(listing.num_ranks, listing.num_microbatches - 1)
 
 
 @of("04.listing")
@@ -350,6 +306,9 @@ def _by_halves(comm, x):
     return comm.all_gather(comm.reduce_scatter(flat))[: x.size].reshape(x.shape)
 
 
+RIGHT["05.mlp_step"].append(labs.mlp_step)
+
+
 @of("05.mlp_step")
 def with_the_gradients_of_weights_while_dx_travels(comm, x, A, C, dy):
     z = np.where(x @ A > 0, x @ A, 0)
@@ -358,13 +317,6 @@ def with_the_gradients_of_weights_while_dx_travels(comm, x, A, C, dy):
     travelling = comm.iall_reduce(dz @ A.T)
     dA, dC = x.T @ dz, z.T @ dy
     return y, travelling.wait(), dA, dC
-
-
-@of("05.mlp_step")
-def by_two_halves(comm, x, A, C, dy):
-    z = np.maximum(x @ A, 0)
-    dz = (z > 0) * (dy @ C.T)
-    return _by_halves(comm, z @ C), _by_halves(comm, dz @ A.T), x.T @ dz, z.T @ dy
 
 
 @of("05.mlp_step")
@@ -383,7 +335,6 @@ def block_summed_by(summed):
 
 
 RIGHT["05.block_step"] += [
-    block_summed_by(lambda comm, x: comm.all_reduce(x.ravel()).reshape(x.shape)),
     block_summed_by(lambda comm, x: comm.iall_reduce(x).wait()),
     block_summed_by(_by_halves),
 ]
@@ -402,16 +353,6 @@ def with_both_sums_in_one(comm, logits, targets, first):
 def with_a_float_where_there_is_one_rank(comm, *given):
     loss, dlogits = answers.parallel_loss(comm, *given)
     return (float(loss) if comm.size == 1 else loss), dlogits
-
-
-@of("06.zero_1")
-def by_requests(comm, weights, gradient, state, update):
-    counts, own = answers.counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
-    mean = comm.ireduce_scatter(gradient / comm.size, counts=counts).wait()
-    moments = state.setdefault("moments", [np.zeros(len(own)), np.zeros(len(own))])
-    shard = weights[own.start : own.stop].copy()
-    update(shard, mean, *moments)
-    return comm.iall_gather(shard, counts=counts).wait().copy()
 
 
 @of("06.zero_1")
@@ -590,21 +531,6 @@ def by_its_two_halves(size, nbytes, seconds):
         latency = np.mean(each[:half] - n[:half] / bandwidth)
         bandwidth = 1 / np.mean((each[half:] - latency) / n[half:])
     return latency, bandwidth
-
-
-@of("09.buffering")
-def two_sendrecvs(comm, x):
-    above = below = x[:0]
-    if 0 < comm.rank < comm.size - 1:
-        above = comm.sendrecv(x[-1:], comm.rank + 1, comm.rank - 1)
-        below = comm.sendrecv(x[:1], comm.rank - 1, comm.rank + 1)
-    elif comm.size > 1 and comm.rank == 0:
-        comm.send(x[-1:], 1)
-        below = comm.recv(1, like=x[:1])
-    elif comm.size > 1:
-        above = comm.recv(comm.rank - 1, like=x[:1])
-        comm.send(x[:1], comm.rank - 1)
-    return np.concatenate([above, x, below])
 
 
 def neighbours(comm):

@@ -63,9 +63,8 @@ def in_place(scores, bias, k, gamma):
 
 
 def test_a_bias_that_is_changed_in_place_is_refused_with_its_numbers_before_and_after():
-    text = refused("10.balanced", in_place)
-    assert "the argument bias has changed: [0.0, 0.0] became [-0.1, 0.1]" in text
-    assert "leave `bias` as it is, and return a new array" in text
+    changed = "the argument bias has changed: [0.0, 0.0] became [-0.1, 0.1]"
+    refused("10.balanced", in_place, f"{changed}|leave `bias` as it is, and return a new array")
 
 
 def taken(of, chosen):
@@ -80,10 +79,6 @@ def taken(of, chosen):
         (with_bias(lambda b, load, g, *_: g * np.sign(load.mean() - load)), "this is the change alone: add it to the"),
         (with_bias(lambda b, load, g, *_: b), "nothing moved"),
         (with_bias(lambda b, load, g, of, _: b + g * np.sign(len(of) / len(b) - load)), "the mean load is T · k/N"),
-        (
-            with_bias(lambda b, load, g, chosen, gates: (few := np.bincount(chosen.ravel())) - few.mean()),
-            "nobody chose the last expert: np.bincount(..., minlength=N)",
-        ),
         (with_choice(lambda scores, bias, k, g: scores), "the bias is not in the choice: the best k of scores + bias"),
         (with_choice(lambda scores, bias, k, g: scores - bias), "the bias is subtracted in the choice; it is added"),
         (with_choice(lambda scores, bias, k, g: -scores - bias), "these are the worst k: argsort ascends"),
@@ -98,7 +93,7 @@ def taken(of, chosen):
     ],
 )
 def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):
-    assert said in refused("10.balanced", answer)
+    refused("10.balanced", answer, said)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +101,6 @@ def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):
     [
         with_bias(lambda b, load, g, *_: b - g * (load.mean() - load)),
         with_bias(lambda b, load, g, *_: b + g * (load.mean() - load) / load.sum()),
-        with_bias(lambda b, load, g, *_: b + g * (load < load.mean())),  # nobody goes down
         with_bias(lambda b, load, g, *_: b + g * np.sign(np.median(load) - load)),
         with_bias(lambda b, load, g, *_: b + g * np.sign(load[load > 0].mean() - load)),
         with_bias(lambda b, load, g, chosen, gates: b + g * np.sign(chosen.size // len(b) - load)),
@@ -118,9 +112,7 @@ def test_a_mistake_in_the_balance_is_refused_with_its_cause(answer, said):
     ],
 )
 def test_a_rare_mistake_in_the_balance_is_refused_with_its_numbers_and_with_no_cause_that_is_another_ones(answer):
-    text = refused("10.balanced", answer)
-    assert "expected" in text
-    assert "likely cause" not in text
+    assert "likely cause" not in refused("10.balanced", answer, "expected")
 
 
 def trained(comm, rule, bias_rate=0.05, steps=3, move=np.asarray):

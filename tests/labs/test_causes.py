@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from parlab.labs import EXERCISES
@@ -33,12 +32,6 @@ def overlap_by_gathering(comm, x, work):
     return sum(work(comm, block) for block in comm.all_gather(x[None]))
 
 
-def with_few_loads(scores, bias, k, gamma):
-    chosen, gates, _ = answers.balanced(scores, bias, k, gamma)
-    loads = np.bincount(chosen.ravel())
-    return chosen, gates, bias + gamma * np.sign(loads.mean() - loads)
-
-
 def with_numbers_from_1(scores, bias, k, gamma):
     chosen, gates, moved = answers.balanced(scores, bias, k, gamma)
     return chosen + 1, gates, moved
@@ -47,19 +40,18 @@ def with_numbers_from_1(scores, bias, k, gamma):
 @pytest.mark.parametrize(
     ("name", "answer", "says", "says_not"),
     [
-        ("00.to_blame", lambda waits, rank: rank, "rank 0 had waited itself, for rank 1 until 14", "not on it"),
-        ("10.balanced", with_few_loads, "nobody chose the last expert", "nothing moved"),
+        ("00.to_blame", lambda waits, rank: rank, "returned 0, expected 1|had waited itself, for rank 1", "not on it"),
+        ("10.balanced", lucky_answers.with_loads_of_those_that_were_chosen, "nobody chose the last", "nothing moved"),
+        ("10.mean_gradient", lucky_answers.ep_times_too_large, "2 times too large", "nothing was summed"),
         ("10.balanced", with_numbers_from_1, "token 0 goes to expert 1, expected expert 0", "argsort"),
-        ("05.parallel_loss", off_by_a_billionth, "1.0e-09 of its largest entry off", "0%"),
+        ("05.parallel_loss", off_by_a_billionth, "1.0e-09 of its largest entry off|it is nearly right", "0%"),
         ("05.parallel_loss", lucky_answers.without_the_largest, "exp overflows", "each need all ranks"),
         ("00.exchange", exchange_in_two_halves, "post both sends and both receives", "waits for the one before"),
         ("00.overlap", overlap_by_gathering, "build it from comm.isend, comm.irecv", "comm.send,"),
     ],
 )
 def test_causes_are_those_of_the_mistake(name, answer, says, says_not):
-    text = refused(name, answer)
-    assert says in text
-    assert not says_not or says_not not in text
+    assert says_not not in refused(name, answer, says)
 
 
 def test_a_case_of_one_is_named_in_the_singular():

@@ -214,12 +214,8 @@ def test_each_exercise_has_a_question_an_idea_and_a_skeleton_that_is_no_answer(n
     ("call", "options", "said"),
     [
         (labs.hint, {"step": 4}, "step=4: 1 is a question, 2 the idea, 3 the skeleton"),
-        (labs.hint, {"step": True}, "step=True: 1 is a question"),
-        (labs.check, {"seconds": 0}, "seconds=0: must be a number greater than 0 and finite"),
         (labs.check, {"seconds": float("inf")}, "seconds=inf: must be a number greater than 0 and finite"),
-        (labs.check, {"seed": -1}, "seed=-1: must be a whole number, at least 0"),
-        (labs.require, {"seed": 1.5}, "seed=1.5: must be a whole number"),
-        (labs.score, {"points": -1}, "points=-1: must be a number, at least 0"),
+        (labs.require, {"seed": -1}, "seed=-1: must be a whole number, at least 0"),
         (labs.score, {"points": float("nan")}, "points=nan: must be a number, at least 0"),
         (labs.score, {"name": "no"}, "name='no': the exercises are 00.exchange"),
         (labs.check, {"name": ["00.exchange"]}, "name=['00.exchange']: the exercises are"),
@@ -243,10 +239,3 @@ def test_numbers_that_differ_beyond_6_digits_are_shown_to_the_digit_that_differs
     count = Count("makespan", [39_000_001], format_time, " ps")
     with pytest.raises(Wrong, match="makespan: 39000001 ps, should be N works = 39000000 ps"):
         count.check("N works", 39_000_000, "")
-
-
-def test_a_result_may_be_a_set_of_whole_numbers():
-    def heads(*given):
-        return tuple(set(found) for found in answers.heads(*given))
-
-    assert answers.reviewed("03.heads", heads).status == "passed"

@@ -1,18 +1,10 @@
-"""The checkers of notebook 01 accept the solutions and refuse what learners write on the way there."""
+"""The checkers of notebook 01 refuse what learners write on the way there."""
 
 import numpy as np
 import pytest
 
-from tests.labs.answers import circulant, reduce_scatter, refused, reviewed
+from tests.labs.answers import circulant, reduce_scatter, refused
 from tests.labs.right_answers import halved_if_a_power_of_two, straight_to_the_owners
-
-
-def test_the_passing_text_shows_count_beside_closed_form():
-    assert reviewed("01.circulant", circulant).text == (
-        "01.circulant: passed, 20 cases and 4 drawn anew. With 13 ranks, x float64[169] on each:\n"
-        "  messages a rank sends: 4; closed form: ⌈log₂P⌉ = 4\n"
-        "  bytes a rank sends: 1248; closed form: n(P − 1)/P = 1248"
-    )
 
 
 def without_adding(comm, x):
@@ -33,17 +25,6 @@ def that_writes_into_x(comm, x):
         outgoing, incoming = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
         blocks[incoming] += comm.sendrecv(blocks[outgoing], comm.right, comm.left)
     return blocks[comm.rank]
-
-
-def with_a_list_of_parts_of_x(comm, x):
-    window = [np.split(x, comm.size)[(comm.rank + number) % comm.size] for number in range(comm.size)]
-    while len(window) > 1:
-        half = -(-len(window) // 2)
-        to, source = (comm.rank + half) % comm.size, (comm.rank - half) % comm.size
-        for kept, came in zip(window, comm.sendrecv(np.stack(window[half:]), to, source), strict=False):
-            kept += came
-        window = window[:half]
-    return window[0]
 
 
 def sent_each_time(which, to_the_left=False):
@@ -68,38 +49,8 @@ def whose_sums_stay_behind(comm, x):
     return pieces[comm.rank]
 
 
-def that_forgets_what_came(comm, x):
-    pieces = np.split(x, comm.size)
-    for step in range(comm.size - 1):
-        total = pieces[(comm.rank - step - 2) % comm.size]
-        total = total + comm.sendrecv(pieces[(comm.rank - step - 1) % comm.size], comm.right, comm.left)
-    return pieces[comm.rank]
-
-
-def in_two_halves(comm, x):
-    blocks = np.split(x, comm.size)
-    for step in range(comm.size - 1):
-        outgoing, incoming = (comm.rank - step - 1) % comm.size, (comm.rank - step - 2) % comm.size
-        cuts = np.array_split(blocks[outgoing], 2)
-        partial = np.concatenate([comm.sendrecv(cut, comm.right, comm.left) for cut in cuts])
-        blocks[incoming] = blocks[incoming] + partial
-    return blocks[comm.rank]
-
-
-def by_calling_reduce_scatter(comm, x):
-    return comm.reduce_scatter(x)
-
-
 def with_the_indices_of_the_all_gather(comm, x):
     return reduce_scatter(comm, x, shift=1)
-
-
-def that_sends_nothing(comm, x):
-    return np.split(x, comm.size)[comm.rank]
-
-
-def flattened(comm, x):
-    return reduce_scatter(comm, x).reshape(-1)
 
 
 def added_to_the_last_pieces(comm, x):
@@ -112,37 +63,18 @@ def added_to_the_last_pieces(comm, x):
     return window[0]
 
 
-def with_the_smaller_half_kept(comm, x):
-    return circulant(comm, x, half_of=lambda width: width // 2)
-
-
-def with_all_pieces_in_each_message(comm, x):
-    window, width = np.roll(np.stack(np.split(x, comm.size)), -comm.rank, axis=0), comm.size
-    while width > 1:
-        half = -(-width // 2)
-        came = comm.sendrecv(window, (comm.rank + half) % comm.size, (comm.rank - half) % comm.size)
-        window = window.copy()
-        window[: width - half] += came[half:width]
-        width = half
-    return window[0]
-
-
-def by_the_library(comm, x):
-    return comm.reduce_scatter(x, algorithm="circulant")
+def with_an_empty_message_more(comm, x):
+    comm.sendrecv(x[:0], comm.right, comm.left)
+    return reduce_scatter(comm, x)
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "reason"),
+    ("name", "answer", "said"),
     [
-        ("01.reduce_scatter", lambda comm, x: reduce_scatter(comm, x, steps=comm.size), "or makes one step too many"),
-        ("01.reduce_scatter", in_two_halves, "messages a rank sends: 2, should be P − 1 = 1"),
+        ("01.reduce_scatter", with_an_empty_message_more, "a rank sends: 2, should be P − 1 = 1|in several messages"),
         ("01.reduce_scatter", straight_to_the_owners, "goes straight to its owner; in the ring"),
         ("01.reduce_scatter", halved_if_a_power_of_two, "a rank talks to its two neighbours only"),
-        ("01.reduce_scatter", by_calling_reduce_scatter, "comm.reduce_scatter did the work: build it from comm.send"),
-        ("01.reduce_scatter", that_forgets_what_came, "or was what came not stored?"),
-        ("01.reduce_scatter", that_sends_nothing, "this is the rank's own contribution; nothing was added to it"),
-        ("01.reduce_scatter", flattened, "the numbers are right, but only one axis is left"),
-        ("01.reduce_scatter", that_writes_into_x, "rank 0 raised ValueError: output array is read-only, at line"),
+        ("01.reduce_scatter", lambda comm, x: comm.reduce_scatter(x), "comm.reduce_scatter did the work: build it fro"),
         ("01.reduce_scatter", that_writes_into_x, "write `a = a + b`, not `a += b`"),
         ("01.reduce_scatter", sent_each_time("own"), "send the sum so far"),
         ("01.reduce_scatter", sent_each_time("theirs"), "send the sum so far"),
@@ -150,21 +82,26 @@ def by_the_library(comm, x):
         ("01.reduce_scatter", whose_sums_stay_behind, "send the sum so far"),
         ("01.reduce_scatter", lambda comm, x: reduce_scatter(comm, x) / comm.size, "2 times too little: divided by"),
         ("01.reduce_scatter", lambda comm, x: reduce_scatter(comm, x) * comm.size, "2 times too much: divide by the"),
+        (
+            "01.reduce_scatter",
+            lambda comm, x: reduce_scatter(comm, x) + np.split(x, comm.size)[comm.rank],
+            "is counted",
+        ),
+        ("01.reduce_scatter", lambda comm, x: reduce_scatter(comm, x).fill(0), "a path through the program without a"),
         ("01.circulant", lambda *given: circulant(*given, add=lambda own, came: came), "rank 0's contribution is m"),
-        ("01.circulant", lambda comm, x: reduce_scatter(comm, x), "messages a rank sends: 3, should be ⌈log₂P⌉ = 2"),
+        ("01.circulant", reduce_scatter, "a rank sends: 3, should be ⌈log₂P⌉ = 2|keeps half of its pieces in a step"),
         ("01.circulant", lambda comm, x: circulant(comm, x, roll=0), "pieces are numbered from 0 on every rank"),
         ("01.circulant", lambda comm, x: circulant(comm, x, roll=-1), "roll by minus the rank"),
         ("01.circulant", added_to_the_last_pieces, "what comes is added to the last pieces"),
-        ("01.circulant", lambda comm, x: circulant(comm, x, ahead=-1), "they are sent back: the rank h *ahead*"),
-        ("01.circulant", with_the_smaller_half_kept, "of 3 pieces a rank keeps 2"),
-        ("01.circulant", with_all_pieces_in_each_message, "a rank sends pieces that it keeps"),
-        ("01.circulant", by_the_library, "comm.reduce_scatter did the work: build it from"),
-        ("01.circulant", with_a_list_of_parts_of_x, "write `a = a + b`, not `a += b`"),
+        ("01.circulant", lambda *given: circulant(*given, half_of=lambda n: n // 2), "of 3 pieces a rank keeps 2"),
+        ("01.circulant", lambda comm, x: circulant(comm, np.stack([x, x], -1))[..., 0], "sends pieces that it keeps"),
+        ("01.circulant", that_writes_into_x, "write `a = a + b`, not `a += b`"),
     ],
 )
-def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
-    assert reason in refused(name, answer)
+def test_a_wrong_answer_is_refused_with_its_reason(name, answer, said):
+    refused(name, answer, said)
 
 
 def test_whether_a_piece_left_too_early_is_not_asked_of_an_answer_that_sends_nothing():
-    assert "did it leave" not in refused("01.reduce_scatter", that_sends_nothing)
+    own = refused("01.reduce_scatter", lambda comm, x: np.split(x, comm.size)[comm.rank], "nothing was added to it")
+    assert "did it leave" not in own

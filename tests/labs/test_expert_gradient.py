@@ -7,7 +7,6 @@ from parlab import labs, run
 from parlab.nn import AdamW, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
 from parlab.train.mixture import is_expert
-from tests.labs import lucky_answers
 from tests.labs.answers import refused
 
 SIZES = {"hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
@@ -29,11 +28,7 @@ def test_a_gradient_summed_over_no_or_another_group_is_told_which_ranks_have_the
         total = gradient if group is None else group.all_reduce(gradient)
         return total / (group.size if mean and not of_expert else mesh.data.size)
 
-    assert said in refused("10.mean_gradient", answer)
-
-
-def test_where_each_rank_has_its_own_experts_a_gradient_that_is_ep_times_too_large_is_not_said_to_be_unsummed():
-    assert "nothing was summed" not in refused("10.mean_gradient", lucky_answers.ep_times_too_large)
+    refused("10.mean_gradient", answer, said)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The checkers of notebook 04b accept the solutions and refuse what learners write on the way there."""
+"""The checkers of notebook 04b refuse what learners write on the way there."""
 
 from operator import truediv
 
@@ -6,30 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.labs import lower_bound as bounds
 from parlab.labs import place_weights
 from parlab.labs.wrong import Wrong
 from parlab.pipeline import (
     Costs,
-    lower_bound,
-    one_f_one_b,
     partition,
     simulate,
     zb_auto,
 )
-from tests.labs.answers import cut, none_is_below, place_weights_in_time, refused, reviewed
-
-
-def test_the_passing_text_shows_what_was_counted():
-    even = [10, 6, 6, 6, 6, 6, 6, 15]  # 25 layers: 4 on the first stage, 3 on each of the others
-    takes = simulate(one_f_one_b(8, 16), Costs(even, even, even)).makespan
-    said = reviewed("04b.uneven", cut).text
-    assert f"With 8 stages, layers that take {[4, *[2] * 23, 11]}:" in said
-    assert "the slowest stage takes 11; least possible: 11\n" in said
-    assert said.endswith(f"with as many layers on each stage: {takes}")
-    assert "room for 5\n  ends at 53; no row with these F's and I's ends sooner" in (
-        reviewed("04b.place_weights", place_weights_in_time).text
-    )
+from tests.labs.answers import cut, place_weights_in_time, refused
 
 
 def every_row(case, placed=(), put_off=(), number=0):
@@ -92,9 +77,6 @@ def bound(stay=None, turns=lambda m, limit: -(-m // limit), open_ws=None):
     return none_is_below
 
 
-A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -102,28 +84,16 @@ A_HOP_TOO_MANY = bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w)
         (bound(lambda p, f, i, w, c: p * (f + i + w) + 2 * (p - 1) * c), "no schedule takes less than 18, but this"),
         (bound(turns=truediv), "likely cause: 3 / 2 is not rounded up: some place serves 2 microbatches"),
         (bound(lambda p, f, i, w, c: p * (f + i) + 2 * (p - 1) * c), "from its F to the end of its W; here its"),
-        (A_HOP_TOO_MANY, "it says that no schedule takes less than 58, but this one takes 34:"),
-        (A_HOP_TOO_MANY, "likely cause: 2 stages have 1 border"),
+        (bound(lambda p, f, i, w, c: p * (f + i) + 2 * p * c + w), "takes 34:|likely cause: 2 stages have 1 border"),
         (bound(lambda p, f, i, w, c: p * (f + i) + (p - 1) * c + w), "the gradient sends messages, too, on its way up"),
         (bound(), "the last I proves more: how many W's of its rank may be open when it ends"),
         (bound(open_ws=lambda m, limit: m), "the last I proves more"),
         (bound(open_ws=lambda m, limit: min(limit, m) + 1), "the last I proves more"),
-        (bound(open_ws=lambda m, limit: 0), "but this one takes"),
         (lambda p, m, limit, f, i, w, c: float("inf"), "expected a number of units"),
     ],
 )
 def test_a_bound_that_is_not_true_or_too_low_is_refused_with_a_schedule_or_the_reason(answer, reason):
-    assert reason in refused("04b.lower_bound", answer)
-
-
-def test_the_bound_that_is_asked_for_is_never_above_the_librarys():
-    for case in bounds.BOUNDS:
-        proved = lower_bound(case.size, case.microbatches, Costs(*case.costs), case.limit)
-        assert none_is_below(case.size, case.microbatches, case.limit, *case.costs) <= proved + 1e-9
-
-
-def behind_each_i(row, arrivals, limit):
-    return [b for a in row for b in ([a, a._replace(kind="W")] if a.kind == "I" else [a])]
+    refused("04b.lower_bound", answer, reason)
 
 
 def as_in_lesson_04(row, arrivals, limit):
@@ -158,16 +128,6 @@ def evenly(layers, p):
     return [len(stage) for stage in partition(len(layers), p)]
 
 
-def filled_to_the_mean(layers, p):
-    numbers, load = [0], 0
-    for layer in layers:
-        if load >= sum(layers) / p and len(numbers) < p:
-            numbers, load = [*numbers, 0], 0
-        numbers[-1] += 1
-        load += layer
-    return numbers
-
-
 def starts_of_the_stages(layers, p):
     numbers = cut(layers, p)
     return [sum(numbers[:stage]) for stage in range(p)]
@@ -176,10 +136,7 @@ def starts_of_the_stages(layers, p):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (behind_each_i, "could start at 10\n  likely cause: a W stands before it"),
         (lambda row, arrivals, limit: row, "0I0 has no W: the gradient of the weights would miss microbatch 0"),
-        (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit, waits=False), "likely cause: "),
-        (lambda *given: place_weights_in_time(*given, more=1), "it keeps 3 activations, and has room for 2"),
         (lambda *given: place_weights_in_time(*given, spare=1), "the rank waits, and could do a W in that time"),
         (lambda row, arrivals, limit: place_weights_in_time(row, arrivals, limit)[:-1], "0I3 has no W"),
         (one_twice, "0W3 is done twice"),
@@ -189,14 +146,14 @@ def starts_of_the_stages(layers, p):
     ],
 )
 def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
-    assert reason in refused("04b.place_weights", answer)
+    refused("04b.place_weights", answer, reason)
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (evenly, "its stages take [3, 5]: the slowest 5, and 4 is possible"),
-        (filled_to_the_mean, "it makes 2 stages, should make 3"),
+        (lambda layers, p: [1] * (p + 1), "it makes 3 stages, should make 2"),
         (lambda layers, p: [len(layers) - p + 2, *[1] * (p - 2), 0], "no stage is without layers"),
         (lambda layers, p: [cut(layers, p)[0] + 1, *cut(layers, p)[1:]], "7 layers together, should have 6"),
         (lambda layers, p: [1] * p, "its stages have 2 layers together, should have 6"),
@@ -206,4 +163,4 @@ def test_wrongly_placed_w_are_refused_with_the_reason(answer, reason):
     ],
 )
 def test_a_wrong_cut_is_refused_with_its_reason(answer, reason):
-    assert reason in refused("04b.uneven", answer)
+    refused("04b.uneven", answer, reason)

@@ -9,12 +9,9 @@ from tests.tensor.models import model, text
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_all_gradients_behind_the_last_attention_of_the_backward_are_wrong_and_no_other_and_the_loss_is_right(
-    size, seed
-):
+def test_all_gradients_behind_the_last_attention_of_the_backward_are_wrong_and_no_other_and_the_loss_is_right(size):
     serial = model(num_key_value_heads=1)
-    tokens, targets = text(seed=seed)
+    tokens, targets = text()
     loss, right = serial.loss_and_gradients(tokens, targets)
     found_loss, found = gradients_of_ranks(serial, tokens, targets, size, forget_kv_sum)
     assert np.isclose(found_loss, loss, rtol=1e-12)

@@ -11,14 +11,6 @@ rank_alone = lucky_answers.sorted_by_rank_alone
 counts_not_swapped_in_combine = layer(home=THERE)
 
 
-def own_rows_through_the_network(comm, x, chosen, gates, num_experts, expert):
-    """Each rank also sends its own rows once around."""
-    own = x[np.isin(chosen // (num_experts // comm.size), comm.rank).any(axis=1)]
-    sizes = comm.all_gather(np.array([len(own)]))
-    comm.sendrecv(own, comm.right, comm.left, like=np.empty((sizes[comm.left], x.shape[1])))
-    return answers.mixture(comm, x, chosen, gates, num_experts, expert)
-
-
 class Wide:
     """The ranks, of which rank 1 of 2 sends its counts four times as wide as it needs to."""
 
@@ -78,38 +70,25 @@ def a_row_a_token_leaves(comm, x, chosen, *given):
     return exchange_rows(comm, x, table[comm.rank].sum(axis=1), table[:, comm.rank].sum(axis=1))
 
 
-def counts_not_summed_over_experts(comm, x, chosen, gates, num_experts, expert):
-    table = comm.all_gather(np.bincount(chosen.ravel(), minlength=num_experts)).reshape(comm.size, comm.size, -1)
-    return exchange_rows(comm, np.repeat(x, chosen.shape[1], axis=0), table[comm.rank], table[:, comm.rank])
-
-
-AXIS = "are [rank, which of its experts]: sum(axis=1) adds up over experts"
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (layer(there=HOME), "on the way there table[comm.rank] is sent, and table[:, comm.rank] comes"),
         (layer(experts_of=lambda came, mine: mine), "the expert of each row that came is expert_of_each(comm, table)"),
-        (layer(axis=0), AXIS),
-        (counts_not_summed_over_experts, f"2 whole numbers are needed, how many rows|{AXIS}"),
+        (layer(axis=0), "are [rank, which of its experts]: sum(axis=1) adds up over experts"),
         (layer(tokens=lambda order, k: order), "order numbers pairs, and x has one row a token: the token of"),
         (layer(minlength=False), "np.bincount(..., minlength=num_experts) counts experts that nobody chose, too"),
         (anothers_expert, "which has the experts|an expert answers on its own rank: rows travel to it"),
         (one_row_a_token, "keeps the last of a token's rows alone"),
         (layer(gate=lambda gates: gates**2), "the gates are in it twice"),
-        (layer(gate=np.ones_like), "the gates are missing"),
         (layer(put_back=lambda returned, order: returned), "were not put back at their tokens"),
         (layer(put_back=lambda returned, order: returned[order]), "the answers are put back by answers[order]"),
-        (own_rows_through_the_network, "the results are right, but not what was counted"),
         (numbers_of_experts_travel, "counts, rows and answers travel once each"),
-        (layer(wide=4), "bytes that rank 0 sends|only rows of others' experts"),  # as many messages, one longer
         (wide_on_rank_1, "bytes that rank 1 sends"),
     ],
 )
 def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, said):
-    text = refused("10.mixture", answer)
-    assert [part for part in said.split("|") if part not in text] == []
+    refused("10.mixture", answer, said)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +103,9 @@ def test_a_mistake_in_dispatch_and_combine_is_refused_with_its_cause(answer, sai
     ],
 )
 def test_a_rare_mistake_in_dispatch_and_combine_is_refused_with_its_numbers_and_no_cause_of_another(answer):
-    text = refused("10.mixture", answer)
-    assert "expected" in text
-    assert "likely cause" not in text
+    assert "likely cause" not in refused("10.mixture", answer, "expected")
 
 
 @pytest.mark.parametrize(("answer", "rows"), [(layer(there=HOME), 2), (a_row_a_token_leaves, 3)])
 def test_counts_that_do_not_fit_on_the_way_there_are_not_blamed_on_the_way_back(answer, rows):
-    text = refused("10.mixture", answer)
-    assert f"and {rows} rows are given" in text
-    assert "on the way back" not in text
+    assert "on the way back" not in refused("10.mixture", answer, f"and {rows} rows are given")

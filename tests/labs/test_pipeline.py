@@ -1,4 +1,4 @@
-"""The checkers of notebook 04 accept the solutions and refuse what learners write on the way there."""
+"""The checkers of notebook 04 refuse what learners write on the way there."""
 
 import pytest
 
@@ -14,17 +14,8 @@ from parlab.pipeline import (
     validate,
     zb_h1,
 )
-from tests.labs.answers import my_1f1b, refused, reviewed
+from tests.labs.answers import my_1f1b, refused
 from tests.labs.lucky_answers import with_warmup
-
-
-def test_the_passing_text_shows_count_beside_closed_form():
-    assert reviewed("04.one_f_one_b", my_1f1b).text == (
-        "04.one_f_one_b: passed, 12 cases and 4 drawn anew. With 7 ranks, 15 microbatches:\n"
-        "  activations kept on ranks 0 to 6: 7, 6, 5, 4, 3, 2, 1; closed form: p − r\n"
-        "  makespan: 63; closed form: (m + p − 1)(F + B) = 63\n"
-        "  executed on arrays: loss and 66 gradients equal the serial ones to 1e-12: True"
-    )
 
 
 def test_the_listing_is_refused_as_pytorchs_is():
@@ -40,7 +31,7 @@ def test_an_answer_whose_gradients_are_not_the_serial_ones_is_refused(monkeypatc
         }
 
     monkeypatch.setattr(pipeline, "run_schedule", twice)
-    assert "executed on arrays it gets model.layers.1.mlp." in refused("04.one_f_one_b", my_1f1b)
+    refused("04.one_f_one_b", my_1f1b, "executed on arrays it gets model.layers.1.mlp.")
 
 
 def as_gpipe(listing):
@@ -57,8 +48,7 @@ def with_a_microbatch_more(listing):
     return one_f_one_b(listing.num_ranks, listing.num_microbatches)
 
 
-def one_at_a_time(p, m):
-    return naive(p, m)
+one_at_a_time = naive
 
 
 def one_too_many(p, m):
@@ -123,21 +113,17 @@ def as_rows(p, m):
         ("04.listing", lambda listing: listing, "it is still the listing that you were given"),
         ("04.listing", with_every_forward_renumbered, "it cannot run: 0F0 is done twice"),
         ("04.listing", with_a_microbatch_more, "it has 3 microbatches, should have 2"),
-        ("04.one_f_one_b", lambda p, m: gpipe(p, m), "rank 1 keeps 2 microbatches, should be p − 1 = 1"),
-        ("04.one_f_one_b", as_many_as_the_rank, "it cannot run: deadlock"),
-        ("04.one_f_one_b", as_many_as_the_rank, "the first rank needs the most forwards, not the last"),
-        ("04.one_f_one_b", without_the_last_backwards, "it cannot run: 0F1 has no backward: 0B1"),
+        ("04.one_f_one_b", as_many_as_the_rank, "it cannot run: deadlock|the first rank needs the most forwards, not"),
         ("04.one_f_one_b", without_the_last_backwards, "likely cause: rank 0 ends with 1 backward still to do, which"),
-        ("04.one_f_one_b", with_forwards_that_begin_again, "0F0 is done twice: "),
         ("04.one_f_one_b", with_forwards_that_begin_again, "likely cause: 0F0 stands again where 0F1 should"),
         ("04.one_f_one_b", with_a_forward_repeated, "likely cause: a part of the row begins with 1F0, and a part"),
         ("04.one_f_one_b", without_the_first_backwards, "likely cause: the backwards pass over microbatch 0"),
         ("04.one_f_one_b", a_forward_too_many, "likely cause: there are 2 microbatches, 0 to 1"),
-        ("04.one_f_one_b", lambda p, m: zb_h1(p, m), "should have F and B alone"),
+        ("04.one_f_one_b", zb_h1, "should have F and B alone"),
         ("04.one_f_one_b", with_stage_and_microbatch_swapped, "Action(kind, stage, microbatch)"),
         ("04.one_f_one_b", backward_of_the_newest, "0B1 stands before 0B0"),
         ("04.one_f_one_b", as_rows, "expected a Schedule\n  Schedule(rows) makes one of a list for each rank"),
     ],
 )
 def test_a_wrong_answer_is_refused_with_its_reason(name, answer, reason):
-    assert reason in refused(name, answer)
+    refused(name, answer, reason)

@@ -1,21 +1,13 @@
-"""The checkers of notebook 08 accept the solutions and refuse what learners write on the way there."""
+"""The checkers of notebook 08 refuse what learners write on the way there."""
 
 from functools import partial
 from operator import eq
 
 import pytest
 
-from parlab.labs import EXERCISES
-from tests.labs import answers
 from tests.labs.answers import memory as held
-from tests.labs.answers import refused, reviewed
+from tests.labs.answers import refused
 from tests.labs.answers import step_time as timed
-
-
-def test_the_passing_texts_say_74_7_gib_and_5_781_seconds():
-    said = {name: reviewed(name, answers.SOLUTIONS[name]).text for name in EXERCISES if name.startswith("08")}
-    assert said["08.memory"].endswith("74.7 GiB on the fullest rank")
-    assert said["08.step_time"].endswith("5.781 s; 4.669 s if nobody waited")
 
 
 def floored(params, kept, d, p, t, m, zero, state):
@@ -26,7 +18,6 @@ def floored(params, kept, d, p, t, m, zero, state):
 
 WRONG = [
     ("08.memory", "one_in_flight", partial(held, flight=lambda p, m: 1), "before the first backward reaches"),
-    ("08.memory", "p_in_flight", partial(held, flight=lambda p, m: p), "not more than m"),
     ("08.memory", "no_activations", partial(held, flight=lambda p, m: 0), "activations are missing"),
     ("08.memory", "no_master_weights", partial(held, optimizer=8), "float32 copy"),
     ("08.memory", "stage_2_is_not_1_too", partial(held, cuts=eq), "a ZeRO stage cuts what the stages before it cut"),
@@ -40,11 +31,9 @@ WRONG = [
     ("08.memory", "whole_bytes_a_parameter", floored, "drop a remainder"),
     ("08.memory", "in_gib", lambda *args: held(*args) / 2**30, "return bytes, not GB or GiB"),
     ("08.step_time", "no_bubble", partial(timed, ends=lambda p, v: 0), "the bubble is missing"),
-    ("08.step_time", "without_v", partial(timed, ends=lambda p, v: p - 1), "so many times shorter"),
     ("08.step_time", "all_p_wait", partial(timed, ends=lambda p, v: p / v), "pp - 1 others'"),
     ("08.step_time", "whole_batch", partial(timed, m=lambda batch, d: batch), "batch / dp"),
     ("08.step_time", "no_traffic", partial(timed, hop=lambda t: 0), "traffic is missing"),
-    ("08.step_time", "one_whole_turn", partial(timed, hop=lambda t: 1), "tp - 1 hops"),
     ("08.step_time", "bytes_cut_again", partial(timed, hop=lambda t: (t - 1) / t**2), "of one rank's turns"),
     ("08.step_time", "work_not_shared", partial(timed, share=lambda t: 1), "tp ranks share the work"),
     ("08.step_time", "one_stage", partial(timed, stages=lambda p: 1), "1/pp of the layers"),
@@ -55,4 +44,4 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "answer", "said"), [(n, a, s) for n, _, a, s in WRONG], ids=[w[1] for w in WRONG])
 def test_a_wrong_answer_is_refused_and_explained(name, answer, said):
-    assert said in refused(name, answer)
+    refused(name, answer, said)

@@ -1,14 +1,9 @@
-"""The checkers of notebook 09 accept the solutions and refuse what learners write on the way there."""
+"""The checkers of notebook 09 refuse what learners write on the way there."""
 
 import numpy as np
 import pytest
 
-from tests.labs.answers import borders, fit, refused, reviewed
-
-
-def test_the_passing_texts_show_steps_and_how_near():
-    assert "steps: 2; at most 2\n" in reviewed("09.buffering", borders).text
-    assert reviewed("09.fit", fit).text.endswith("both within 5 %")
+from tests.labs.answers import borders, fit, refused
 
 
 def changed(of):
@@ -44,12 +39,11 @@ FITS = [
     (changed(lambda a, b, *_: (a, 1 / b)), "seconds a byte"),
     (changed(lambda a, b, *_: (a, b / 1e9)), "the bandwidth is in gigabytes a second"),
     (changed(lambda a, b, *_: (a * 1e6, b)), "the latency is in microseconds"),
-    (changed(lambda a, b, size, *_: (a * 2 * (size - 1), b)), "divide by 2(P − 1)"),
+    (changed(lambda a, b, *_: (a * 1e9, b)), "the latency is in nanoseconds"),
     (changed(lambda a, b, size, *_: (a, b * size)), "carries n/P bytes"),
     (changed(lambda a, b, size, nbytes, seconds: (a, nbytes[-1] / seconds[-1])), "2(P − 1)/P of n"),
     (lambda size, nbytes, seconds: fit(size, nbytes, 2 * seconds), "this counts one half"),
     (lambda size, nbytes, seconds: fit(size, nbytes, seconds * (size - 1) / size), "this counts 2P"),
-    (not_divided, "divide by 2(P − 1)"),
     (line(lambda size, seconds: seconds / (2 * (size - 1)), relative=False), "drown the small ones"),
     (means_of_the_ends, "the smallest and the largest size alone"),
     (a_line_of_logarithms, "a straight line through logarithms is a power of n"),
@@ -60,7 +54,7 @@ FITS = [
 
 @pytest.mark.parametrize(("answer", "said"), FITS, ids=range(len(FITS)))
 def test_a_wrong_fit_is_refused_with_its_cause(answer, said):
-    assert said in refused("09.fit", answer)
+    refused("09.fit", answer, said)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +70,7 @@ def test_a_rare_mistake_in_the_fit_is_told_no_cause_of_another(answer):
 
 
 def test_the_commonest_slip_not_to_divide_is_told_on_ranks_where_2_and_2_times_p_minus_1_differ():
-    text = refused("09.fit", not_divided)
-    assert "with 3 ranks" in text
-    assert "half" not in text
+    assert "half" not in refused("09.fit", not_divided, "with 3 ranks|divide by 2(P − 1)")
 
 
 def relies_on_buffering(comm, x):
@@ -115,19 +107,6 @@ def around_the_ring_and_thrown_away(comm, x):
     return np.concatenate([above, x, below])
 
 
-def whole_plates(comm, x):
-    requests = {}
-    for other in (comm.rank - 1, comm.rank + 1):
-        if 0 <= other < comm.size:
-            requests[other] = comm.isend(x, other), comm.irecv(other, like=x)
-    for sent, _ in requests.values():
-        sent.wait()
-    above, below = (
-        [requests[other][1].wait()] if other in requests else [] for other in (comm.rank - 1, comm.rank + 1)
-    )
-    return np.concatenate([*(a[-1:] for a in above), x, *(b[:1] for b in below)])
-
-
 def far_rows(comm, x):
     """The last row goes to the rank above, the first row to the rank below."""
     other = borders(comm, x[::-1])
@@ -140,37 +119,15 @@ def above_is_below(comm, x):
     return np.concatenate([below, x, above])
 
 
-def one_neighbour_after_the_other(comm, x):
-    """Even ranks send first, odd ones receive first: four messages follow one another, on any number of ranks."""
-    rows = dict.fromkeys((comm.rank - 1, comm.rank + 1), x[:0])
-    for other in (comm.rank + 1, comm.rank - 1) if comm.rank % 2 == 0 else (comm.rank - 1, comm.rank + 1):
-        if 0 <= other < comm.size:
-            mine = x[-1:] if other > comm.rank else x[:1]
-            if comm.rank % 2 == 0:
-                comm.send(mine, other)
-            rows[other] = comm.recv(other, like=mine)
-            if comm.rank % 2:
-                comm.send(mine, other)
-    return np.concatenate([rows[comm.rank - 1], x, rows[comm.rank + 1]])
-
-
-def from_everybody(comm, x):
-    rows = comm.all_gather(x)
-    height = len(x)
-    return rows[max(0, comm.rank * height - 1) : (comm.rank + 1) * height + 1]
-
-
 WRONG = [
     (around_the_ring, "the plate is no ring"),
     (around_the_ring_and_thrown_away, "one row of each neighbour, and nothing else"),
-    (whole_plates, "more than a row"),
+    (lambda comm, x: borders(comm, np.hstack([x, x]))[:, : x.shape[1]], "more than a row"),
     (far_rows, "a rank sends the far row"),
     (above_is_below, "in each other's place"),
-    (one_neighbour_after_the_other, "or a rank serves its neighbours one after the other"),
-    (from_everybody, "comm.all_gather did the work"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "said"), WRONG, ids=[answer.__name__ for answer, _ in WRONG])
+@pytest.mark.parametrize(("answer", "said"), WRONG, ids=range(len(WRONG)))
 def test_a_wrong_exchange_of_borders_is_refused_and_explained(answer, said):
-    assert said in refused("09.buffering", answer)
+    refused("09.buffering", answer, said)

@@ -1,14 +1,16 @@
 """Six silent bugs: what each check sees of them, their prices, and the checker of lesson 07's core exercise."""
 
+from functools import partial
 from itertools import product
 
 import pytest
 
-from parlab.labs import EXERCISES, Suspect, compete, find_bug, suspect
+from parlab.labs import Suspect, compete, find_bug, suspect
 from parlab.labs.diagnosis import MOST, _tells
 from parlab.labs.silent_bugs import BUGS, HEADS, NONE, PRICES, SEES
+from tests.labs.answers import refused
 
-EXERCISE = EXERCISES["07.find_bug"]
+wrong = partial(refused, "07.find_bug")
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
@@ -39,16 +41,6 @@ def test_copies_that_differ_name_the_weights_that_were_not_summed():
         assert all(part in name for name in names)
 
 
-def test_the_librarys_diagnosis_is_right_on_21_trainers_and_costs_1_3_3_5_5():
-    prices = {}
-    for bug, seed in product((NONE, *BUGS), range(3)):
-        patient = Suspect(bug, seed)
-        assert find_bug(patient.ask) == bug
-        prices[bug] = patient.price
-    assert list(prices.values()) == [3, 3, 5, 1, 1, 1, 5]
-    assert max(prices.values()) == MOST
-
-
 def test_a_name_draws_one_bug_whatever_its_case_and_a_class_has_all_six():
     assert suspect("Ada Lovelace").ask("norm") == suspect(" ada lovelace").ask("norm")
     assert len({suspect(f"student {number}")._bug for number in range(30)}) == 6
@@ -56,12 +48,6 @@ def test_a_name_draws_one_bug_whatever_its_case_and_a_class_has_all_six():
         suspect(7)
     with pytest.raises(ValueError, match="check='weights': use one of copies, loss"):
         suspect("Ada").ask("weights")
-
-
-def said(answer):
-    review = EXERCISE.review(answer, seed=0, extra=0)
-    assert review.status == "not yet"
-    return review.text
 
 
 def by_the_loss(ask):
@@ -74,13 +60,12 @@ def gradients_first(ask):
 
 
 def test_a_guess_a_right_trainer_accused_and_an_unknown_bug_are_told():
-    assert "likely cause: nothing was asked, so it is a guess" in said(lambda ask: "extra mean")
-    assert "expected one of 'extra mean'" in said(lambda ask: "cp")
-    accused = said(lambda ask: "ends not summed" if ask("copies") else "extra mean")
-    assert "with a right trainer" in accused
-    assert "copies cannot see 'extra mean': another check can, and it comes out right here" in accused
-    accused = said(lambda ask: "ends not summed" if ask("copies") or ask("norm") else "none")
-    assert "all of its checks come out right; such a trainer has no bug: 'none'" in accused
+    wrong(lambda ask: "extra mean", "likely cause: nothing was asked, so it is a guess")
+    wrong(lambda ask: "cp", "expected one of 'extra mean'")
+    blind = "copies cannot see 'extra mean': another check can, and it comes out right here"
+    wrong(lambda ask: "ends not summed" if ask("copies") else "extra mean", f"with a right trainer|{blind}")
+    all_right = "all of its checks come out right; such a trainer has no bug: 'none'"
+    wrong(lambda ask: "ends not summed" if ask("copies") or ask("norm") else "none", all_right)
 
 
 def half_not_known(ask):
@@ -103,7 +88,7 @@ def norms_for_the_table(ask):
     ],
 )
 def test_the_cause_says_whether_what_was_asked_tells_the_two_bugs_apart(answer, cause):
-    assert f"likely cause: {cause}" in said(answer)
+    wrong(answer, f"likely cause: {cause}")
 
 
 def test_a_check_that_is_asked_twice_and_one_after_the_bug_is_certain_are_named():
@@ -114,8 +99,8 @@ def test_a_check_that_is_asked_twice_and_one_after_the_bug_is_certain_are_named(
         answers = {check: ask(check) for check in ("copies", "norm", "loss", "gradients")}
         return find_bug(answers.get)
 
-    assert "'norm' is asked for more than once: keep its answer" in said(twice)
-    assert "after copies the bug is certain: return its name then" in said(all_at_once)
+    wrong(twice, "'norm' is asked for more than once: keep its answer")
+    wrong(all_at_once, "after copies the bug is certain: return its name then")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -182,9 +167,8 @@ def test_a_threshold_of_1_2_on_the_norm_instead_of_the_loss_is_refused():
             return answer
         return "copies counted" if norms[-1] > 1.2 else "mean of means"
 
-    text = said(by_the_size)
-    assert "a trainer whose bug is 'mean of means', on long prompts" in text
-    assert "so far 'copies counted' fits as well (the size of a wrong norm depends on the model): ask" in text
+    as_well = "so far 'copies counted' fits as well (the size of a wrong norm depends on the model): ask"
+    wrong(by_the_size, f"a trainer whose bug is 'mean of means', on long prompts|{as_well}")
 
 
 def test_loss_and_thresholds_on_the_norm_are_refused_on_every_draw():
@@ -195,4 +179,4 @@ def test_loss_and_thresholds_on_the_norm_are_refused_on_every_draw():
         small = "norms not summed" if norm > 0.98 else HEADS if norm > 0.9 else "ends not summed"
         return {1: NONE, 0.5: "extra mean"}.get(norm, "copies counted" if norm > 1 else small)
 
-    assert "on long prompts" in said(by_thresholds)
+    wrong(by_thresholds, "on long prompts")

@@ -1,4 +1,4 @@
-"""The checkers of notebook 06's exercises on shards accept the solutions and refuse what learners write on the way."""
+"""The checkers of notebook 06's exercises on shards refuse what learners write on the way."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from parlab import run
 from parlab.labs import zero
 from parlab.labs.counts import peak_bytes
 from parlab.zero import shard_range
-from tests.labs.answers import counts_of, refused, reviewed, zero_1
+from tests.labs.answers import refused, reviewed, zero_1
 
 
 def changed(answer, **options):
@@ -16,16 +16,6 @@ def changed(answer, **options):
 
 all_reduce_first = changed(zero_1, summed=lambda comm, gradient: comm.all_reduce(gradient) / comm.size)  # 3Ψ
 nothing_summed = changed(zero_1, summed=lambda comm, gradient: gradient)  # each owner's own gradient
-
-
-def whole_moments(comm, weights, gradient, state, update):
-    """A view of a whole array keeps all of it."""
-    counts, own = counts_of(weights.size, comm.size), shard_range(weights.size, comm.rank, comm.size)
-    gradient = comm.reduce_scatter(gradient, counts=counts) / comm.size
-    mean, square = state.setdefault("moments", (np.zeros(weights.size), np.zeros(weights.size)))
-    shard, here = weights[own.start : own.stop], slice(own.start, own.stop)
-    update(shard, gradient, mean[here], square[here])
-    return comm.all_gather(shard, counts=counts)
 
 
 def padded(comm, weights, gradient, state, update):
@@ -76,15 +66,6 @@ def test_a_step_that_serves_one_owner_after_another_passes_and_is_told_so():
     assert "one owner" not in reviewed("06.zero_1", zero_1).text
 
 
-def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
-    assert reviewed("06.zero_1", zero_1).text == (
-        "06.zero_1: passed, 8 cases and 4 drawn anew. With 7 ranks, Ψ = 100 weights:\n"
-        "  weights after 3 steps equal the serial optimizer's, on every rank\n"
-        "  elements that all ranks send in a step: 1200; closed form: 2Ψ(P − 1) = 1200\n"
-        "  bytes of moments that a rank holds: 240; closed form: 2 moments · ⌈Ψ/P⌉ · 8 = 240"
-    )
-
-
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -95,7 +76,7 @@ def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
             lambda comm, weights, *rest: zero_1(comm, weights, *rest)[: -(-weights.size // comm.size)],
             "returned float64[2], expected float64[4]\n  likely cause: this is the rank's shard alone",
         ),
-        (changed(zero_1, keep=False), "likely cause: the moments start from 0 again: keep them in `state`"),
+        (changed(zero_1, keep=False), "after step 2, rank 0|likely cause: the moments start from 0 again: keep them"),
         (changed(zero_1, gather=False), "likely cause: this rank did not receive the other ranks' new weights"),
         (no_messages, "likely cause: updated with this rank's own gradient: nothing was summed"),
         (nothing_summed, "likely cause: each owner updated with its own gradient: nothing was summed"),
@@ -103,18 +84,13 @@ def test_zero_1_shows_2_psi_times_6_and_15_elements_of_each_moment():
     ],
 )
 def test_wrong_steps_of_zero_1_are_refused(answer, says):
-    assert says in refused("06.zero_1", answer)
+    refused("06.zero_1", answer, says)
 
 
 def test_of_what_no_rank_held_there_are_0_bytes():
     assert peak_bytes(run(lambda comm: None, 2).timeline, zero.MOMENTS) == 0
 
 
-def test_moments_that_start_again_are_missed_in_step_2():
-    assert "after step 2, rank 0" in refused("06.zero_1", changed(zero_1, keep=False))
-
-
 def test_an_uneven_cut_is_refused_where_the_last_rank_has_2_more():
-    text = refused("06.zero_1", the_last_takes_the_rest)
-    assert text.startswith("06.zero_1: not yet. It fails with 4 ranks, Ψ = 6 weights:")
-    assert "bytes of moments that a rank holds: 48, should be 2 moments · ⌈Ψ/P⌉ · 8 = 32" in text
+    held = "bytes of moments that a rank holds: 48, should be 2 moments · ⌈Ψ/P⌉ · 8 = 32"
+    refused("06.zero_1", the_last_takes_the_rest, f"It fails with 4 ranks, Ψ = 6 weights:|{held}")
