@@ -1,7 +1,7 @@
 """The bytes that all ranks send in a step, a strategy a function.
 
 Invariant: they are those that a run of `parlab.train` counts. The closed forms are those of
-`parlab.tensor.model_collectives`, `parlab.sequence.ring_cost` and `parlab.zero.elements_sent`, which name their papers.
+`parlab.tensor.block_collectives`, `parlab.sequence.ring_cost` and `parlab.zero.elements_sent`, which name their papers.
 """
 
 from __future__ import annotations
