@@ -6,13 +6,12 @@ Letters: T tokens, N experts, k chosen, E hidden size. Ties go to the lower inde
 group makes the same choice.
 
 Sources: Shazeer et al. 2017, "Outrageously large neural networks"; Fedus et al. 2021, "Switch transformers" (softmax
-over all, auxiliary loss, capacity); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI
-2024, "DeepSeek-V3 technical report", section 2.1.2 (sigmoid, bias, groups).
+over all, auxiliary loss); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI 2024,
+"DeepSeek-V3 technical report", section 2.1.2 (sigmoid, bias, groups).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,7 +34,7 @@ class Routing(NamedTuple):
     affinities: Array = None  # [T, N]: logits, probabilities or sigmoids, as `scores` says
     scores: str = "softmax_chosen"  # one of SCORES, as `route` was told
     scale: float = 1.0
-    kept: Array | None = None  # [T, k] booleans: False where a full expert dropped the slot; None: all are kept
+    kept: Array | None = None  # [T, k] booleans: False where the slot's expert is on another rank; None: all are kept
 
 
 def route(
@@ -164,13 +163,13 @@ def _unchanged(logits: Array) -> Array:
 
 
 def expert_loads(routing: Routing, num_experts: int) -> list[int]:
-    """How many (token, slot) pairs go to each expert; dropped pairs go to none."""
+    """How many (token, slot) pairs go to each expert; pairs that are not kept go to none."""
     xp, goes_to = namespace(routing.chosen), destinations(routing, num_experts)
     return to_host(xp.stack([xp.count_nonzero(goes_to == expert) for expert in range(num_experts)]))
 
 
 def destinations(routing: Routing, num_experts: int) -> Array:
-    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where the pair was dropped."""
+    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where it is not kept."""
     xp, chosen = namespace(routing.chosen), routing.chosen
     if routing.kept is not None:
         chosen = xp.where(routing.kept, chosen, num_experts)
@@ -209,30 +208,6 @@ def balanced_bias(bias: Array, loads: Sequence[int], rate: float) -> Array:
     mean = sum(loads) / len(loads)
     missing = xp.asarray([mean - load for load in loads], dtype=bias.dtype, device=bias.device)  # [N]
     return bias + rate * xp.sign(missing)
-
-
-# Capacity
-
-
-def capacity_of(tokens: int, k: int, num_experts: int, capacity_factor: float) -> int:
-    """⌈cf · T k / N⌉: rows that an expert takes of T tokens."""
-    return math.ceil(capacity_factor * tokens * k / num_experts)
-
-
-def within_capacity(routing: Routing, num_experts: int, capacity: int) -> Routing:
-    """The routing in which each expert keeps its first `capacity` pairs, in the order of the tokens, then slots.
-
-    A dropped slot adds nothing to its token's y. If all slots of a token are dropped, the residual alone remains.
-    The gates of its other slots stay as they were.
-    """
-    xp, (T, k) = namespace(routing.chosen), routing.chosen.shape
-    experts = xp.reshape(routing.chosen, (-1,))
-    order = xp.argsort(experts, stable=True)  # pairs by expert, then token
-    by_expert = xp.take(experts, order, axis=0)
-    first = xp.searchsorted(by_expert, by_expert)  # where each pair's expert begins
-    place = xp.arange(T * k, dtype=first.dtype, device=first.device) - first  # among the pairs of its expert
-    kept = xp.take(place < capacity, inverse(order), axis=0)
-    return routing._replace(kept=xp.reshape(kept, (T, k)))
 
 
 def inverse(order: Array) -> Array:

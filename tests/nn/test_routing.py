@@ -1,4 +1,4 @@
-"""The router: choices, gates, gradients, balance and capacity, against loops that read as the definitions do."""
+"""The router: choices, gates, gradients and balance, against loops that read as the definitions do."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from parlab.arrays import asarray, to_numpy
 from parlab.nn.routing import (
     auxiliary_loss,
     balanced_bias,
-    capacity_of,
     expert_loads,
     route,
     route_backward,
     softmax,
     top,
-    within_capacity,
 )
 from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
@@ -139,16 +137,3 @@ def test_the_auxiliary_loss_is_alpha_when_uniform_and_its_gradient_equals_finite
 
 def test_the_bias_moves_by_the_rate_up_below_the_mean_load_of_4_and_down_above_it():
     assert balanced_bias(np.zeros(4), [4, 9, 0, 3], 0.5).tolist() == [0.0, -0.5, 0.5, 0.5]
-
-
-@each_library
-def test_capacity_keeps_the_first_pairs_of_each_expert_by_token_then_slot(xp):
-    routing = route(draw(xp, 15, 5), draw(xp, 5, 4), 2)
-    capacity = capacity_of(15, 2, 4, 0.8)
-    assert (capacity, capacity_of(10, 2, 4, 1.25)) == (6, 7)  # 6.25 rows need 7 places
-    kept, seen = to_numpy(within_capacity(routing, 4, capacity).kept), [0] * 4
-    for t, slots in enumerate(to_numpy(routing.chosen)):
-        for s, expert in enumerate(slots):
-            assert kept[t, s] == (seen[expert] < capacity)
-            seen[expert] += 1
-    assert sum(expert_loads(within_capacity(routing, 4, capacity), 4)) == kept.sum() < 30
