@@ -54,7 +54,6 @@ from parlab.sequence.splitting.analysis import (
     HeadPattern,
     analyse_attention,
     split_by_attention,
-    stem,
     weight_cut,
 )
 from parlab.sequence.splitting.balance import (
@@ -65,7 +64,6 @@ from parlab.sequence.splitting.balance import (
     split_by_work,
 )
 from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, split_equal
-from parlab.sequence.splitting.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.splitting.text import split_by_text, unit_ends
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics
 from parlab.sequence.tiles import Tile

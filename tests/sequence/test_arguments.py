@@ -21,7 +21,6 @@ from parlab.sequence import (
     allgather_cost,
     analyse_attention,
     best_size,
-    lab_attention,
     level_bytes,
     loads_of,
     method_times,
@@ -71,14 +70,12 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "split_by_work": {"work": [1, 2], "ranks": 2},
     "split_by_text": TEXT,
     "split_by_attention": {"weights": MAP, "ranks": 2, "limit": 4, "overlap": 1},
-    "analyse_attention": {"weights": MAP, "sentences": [6], "words": list("abcdef")},
+    "analyse_attention": {"weights": MAP, "sentences": [6]},
     "weight_cut": {"weights": MAP, "chunks": [Chunk(0, 0, 0, 6)]},
     "causal_work": {"S": 4},
     "packed_work": {"documents": [0, 4]},
     "loads_of": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
     "imbalance": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
-    "stem": {"word": "lamps"},
-    "lab_attention": {"seed": 1},
     "sequence_statistics": {"run": run(lambda comm: None, 1)},
     "RingSchedule": {"rank": 0, "size": 2},
 }
@@ -148,9 +145,6 @@ ROWS = [  # rules with words of their own
     (lambda: analyse_attention(MAP, [3, 3]), "sentences=[3, 3]: where each sentence ends is needed, growing, within 1"),
     (lambda: analyse_attention(MAP, [0, 3]), "sentences=[0, 3]: where each sentence ends is needed"),
     (lambda: analyse_attention(MAP, [7]), "sentences=[7]: where each sentence ends is needed"),
-    (lambda: analyse_attention(MAP, words=["a"]), "words has 1 entries: the map has 6 tokens, give one a token"),
-    (lambda: analyse_attention(MAP, words=[1] * 6), "words[0]=1: must be a string"),
-    (lambda: lab_attention(seed=0), "seed=0: models were trained with the seeds 1, 2, 3, 4, 5"),
     (lambda: head_shares(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
 ]
 
