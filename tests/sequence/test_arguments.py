@@ -61,7 +61,6 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "usp_cost": RANKS | {"ulysses": 1, "backward": True},
     "method_times": {"size": 2, "cluster": DGX_H100, "kernel": 1, "step": 0},
     "usp_time": {"size": 2, "cluster": DGX_H100, "ulysses": 1, "way": "flat", "step": 0},
-    "ring_time": {"size": 2, "cluster": DGX_H100, "backward": True},
     "step_time": {"size": 2, "cluster": DGX_H100},
     "level_bytes": {"B": 1, "S": 8, "size": 2, "level": "low", "itemsize": 4},
     "split_equal": {"length": 8, "limit": 4, "overlap": 1, "ranks": 2},
@@ -79,7 +78,7 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "sequence_statistics": {"run": run(lambda comm: None, 1)},
     "RingSchedule": {"rank": 0, "size": 2},
 }
-OF_A_SHAPE = {"method_times", "usp_time", "ring_time", "step_time"} | {name for name in GOOD if name.endswith("_cost")}
+OF_A_SHAPE = {"method_times", "usp_time", "step_time"} | {name for name in GOOD if name.endswith("_cost")}
 FREE = {("pair_flops", "pairs")}  # of any number, as a formula has it
 
 
