@@ -15,7 +15,6 @@ from parlab.train.mixture import is_expert
 from parlab.train.own_model import OwnModel
 from parlab.zero import Replica, replica_of
 from parlab.zero.replica import ModelParallel
-from parlab.zero.shards import NodeGroup
 
 
 def sharded(
@@ -28,12 +27,11 @@ def sharded(
         precision: dtype, loss_scale and max_norm.
     """
     mesh, settings = job.mesh, job.settings
-    options: dict[str, Any] = {**precision, "ranks_per_node": mesh.data_per_node}
+    options = dict(precision)
     if settings.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
     else:
         options["accumulate"] = settings.reduce == "accumulate"
-        options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
     options |= {"blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
     return replica_of(mesh.data, own.model, settings.zero, optimizer, **options)
 
@@ -54,5 +52,5 @@ def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) ->
         comm=mesh.model if whole_state else mesh.comm,
         in_norm={name: 1 / number for name, number in copies.items()},
         expected=expected,
-        groups=dict.fromkeys(of_experts, NodeGroup(mesh.edp, mesh.edp_per_node)),
+        groups=dict.fromkeys(of_experts, mesh.edp),
     )
