@@ -114,9 +114,8 @@ PICTURES = {
     "the longest headline of a schedule": lambda: views.schedule(LONG, why=15),
     "a schedule that cannot run": lambda: views.schedule(Schedule(zb_h1(3, 4).ranks[::-1])),
     "bubble prices of 4 chunks": lambda: views.bubble_prices(chunks=4),
-    "frontier": lambda: views.frontier(4, 8, own=gpipe(4, 8), search=False),
-    "frontier of one placement": lambda: views.frontier(3, 4, schedules={"slow": gpipe(3, 4)}, search=False),
-    "points side by side": lambda: views.frontier(2, 4, search=False),
+    "frontier": lambda: views.frontier(4, 8, {make.__name__: make(4, 8) for make in (gpipe, zb_h1, zb_h2, zb_v)}),
+    "frontier of one placement": lambda: views.frontier(3, 4, {"slow": gpipe(3, 4)}),
     "step frontier": lambda: views.step_frontier(
         {"ZB-H1": zb_h1(8, 24), "ZB-H2": zb_h2(8, 24), "ZB-V": zb_v(8, 24)}, MS, three_arguments, on_rank_0
     ),
