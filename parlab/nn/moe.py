@@ -121,7 +121,7 @@ class MixtureOfExperts(Stage):
         k: experts a token.
         auxiliary: α of the auxiliary loss whose gradient backward adds.
         bias_rate: γ, by which `rebalance` moves the bias of each expert.
-        options: `scores`, `bias`, `groups`, `group_limit` and `scale`, as for `route`.
+        options: `scores`, `bias`, `groups` and `group_limit`, as for `route`.
 
     Attributes:
         bias: `[N]` numbers, 0 at first; used where bias_rate is not 0.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parlab.arguments import one_of, positive, whole
+from parlab.arguments import one_of, whole
 from parlab.arrays import Array, add_at, namespace, to_host
 from parlab.nn.activation import sigmoid, softmax
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
@@ -33,7 +33,6 @@ class Routing(NamedTuple):
     gates: Array  # [T, k]
     affinities: Array = None  # [T, N]: logits, probabilities or sigmoids, as `scores` says
     scores: str = "softmax_chosen"  # one of SCORES, as `route` was told
-    scale: float = 1.0
     kept: Array | None = None  # [T, k] booleans: False where the slot's expert is on another rank; None: all are kept
 
 
@@ -46,7 +45,6 @@ def route(
     bias: Array | None = None,
     groups: int = 1,
     group_limit: int | None = None,
-    scale: float = 1.0,
 ) -> Routing:
     """Choose k experts for each token, and weigh them.
 
@@ -56,13 +54,12 @@ def route(
         k: experts a token.
         scores: how gates follow from the logits. `softmax_chosen`: a softmax over the chosen k (Mixtral);
             `softmax`: over all N, of which the chosen keep theirs (Switch); `sigmoid`: s / Σ s over the chosen
-            (DeepSeek-V3).
+            (DeepSeek-V3, which then takes all gates times 2.5).
         bias: `[N]`, added to the affinities for the choice alone, not for the gates: it balances the load without a
             gradient.
         groups: N/groups consecutive experts form a group, for example those of a node.
         group_limit: the experts of a token lie in at most so many groups: those with the largest sums of their best
             k/group_limit affinities. None: in any.
-        scale: a factor on all gates (2.5 in DeepSeek-V3).
 
     Raises:
         ValueError: k, groups or group_limit that do not fit the N experts, or another kind of scores.
@@ -76,7 +73,6 @@ def route(
     """
     xp, N = namespace(x, weights), weights.shape[1]
     one_of("scores", scores, SCORES)
-    positive("scale", scale, finite=True)
     if whole("k", k, 1) > N:
         raise ValueError(f"k={k}: there are {N} experts to choose from")
     logits, _ = linear(x, weights)  # [T, N]
@@ -92,7 +88,7 @@ def route(
         gates = of_chosen / xp.sum(of_chosen, axis=1, keepdims=True)
     else:
         gates = of_chosen
-    return Routing(chosen, gates if scale == 1 else gates * scale, affinities, scores, scale)
+    return Routing(chosen, gates, affinities, scores)
 
 
 def route_backward(dgates: Array, routing: Routing, x: Array, weights: Array) -> tuple[Array, Array]:
@@ -111,11 +107,11 @@ def gates_backward(dgates: Array, routing: Routing) -> Array:
     elsewhere. Sigmoid, with g = s/S and S = Σ s over the chosen: ds = (dg − Σ g dg)/S, dl = ds s (1 − s).
     """
     xp, affinities, chosen = namespace(dgates), routing.affinities, routing.chosen
-    N, dgates = affinities.shape[1], dgates * routing.scale
+    N = affinities.shape[1]
     if routing.scores == "softmax":
         dp = scattered(dgates, chosen, N)  # [T, N]
         return affinities * (dp - xp.sum(affinities * dp, axis=1, keepdims=True))
-    g = routing.gates / routing.scale  # [T, k], of sum 1
+    g = routing.gates  # [T, k], of sum 1
     inner = dgates - xp.sum(g * dgates, axis=1, keepdims=True)
     if routing.scores == "softmax_chosen":
         return scattered(g * inner, chosen, N)

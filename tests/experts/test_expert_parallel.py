@@ -82,7 +82,7 @@ def assert_equals_serial(done, expected):
 CASES = {
     "mixtral P 2": (2, 4, 2, 7, {}),
     "switch P 3": (3, 6, 1, 5, {"scores": "softmax"}),
-    "deepseek P 4": (4, 16, 4, 9, {"scores": "sigmoid", "scale": 2.5, "groups": 4, "group_limit": 2}),
+    "deepseek P 4": (4, 16, 4, 9, {"scores": "sigmoid", "groups": 4, "group_limit": 2}),
     "all experts P 5": (5, 5, 5, 3, {}),
     "prime P 7": (7, 14, 3, 4, {}),
     "one expert a rank P 8": (8, 8, 2, 1, {}),
@@ -115,7 +115,7 @@ def test_with_the_same_routing_the_sums_of_the_experts_equal_serial_to_the_bit(n
     routings = [route(part, weights["m.gate.weight"], k, **options) for part in xs]  # products of the same sizes
     made = MixtureOfExperts(weights, "m", num_experts, k)
     parts = [np.concatenate([getattr(r, field) for r in routings]) for field in ("chosen", "gates", "affinities")]
-    whole = Routing(*parts, routings[0].scores, routings[0].scale)
+    whole = Routing(*parts, routings[0].scores)
     y, cache = made.mix(x, whole)
     expected = y, *made.mix_backward(dy, whole, cache)[:2]
     done = run(mixed, size, weights, per_rank(xs), per_rank(dys), routings, num_experts, k)
@@ -201,7 +201,7 @@ def test_messages_and_bytes_of_each_rank_equal_the_closed_form_of_its_plan(name)
 def skewed(comm, x, expert):
     """Every token to one expert, and back."""
     chosen = np.full((x.shape[0], 1), expert)
-    routing = Routing(chosen, np.ones((x.shape[0], 1)), np.ones((x.shape[0], 4)), "softmax", 1.0)
+    routing = Routing(chosen, np.ones((x.shape[0], 1)), np.ones((x.shape[0], 4)), "softmax")
     rows, plan = dispatch(comm, x, routing, 4)
     return rows, combine(comm, 2 * rows, plan, routing.gates)
 

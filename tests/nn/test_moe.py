@@ -16,7 +16,7 @@ E, M, N = 6, 5, 8
 CASES = {
     "mixtral": {"k": 2},
     "switch": {"k": 1, "scores": "softmax"},
-    "deepseek": {"k": 4, "scores": "sigmoid", "scale": 2.5, "groups": 4, "group_limit": 2},
+    "deepseek": {"k": 4, "scores": "sigmoid", "groups": 4, "group_limit": 2},
     "all experts": {"k": 8},
 }
 each_library = pytest.mark.parametrize("xp", EACH_LIBRARY)

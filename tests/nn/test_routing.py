@@ -24,8 +24,8 @@ each_library = pytest.mark.parametrize("xp", EACH_LIBRARY)
 KINDS = {
     "softmax_chosen": {},
     "softmax": {},
-    "sigmoid": {"scale": 2.5},
-    "sigmoid with groups": {"scale": 2.5, "groups": 4, "group_limit": 2},
+    "sigmoid": {},
+    "sigmoid with groups": {"groups": 4, "group_limit": 2},
 }
 
 
@@ -58,7 +58,7 @@ def test_each_token_goes_to_its_k_best_and_gates_follow_the_definition(xp, kind)
         assert to_numpy(routing.chosen)[t].tolist() == expected
         own = score[expected]
         gates = {"softmax_chosen": np.exp(own) / np.exp(own).sum(), "softmax": own}.get(method, own / own.sum())
-        np.testing.assert_allclose(to_numpy(routing.gates)[t], gates * how.get("scale", 1), rtol=1e-13)
+        np.testing.assert_allclose(to_numpy(routing.gates)[t], gates, rtol=1e-13)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=6, max_size=6), min_size=1), st.integers(1, 6))
@@ -110,7 +110,6 @@ def test_a_bias_of_10_moves_the_choice_to_expert_5_and_leaves_its_gate_the_score
         ({"k": 3, "groups": 4, "group_limit": 2}, "group_limit=2: must divide k=3"),
         ({"k": 4, "groups": 4, "group_limit": 5}, "group_limit=5: must divide k=4, and be at most groups=4"),
         ({"k": 4, "groups": 4, "group_limit": 1}, "group_limit=1: a group has 2 experts, too few for k=4"),
-        ({"k": 2, "scale": 0}, "scale=0: must be a number greater than 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(arguments, text):
