@@ -34,7 +34,6 @@ from tests.views.drawn import (
     stuck,
 )
 from tests.views.experts.test_experts import scores_of_lesson_10
-from tests.views.pipeline.test_bubble_prices import KEPT
 from tests.views.pipeline.test_schedule import DUALPIPEV
 from tests.views.pipeline.test_step_by_costs import COSTS, SCHEDULES, WAYS
 from tests.views.sequence.ring_runs import rings
@@ -163,7 +162,7 @@ EXPLORERS = {  # the widget, and what it draws at first
     "ring bill": (views.explore_ring_bill, views.ring_bill),
     "tensor": (views.explore_tensor, views.tensor),
     "price tag": (views.explore_price_tag, views.price_tag),
-    "bubble prices": (lambda: views.explore_bubble_prices(KEPT), lambda: views.bubble_prices(KEPT)),
+    "bubble prices": (views.explore_bubble_prices, views.bubble_prices),
     "steps": (
         lambda: views.explore_steps({"ZB-H2": zb_h2(4, 8)}, Costs(), three_arguments, on_rank_0),
         lambda: views.step_frontier({"ZB-H2": zb_h2(4, 8)}, Costs(), three_arguments, on_rank_0),
