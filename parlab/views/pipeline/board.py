@@ -42,36 +42,28 @@ class Board:
 
 def board(
     own: Schedule,
-    target: Schedule | Sequence[Goal],
+    goals: Sequence[Goal],
     costs: Costs,
-    chosen: Action | None = None,
-    remark: str = "",
-    reached: int = 0,
+    chosen: Action | None,
+    remark: str,
+    reached: int,
 ) -> Board:
-    """Draw `own` above `target` on one clock, or alone with the first goal that is not among the `reached`, with
-    `chosen` framed and a `remark` above; where `own` cannot run, where it stops and why.
+    """Draw `own` with the first of the `goals` that is not among the `reached`, with `chosen` framed and a `remark`
+    above; where `own` cannot run, where it stops and why.
     """
     try:
         validate(own)
     except ValueError as error:
         return _stopped(own, str(error), chosen)
-    if isinstance(target, Schedule):
-        both = [simulate(one, costs) for one in (own, target)]
-        said = [f"{_name(one)}: {one.makespan:g} units, {_kept(_most(one))} on its fullest rank" for one in both]
-        text = [line for one, first in zip(both, said, strict=True) for line in describe(one, None, first).splitlines()]
-        scales = max(one.makespan for one in both), max(map(_most, both))
-        drawn = [_panel(one, scales, chosen if one is both[0] else None) for one in both]
-        parts = [part for first, panel in zip(said, drawn, strict=True) for part in (_bold(first), panel)]
-        return _made(text, remark, [parts[0], _legend([own, target]), *parts[1:]])
     shown = simulate(own, costs)
-    end, limit = target[min(reached, len(target) - 1)]
+    end, limit = goals[min(reached, len(goals) - 1)]
     most = _most(shown)
     over = " (too much)" if most > limit else ""
     said_of_own = f"{_name(shown)}: {shown.makespan:g} units, {_kept(most)} on its fullest rank{over}"
-    goals = [_goal(target, number, number < reached) for number in range(min(reached + 1, len(target)))]
+    said_of_goals = [_goal(goals, number, number < reached) for number in range(min(reached + 1, len(goals)))]
     panel = _panel(shown, (max(shown.makespan, end), max(most, limit)), chosen, (end, limit))
-    text = [said_of_own, *goals, *describe(shown).splitlines()[1:]]
-    lines = [f"{LINE}{escape(goal)}</p>" for goal in goals]
+    text = [said_of_own, *said_of_goals, *describe(shown).splitlines()[1:]]
+    lines = [f"{LINE}{escape(goal)}</p>" for goal in said_of_goals]
     return _made(text, remark, [_bold(said_of_own), *lines, _legend([own]), panel])
 
 
@@ -138,26 +130,23 @@ def _needs(stop: Idle, end: float) -> str:
     return f"<rect x='{left}' width='{width}' y='{y + (LANE - BAR) / 2:g}' {look}/><text {words}</text>"
 
 
-def _panel(
-    shown: ScheduleTimeline, scales: tuple[float, float], chosen: Action | None, goal: Goal | None = None
-) -> str:
+def _panel(shown: ScheduleTimeline, scales: tuple[float, float], chosen: Action | None, goal: Goal) -> str:
     """Lanes, the clock and strips of memory; `scales`: the end of the clock, and the most of a strip."""
     (end, highest), ranks = scales, shown.size
     height = LANE * ranks
     ticks = [tick for tick in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, end) if tick <= end]
-    ticks = [tick for tick in ticks if goal is None or abs(tick - goal[0]) > end / 6]  # room for its word
+    ticks = [tick for tick in ticks if abs(tick - goal[0]) > end / 6]  # room for its word
     bars = bars_of_all(shown)
     lanes = _lanes(shown.schedule, bars, end, chosen)
     for tick in ticks:  # the first would be half under the names
         look = "" if tick else " style='text-anchor:start'"
         lanes += f"<text x='{_percent(tick, end)}' y='{height + AXIS / 2:g}'{look}>{tick:g}</text>"
     strips = "".join(_strip(shown, rank, scales) for rank in range(ranks))
-    if goal:
-        x = _percent(goal[0], end)
-        lanes += f"<line class='goal' x1='{x}' x2='{x}' y1='0' y2='{height}' {_DASHES}/>"
-        lanes += f"<text x='{x}' y='{height + AXIS / 2:g}' font-weight='700'>goal {goal[0]:g}</text>"
-        tops = [STRIP * (rank + 1) - LEVEL * goal[1] / highest for rank in range(ranks)]
-        strips += "".join(f"<line class='limit' x1='0' x2='100%' y1='{y:.1f}' y2='{y:.1f}' {_DASHES}/>" for y in tops)
+    x = _percent(goal[0], end)
+    lanes += f"<line class='goal' x1='{x}' x2='{x}' y1='0' y2='{height}' {_DASHES}/>"
+    lanes += f"<text x='{x}' y='{height + AXIS / 2:g}' font-weight='700'>goal {goal[0]:g}</text>"
+    tops = [STRIP * (rank + 1) - LEVEL * goal[1] / highest for rank in range(ranks)]
+    strips += "".join(f"<line class='limit' x1='0' x2='100%' y1='{y:.1f}' y2='{y:.1f}' {_DASHES}/>" for y in tops)
     most = [f"{rank}: keeps {chunks:g}" for rank, chunks in enumerate(shown.peak_activations)]
     names = [_ranks(shown.schedule), _rows(most, STRIP)]
     return _grid(names, [_svg(lanes, height + AXIS), _svg(strips, STRIP * ranks)], bars, end)

@@ -9,6 +9,7 @@ from parlab import views
 from parlab.pipeline import Action, KeptBytes, Schedule, one_f_one_b, simulate, zb_h1
 from parlab.views.pipeline.board import BAR, DIGIT, LANE, LEVEL, NARROWEST, STRIP
 
+GOALS = [(12, 3), (11, 3)]
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16])
 
 
@@ -24,7 +25,7 @@ def said(widget):
 
 
 def test_1f1b_p3_m3_cut_in_two_takes_13_and_becomes_zb_h1_with_11_in_9_moves():
-    widget = views.reorder(cut(one_f_one_b(3, 3)), zb_h1(3, 3))
+    widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS)
     assert said(widget) == "reorder: yours: 13 units, 3 activations on its fullest rank"
     moves = 0
     for rank, (row, goal) in enumerate(zip(widget.rows, zb_h1(3, 3).actions, strict=True)):
@@ -41,7 +42,7 @@ def test_1f1b_p3_m3_cut_in_two_takes_13_and_becomes_zb_h1_with_11_in_9_moves():
 
 
 def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action_stays():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
     widget.action.index = 1
     widget.earlier()
     assert "yours cannot run: " in said(widget)
@@ -55,7 +56,7 @@ def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action
 
 
 def test_the_chosen_action_and_the_rank_change_the_picture():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
     pictures = {widget.picture.value}
     for rank, index in product((0, 1), (0, 1)):
         widget.rank.value = rank
@@ -89,15 +90,12 @@ def test_the_board_asks_for_no_more_width_than_its_digits_need_so_that_a_goal_is
 
 
 def test_the_board_of_a_schedule_that_cannot_run_names_what_each_rank_needs():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
     widget.action.index = 1
     widget.earlier()
     html = widget.figure._repr_html_()
     assert "1I0 needs 1F0" in html
     assert "0I0 needs 1I0" in html
-
-
-GOALS = [(12, 3), (11, 3)]
 
 
 def test_goals_are_asked_for_one_after_the_other_until_all_are_reached():
