@@ -136,8 +136,6 @@ ROWS = [
     *[(lambda x=x: validate(SCHEDULE, x), f"limit={x!r}: must be a number, at least 0") for x in (math.nan, -1, True)],
     (lambda: validate(SCHEDULE, [1, "4"]), "limit='4': must be a number, at least 0"),
     (lambda: MemoryLimit(None), "limit=None: must be a number, at least 0"),
-    (lambda: partition(4, 2, costs=3), "costs=3: must be a list of numbers, one a layer"),
-    (lambda: partition(2, 2, costs=[1, "2"]), "costs[1]='2': must be a number, at least 0 and finite"),
     (lambda: partition(2, True), "num_stages=True: must be a whole number, at least 1"),
 ]
 
