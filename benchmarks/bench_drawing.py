@@ -36,7 +36,7 @@ def main() -> None:
 def redraws() -> dict[str, Callable[[], object]]:
     """What is timed, by name: each slider's move, and figures of a size that widgets draw."""
     found: dict[str, Callable[[], object]] = {}
-    for name in ("all_reduce_seconds", "tensor", "links", "bubble_prices", "price_tag"):
+    for name in ("all_reduce_seconds", "tensor", "ring_bill", "bubble_prices", "price_tag"):
         explore = getattr(views, f"explore_{name}")
         for control in explore().controls:  # each from where all the others start
             found[f"explore_{name}: {control}"] = _mover(explore(), control)

@@ -142,7 +142,7 @@ def dispatch_backward(comm: Comm, drows: Array, plan: Plan) -> Array:
 
 
 def bring_back(comm: Comm, rows: Array, plan: Plan, label: str) -> Array:
-    """Send each row back to its token and slot: `[R, E]` -> `[T, k, E]`, with zeros where a slot was dropped."""
+    """Send each row back to its token and slot: `[R, E]` -> `[T, k, E]`."""
     returned = exchange_rows(comm, rows, plan.received, plan.sent, label)  # [Σ sent, E], sorted by expert
     return slots_of(returned, plan.pairs, plan.k)
 

@@ -37,8 +37,7 @@ def expert_cost(
 
     Forward: P − 1 messages of the plan's 8N bytes around the ring; P − 1 of dispatch, in all bE a row for other ranks'
     experts; P − 1 of combine, bE a row from other ranks. Forward and backward together 2(S + R)bE, for S rows sent and
-    R received in dispatch. Kept are the rows of its experts, and an answer for each pair of its tokens, if a capacity
-    drops none.
+    R received in dispatch. Kept are the rows of its experts, and an answer for each pair of its tokens.
 
     Raises:
         ValueError: N is no multiple of P, or there is no such rank.

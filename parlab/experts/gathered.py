@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from parlab.arrays import Array, namespace
+from parlab.arrays import Array
 from parlab.experts.two_levels import local_routing
 from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache
-from parlab.nn.routing import Routing, destinations
+from parlab.nn.routing import Routing
 from parlab.world import Comm
 
 
@@ -33,9 +33,8 @@ class GatheredCache(NamedTuple):
 
 def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing) -> tuple[Array, GatheredCache]:
     """`(y [T, E], cache)`; every rank has equally many tokens."""
-    xp = namespace(x)
-    own = xp.reshape(destinations(routing, layer.num_experts), routing.chosen.shape)  # [T, k]; N: dropped
-    tokens, chosen, gates = (comm.all_gather(part) for part in (x, own, routing.gates))  # [P·T, E], twice [P·T, k]
+    parts = x, routing.chosen, routing.gates
+    tokens, chosen, gates = (comm.all_gather(part) for part in parts)  # [P·T, E], twice [P·T, k]
     local = local_routing(chosen, gates, layer.own_experts())
     share, of_experts = layer.mix_own_experts(tokens, local)  # [P·T, E]
     comm.hold("slots", of_experts.slots)

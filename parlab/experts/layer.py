@@ -25,8 +25,8 @@ from parlab.experts.all_to_all import (
 from parlab.experts.gathered import mix_gathered, mix_gathered_backward
 from parlab.experts.two_levels import mix_in_two_levels, mix_in_two_levels_backward
 from parlab.nn.formulas import linear_flops
-from parlab.nn.moe import MixtureOfExperts, asked_loads, sum_of_slots
-from parlab.nn.routing import Routing
+from parlab.nn.moe import MixtureOfExperts, sum_of_slots
+from parlab.nn.routing import Routing, expert_loads
 from parlab.nn.stage import Gradients, Weights
 from parlab.world import Comm
 
@@ -46,10 +46,6 @@ class ExpertParallel(MixtureOfExperts):
 
     The gradients of this rank's experts are complete: they hold the tokens of all ranks. The router's gradient holds
     this rank's tokens alone, as that of every dense weight; data parallelism sums it over the ranks.
-
-    A capacity is set by each rank's own tokens, ⌈cf · T k / N⌉ pairs for each expert, as in Megatron-LM and DeepSpeed:
-    no rank waits for another one's counts to drop a row. So the same tokens on other numbers of ranks lose other rows,
-    and a rank's y is that of `MixtureOfExperts` on its tokens alone.
 
     Args:
         comm: the expert-parallel group, of P ranks.
@@ -106,7 +102,7 @@ class ExpertParallel(MixtureOfExperts):
     def loads_together(self, routing: Routing) -> list[int]:
         """Pairs on each expert, of the tokens of all ranks: an all-reduce of N whole numbers."""
         xp, chosen = namespace(routing.chosen), routing.chosen
-        loads = xp.asarray(asked_loads(routing, self.num_experts), dtype=xp.int64, device=chosen.device)  # [N]
+        loads = xp.asarray(expert_loads(routing, self.num_experts), dtype=xp.int64, device=chosen.device)  # [N]
         for group in self.together:
             loads = group.all_reduce(loads)
         return to_host(loads)

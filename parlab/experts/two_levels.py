@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from parlab.arrays import Array, add_at, namespace, to_host
 from parlab.experts.all_to_all import exchange_parts, rows_like
 from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache, parts_of
-from parlab.nn.routing import Routing, destinations
+from parlab.nn.routing import Routing
 from parlab.world import Comm
 
 
@@ -99,12 +99,11 @@ def mix_in_two_levels(
     layer: MixtureOfExperts, between: Comm, inside: Comm, x: Array, routing: Routing
 ) -> tuple[Array, TwoLevelCache]:
     """`(y [T, E], cache)`. `between`: the ranks of this place, by node; `inside`: those of this node, by place."""
-    chosen = destinations(routing, layer.num_experts)  # [T·k]; N where the slot was dropped
-    chosen = namespace(x).reshape(chosen, routing.chosen.shape)
     experts_per_node = layer.num_experts // between.size
 
-    first = make_exchange(between, _wants(chosen, experts_per_node, range(between.size)))
-    at_node = send_rows(first, (x, chosen, routing.gates), "dispatch between nodes")  # [rows, E], twice [rows, k]
+    first = make_exchange(between, _wants(routing.chosen, experts_per_node, range(between.size)))
+    parts = x, routing.chosen, routing.gates
+    at_node = send_rows(first, parts, "dispatch between nodes")  # [rows, E], twice [rows, k]
     _, chosen_at_node, _ = at_node
     rows_at_node = chosen_at_node.shape[0]
 
@@ -134,7 +133,7 @@ def mix_in_two_levels_backward(
 
 
 def local_routing(chosen: Array, gates: Array, own: range) -> Routing:
-    """The routing of rows among this rank's experts alone, numbered from 0. Slots of other experts are dropped."""
+    """The routing of rows among this rank's experts alone, numbered from 0. Slots of other experts are not kept."""
     xp = namespace(gates)
     here = (chosen >= own.start) & (chosen < own.stop)
     return Routing(xp.where(here, chosen - own.start, 0), gates, kept=here)

@@ -97,7 +97,7 @@ def _balance_one(trainer: Trainer, mixture: MixtureOfExperts, rule: Balance) -> 
         here = slice(comm.rank * own.shape[0], (comm.rank + 1) * own.shape[0])
         xp, device = namespace(x), x.device
         own_gates = asarray(np.asarray(gates)[here], xp, own.dtype, device)
-        return Routing(asarray(np.asarray(chosen)[here], xp, xp.int64, device), own_gates, own, "softmax_chosen", 1.0)
+        return Routing(asarray(np.asarray(chosen)[here], xp, xp.int64, device), own_gates, own, "softmax_chosen")
 
     def rebalance(loads: Any) -> None:
         mixture.counted, mixture.bias = [0] * mixture.num_experts, list(map(float, later[0]))

@@ -36,13 +36,11 @@ from parlab.nn.routing import (
     Routing,
     auxiliary_loss,
     balanced_bias,
-    capacity_of,
     destinations,
     expert_loads,
     gates_backward,
     inverse,
     route,
-    within_capacity,
 )
 from parlab.nn.stage import Gradients, Stage, Weights
 
@@ -50,7 +48,7 @@ from parlab.nn.stage import Gradients, Stage, Weights
 class Pairs(NamedTuple):
     """The (token, slot) pairs of a routing, sorted by expert."""
 
-    order: Array  # [T·k]: the pair token·k + slot at each place; dropped pairs come last
+    order: Array  # [T·k]: the pair token·k + slot at each place; pairs that are not kept come last
     counts: list[int]  # rows of each expert
 
 
@@ -72,10 +70,10 @@ def gates_of(gates: Array, pairs: Pairs) -> Array:
 
 
 def slots_of(rows: Array, pairs: Pairs, k: int) -> Array:
-    """The rows back at their tokens: `[Σ counts, E]` -> `[T, k, E]`, with zeros where a slot was dropped."""
-    xp, dropped = namespace(rows), pairs.order.shape[0] - rows.shape[0]
-    if dropped:
-        rows = xp.concat([rows, xp.zeros((dropped, rows.shape[1]), dtype=rows.dtype, device=rows.device)])
+    """The rows back at their tokens: `[Σ counts, E]` -> `[T, k, E]`, with zeros where a slot is not kept."""
+    xp, elsewhere = namespace(rows), pairs.order.shape[0] - rows.shape[0]
+    if elsewhere:
+        rows = xp.concat([rows, xp.zeros((elsewhere, rows.shape[1]), dtype=rows.dtype, device=rows.device)])
     return xp.reshape(xp.take(rows, inverse(pairs.order), axis=0), (-1, k, rows.shape[1]))
 
 
@@ -121,10 +119,9 @@ class MixtureOfExperts(Stage):
         prefix: of the names: `{prefix}.gate.weight`, the router's `[E, N]`, and `{prefix}.experts.{e}.w1.weight`, ...
         num_experts: N.
         k: experts a token.
-        capacity_factor: each expert takes at most ⌈cf · T k / N⌉ pairs of a call, the first ones; None: it takes all.
         auxiliary: α of the auxiliary loss whose gradient backward adds.
         bias_rate: γ, by which `rebalance` moves the bias of each expert.
-        options: `scores`, `bias`, `groups`, `group_limit` and `scale`, as for `route`.
+        options: `scores`, `bias`, `groups` and `group_limit`, as for `route`.
 
     Attributes:
         bias: `[N]` numbers, 0 at first; used where bias_rate is not 0.
@@ -140,7 +137,6 @@ class MixtureOfExperts(Stage):
         num_experts: int,
         k: int,
         *,
-        capacity_factor: float | None = None,
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
         **options: Any,
@@ -148,7 +144,7 @@ class MixtureOfExperts(Stage):
         self.weights, self.router, self.k = weights, f"{prefix}.gate.weight", k
         self.num_experts = num_experts
         self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in self.own_experts()]
-        self.capacity_factor, self.options = capacity_factor, options
+        self.options = options
         self.auxiliary, self.bias_rate, self.loss_weight = auxiliary, bias_rate, 1.0
         self.bias, self.counted = [0.0] * num_experts, [0] * num_experts
         self.weight_names = (self.router, *(name for expert in self.experts for name in expert.weight_names))
@@ -193,7 +189,7 @@ class MixtureOfExperts(Stage):
 
     def count(self, routing: Routing) -> list[int]:
         """The pairs on each expert in one call; they are added to `counted`."""
-        of_call = asked_loads(routing, self.num_experts)
+        of_call = expert_loads(routing, self.num_experts)
         self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
         return of_call
 
@@ -223,19 +219,15 @@ class MixtureOfExperts(Stage):
         return sum_of_slots(slots_of(drows, pairs, self.k)), dgates, of_experts
 
     def routed(self, x: Array) -> Routing:
-        """The routing of tokens `[T, E]`, within the experts' capacity."""
+        """The routing of tokens `[T, E]`."""
         options = self.options
         if self.bias_rate:
             options = options | {"bias": namespace(x).asarray(self.bias, dtype=x.dtype, device=x.device)}
-        routing = route(x, self.weights[self.router], self.k, **options)
-        if self.capacity_factor is None:
-            return routing
-        capacity = capacity_of(x.shape[0], self.k, self.num_experts, self.capacity_factor)
-        return within_capacity(routing, self.num_experts, capacity)
+        return route(x, self.weights[self.router], self.k, **options)
 
     def loads_together(self, routing: Routing) -> list[int]:
         """Pairs on each expert, of the tokens that the auxiliary loss sees together: those of this call."""
-        return asked_loads(routing, self.num_experts)
+        return expert_loads(routing, self.num_experts)
 
     def rebalance(self, loads: Sequence[int]) -> None:
         """Move the bias after a step, and count anew. `loads`: pairs on each expert, of the whole batch."""
@@ -255,11 +247,6 @@ class MixtureOfExperts(Stage):
         parts = zip(self.experts, parts_of(drows, counts), caches, strict=True)
         done = [expert.backward_input(part, cache) for expert, part, cache in parts]
         return namespace(drows).concat([dx for dx, _ in done]), [pending for _, pending in done]
-
-
-def asked_loads(routing: Routing, num_experts: int) -> list[int]:
-    """Pairs on each expert by the router's choice, before a capacity drops any."""
-    return expert_loads(routing._replace(kept=None), num_experts)
 
 
 def parts_of(rows: Array, counts: Sequence[int]) -> list[Array]:

@@ -6,17 +6,16 @@ Letters: T tokens, N experts, k chosen, E hidden size. Ties go to the lower inde
 group makes the same choice.
 
 Sources: Shazeer et al. 2017, "Outrageously large neural networks"; Fedus et al. 2021, "Switch transformers" (softmax
-over all, auxiliary loss, capacity); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI
-2024, "DeepSeek-V3 technical report", section 2.1.2 (sigmoid, bias, groups).
+over all, auxiliary loss); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI 2024,
+"DeepSeek-V3 technical report", section 2.1.2 (sigmoid, bias, groups).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parlab.arguments import one_of, positive, whole
+from parlab.arguments import one_of, whole
 from parlab.arrays import Array, add_at, namespace, to_host
 from parlab.nn.activation import sigmoid, softmax
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
@@ -34,8 +33,7 @@ class Routing(NamedTuple):
     gates: Array  # [T, k]
     affinities: Array = None  # [T, N]: logits, probabilities or sigmoids, as `scores` says
     scores: str = "softmax_chosen"  # one of SCORES, as `route` was told
-    scale: float = 1.0
-    kept: Array | None = None  # [T, k] booleans: False where a full expert dropped the slot; None: all are kept
+    kept: Array | None = None  # [T, k] booleans: False where the slot's expert is on another rank; None: all are kept
 
 
 def route(
@@ -47,7 +45,6 @@ def route(
     bias: Array | None = None,
     groups: int = 1,
     group_limit: int | None = None,
-    scale: float = 1.0,
 ) -> Routing:
     """Choose k experts for each token, and weigh them.
 
@@ -57,13 +54,12 @@ def route(
         k: experts a token.
         scores: how gates follow from the logits. `softmax_chosen`: a softmax over the chosen k (Mixtral);
             `softmax`: over all N, of which the chosen keep theirs (Switch); `sigmoid`: s / Σ s over the chosen
-            (DeepSeek-V3).
+            (DeepSeek-V3, which then takes all gates times 2.5).
         bias: `[N]`, added to the affinities for the choice alone, not for the gates: it balances the load without a
             gradient.
         groups: N/groups consecutive experts form a group, for example those of a node.
         group_limit: the experts of a token lie in at most so many groups: those with the largest sums of their best
             k/group_limit affinities. None: in any.
-        scale: a factor on all gates (2.5 in DeepSeek-V3).
 
     Raises:
         ValueError: k, groups or group_limit that do not fit the N experts, or another kind of scores.
@@ -77,7 +73,6 @@ def route(
     """
     xp, N = namespace(x, weights), weights.shape[1]
     one_of("scores", scores, SCORES)
-    positive("scale", scale, finite=True)
     if whole("k", k, 1) > N:
         raise ValueError(f"k={k}: there are {N} experts to choose from")
     logits, _ = linear(x, weights)  # [T, N]
@@ -93,7 +88,7 @@ def route(
         gates = of_chosen / xp.sum(of_chosen, axis=1, keepdims=True)
     else:
         gates = of_chosen
-    return Routing(chosen, gates if scale == 1 else gates * scale, affinities, scores, scale)
+    return Routing(chosen, gates, affinities, scores)
 
 
 def route_backward(dgates: Array, routing: Routing, x: Array, weights: Array) -> tuple[Array, Array]:
@@ -112,11 +107,11 @@ def gates_backward(dgates: Array, routing: Routing) -> Array:
     elsewhere. Sigmoid, with g = s/S and S = Σ s over the chosen: ds = (dg − Σ g dg)/S, dl = ds s (1 − s).
     """
     xp, affinities, chosen = namespace(dgates), routing.affinities, routing.chosen
-    N, dgates = affinities.shape[1], dgates * routing.scale
+    N = affinities.shape[1]
     if routing.scores == "softmax":
         dp = scattered(dgates, chosen, N)  # [T, N]
         return affinities * (dp - xp.sum(affinities * dp, axis=1, keepdims=True))
-    g = routing.gates / routing.scale  # [T, k], of sum 1
+    g = routing.gates  # [T, k], of sum 1
     inner = dgates - xp.sum(g * dgates, axis=1, keepdims=True)
     if routing.scores == "softmax_chosen":
         return scattered(g * inner, chosen, N)
@@ -164,13 +159,13 @@ def _unchanged(logits: Array) -> Array:
 
 
 def expert_loads(routing: Routing, num_experts: int) -> list[int]:
-    """How many (token, slot) pairs go to each expert; dropped pairs go to none."""
+    """How many (token, slot) pairs go to each expert; pairs that are not kept go to none."""
     xp, goes_to = namespace(routing.chosen), destinations(routing, num_experts)
     return to_host(xp.stack([xp.count_nonzero(goes_to == expert) for expert in range(num_experts)]))
 
 
 def destinations(routing: Routing, num_experts: int) -> Array:
-    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where the pair was dropped."""
+    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where it is not kept."""
     xp, chosen = namespace(routing.chosen), routing.chosen
     if routing.kept is not None:
         chosen = xp.where(routing.kept, chosen, num_experts)
@@ -209,30 +204,6 @@ def balanced_bias(bias: Array, loads: Sequence[int], rate: float) -> Array:
     mean = sum(loads) / len(loads)
     missing = xp.asarray([mean - load for load in loads], dtype=bias.dtype, device=bias.device)  # [N]
     return bias + rate * xp.sign(missing)
-
-
-# Capacity
-
-
-def capacity_of(tokens: int, k: int, num_experts: int, capacity_factor: float) -> int:
-    """⌈cf · T k / N⌉: rows that an expert takes of T tokens."""
-    return math.ceil(capacity_factor * tokens * k / num_experts)
-
-
-def within_capacity(routing: Routing, num_experts: int, capacity: int) -> Routing:
-    """The routing in which each expert keeps its first `capacity` pairs, in the order of the tokens, then slots.
-
-    A dropped slot adds nothing to its token's y. If all slots of a token are dropped, the residual alone remains.
-    The gates of its other slots stay as they were.
-    """
-    xp, (T, k) = namespace(routing.chosen), routing.chosen.shape
-    experts = xp.reshape(routing.chosen, (-1,))
-    order = xp.argsort(experts, stable=True)  # pairs by expert, then token
-    by_expert = xp.take(experts, order, axis=0)
-    first = xp.searchsorted(by_expert, by_expert)  # where each pair's expert begins
-    place = xp.arange(T * k, dtype=first.dtype, device=first.device) - first  # among the pairs of its expert
-    kept = xp.take(place < capacity, inverse(order), axis=0)
-    return routing._replace(kept=xp.reshape(kept, (T, k)))
 
 
 def inverse(order: Array) -> Array:

@@ -12,43 +12,28 @@ from parlab.pipeline.schedule import check_sizes
 from parlab.world.collectives.common import piece_sizes
 
 
-def partition(num_layers: int, num_stages: int, costs: Sequence[float] | None = None) -> list[range]:
+def partition(num_layers: int, num_stages: int) -> list[range]:
     """The layers of each stage: contiguous, and never none.
 
-    The first (num_layers mod num_stages) stages get one layer more. With costs, the most expensive stage is as cheap as
-    it can be, and the others as even as that leaves them (least sum of squares).
-
-    Args:
-        costs: of each layer, in any unit; those of the embedding and of the head belong to the first and the last.
+    The first (num_layers mod num_stages) stages get one layer more.
 
     Raises:
-        ValueError: fewer layers than stages, a wrong number of costs, or a negative one.
+        ValueError: fewer layers than stages.
 
     >>> partition(10, 3)
     [range(0, 4), range(4, 7), range(7, 10)]
-    >>> partition(10, 3, costs=[1] * 9 + [3])
-    [range(0, 4), range(4, 8), range(8, 10)]
     """
     whole("num_layers", num_layers, least=1)
     whole("num_stages", num_stages, least=1)
-    if costs is not None:
-        _check_costs(costs)
-    _check(num_layers, num_stages, costs)
-    if costs is None:
-        starts = accumulate(piece_sizes(num_layers, num_stages), initial=0)
-        return [range(start, stop) for start, stop in pairwise(starts)]
-    before = list(accumulate(costs, initial=0))
-
-    def cost(start: int, stop: int) -> float:
-        return before[stop] - before[start]
-
-    bottleneck, _ = _divide(num_layers, num_stages, cost, lambda total, of_stage: max(total, of_stage))
-    _, cuts = _divide(num_layers, num_stages, cost, lambda total, of_stage: total + of_stage**2, most=bottleneck)
-    return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
+    _check_enough(num_layers, num_stages)
+    starts = accumulate(piece_sizes(num_layers, num_stages), initial=0)
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     """The layers of each of the p·v stages, so that the slowest is as fast as it can be: uneven layers, even stages.
+
+    The others are as even as that leaves them (least sum of squares).
 
     Args:
         costs: of each layer, in any unit; those of the embedding and of the head belong to the first and the last.
@@ -62,7 +47,16 @@ def balance(costs: Sequence[float], p: int, chunks: int = 1) -> list[range]:
     """
     _check_costs(costs)
     check_sizes(p=p, chunks=chunks)
-    return partition(len(costs), p * chunks, costs)
+    num_layers, num_stages = len(costs), p * chunks
+    _check_enough(num_layers, num_stages)
+    before = list(accumulate(costs, initial=0))
+
+    def cost(start: int, stop: int) -> float:
+        return before[stop] - before[start]
+
+    bottleneck, _ = _divide(num_layers, num_stages, cost, lambda total, of_stage: max(total, of_stage))
+    _, cuts = _divide(num_layers, num_stages, cost, lambda total, of_stage: total + of_stage**2, most=bottleneck)
+    return [range(start, stop) for start, stop in pairwise([*cuts, num_layers])]
 
 
 def _divide(
@@ -93,13 +87,11 @@ def _divide(
     return total, [-start for start in starts]
 
 
-def _check(num_layers: int, num_stages: int, costs: Sequence[float] | None) -> None:
+def _check_enough(num_layers: int, num_stages: int) -> None:
     if num_layers < num_stages:
         raise ValueError(
             f"num_layers={num_layers}, num_stages={num_stages}: each stage needs a layer, use at most {num_layers}"
         )
-    if costs is not None and len(costs) != num_layers:
-        raise ValueError(f"costs={costs!r:.60}: a list of {num_layers} numbers is needed, one a layer")
 
 
 def _check_costs(costs: Sequence[float]) -> None:

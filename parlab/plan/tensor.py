@@ -13,7 +13,7 @@
 Invariant: one exchange is an all-gather or a reduce-scatter of a layer's input; an all-reduce is two.
 
 Source: Shoeybi et al. 2019, "Megatron-LM"; with sequence parallelism Korthikanti et al. 2022.
-`parlab.tensor.model_collectives` counts the same.
+`parlab.tensor.block_collectives` counts the same of a block.
 """
 
 from __future__ import annotations

@@ -54,7 +54,6 @@ from parlab.sequence.splitting.analysis import (
     HeadPattern,
     analyse_attention,
     split_by_attention,
-    stem,
     weight_cut,
 )
 from parlab.sequence.splitting.balance import (
@@ -65,11 +64,10 @@ from parlab.sequence.splitting.balance import (
     split_by_work,
 )
 from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, split_equal
-from parlab.sequence.splitting.lab import LabAttention, lab_attention, words_of
 from parlab.sequence.splitting.text import split_by_text, unit_ends
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics
 from parlab.sequence.tiles import Tile
-from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, ring_time, step_time, usp_time
+from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, step_time, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.usp import usp_attention, usp_attention_backward

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import whole
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
@@ -46,24 +45,22 @@ def allgather_attention(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Documents = None,
-    kv_heads: int | None = None,
     ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array]:
-    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`, and `kv_heads`:
-    how many K/V heads are gathered at a time; None: 2, or 1 if there is one only.
+    """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`.
 
-    K/V go straight to each rank that needs them: without documents, to all. With `ranks_per_node`, how many consecutive
-    ranks share a node, they go to all, in two levels (`TwoLevelGather`).
+    K/V, two heads at a time, go straight to each rank that needs them: without documents, to all. With
+    `ranks_per_node`, how many consecutive ranks share a node, they go to all, in two levels (`TwoLevelGather`).
     """
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
-    label = call_label("all-gather", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("all-gather", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
     kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
-    for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
-        few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
+    for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
+        few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
         gathered = kv_exchange.gather(few)  # of every source
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
@@ -86,26 +83,25 @@ def allgather_attention_backward(
     causal: bool = False,
     layout: str = "contiguous",
     documents: Documents = None,
-    kv_heads: int | None = None,
     ranks_per_node: int | None = None,
     scale: Scale = None,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of this rank's shards; arguments as `ring_attention_backward`, `kv_heads` and `ranks_per_node`.
+    """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node`.
 
     K/V are gathered again. Their gradients, on each rank those of all tokens, are reduce-scattered: they go straight
     home and are summed there.
     """
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
-    label = call_label("all-gather backward", mask, kv_heads=kv_heads, ranks_per_node=ranks_per_node, scale=scale)
+    label = call_label("all-gather backward", mask, ranks_per_node=ranks_per_node, scale=scale)
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
     kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
-    for h, g in a_few_at_a_time(q.shape[1], k.shape[1], kv_heads):
-        few = k[:, g, ...], v[:, g, ...]  # twice [B, kv_heads, S/P, D]
+    for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
+        few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
         few_dout, few_q, few_lse, few_delta, few_dq = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
         gathered = kv_exchange.gather(few)  # of every source
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
@@ -154,13 +150,10 @@ def gather_exchange(
     return TwoLevelGather(comm, label, ranks_per_node)
 
 
-def a_few_at_a_time(H: int, G: int, kv_heads: int | None = None) -> list[tuple[slice, slice]]:
-    """Slices of query heads and of the K/V heads that they read, at most `kv_heads` of these at a time."""
-    kv_heads = min(2, G) if kv_heads is None else kv_heads
-    if not 1 <= whole("kv_heads", kv_heads) <= G:
-        raise ValueError(f"kv_heads={kv_heads}: gather 1 to {G} key/value heads at a time")
-    starts = range(0, G, kv_heads)
-    return [(slice(g * H // G, min(g + kv_heads, G) * H // G), slice(g, min(g + kv_heads, G))) for g in starts]
+def a_few_at_a_time(H: int, G: int) -> list[tuple[slice, slice]]:
+    """Slices of query heads and of the K/V heads that they read, at most two of these at a time."""
+    stops = [(g, min(g + 2, G)) for g in range(0, G, 2)]
+    return [(slice(start * H // G, stop * H // G), slice(start, stop)) for start, stop in stops]
 
 
 def allgather_cost(
@@ -168,13 +161,12 @@ def allgather_cost(
     size: int,
     rank: int = 0,
     *,
-    kv_heads: int | None = None,
     ranks_per_node: int | None = None,
     backward: bool = False,
     **how: Any,
 ) -> RankCost:
     """The messages, bytes and held bytes of `rank`: it sends its K/V to each rank that reads them, P − 1 without
-    documents, in G/kv_heads messages each; backward also dK/dV to each rank whose K/V it reads. `how`: causal, layout
+    documents, in ⌈G/2⌉ messages each; backward also dK/dV to each rank whose K/V it reads. `how`: causal, layout
     and documents, as `allgather_attention`. With `ranks_per_node` (g, in k nodes) k + g − 2 messages carry as much.
 
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
@@ -190,7 +182,7 @@ def allgather_cost(
         our_readers = our_sources = size - 1
         there = home = nodes + ranks_per_node - 2
         in_largest = nodes if ranks_per_node > 1 else in_largest
-    few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G, kv_heads)]
+    few = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]
     token = shape.token(backward=backward)
     kv, dkv = (few[0] * nbytes // shape.G for nbytes in (token.kv, token.dkv))  # of the first heads
     held = token.own + token.sums + token.dkv + (our_sources + 1) * dkv + max(our_sources * kv, in_largest * dkv)

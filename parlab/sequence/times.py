@@ -1,8 +1,8 @@
 """The time of attention across ranks, by formula: the makespan of the simulated clock without a run, in picoseconds.
 
-Causal, forward (`ring_time` also backward), with zigzag shards where there is a ring. Ring and Ulysses are the two ends
-of one formula: U of P ranks share the heads, U = 1 is the ring and U = P is Ulysses. Ranks can exchange in several
-ways; each method has the fastest of its own:
+Causal, forward, with zigzag shards where there is a ring. Ring and Ulysses are the two ends of one formula: U of P
+ranks share the heads, U = 1 is the ring and U = P is Ulysses. Ranks can exchange in several ways; each method has the
+fastest of its own:
 
     flat          a rank sends to the next ranks in their order, over whatever link leads there
     grid          straight too, but no step mixes links inside a node with links between nodes, as in
@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from parlab.arguments import amount, flag, instance, one_of, positive, whole
+from parlab.arguments import amount, instance, one_of, positive, whole
 from parlab.sequence.allgather import a_few_at_a_time
 from parlab.sequence.arguments import checked_group
 from parlab.sequence.costs import AttentionShape, pair_flops, unmasked_pairs
@@ -135,31 +135,6 @@ def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, 
     return _exchanges(shape, size, cluster, ulysses, way) + turn
 
 
-def ring_time(shape: AttentionShape, size: int, cluster: Cluster, *, backward: bool = False) -> int:
-    """The time of `ring_attention`, or of its backward, causal with zigzag shards.
-
-        forward     max(own, hop) + (P − 2) max(half, hop) + half
-        backward    max(own, hop) + (P − 2) max(half, hop + home) + max(half, home) + home
-
-    `hop` brings the K/V of c = S/P tokens and `home` their gradients, through the same port; `own` is the work on
-    c(c + 1)/2 pairs, `half` on c²/2. Behind the last gradients no work is left.
-
-    >>> shape = AttentionShape(S=256, H=4, G=4, D=8, itemsize=4)
-    >>> ring_time(shape, 4, Cluster.uniform(0, 50e9, flops=1e12), backward=True)
-    2959360
-    """
-    whole("size", size)
-    instance("cluster", cluster, Cluster)
-    flag("backward", backward)
-    if size == 1 or not backward:
-        work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster, backward=backward)
-        return work if size == 1 else usp_time(shape, size, cluster, ulysses=1)
-    c, token, link = shape.shard(size), shape.token(backward=True), _link(cluster, size)
-    hop, home = link.picoseconds(c * token.kv), link.picoseconds(c * token.dkv)
-    own, half = (_attend(shape, pairs, cluster, backward=True) for pairs in (c * (c + 1) // 2, c * c // 2))
-    return max(own, hop) + (size - 2) * max(half, hop + home) + max(half, home) + home
-
-
 def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str) -> int:
     """The time of both all-to-alls of a group: there with q, k and v, and back with out and lse."""
     c, token = shape.shard(size), _heads_of(shape, ulysses).token(backward=False)
@@ -247,7 +222,7 @@ def _link(cluster: Cluster, ranks: int) -> Link:
     return cluster.intra if ranks <= cluster.ranks_per_node else cluster.inter
 
 
-def _attend(shape: AttentionShape, pairs: int, cluster: Cluster, *, backward: bool = False) -> int:
+def _attend(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
     """The time to attend so many pairs, all heads."""
-    flops = pair_flops(pairs, shape.B, shape.H, shape.D, backward=backward)
+    flops = pair_flops(pairs, shape.B, shape.H, shape.D)
     return picoseconds(cluster.device_of(0).seconds(flops, 0))

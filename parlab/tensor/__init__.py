@@ -16,7 +16,6 @@ from parlab.tensor.costs import (
     Traffic,
     block_collectives,
     block_time,
-    model_collectives,
     traffic,
 )
 from parlab.tensor.kept import llama_kept_by_place

@@ -98,53 +98,6 @@ def block_collectives(
     return found
 
 
-def model_collectives(
-    config: LlamaConfig,
-    B: int,
-    S: int,
-    size: int,
-    itemsize: int,
-    *,
-    backward: bool = False,
-    sequence_parallel: bool = False,
-) -> list[Collective]:
-    """The collectives of `loss_and_gradients`, forward or backward.
-
-    Forward 2L + 1 all-reduces of B·S·E (the embedding's is the one more), and the loss's three of B·S; backward 2L + 1
-    (the head's is the one more). With sequence parallelism the embedding scatters and the head gathers, as blocks do.
-
-    >>> config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=3,
-    ...                      num_attention_heads=4)
-    >>> len(model_collectives(config, 1, 8, 2, 4)), len(model_collectives(config, 1, 8, 2, 4, backward=True))
-    (10, 7)
-    """
-    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
-    flag("backward", backward)
-    check_sizes(config, size)
-    options = {"backward": backward, "sequence_parallel": sequence_parallel}
-    blocks = block_collectives(config, B, S, size, itemsize, **options) * config.num_hidden_layers
-    activation = B * S * config.hidden_size
-    wide = max(itemsize, 4)  # the loss is computed in float32 or wider
-
-    def call(name: str, what: str, elements: int = activation, bytes_each: int = itemsize) -> Collective:
-        return Collective(name, what, elements, bytes_each, size)
-
-    if not backward:
-        first = [call("reduce_scatter" if sequence_parallel else "all_reduce", "embedding: y")]
-        head = [call("all_gather", "head: x")] if sequence_parallel else []
-        sums = ("maximum", "target's logit", "sum of exp")
-        loss = [call("all_reduce", f"loss: {what}", B * S, wide) for what in sums]
-        return first + blocks + head + loss
-    if not sequence_parallel:
-        return [call("all_reduce", "head: dx"), *blocks]
-    head = [
-        call("all_gather", "head: x again"),
-        call("reduce_scatter", "head: dx"),
-        call("all_reduce", "final norm: dW", config.hidden_size),
-    ]
-    return [*head, *blocks, call("all_gather", "embedding: dy")]
-
-
 ANY_LINK = Link(0, 1)  # messages and bytes do not depend on it
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from parlab.arguments import flag, instance, text
+from parlab.arguments import instance, text
 from parlab.arrays import Array
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.stage import Gradients, Stage, Weights
@@ -70,7 +70,6 @@ class ColumnParallelLinear(ParallelLinear):
     Args:
         comm, weights, name: as for `ParallelLinear`.
         sequence_parallel: x is `[B, S/t, in]`: this rank's tokens.
-        overlap: in `backward`, let messages travel beside the computation.
 
     Attributes:
         enter: f, or g with sequence parallelism.
@@ -93,11 +92,8 @@ class ColumnParallelLinear(ParallelLinear):
         *,
         span: str = "column linear",
         sequence_parallel: bool = False,
-        overlap: bool = True,
     ) -> None:
         super().__init__(comm, weights, name, span)
-        flag("overlap", overlap)
-        self.overlap = overlap
         self.enter, _ = pair(sequence_parallel)
 
     @classmethod
@@ -129,7 +125,7 @@ class ColumnParallelLinear(ParallelLinear):
 
     def backward(self, dy: Array, cache: Array) -> tuple[Array, Gradients]:
         """Both parts. While dx is computed, x is gathered; while dW is computed, dx travels."""
-        if self.comm.size == 1 or not self.overlap:
+        if self.comm.size == 1:
             return super().backward(dy, cache)
         return overlapped_backward(
             self.comm, self.enter, cache, lambda: (self._partial_dx(dy), dy), self.weight_gradient

@@ -47,7 +47,6 @@ class ParallelLlama(Decoder):
         weights: this rank's slices, by name (`shard_weights`). Shared, not copied.
         names: of the weights that this rank has, as one that owns a stage of a pipeline does; None: all.
         sequence_parallel: between the regions that the ranks divide, each has S/t tokens.
-        overlap: gradients travel while others are computed.
         positions, core: as for `Llama`.
         mlp: makes the MLP of a layer from the layer's prefix; None: a `ParallelMLP`.
 
@@ -64,7 +63,6 @@ class ParallelLlama(Decoder):
         *,
         names: Collection[str] | None = None,
         sequence_parallel: bool = False,
-        overlap: bool = True,
         positions: Array | Callable[[int], Array] | None = None,
         core: Core = CAUSAL_ATTENTION,
         mlp: Callable[[str], Stage] | None = None,
@@ -72,19 +70,17 @@ class ParallelLlama(Decoder):
         instance("config", config, LlamaConfig)
         instance("weights", weights, Mapping)
         flag("sequence_parallel", sequence_parallel)
-        flag("overlap", overlap)
         self.comm, self.sequence_parallel = comm, sequence_parallel
         self.slices = weight_slices(config, comm.rank, comm.size)
         _check_shards(comm, config, weights, self.slices, config.weight_shapes if names is None else names)
         sharers = kv_sharers(comm, config.num_key_value_heads)
         rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
-        options = {"sequence_parallel": sequence_parallel, "overlap": overlap}
 
         def norm(name: str) -> Stage:
             return _norm(comm, weights, name, config, sequence_parallel)
 
         def parallel_mlp(prefix: str) -> Stage:
-            return ParallelMLP(comm, weights, f"{prefix}.mlp", **options)
+            return ParallelMLP(comm, weights, f"{prefix}.mlp", sequence_parallel=sequence_parallel)
 
         make_mlp = mlp or parallel_mlp
 
@@ -92,7 +88,14 @@ class ParallelLlama(Decoder):
             return Block(
                 norm(f"{prefix}.input_layernorm.weight"),
                 ParallelAttention(
-                    comm, weights, f"{prefix}.self_attn", config.head_dim, rotary, core, sharers=sharers, **options
+                    comm,
+                    weights,
+                    f"{prefix}.self_attn",
+                    config.head_dim,
+                    rotary,
+                    core,
+                    sharers=sharers,
+                    sequence_parallel=sequence_parallel,
                 ),
                 norm(f"{prefix}.post_attention_layernorm.weight"),
                 make_mlp(prefix),
@@ -111,7 +114,7 @@ class ParallelLlama(Decoder):
                 EMBEDDING if tied else HEAD,
                 config.vocab_size,
                 tied=tied,
-                **options,
+                sequence_parallel=sequence_parallel,
             ),
         )
 

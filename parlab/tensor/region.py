@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from parlab.arguments import flag, text
+from parlab.arguments import text
 from parlab.arrays import Array
 from parlab.nn.stage import Gradients, Stage
 from parlab.tensor.operators import overlapped_backward, pair
@@ -54,18 +54,14 @@ class ParallelRegion(Stage):
         inside: a stage whose weights are this rank's shards, and whose cache and pending are `KeepsInput`.
         name: of its work on a timeline.
         sequence_parallel: gather and scatter along the sequence instead of copy and reduce.
-        overlap: let dx (and x, gathered again) travel beside the computation in `backward`.
 
     Attributes:
         enter, leave: the operators. Set one to `NOTHING` to see what a forgotten operator breaks.
     """
 
-    def __init__(
-        self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False, overlap: bool = True
-    ) -> None:
+    def __init__(self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False) -> None:
         text("name", name)
-        flag("overlap", overlap)
-        self.comm, self.inside, self.name, self.overlap = comm, inside, name, overlap
+        self.comm, self.inside, self.name = comm, inside, name
         self.weights, self.weight_names = inside.weights, inside.weight_names
         self.enter, self.leave = pair(sequence_parallel)
         held = [self.weights[weight] for weight in self.weight_names if weight in self.weights]
@@ -89,7 +85,7 @@ class ParallelRegion(Stage):
 
     def backward(self, dy: Array, cache: KeepsInput) -> tuple[Array, Gradients]:
         """Both parts. While they compute, x is gathered, and dx travels."""
-        if self.comm.size == 1 or not self.overlap:
+        if self.comm.size == 1:
             return super().backward(dy, cache)
         dpartial = self.leave.backward(self.comm, dy)
         return overlapped_backward(

@@ -46,8 +46,6 @@ def check_each_setting(settings: TrainSettings) -> None:
     one_of("recompute", settings.recompute, ("none", "full"))
     if settings.reduce is not None:
         one_of("reduce", settings.reduce, ("accumulate", "each"))
-    flag("overlap_gather", settings.overlap_gather)
-    flag("keep_last_block", settings.keep_last_block)
     amount("auxiliary", settings.auxiliary)
     amount("bias_rate", settings.bias_rate)
 
@@ -87,10 +85,6 @@ def check_settings_together(mesh: Mesh, config: LlamaConfig, settings: TrainSett
     zero, cp, tp = settings.zero, mesh.cp.size, mesh.tp.size
     if settings.reduce == "each" and zero < 2:
         raise ValueError(f"reduce='each' at zero={zero}: its gradients are whole, and reduced once; use zero=2 or 3")
-    if settings.overlap_gather and zero not in (1, 2):
-        raise ValueError(f"overlap_gather=True at zero={zero}: no weights are gathered after a step; use zero=1 or 2")
-    if settings.keep_last_block and zero != 3:
-        raise ValueError(f"keep_last_block=True at zero={zero}: every block is always whole; use zero=3")
     for name, value in (("auxiliary", settings.auxiliary), ("bias_rate", settings.bias_rate)):
         if value and not isinstance(config, MixtralConfig):
             raise ValueError(f"{name}={value}: the model has no experts to balance; leave it out, or use a Mixtral")
@@ -100,14 +94,6 @@ def check_settings_together(mesh: Mesh, config: LlamaConfig, settings: TrainSett
         if cp > (heads := config.num_attention_heads // tp):
             left = f"tp={tp} leaves {heads}; use cp={heads}"
             raise ValueError(f"cp={cp}: attention='ulysses' deals out heads, and {left}")
-
-
-def check_layers(model: Llama, schedule: Schedule, layers: Any) -> None:
-    """Refuse what is no list of the layers of each stage, in order and never none."""
-    model.stages(layers)  # which refuses ranges that are not all the layers in order
-    if len(layers) != schedule.num_stages or not all(layers):
-        said = f"layers={layers!r}: schedule has {several(schedule.num_stages, 'stage')}"
-        raise ValueError(f"{said}: give each at least one layer, as parlab.pipeline.partition does")
 
 
 def check_batch(tokens: Array, targets: Array, job: TrainJob, *, first: bool) -> None:

@@ -25,8 +25,6 @@ class TrainSettings(NamedTuple):
     sequence_parallel: bool
     recompute: str
     reduce: str | None
-    overlap_gather: bool
-    keep_last_block: bool
     auxiliary: float
     bias_rate: float
 

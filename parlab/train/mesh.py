@@ -15,7 +15,6 @@ Sources: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2; for ep and
 from __future__ import annotations
 
 import math
-from itertools import groupby, product
 from typing import Any
 
 from parlab.arguments import instance, whole
@@ -33,8 +32,6 @@ class Mesh:
         cp: the number of ranks that share a sequence, each with its tokens.
         tp: the number of ranks that share a layer, each with its heads and columns.
         ep: the number of ranks that deal out the experts of one copy of the model; divides dp · cp.
-        ranks_per_node: how many consecutive ranks of `comm` share a node (`Cluster.ranks_per_node`). ZeRO then gathers
-            and reduces in two levels, inside nodes and between them. None: nodes are not known, or there is one.
 
     Attributes:
         dp, pp, cp, tp: this rank's group along each axis, a `Comm`; errors and timelines show its name.
@@ -44,12 +41,10 @@ class Mesh:
         model: pp × ep × tp, the ranks that together have one copy of the model, with all its experts.
         comm: all ranks.
         sizes: of the four axes, by their names.
-        data_per_node, edp_per_node: how many consecutive ranks of `data` and of `edp` share a node; None: one or all of
-            them, or not the same number everywhere. Then a group exchanges in one ring.
 
     Raises:
         ValueError: a size that is no whole number from 1; sizes of the axes whose product is not the number of ranks;
-            an ep that does not divide dp · cp; ranks_per_node that do not divide the number of ranks.
+            an ep that does not divide dp · cp.
         MismatchError: another rank makes another mesh.
 
     >>> from parlab import run
@@ -58,8 +53,6 @@ class Mesh:
     ...     return mesh.dp.rank, mesh.tp.rank, mesh.data.size, mesh.model.size
     >>> run(place, 6).results[4]
     (1, 1, 2, 3)
-    >>> run(lambda comm: Mesh(comm, dp=8, tp=2, ranks_per_node=8).data_per_node, 16).results[0]  # 4 of 8 on a node
-    4
     """
 
     def __init__(
@@ -70,16 +63,12 @@ class Mesh:
         cp: int = 1,
         tp: int = 1,
         ep: int = 1,
-        *,
-        ranks_per_node: int | None = None,
     ) -> None:
         instance("comm", comm, Comm)
         self.comm, axes = comm, {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
         self.sizes = {axis: whole(axis, size, 1) for axis, size in axes.items()}
         _check_ranks(self.sizes, comm.size)
         _check_experts(dp, cp, ep)
-        if ranks_per_node is not None and comm.size % whole("ranks_per_node", ranks_per_node, 1):
-            raise ValueError(f"ranks_per_node={ranks_per_node}: it must divide the {several(comm.size, 'rank')}")
         # This rank's place on each axis: the inverse of `rank_at`
         d, p, c, t = comm.rank // (pp * cp * tp), comm.rank // (cp * tp) % pp, comm.rank // tp % cp, comm.rank % tp
         at = self.rank_at
@@ -99,7 +88,6 @@ class Mesh:
         self.model: Comm = group("model", at(copy_d, 0, copy_c, 0))
         self.ep: Comm = group("ep", at(copy_d, p, copy_c, t))
         self.edp: Comm = group("edp", at(place_d, p, place_c, t))
-        self.data_per_node, self.edp_per_node = self._per_node(1, ranks_per_node), self._per_node(ep, ranks_per_node)
         if any(getattr(self, axis).size != size for axis, size in {**self.sizes, "ep": ep}.items()):
             raise MismatchError(f"rank {comm.rank} makes {self}, and another rank another mesh")
 
@@ -107,23 +95,6 @@ class Mesh:
         """The rank in `comm` at a place on each axis."""
         _, pp, cp, tp = self.sizes.values()
         return ((d * pp + p) * cp + c) * tp + t
-
-    def _per_node(self, ep: int, ranks_per_node: int | None) -> int | None:
-        """How many consecutive ranks of a group share a node, if as many do in each group and on each node; else None.
-
-        The groups are those of edp; with an ep of 1 these are `data`'s. One number for all of them: so all copies of a
-        weight are summed in the same order.
-        """
-        if ranks_per_node is None:
-            return None
-        dp, pp, cp, tp = self.sizes.values()
-        found = set()  # how many consecutive ranks of any group share any node
-        for p, place, t in product(range(pp), range(ep), range(tp)):
-            ranks = [self.rank_at(d, p, c, t) for d, c in product(range(dp), range(cp))][place::ep]
-            nodes = groupby(ranks, lambda rank: rank // ranks_per_node)
-            found |= {len(list(on_node)) for _, on_node in nodes}
-        per_node = found.pop() if len(found) == 1 else 1
-        return per_node if 1 < per_node < dp * cp // ep else None
 
     def __repr__(self) -> str:
         sizes = self.sizes if self.ep.size == 1 else {**self.sizes, "ep": self.ep.size}

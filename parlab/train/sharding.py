@@ -15,7 +15,6 @@ from parlab.train.mixture import is_expert
 from parlab.train.own_model import OwnModel
 from parlab.zero import Replica, replica_of
 from parlab.zero.replica import ModelParallel
-from parlab.zero.shards import NodeGroup
 
 
 def sharded(
@@ -28,12 +27,11 @@ def sharded(
         precision: dtype, loss_scale and max_norm.
     """
     mesh, settings = job.mesh, job.settings
-    options: dict[str, Any] = {**precision, "ranks_per_node": mesh.data_per_node}
+    options = dict(precision)
     if settings.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
     else:
         options["accumulate"] = settings.reduce == "accumulate"
-        options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
     options |= {"blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
     return replica_of(mesh.data, own.model, settings.zero, optimizer, **options)
 
@@ -58,5 +56,5 @@ def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) ->
         comm=holders,
         in_norm={name: 1 / of_weight for name, of_weight in copies.items()},
         expected=expected,
-        groups=dict.fromkeys(of_experts, NodeGroup(mesh.edp, mesh.edp_per_node)),
+        groups=dict.fromkeys(of_experts, mesh.edp),
     )

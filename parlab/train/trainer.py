@@ -14,7 +14,7 @@ that this rank runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from parlab.arguments import amount, instance
@@ -25,7 +25,6 @@ from parlab.pipeline import Schedule, one_f_one_b, partition
 from parlab.train.arguments import (
     check_batch,
     check_each_setting,
-    check_layers,
     check_model,
     check_schedule,
     check_settings_together,
@@ -51,8 +50,6 @@ class Trainer:
         optimizer: the hyperparameters.
         schedule: of the `mesh.pp` ranks of the pipeline; it also has the number of microbatches. None: 1F1B, with one
             microbatch a rank.
-        layers: of each pipeline stage, as `parlab.pipeline.partition` gives them for a head or layers that cost more;
-            None: as many in each, or one more.
         zero: 0: every rank has the whole state; 1, 2, 3: the stages of `Zero`, over dp × cp.
         attention: over `mesh.cp`: ring, ulysses or allgather.
         layout: of the tokens: contiguous, zigzag or striped; None: zigzag, or contiguous for Ulysses.
@@ -62,9 +59,6 @@ class Trainer:
         recompute: full: a block keeps its input alone, and the backward runs its forward again.
         reduce: at zero 2 and 3. each: every microbatch's gradients are reduced at once, mΨ elements sent and Ψ/N held.
             accumulate: their sum is reduced once, Ψ sent and Ψ held. None: each.
-        overlap_gather: at zero 1 and 2. New weights are gathered beside the next step's forward; a program that ends
-            after a step calls `finish()`.
-        keep_last_block: at zero 3. Each rank keeps its last block gathered from its forward to its backward.
         auxiliary: α of the auxiliary loss of a Mixtral's routers; the loss that is returned does not hold it. Its loads
             are those of the whole batch, on every mesh: with several microbatches a step first runs all of them forward
             to count.
@@ -102,7 +96,6 @@ class Trainer:
         optimizer: AdamW,
         *,
         schedule: Schedule | None = None,
-        layers: Sequence[range] | None = None,
         zero: int = 1,
         attention: str = "ring",
         layout: str | None = None,
@@ -112,8 +105,6 @@ class Trainer:
         loss_scale: LossScale | None = None,
         recompute: str = "none",
         reduce: str | None = None,
-        overlap_gather: bool = False,
-        keep_last_block: bool = False,
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
     ) -> None:
@@ -131,8 +122,6 @@ class Trainer:
             sequence_parallel=sequence_parallel,
             recompute=recompute,
             reduce=reduce,
-            overlap_gather=overlap_gather,
-            keep_last_block=keep_last_block,
             auxiliary=auxiliary,
             bias_rate=bias_rate,
         )
@@ -140,9 +129,7 @@ class Trainer:
         check_model(mesh, model, optimizer)
         check_schedule(mesh, model.config, schedule)
         check_settings_together(mesh, model.config, settings)
-        if layers is None:
-            layers = partition(model.config.num_hidden_layers, schedule.num_stages)
-        check_layers(model, schedule, layers)
+        layers = partition(model.config.num_hidden_layers, schedule.num_stages)
         # From the serial model to the stages that this rank runs; each line needs those above it alone
         self.job = TrainJob.of(mesh, model, schedule, layers, settings)
         self.own = own_model(self.job, model)
@@ -203,10 +190,6 @@ class Trainer:
             hidden, cache = block.forward(hidden)
             tables.append(rows_in_cache(cache))
         return tables
-
-    def finish(self) -> None:
-        """Wait until all new weights are gathered. A program needs it after its last step with `overlap_gather`."""
-        self.replica.finish()
 
     # The weights and gradients, whole
 

@@ -296,37 +296,26 @@ class Comm:
         """Wait until every rank of the group has called this (dissemination: ⌈log₂P⌉ empty messages a rank)."""
         self._enter("barrier")._run(dissemination_barrier)
 
-    # Collectives in the background. They run in the order of their calls, on their own channel, while the rank
-    # computes. They copy `x`, so the program may change it at once. They sum. With `ranks_per_node` they are
-    # hierarchical.
+    # Collectives in the background, each by its default algorithm. They run in the order of their calls, on their own
+    # channel, while the rank computes. They copy `x`, so the program may change it at once. They sum.
 
-    def iall_reduce(self, x: Array, *, ranks_per_node: int | None = None) -> Request:
+    def iall_reduce(self, x: Array) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
-        reduce = algorithms.all_reduce(self.size, x, "sum", algorithm, ranks_per_node)
-        return self._in_background("iall_reduce", x, reduce)
+        x = one_array(x)
+        return self._in_background("iall_reduce", x, algorithms.all_reduce(self.size, x))
 
     def iall_gather(
-        self,
-        x: Array,
-        axis: int = 0,
-        *,
-        counts: list[int] | None = None,
-        out: Array | None = None,
-        ranks_per_node: int | None = None,
+        self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
-        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
-        gather = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
+        x = one_array(x)
+        gather = algorithms.all_gather(self.rank, self.size, x, axis, counts=counts, out=out)
         return self._in_background("iall_gather", x, gather)
 
-    def ireduce_scatter(
-        self, x: Array, axis: int = 0, *, counts: list[int] | None = None, ranks_per_node: int | None = None
-    ) -> Request:
+    def ireduce_scatter(self, x: Array, axis: int = 0, *, counts: list[int] | None = None) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        x, algorithm = one_array(x), _algorithm_for(ranks_per_node)
-        reduce = algorithms.reduce_scatter(self.size, x, axis, "sum", algorithm, counts, ranks_per_node)
-        return self._in_background("ireduce_scatter", x, reduce)
+        x = one_array(x)
+        return self._in_background("ireduce_scatter", x, algorithms.reduce_scatter(self.size, x, axis, counts=counts))
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
         cell = [values.copied(x)]
@@ -435,8 +424,3 @@ class Comm:
         self._engine.check(self._task)
         self._task.log += (PRINT, " ".join(map(str, objects)))
         self._task.printed = True
-
-
-def _algorithm_for(ranks_per_node: int | None) -> str | None:
-    """The algorithm of a collective in the background."""
-    return None if ranks_per_node is None else "hierarchical"

@@ -19,9 +19,8 @@ from parlab.arrays import Array, namespace, nbytes
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS
-from parlab.zero.arguments import check_ranks_per_node
 from parlab.zero.replica import Replica
-from parlab.zero.shards import FlatLayout, NodeGroup
+from parlab.zero.shards import FlatLayout
 
 
 class Bucket(NamedTuple):
@@ -38,7 +37,6 @@ class DataParallel(Replica):
     Args:
         comm, params, optimizer: as for `Replica`.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
-        ranks_per_node: so many consecutive ranks share a node: gradients are all-reduced in two levels.
         of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, model_parallel.
 
     Raises:
@@ -63,13 +61,11 @@ class DataParallel(Replica):
         optimizer: AdamW,
         *,
         bucket_bytes: int = 25 * 2**20,
-        ranks_per_node: int | None = None,
         **of_replica: Any,
     ) -> None:
         whole("bucket_bytes", bucket_bytes, least=1)
-        check_ranks_per_node(ranks_per_node, comm.size)
         super().__init__(comm, params, optimizer, **of_replica)
-        self.bucket_bytes, self.group = bucket_bytes, NodeGroup(comm, ranks_per_node)
+        self.bucket_bytes, self.group = bucket_bytes, comm
         for block in self.block_names:
             arrays = self._arrays(block)
             layout = FlatLayout(arrays, [sum(x.size for x in arrays.values())], rank=0)
@@ -104,8 +100,7 @@ class DataParallel(Replica):
         del of_blocks
         self.comm.hold(GRADIENTS, gradients)
         first = self._waiting[0]  # its group is that of the whole bucket: a cut replica has one block in each
-        comm, ranks_per_node = self._group_of(first)
-        request = comm.iall_reduce(gradients, ranks_per_node=ranks_per_node)
+        request = self._group_of(first).iall_reduce(gradients)
         self._buckets.append(Bucket(self._waiting, gradients, request))
         self._waiting = []
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.world import Request
+from parlab.world import Comm, Request
 from parlab.zero.accounting import GRADIENTS, LEAVING
-from parlab.zero.shards import FlatLayout, NodeGroup
+from parlab.zero.shards import FlatLayout
 
 
 class WholeGradients:
@@ -25,14 +25,13 @@ class WholeGradients:
     They are reduced once, with the last microbatch.
 
     Args:
-        group: the ranks among which the block is cut.
+        comm: the ranks among which the block is cut.
         layout: of the block.
         dtype: of the gradients.
     """
 
-    def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
-        self.comm, self.layout, self.dtype = group.comm, layout, dtype
-        self.options: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
 
@@ -45,7 +44,7 @@ class WholeGradients:
         else:
             self.whole += flat
         if complete:
-            self.request = self.comm.ireduce_scatter(self.whole, **self.options)
+            self.request = self.comm.ireduce_scatter(self.whole, counts=self.layout.counts)
 
     def finish(self) -> None:
         """Do nothing: whole gradients stay until the step."""
@@ -65,9 +64,8 @@ class WholeGradients:
 class ShardedGradients:
     """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
 
-    def __init__(self, group: NodeGroup, layout: FlatLayout, dtype: Any) -> None:
-        self.comm, self.layout, self.dtype = group.comm, layout, dtype
-        self.options: dict[str, Any] = {"counts": layout.counts, "ranks_per_node": group.ranks_per_node}
+    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
+        self.comm, self.layout, self.dtype = comm, layout, dtype
         self.request: Request | None = None
         self.leaving: Array | None = None  # [n], on its way to the owners
         self.sum: Array | None = None  # [n_r]
@@ -77,7 +75,7 @@ class ShardedGradients:
         self.finish()
         self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
         self.comm.hold(LEAVING, self.leaving)
-        self.request = self.comm.ireduce_scatter(self.leaving, **self.options)
+        self.request = self.comm.ireduce_scatter(self.leaving, counts=self.layout.counts)
 
     def finish(self) -> None:
         """Wait for the reduction, free the whole gradients, and keep this rank's shard of their sum."""

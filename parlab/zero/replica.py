@@ -26,7 +26,7 @@ from parlab.zero.arguments import (
     sums_of,
 )
 from parlab.zero.precision import LossScale, StepGuard, StepResult
-from parlab.zero.shards import FlatLayout, NodeGroup
+from parlab.zero.shards import FlatLayout
 from parlab.zero.stages import BlockWeights
 from parlab.zero.state import Offload, OptimizerShard
 
@@ -68,7 +68,7 @@ class Replica(ABC):
         group: the ranks that exchange gradients, and in ZeRO share the state.
     """
 
-    group: NodeGroup
+    group: Comm
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Replica(ABC):
             return nullcontext()
         return self._xp.errstate(over="ignore", invalid="ignore")
 
-    def _group_of(self, block: str) -> NodeGroup:
+    def _group_of(self, block: str) -> Comm:
         """The ranks that exchange a block."""
         return self.group if self.model_parallel is None else self.model_parallel.groups.get(block, self.group)
 
@@ -322,4 +322,4 @@ class ModelParallel(NamedTuple):
     comm: Comm
     in_norm: Mapping[str, float]
     expected: Mapping[Any, int]
-    groups: Mapping[Any, NodeGroup] = MappingProxyType({})
+    groups: Mapping[Any, Comm] = MappingProxyType({})

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
-from parlab.world import Comm
 from parlab.world.collectives.common import piece_sizes
 
 
@@ -121,13 +120,6 @@ class ShardMap:
 
     def __repr__(self) -> str:
         return f"ShardMap({list(self.owners)}, size={self.size})"
-
-
-class NodeGroup(NamedTuple):
-    """Ranks that exchange the weights or gradients of a block, and how they lie on nodes."""
-
-    comm: Comm
-    ranks_per_node: int | None  # so many consecutive ones share a node: they exchange in two levels; None: in one ring
 
 
 class FlatLayout:

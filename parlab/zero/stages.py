@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.world import Request
+from parlab.world import Comm, Request
 from parlab.zero.accounting import GATHERED, WEIGHTS
-from parlab.zero.shards import FlatLayout, NodeGroup
+from parlab.zero.shards import FlatLayout
 
 
 class BlockWeights:
@@ -57,7 +57,7 @@ class BlockWeights:
 
     def __init__(
         self,
-        group: NodeGroup,
+        comm: Comm,
         layout: FlatLayout,
         params: dict[str, Array],
         dtype: Any,
@@ -66,8 +66,8 @@ class BlockWeights:
         sharded: bool = False,
         until_backward: bool = False,
     ) -> None:
-        self.comm, self.layout, self.params, self.block = group.comm, layout, params, block
-        self.ranks_per_node, self.sharded, self.until_backward = group.ranks_per_node, sharded, until_backward
+        self.comm, self.layout, self.params, self.block = comm, layout, params, block
+        self.sharded, self.until_backward = sharded, until_backward
         self.whole: Array | None = None  # [n]
         self.views: dict[str, Array] = {}  # of `whole`, by name, from the first `open` on
         self.request: Request | None = None  # of the all-gather that fills `whole`
@@ -134,9 +134,7 @@ class BlockWeights:
         return self.comm.all_gather(shard, counts=self.layout.counts) if self.layout.is_cut else shard
 
     def _gather(self) -> None:
-        self.request = self.comm.iall_gather(
-            self.shard, counts=self.layout.counts, out=self.whole, ranks_per_node=self.ranks_per_node
-        )
+        self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
 
     def _show(self) -> None:
         self.views = self.layout.unpack(self.whole)

@@ -33,7 +33,7 @@ from parlab.world import Comm
 from parlab.zero.arguments import check_ranks_per_node, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.replica import Replica
-from parlab.zero.shards import FlatLayout, NodeGroup, cut
+from parlab.zero.shards import FlatLayout, cut
 from parlab.zero.stages import Prefetch
 from parlab.zero.state import Offload
 
@@ -42,7 +42,7 @@ class Zero(Replica):
     """One replica, whose state the ranks share; see `Replica` for how to use it.
 
     The paper's algorithm needs the first four arguments. The next four say when weights are gathered and gradients
-    reduced, the last three where ranks and memory are.
+    reduced, the last two where ranks and memory are.
 
     Args:
         comm, params, optimizer: as for `Replica`.
@@ -56,9 +56,8 @@ class Zero(Replica):
         accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch: each rank
             holds n gradients of a block, and they are sent once. Reducing after each of k microbatches holds n_r, and
             sends them k times.
-        ranks_per_node: so many consecutive ranks of `comm` share a node: weights are gathered and gradients reduced in
-            two levels, inside nodes and between them. None: in one ring.
-        repeat_on_nodes: shard among the ranks of a node, and repeat the shards on each node (hybrid sharding, HSDP).
+        ranks_per_node: so many consecutive ranks of `comm` share a node: the state is sharded among them, and repeated
+            on each node (hybrid sharding, HSDP). None: it is sharded among all ranks.
         offload: where the optimizer's state lives; None: on the device.
         of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, model_parallel.
 
@@ -89,7 +88,6 @@ class Zero(Replica):
         overlap_gather: bool = False,
         accumulate: bool = False,
         ranks_per_node: int | None = None,
-        repeat_on_nodes: bool = False,
         offload: Offload | None = None,
         **of_replica: Any,
     ) -> None:
@@ -97,24 +95,21 @@ class Zero(Replica):
         flag("keep_after_forward", keep_after_forward)
         flag("keep_last_block", keep_last_block)
         flag("overlap_gather", overlap_gather)
-        flag("repeat_on_nodes", repeat_on_nodes)
-        if repeat_on_nodes and ranks_per_node is None:
-            raise ValueError("repeat_on_nodes=True: say ranks_per_node, the ranks among which the state is sharded")
         check_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None:
             instance("offload", offload, Offload)
         flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, **of_replica)
         self.overlap_gather = overlap_gather
-        self.group, self.replication_group = NodeGroup(comm, ranks_per_node), None
-        if repeat_on_nodes:
+        self.group, self.replication_group = comm, None
+        if ranks_per_node is not None:
             self.group, self.replication_group = _inside_and_between_nodes(comm, ranks_per_node)
 
         gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
         self._gradients: dict[str, WholeGradients | ShardedGradients] = {}
         for block, counts in zip(self.block_names, self._cut(), strict=True):
             group = self._group_of(block)
-            layout = FlatLayout(self._arrays(block), counts, group.comm.rank)
+            layout = FlatLayout(self._arrays(block), counts, group.rank)
             until_backward = keep_after_forward or (keep_last_block and block == self.block_names[-1])
             self._take_over(block, layout, offload, sharded=stage == 3, until_backward=until_backward)
             self._gradients[block] = gradients_of(group, layout, self.dtype)
@@ -125,8 +120,8 @@ class Zero(Replica):
         """How many elements of each block each rank owns: `[block][rank]`."""
         sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
         if self.model_parallel is None:
-            return cut(sizes, self.group.comm.size)
-        ranks = [self._group_of(block).comm.size for block in self.block_names]
+            return cut(sizes, self.group.size)
+        ranks = [self._group_of(block).size for block in self.block_names]
         return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each copy is cut alike
 
     def begin(self, order: Sequence[str] | None = None) -> None:
@@ -158,7 +153,7 @@ class Zero(Replica):
             requests = [self.replication_group.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]
             # G: n_r, summed over all ranks
-        factor = self._decide(gradients, self.group.comm)
+        factor = self._decide(gradients, self.group)
         # one number, or None, the same on every rank: all ranks skip the step, or none does; `steps` has counted it
         if factor is not None:
             for block, gradient in zip(self._blocks.values(), gradients, strict=True):
@@ -177,10 +172,10 @@ class Zero(Replica):
         return factor
 
 
-def _inside_and_between_nodes(comm: Comm, ranks_per_node: Any) -> tuple[NodeGroup, Comm | None]:
+def _inside_and_between_nodes(comm: Comm, ranks_per_node: Any) -> tuple[Comm, Comm | None]:
     """The ranks of this node, which share the state; and those that have the same shard, one on each node, if there are
     several nodes.
     """
     inside: Any = comm.split(comm.rank // ranks_per_node)
     between: Any = comm.split(comm.rank % ranks_per_node) if ranks_per_node < comm.size else None
-    return NodeGroup(inside, None), between
+    return inside, between

@@ -6,7 +6,7 @@ import pytest
 from parlab import labs, run
 from parlab.labs.ring_clock import MODEL, NUMBERS, ROW
 from parlab.nn.attention import merge
-from parlab.sequence import FLASH_ATTENTION_3, ring_attention, ring_time
+from parlab.sequence import FLASH_ATTENTION_3, ring_attention, usp_time
 from parlab.world import DGX_H100, Cluster
 
 
@@ -20,7 +20,8 @@ def test_a_ring_of_small_arrays_takes_the_time_of_the_models_layer_on_h100s_with
     real = Cluster.uniform(0, DGX_H100.inter.bandwidth, flops=FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops)
     for each in (4096, 16384, 65536):
         shape = type(MODEL)(4 * each, MODEL.H, MODEL.G, MODEL.D, MODEL.itemsize)
-        assert timeline(each).makespan == pytest.approx(ring_time(shape, 4, real), rel=2e-2 if each == 4096 else 5e-3)
+        takes = usp_time(shape, 4, real, ulysses=1)
+        assert timeline(each).makespan == pytest.approx(takes, rel=2e-2 if each == 4096 else 5e-3)
 
 
 def test_on_the_clock_of_h100s_a_zigzag_ring_waits_with_25600_tokens_a_rank_and_not_with_25728():

@@ -1,4 +1,4 @@
-"""The router: choices, gates, gradients, balance and capacity, against loops that read as the definitions do."""
+"""The router: choices, gates, gradients and balance, against loops that read as the definitions do."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from parlab.arrays import asarray, to_numpy
 from parlab.nn.routing import (
     auxiliary_loss,
     balanced_bias,
-    capacity_of,
     expert_loads,
     route,
     route_backward,
     softmax,
     top,
-    within_capacity,
 )
 from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
@@ -26,8 +24,8 @@ each_library = pytest.mark.parametrize("xp", EACH_LIBRARY)
 KINDS = {
     "softmax_chosen": {},
     "softmax": {},
-    "sigmoid": {"scale": 2.5},
-    "sigmoid with groups": {"scale": 2.5, "groups": 4, "group_limit": 2},
+    "sigmoid": {},
+    "sigmoid with groups": {"groups": 4, "group_limit": 2},
 }
 
 
@@ -60,7 +58,7 @@ def test_each_token_goes_to_its_k_best_and_gates_follow_the_definition(xp, kind)
         assert to_numpy(routing.chosen)[t].tolist() == expected
         own = score[expected]
         gates = {"softmax_chosen": np.exp(own) / np.exp(own).sum(), "softmax": own}.get(method, own / own.sum())
-        np.testing.assert_allclose(to_numpy(routing.gates)[t], gates * how.get("scale", 1), rtol=1e-13)
+        np.testing.assert_allclose(to_numpy(routing.gates)[t], gates, rtol=1e-13)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=6, max_size=6), min_size=1), st.integers(1, 6))
@@ -112,7 +110,6 @@ def test_a_bias_of_10_moves_the_choice_to_expert_5_and_leaves_its_gate_the_score
         ({"k": 3, "groups": 4, "group_limit": 2}, "group_limit=2: must divide k=3"),
         ({"k": 4, "groups": 4, "group_limit": 5}, "group_limit=5: must divide k=4, and be at most groups=4"),
         ({"k": 4, "groups": 4, "group_limit": 1}, "group_limit=1: a group has 2 experts, too few for k=4"),
-        ({"k": 2, "scale": 0}, "scale=0: must be a number greater than 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(arguments, text):
@@ -139,16 +136,3 @@ def test_the_auxiliary_loss_is_alpha_when_uniform_and_its_gradient_equals_finite
 
 def test_the_bias_moves_by_the_rate_up_below_the_mean_load_of_4_and_down_above_it():
     assert balanced_bias(np.zeros(4), [4, 9, 0, 3], 0.5).tolist() == [0.0, -0.5, 0.5, 0.5]
-
-
-@each_library
-def test_capacity_keeps_the_first_pairs_of_each_expert_by_token_then_slot(xp):
-    routing = route(draw(xp, 15, 5), draw(xp, 5, 4), 2)
-    capacity = capacity_of(15, 2, 4, 0.8)
-    assert (capacity, capacity_of(10, 2, 4, 1.25)) == (6, 7)  # 6.25 rows need 7 places
-    kept, seen = to_numpy(within_capacity(routing, 4, capacity).kept), [0] * 4
-    for t, slots in enumerate(to_numpy(routing.chosen)):
-        for s, expert in enumerate(slots):
-            assert kept[t, s] == (seen[expert] < capacity)
-            seen[expert] += 1
-    assert sum(expert_loads(within_capacity(routing, 4, capacity), 4)) == kept.sum() < 30

@@ -30,12 +30,12 @@ def test_stages_are_contiguous_complete_and_the_first_have_one_layer_more(layers
 
 @pytest.mark.parametrize(("layers", "stages"), [(10, 3), (7, 7), (9, 2), (13, 5)])
 def test_equal_costs_divide_as_no_costs_do(layers, stages):
-    assert partition(layers, stages, costs=[2.5] * layers) == partition(layers, stages)
+    assert balance([2.5] * layers, stages) == partition(layers, stages)
 
 
 def test_a_cheaper_bottleneck_of_5_comes_before_a_smaller_sum_of_squares():
     """[5, 5, 1] has 51, and [2, 3, 6] has 49."""
-    assert sizes(partition(4, 3, [2, 3, 5, 1])) == [2, 1, 1]
+    assert sizes(balance([2, 3, 5, 1], 3)) == [2, 1, 1]
 
 
 @settings(max_examples=60)
@@ -49,7 +49,7 @@ def test_no_other_division_has_a_cheaper_bottleneck_or_the_same_with_a_smaller_s
         return max(sums), sum(s * s for s in sums)
 
     best = min(value((0, *inner, len(costs))) for inner in combinations(range(1, len(costs)), stages - 1))
-    found = partition(len(costs), stages, costs)
+    found = balance(costs, stages)
     assert all(found)
     assert value((*(stage.start for stage in found), len(costs))) == best
 

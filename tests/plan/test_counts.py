@@ -20,7 +20,7 @@ from parlab.zero import MIXED, StateBytes, elements_sent
 from parlab.zero.training import replica_of, train_replica
 from tests.nn.kept import itemize
 from tests.pipeline.models import tanh_model
-from tests.tensor.models import B, S, model, text
+from tests.tensor.models import B, S, in_turn, model, text
 
 FLOAT64 = {"itemsize": 8, "state": StateBytes(8, 8, 16)}
 
@@ -33,9 +33,11 @@ def of(config, layout, batch=B, sequence=S, cluster=CLASSROOM):
     return estimate(config, cluster, layout, batch=batch, sequence=sequence, **FLOAT64)
 
 
-def tensor_step(comm, serial, **options):
+def tensor_step(comm, serial, change=lambda parallel: None, **options):
     tokens, targets = text(vocab_size=serial.config.vocab_size)
-    return ParallelLlama.from_full(comm, serial, **options).loss_and_gradients(tokens, targets)
+    parallel = ParallelLlama.from_full(comm, serial, **options)
+    change(parallel)
+    return parallel.loss_and_gradients(tokens, targets)
 
 
 def ring_step(comm, config, dtype):
@@ -63,7 +65,7 @@ def test_tensor_parallel_bytes_sent_equal_the_counted_ones(size, heads, sequence
 def test_a_tensor_parallel_step_takes_the_seconds_of_the_clock(size, cluster):
     """To the rounding of a picosecond a message; 20 words, so that the ranks' parts of the head are alike."""
     serial = model(vocab_size=20)
-    timeline = run(tensor_step, size, serial, overlap=False, cluster=cluster).timeline
+    timeline = run(tensor_step, size, serial, in_turn, cluster=cluster).timeline
     found = of(serial.config, Layout(tp=size, microbatch=B, zero=0), cluster=cluster)
     assert found.total_seconds * 1e12 == pytest.approx(timeline.makespan, abs=200)
 

@@ -21,7 +21,6 @@ from parlab.sequence import (
     allgather_cost,
     analyse_attention,
     best_size,
-    lab_attention,
     level_bytes,
     loads_of,
     method_times,
@@ -56,13 +55,12 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "pair_flops": {"pairs": 1, "B": 1, "H": 2, "D": 4, "backward": False},
     "AttentionShape": {"S": 16, "H": 4, "G": 2, "D": 4, "itemsize": 2, "B": 1},
     "ring_cost": {"size": 2, "rank": 1, "causal": True, "layout": "zigzag", "documents": [0, 12], "backward": True},
-    "allgather_cost": RANKS | {"kv_heads": 2, "causal": True, "layout": "zigzag", "documents": [0, 12]},
+    "allgather_cost": RANKS | {"causal": True, "layout": "zigzag", "documents": [0, 12]},
     "double_ring_cost": RANKS | {"backward": True},
     "ulysses_cost": RANKS | {"backward": True},
     "usp_cost": RANKS | {"ulysses": 1, "backward": True},
     "method_times": {"size": 2, "cluster": DGX_H100, "kernel": 1, "step": 0},
     "usp_time": {"size": 2, "cluster": DGX_H100, "ulysses": 1, "way": "flat", "step": 0},
-    "ring_time": {"size": 2, "cluster": DGX_H100, "backward": True},
     "step_time": {"size": 2, "cluster": DGX_H100},
     "level_bytes": {"B": 1, "S": 8, "size": 2, "level": "low", "itemsize": 4},
     "split_equal": {"length": 8, "limit": 4, "overlap": 1, "ranks": 2},
@@ -71,18 +69,16 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "split_by_work": {"work": [1, 2], "ranks": 2},
     "split_by_text": TEXT,
     "split_by_attention": {"weights": MAP, "ranks": 2, "limit": 4, "overlap": 1},
-    "analyse_attention": {"weights": MAP, "sentences": [6], "words": list("abcdef")},
+    "analyse_attention": {"weights": MAP, "sentences": [6]},
     "weight_cut": {"weights": MAP, "chunks": [Chunk(0, 0, 0, 6)]},
     "causal_work": {"S": 4},
     "packed_work": {"documents": [0, 4]},
     "loads_of": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
     "imbalance": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
-    "stem": {"word": "lamps"},
-    "lab_attention": {"seed": 1},
     "sequence_statistics": {"run": run(lambda comm: None, 1)},
     "RingSchedule": {"rank": 0, "size": 2},
 }
-OF_A_SHAPE = {"method_times", "usp_time", "ring_time", "step_time"} | {name for name in GOOD if name.endswith("_cost")}
+OF_A_SHAPE = {"method_times", "usp_time", "step_time"} | {name for name in GOOD if name.endswith("_cost")}
 FREE = {("pair_flops", "pairs")}  # of any number, as a formula has it
 
 
@@ -148,9 +144,6 @@ ROWS = [  # rules with words of their own
     (lambda: analyse_attention(MAP, [3, 3]), "sentences=[3, 3]: where each sentence ends is needed, growing, within 1"),
     (lambda: analyse_attention(MAP, [0, 3]), "sentences=[0, 3]: where each sentence ends is needed"),
     (lambda: analyse_attention(MAP, [7]), "sentences=[7]: where each sentence ends is needed"),
-    (lambda: analyse_attention(MAP, words=["a"]), "words has 1 entries: the map has 6 tokens, give one a token"),
-    (lambda: analyse_attention(MAP, words=[1] * 6), "words[0]=1: must be a string"),
-    (lambda: lab_attention(seed=0), "seed=0: models were trained with the seeds 1, 2, 3, 4, 5"),
     (lambda: head_shares(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
 ]
 
@@ -167,7 +160,7 @@ NEEDED = {"usp": {"ulysses": 2}, "window": {"window": 3}}
 TAKES = {  # beside causal and scale
     "ring": ["layout", "documents"],
     "ulysses": ["documents", "ranks_per_node"],
-    "allgather": ["layout", "documents", "kv_heads", "ranks_per_node"],
+    "allgather": ["layout", "documents", "ranks_per_node"],
     "usp": ["ulysses", "layout", "ranks_per_node"],
     "double_ring": ["ranks_per_node", "crossing", "layout"],
     "tree": ["replicated"],
@@ -184,7 +177,6 @@ BAD = [
     ("ulysses", {"documents": [0, 5]}, "documents=[0, 5]: must rise from 0 to the sequence length 16"),
     ("ring", {"documents": [0, 9, 9, 16]}, "documents=[0, 9, 9, 16]: must rise from 0 to the sequence length 16"),
     ("ring", {"documents": [0, 3, 16], "layout": "zigzag"}, "document 0 has 3 tokens, which do not divide into 8"),
-    ("allgather", {"kv_heads": 5}, "kv_heads=5: gather 1 to 4 key/value heads at a time"),
     ("ulysses", {"ranks_per_node": 3}, "ranks_per_node=3: must divide the 4 ranks: use one of [1, 2, 4]"),
     ("usp", {"ulysses": 2, "layout": "striped"}, "layout='striped': a group's tokens would be no stripe"),
     ("double_ring", {"crossing": "first"}, "crossing='first': use one of early, late"),

@@ -58,8 +58,6 @@ def cases(draw, method):
     if method == "double_ring":
         how["ranks_per_node"] = draw(st.sampled_from(divisors(size)))
         how["crossing"] = draw(st.sampled_from(["early", "late"]))
-    if method == "allgather":
-        how["kv_heads"] = draw(st.integers(1, G))
     if method == "window":
         how["window"] = draw(st.integers(1, S))
     return size, (draw(st.integers(1, 2)), H, G, S, draw(st.integers(1, 4))), how
@@ -171,7 +169,7 @@ NODES = [{"ranks_per_node": 1}, {"ranks_per_node": 2}, {"ranks_per_node": 4, "ca
 COSTS = {  # method: arguments of the method, and which of them its cost takes
     "ring": ([{}, {"causal": True}, {"layout": "zigzag"}], ["causal", "layout"]),
     "ulysses": ([{}, {"causal": True}, *NODES], ["ranks_per_node"]),
-    "allgather": ([{}, {"causal": True, "kv_heads": 2}, *NODES], ["kv_heads", "ranks_per_node"]),
+    "allgather": ([{}, {"causal": True}, *NODES], ["ranks_per_node"]),
     "usp": (
         [
             *({"ulysses": 1}, {"ulysses": 2}, {"ulysses": 4, "layout": "zigzag"}, {"ulysses": 8}),
@@ -238,10 +236,9 @@ def test_uneven_heads_hold_what_the_formula_says_where_the_way_home_holds_most(s
     assert_cost("ulysses", size, AttentionShape(S=2 * size, H=H, G=G, D=D, itemsize=8), [])
 
 
-@pytest.mark.parametrize(("G", "kv_heads"), [(3, 2), (5, 3), (5, 4)])
-def test_a_last_turn_of_the_all_gather_with_fewer_heads_is_that_of_the_formula(G, kv_heads):
-    shape = AttentionShape(S=16, H=2 * G, G=G, D=3, itemsize=8)
-    assert_cost("allgather", 4, shape, ["kv_heads"], kv_heads=kv_heads)
+@pytest.mark.parametrize("G", [1, 3, 4])
+def test_a_last_turn_of_the_all_gather_with_one_head_or_two_is_that_of_the_formula(G):
+    assert_cost("allgather", 4, AttentionShape(S=16, H=2 * G, G=G, D=3, itemsize=8), [])
 
 
 def test_ulysses_p4_h_equal_g_sends_4_se_3_sixteenths_elements_and_lse():
@@ -300,7 +297,7 @@ DIFFERENT = [
     ("double_ring", {"ranks_per_node": 2}, {"ranks_per_node": 2, "scale": 1.0}),
     ("double_ring", {"ranks_per_node": 2}, {"ranks_per_node": 4}),
     ("double_ring", {"ranks_per_node": 1}, {"ranks_per_node": 1, "layout": "striped"}),
-    ("allgather", {"kv_heads": 1}, {"kv_heads": 1, "scale": 1.0}),
+    ("allgather", {}, {"scale": 1.0}),
     ("tree", {"causal": True}, {"causal": False}),
     ("window", {"window": 4}, {"window": 5}),
     ("window", {"window": 1}, {"window": 2}),

@@ -17,7 +17,7 @@ ZIGZAG = {"layout": "zigzag", "documents": [0, 8, 16]}
 CASES: dict[str, list[dict[str, Any]]] = {  # on 4 ranks, 16 tokens, 6 query heads, 3 K/V heads
     "ring": [*({"layout": layout} for layout in LAYOUTS), DOCUMENTS, DOCUMENTS | {"layout": "striped"}, ZIGZAG],
     "ulysses": [{}, DOCUMENTS, {"ranks_per_node": 2}],
-    "allgather": [{}, DOCUMENTS, {"kv_heads": 2}, {"ranks_per_node": 2}],
+    "allgather": [{}, DOCUMENTS, {"ranks_per_node": 2}],
     "usp": [{"ulysses": 2}, {"ulysses": 2, "layout": "zigzag"}, {"ulysses": 4}, NODES],
     "double_ring": [{"ranks_per_node": 2}],
     "tree": [{}],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import array_api_strict
@@ -11,6 +12,7 @@ import numpy as np
 from parlab import run
 from parlab.arrays import asarray
 from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.stage import Stage
 from parlab.tensor import ParallelLlama, unshard_weights
 from tests.models import random_llama
 
@@ -39,6 +41,13 @@ def text(xp: Any = np, seed: int = 0, vocab_size: int = SIZES["vocab_size"]) -> 
     """Tokens and targets, `[B, S]`."""
     drawn = np.random.default_rng(seed).integers(vocab_size, size=(B, S + 1))
     return asarray(drawn[:, :-1].copy(), xp), asarray(drawn[:, 1:].copy(), xp)
+
+
+def in_turn(parallel: ParallelLlama) -> None:
+    """Let every layer wait for each message before it computes on, as its backward in two parts does."""
+    blocks, head = parallel.blocks, parallel.chain.stages[-1]
+    for stage in (*(part for block in blocks for part in (block.attention, block.mlp)), head.projection):
+        stage.backward = partial(Stage.backward, stage)
 
 
 def parallel_results(

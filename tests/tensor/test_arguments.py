@@ -20,7 +20,6 @@ from parlab.tensor import (
     block_time,
     gradients_of_ranks,
     llama_kept_by_place,
-    model_collectives,
     shard_weights,
     traffic,
     unshard_weights,
@@ -51,7 +50,7 @@ def on_ranks(function, *args, size=2, **options):
 ROWS = [
     *[
         (on_paper(function, config=None), "config=None: must be a LlamaConfig")
-        for function in (block_collectives, model_collectives, block_time, llama_kept_by_place)
+        for function in (block_collectives, block_time, llama_kept_by_place)
     ],
     (on_paper(block_collectives, S=8.0), f"S=8.0: {WHOLE}"),
     (on_paper(block_collectives, backward="no"), f"backward='no': {FLAG}"),
@@ -72,7 +71,6 @@ ROWS = [
     (on_ranks(ColumnParallelLinear.from_full, [1.0]), "weight=[1.0]: must be a matrix"),
     (on_ranks(ColumnParallelLinear.from_full, MATRIX, 3), "name=3: must be a string"),
     (on_ranks(ColumnParallelLinear.from_full, MATRIX, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
-    (on_ranks(ColumnParallelLinear.from_full, MATRIX, overlap="no"), f"overlap='no': {FLAG}"),
     (on_ranks(VocabParallelEmbedding.from_full, None), "weight=None: must be a matrix"),
     (on_ranks(ParallelMLP.from_full, MODEL.weights, "mlp"), "weights hold no 'mlp.gate_proj.weight': look at prefix"),
     (on_ranks(ParallelMLP.from_full, [MATRIX], "mlp"), "weights=[array("),

@@ -10,25 +10,27 @@ import pytest
 from parlab import Cluster, run
 from parlab.nn.llama import LlamaConfig
 from parlab.tensor import (
+    Collective,
     ParallelLlama,
     block_collectives,
     block_time,
     llama_kept_by_place,
-    model_collectives,
     traffic,
 )
 from parlab.world import CLASSROOM, Link
 from parlab.world.cluster import A_LEVEL
 from tests.nn.kept import itemize
-from tests.tensor.models import SIZES, B, S, config, model, text
+from tests.tensor.models import SIZES, B, S, config, in_turn, model, text
 
 E, L = SIZES["hidden_size"], SIZES["num_hidden_layers"]
 both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
 sizes = pytest.mark.parametrize("size", [1, 2, 4, 8])
 
 
-def forward_of_block(comm, serial, **options):
-    block = ParallelLlama.from_full(comm, serial, **options).blocks[0]
+def forward_of_block(comm, serial, change=lambda parallel: None, **options):
+    parallel = ParallelLlama.from_full(comm, serial, **options)
+    change(parallel)
+    block = parallel.blocks[0]
     tokens = S // comm.size if options.get("sequence_parallel") else S
     x = np.ones((B, tokens, E), dtype=serial.weights["model.norm.weight"].dtype)
     return block, *block.forward(x)
@@ -39,8 +41,9 @@ def backward_of_block(comm, serial, **options):
     block.backward(np.ones_like(y), cache)
 
 
-def forward_of_model(comm, serial, **options):
+def forward_of_model(comm, serial, change=lambda parallel: None, **options):
     parallel = ParallelLlama.from_full(comm, serial, **options)
+    change(parallel)
     return parallel, *parallel.chain.forward(*text())
 
 
@@ -83,10 +86,22 @@ def test_a_block_takes_2_all_reduces_of_bse_each_way_or_2_gathers_and_2_scatters
 
 @sizes
 def test_the_model_takes_2l_plus_1_all_reduces_and_3_of_bs_forward_and_2l_plus_1_backward(size):
-    n = B * S * E * 8
-    forward, backward = on_paper(model_collectives, size)
+    n, serial = B * S * E * 8, model(num_key_value_heads=8)
+    forward = counted(forward_of_model, size, serial)
+    backward = counted(backward_of_model, size, serial) - forward
     assert (forward == ring(size, *(2 * L + 1) * [("all_reduce", n)], *3 * [("all_reduce", B * S * 8)])).all()
     assert (backward == ring(size, *(2 * L + 1) * [("all_reduce", n)])).all()
+
+
+@sizes
+def test_with_sequence_parallelism_the_ends_of_the_model_add_a_scatter_and_a_gather_forward_2_and_1_backward(size):
+    n, serial = B * S * E * 8, model(num_key_value_heads=8)
+    gather, scatter, losses = ("all_gather", n), ("reduce_scatter", n), 3 * [("all_reduce", B * S * 8)]
+    forward = counted(forward_of_model, size, serial, sequence_parallel=True)
+    backward = counted(backward_of_model, size, serial, sequence_parallel=True) - forward
+    assert (forward == ring(size, *(2 * L + 1) * [gather, scatter], *losses)).all()
+    norms = (2 * L + 1) * [("all_reduce", E * 8)]
+    assert (backward == ring(size, *(4 * L + 2) * [gather], *(2 * L + 1) * [scatter], *norms)).all()
 
 
 @pytest.mark.parametrize(("size", "heads", "owners"), [(4, 2, 2), (8, 2, 4), (8, 1, 8)])
@@ -98,22 +113,18 @@ def test_fewer_kv_heads_than_ranks_add_2_all_reduces_of_their_weights_over_the_o
 @both_ways
 @pytest.mark.parametrize("heads", [8, 2])
 @sizes
-def test_counted_messages_and_bytes_equal_the_closed_forms_block_and_model(size, heads, sequence_parallel):
+def test_counted_messages_and_bytes_of_a_block_equal_the_closed_form(size, heads, sequence_parallel):
     serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
-    for forward_program, backward_program, formula in (
-        (forward_of_block, backward_of_block, block_collectives),
-        (forward_of_model, backward_of_model, model_collectives),
-    ):
-        forward = counted(forward_program, size, serial, **options)
-        backward = counted(backward_program, size, serial, **options) - forward
-        for found, expected in zip((forward, backward), on_paper(formula, size, heads=heads, **options), strict=True):
-            assert (found == expected).all()
+    forward = counted(forward_of_block, size, serial, **options)
+    backward = counted(backward_of_block, size, serial, **options) - forward
+    expected = on_paper(block_collectives, size, heads=heads, **options)
+    for found, closed_form in zip((forward, backward), expected, strict=True):
+        assert (found == closed_form).all()
 
 
 def test_a_float16_model_sends_its_loss_in_float32():
     serial = model(dtype="float16")
     forward = counted(forward_of_model, 2, serial)
-    assert forward.tolist() == list(traffic(model_collectives(serial.config, B, S, 2, 2), 2))
     assert (forward == ring(2, *(2 * L + 1) * [("all_reduce", B * S * E * 2)], *3 * [("all_reduce", B * S * 4)])).all()
 
 
@@ -121,7 +132,9 @@ def test_closed_forms_know_the_uneven_rings_of_3_ranks_whose_16_losses_do_not_di
     serial = model(num_attention_heads=6, num_key_value_heads=3, hidden_size=24)
     forward = counted(forward_of_model, 3, serial)
     assert len(set(forward[1])) > 1
-    assert forward.tolist() == list(traffic(model_collectives(serial.config, B, S, 3, 8), 3))
+    calls = (2 * L + 1) * [Collective("all_reduce", "y", B * S * 24, 8, 3)]
+    calls += 3 * [Collective("all_reduce", "loss", B * S, 8, 3)]
+    assert forward.tolist() == list(traffic(calls, 3))
 
 
 def test_fact_24_blocks_of_e_1024_s_1024_float32_reduce_192_mib_forward_4_each():
@@ -140,8 +153,8 @@ def test_overlap_hides_dx_behind_dw_on_the_clock(sequence_parallel):
     serial = model(num_key_value_heads=8)
     cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e9)
     whole, hidden = (
-        run(backward_of_model, 2, serial, sequence_parallel=sequence_parallel, cluster=cluster, **options).timeline
-        for options in ({"overlap": False}, {})
+        run(backward_of_model, 2, serial, sequence_parallel=sequence_parallel, cluster=cluster, **change).timeline
+        for change in ({"change": in_turn}, {})
     )
     assert [whole.bytes_sent(rank) for rank in range(2)] == [hidden.bytes_sent(rank) for rank in range(2)]
     dx = B * S * E * 8 * 10**12 // 10**9  # picoseconds of one all-reduce over 2 ranks, and of two halves of it
@@ -153,9 +166,9 @@ def test_overlap_hides_dx_behind_dw_on_the_clock(sequence_parallel):
 def test_without_overlap_the_clock_shows_exactly_the_work_and_the_messages_one_after_the_other():
     serial = model(num_key_value_heads=8)
     cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12)
-    timeline = run(backward_of_model, 2, serial, overlap=False, cluster=cluster).timeline
-    forward, backward = (model_collectives(serial.config, B, S, 2, 8, backward=back) for back in (False, True))
-    assert timeline.makespan == timeline.busy(0) + traffic(forward + backward, 2).nbytes[0] * 1000
+    timeline = run(backward_of_model, 2, serial, change=in_turn, cluster=cluster).timeline
+    sent = 2 * (2 * L + 1) * B * S * E * 8 + 3 * B * S * 8  # an all-reduce between 2 ranks sends as much as it sums
+    assert timeline.makespan == timeline.busy(0) + sent * 1000
 
 
 CLUSTERS = {
@@ -172,7 +185,7 @@ CLUSTERS = {
 def test_block_time_equals_the_clock_to_the_picosecond_forward_and_backward(size, heads, sequence_parallel, cluster):
     serial, options = model(num_key_value_heads=heads), {"sequence_parallel": sequence_parallel}
     spans = [
-        run(program, size, serial, overlap=False, cluster=cluster, **options).timeline.makespan
+        run(program, size, serial, change=in_turn, cluster=cluster, **options).timeline.makespan
         for program in (forward_of_block, backward_of_block)
     ]
     forward, backward = (

@@ -17,7 +17,7 @@ from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.nn.stage import add_gradients
 from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights, weight_slices
 from tests.nn.parity import assert_parity, relative_error
-from tests.tensor.models import SIZES, model, parallel_results, serial_results, text
+from tests.tensor.models import SIZES, in_turn, model, parallel_results, serial_results, text
 
 both_ways = pytest.mark.parametrize("sequence_parallel", [False, True], ids=["whole", "sequence"])
 
@@ -116,8 +116,8 @@ def test_what_several_ranks_own_stays_bitwise_the_same_through_three_steps():
 def test_overlapped_or_not_the_numbers_are_bitwise_the_same(sequence_parallel):
     serial, (tokens, targets) = model(num_key_value_heads=2), text()
     one, other = (
-        parallel_results(serial, 4, tokens, targets, sequence_parallel=sequence_parallel, overlap=overlap)
-        for overlap in (False, True)
+        parallel_results(serial, 4, tokens, targets, sequence_parallel=sequence_parallel, **change)
+        for change in ({"change": in_turn}, {})
     )
     assert all((one[name] == other[name]).all() for name in one)
 

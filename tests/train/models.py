@@ -87,7 +87,6 @@ class Case(NamedTuple):
     S: int
     max_norm: float | None
     options: dict[str, Any]
-    per_node: int | None = None
     ignored: int | None = None  # the seed that draws which targets are ignored; None: every token has one
 
 
@@ -167,8 +166,7 @@ def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[
     text = batches(case.B, case.S, steps, LIBRARIES[library], case.ignored)
 
     def program(comm: Any) -> tuple[Any, ...]:
-        mesh = Mesh(comm, **case.axes, ranks_per_node=case.per_node)
-        trainer = Trainer(mesh, start, AdamW(lr=LR), max_norm=case.max_norm, **case.options)
+        trainer = Trainer(Mesh(comm, **case.axes), start, AdamW(lr=LR), max_norm=case.max_norm, **case.options)
         change(trainer)
         results = [trainer.step(*text[0])]
         gradients = {name: to_numpy(x) for name, x in trainer.full_gradients().items()}

@@ -13,7 +13,7 @@ import pytest
 from parlab import run
 from parlab.nn import IGNORED
 from parlab.nn.optimizer import AdamW
-from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, partition, zb_auto, zb_v
+from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, zb_auto, zb_v
 from parlab.train import Mesh, Trainer
 from parlab.zero import LossScale
 from tests.nn.parity import worst_error
@@ -57,9 +57,6 @@ CASES = {
     "DualPipeV from a file": case(
         pp=4, B=10, layers=8, schedule=Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"), tied=True
     ),
-    "a light last stage": case(pp=2, layers=5, tied=True, zero=2)._replace(
-        options={"layers": partition(5, 2, costs=[1, 1, 1, 1, 5]), "zero": 2}
-    ),
     "recomputed": case(pp=2, tp=2, cp=2, recompute="full", sequence_parallel=True),
     "accumulated": case(dp=2, pp=2, zero=3, reduce="accumulate"),
 }
@@ -78,42 +75,6 @@ def test_random_meshes_of_up_to_16_ranks_are_the_serial_model(seed):
 @pytest.mark.parametrize("seed", [100, 101])
 def test_random_meshes_are_the_serial_model_inside_the_array_standard(seed):
     assert faults(drawn(seed, ranks=2), library="strict") == set()
-
-
-@pytest.mark.parametrize(
-    ("axes", "per_node", "zero"),
-    [({"dp": 2, "cp": 2, "tp": 2}, 4, 1), ({"dp": 4, "pp": 2}, 4, 3), ({"dp": 3, "cp": 2}, 3, 0)],
-    ids=str,
-)
-def test_steps_whose_exchanges_have_two_levels_are_serial_and_their_copies_equal_to_the_bit(axes, per_node, zero):
-    tied = case(**axes, B=24, zero=zero, tied=True)._replace(per_node=per_node, max_norm=0.1)
-    assert faults(tied, 2) == set()
-
-
-def test_a_group_of_which_nodes_have_3_and_2_ranks_exchanges_in_one_ring():
-    """Ranks 0, 2 and 4 share a node, 6 and 8 the other: no number of ranks stands for both."""
-    uneven = run(lambda comm: Mesh(comm, dp=5, tp=2, ranks_per_node=5).data_per_node, 10)
-    assert uneven.results == [None] * 10
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"zero": 2, "overlap_gather": True}, {"zero": 3, "keep_last_block": True}],
-    ids=str,
-)
-def test_gathers_in_the_next_forward_and_a_last_block_that_is_kept_change_no_bit(options):
-    start, text = model(tie_word_embeddings=True), batches(8, 8, 3)
-
-    def steps(**options):
-        def program(comm):
-            trainer = Trainer(Mesh(comm, dp=2, pp=2, tp=2), start, AdamW(lr=LR), **options)
-            losses = [trainer.step(*batch).loss for batch in text]
-            trainer.finish()
-            return losses, {name: x.tobytes() for name, x in trainer.full_weights().items()}
-
-        return run(program, 8).results
-
-    assert steps(**options) == steps(zero=options["zero"])
 
 
 @pytest.mark.parametrize("seed", range(4, 8))

@@ -34,7 +34,6 @@ from tests.views.drawn import (
     stuck,
 )
 from tests.views.experts.test_experts import scores_of_lesson_10
-from tests.views.pipeline.test_bubble_prices import KEPT
 from tests.views.pipeline.test_schedule import DUALPIPEV
 from tests.views.pipeline.test_step_by_costs import COSTS, SCHEDULES, WAYS
 from tests.views.sequence.ring_runs import rings
@@ -114,9 +113,8 @@ PICTURES = {
     "the longest headline of a schedule": lambda: views.schedule(LONG, why=15),
     "a schedule that cannot run": lambda: views.schedule(Schedule(zb_h1(3, 4).ranks[::-1])),
     "bubble prices of 4 chunks": lambda: views.bubble_prices(chunks=4),
-    "frontier": lambda: views.frontier(4, 8, own=gpipe(4, 8), search=False),
-    "frontier of one placement": lambda: views.frontier(3, 4, schedules={"slow": gpipe(3, 4)}, search=False),
-    "points side by side": lambda: views.frontier(2, 4, search=False),
+    "frontier": lambda: views.frontier(4, 8, {make.__name__: make(4, 8) for make in (gpipe, zb_h1, zb_h2, zb_v)}),
+    "frontier of one placement": lambda: views.frontier(3, 4, {"slow": gpipe(3, 4)}),
     "step frontier": lambda: views.step_frontier(
         {"ZB-H1": zb_h1(8, 24), "ZB-H2": zb_h2(8, 24), "ZB-V": zb_v(8, 24)}, MS, three_arguments, on_rank_0
     ),
@@ -164,7 +162,7 @@ EXPLORERS = {  # the widget, and what it draws at first
     "ring bill": (views.explore_ring_bill, views.ring_bill),
     "tensor": (views.explore_tensor, views.tensor),
     "price tag": (views.explore_price_tag, views.price_tag),
-    "bubble prices": (lambda: views.explore_bubble_prices(KEPT), lambda: views.bubble_prices(KEPT)),
+    "bubble prices": (views.explore_bubble_prices, views.bubble_prices),
     "steps": (
         lambda: views.explore_steps({"ZB-H2": zb_h2(4, 8)}, Costs(), three_arguments, on_rank_0),
         lambda: views.step_frontier({"ZB-H2": zb_h2(4, 8)}, Costs(), three_arguments, on_rank_0),

@@ -174,10 +174,6 @@ ROWS = [
     (hierarchical(ranks_per_node="2"), "ranks_per_node='2': must be a whole number"),
     (of("all_reduce", X, ranks_per_node=2), "ranks_per_node=2: only the algorithms hierarchical, rings, grid take it"),
     *[
-        (of(name, X, ranks_per_node=3, size=4), f"ranks_per_node=3: {two_levels} 4")
-        for name in ("iall_reduce", "iall_gather", "ireduce_scatter")
-    ],
-    *[
         (of("all_gather", X, counts=v), f"counts={v}: needs one length, at least 0, for each of 2 ranks")
         for v in ([4], 8, [4, -4], [4.0, 4.0], [True, True])
     ],

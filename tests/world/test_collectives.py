@@ -298,27 +298,16 @@ def test_uneven_pieces_cross_to_each_other_node_once_at_once_and_in_the_backgrou
     xs = draw(np, size, total)
     own = [np.arange(start, stop) for start, stop in pairwise(accumulate(counts, initial=0))]
 
-    def program(comm, x, mine, background):
-        how = {"counts": counts, "ranks_per_node": g}
-        if background:
-            return comm.iall_gather(mine, **how).wait(), comm.ireduce_scatter(x, **how).wait()
-        how["algorithm"] = "hierarchical"
+    def program(comm, x, mine):
+        how = {"algorithm": "hierarchical", "counts": counts, "ranks_per_node": g}
         return comm.all_gather(mine, **how), comm.reduce_scatter(x, **how)
 
-    for background in (False, True):
-        done = run(program, size, per_rank(xs), per_rank(own), background, cluster=nodes_of(g))
-        gathered, scattered = zip(*done.results, strict=True)
-        assert all(np.array_equal(x, np.arange(total)) for x in gathered)
-        assert np.array_equal(np.concatenate(scattered), np.sum(xs, axis=0))
-        assert sum(counted(done)[1]) == 2 * (size - 1) * total * 8
-        assert sum(between_nodes(done, g)) == 2 * (k - 1) * total * 8
-
-
-def test_an_all_reduce_in_the_background_is_hierarchical_with_ranks_per_node():
-    xs = draw(np, 6, 7)
-    done = run(lambda comm, x: comm.iall_reduce(x, ranks_per_node=3).wait(), 6, per_rank(xs), cluster=nodes_of(3))
-    assert_each_rank_has(done.results, sum_of(xs))
-    assert_cost(done, cost_of("all_reduce", "hierarchical", 6, 7, 3))
+    done = run(program, size, per_rank(xs), per_rank(own), cluster=nodes_of(g))
+    gathered, scattered = zip(*done.results, strict=True)
+    assert all(np.array_equal(x, np.arange(total)) for x in gathered)
+    assert np.array_equal(np.concatenate(scattered), np.sum(xs, axis=0))
+    assert sum(counted(done)[1]) == 2 * (size - 1) * total * 8
+    assert sum(between_nodes(done, g)) == 2 * (k - 1) * total * 8
 
 
 @pytest.mark.parametrize("beside", [False, True])

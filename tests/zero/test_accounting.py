@@ -58,7 +58,7 @@ def test_other_books_of_bytes_a_parameter_are_kept_to_the_byte_too(stage, start,
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_nodes_of_2_share_among_2_and_repeat_on_the_other_node(stage):
-    timeline = timed(stage, 4, ranks_per_node=2, repeat_on_nodes=True)
+    timeline = timed(stage, 4, ranks_per_node=2)
     assert [state_bytes_held(timeline, rank) for rank in range(4)] == [
         expected_state(stage, rank % 2, 2, (8, 8, 16)) for rank in range(4)
     ]

@@ -148,8 +148,6 @@ ROWS = [  # a call, and the words that its error must contain
     (zero(max_norm=0), "max_norm=0: must be a number greater than 0"),
     (zero(microbatches=0), "microbatches=0: must be a whole number"),
     (zero(ranks_per_node=3), "ranks_per_node=3: a divisor of 2, the group's size, is needed"),
-    (zero(repeat_on_nodes=1), "repeat_on_nodes=1: must be True or False"),
-    (zero(repeat_on_nodes=True), "repeat_on_nodes=True: say ranks_per_node, the ranks among which"),
     (zero(offload=True), "offload=True: must be an Offload"),
     (zero(model_parallel="half"), "model_parallel='half': must be a ModelParallel"),
     (plain(bucket_bytes=0), "bucket_bytes=0: must be a whole number, at least 1"),

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import run
 from parlab.zero.gradients import ShardedGradients, WholeGradients
-from parlab.zero.shards import FlatLayout, NodeGroup, cut
+from parlab.zero.shards import FlatLayout, cut
 
 COUNT = 7
 VALUES = np.arange(1.0, COUNT + 1)
@@ -16,7 +16,7 @@ VALUES = np.arange(1.0, COUNT + 1)
 def gradients_of(comm, kind):
     (counts,) = cut([COUNT], comm.size)
     layout = FlatLayout({"w": VALUES}, counts, comm.rank)
-    return kind(NodeGroup(comm, None), layout, np.float64), layout.own
+    return kind(comm, layout, np.float64), layout.own
 
 
 @pytest.mark.parametrize("kind", [WholeGradients, ShardedGradients])

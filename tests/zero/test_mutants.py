@@ -97,7 +97,7 @@ def never_updating_the_last_element(right):
 
 
 def keeping_its_own_part(right):
-    def ireduce_scatter(comm, x, *, counts, ranks_per_node):
+    def ireduce_scatter(comm, x, *, counts):
         start = sum(counts[: comm.rank])
         return Done(x[start : start + counts[comm.rank]].copy())
 
@@ -105,7 +105,7 @@ def keeping_its_own_part(right):
 
 
 def keeping_its_own_sum(right):
-    return lambda comm, x, **nodes: Done(x.copy())
+    return lambda comm, x: Done(x.copy())
 
 
 def deciding_alone(right):
@@ -136,7 +136,7 @@ def telling_nobody(right):
     return update
 
 
-NODES = {"size": 4, "ranks_per_node": 2, "repeat_on_nodes": True}
+NODES = {"size": 4, "ranks_per_node": 2}
 MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
     "a mean over the ranks alone": (
         (STAGES, {"microbatches": 2}),

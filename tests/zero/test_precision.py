@@ -57,7 +57,7 @@ def test_one_overflow_on_one_rank_skips_the_step_on_all_4_halves_the_scale_and_t
 @pytest.mark.parametrize("culprit", [0, 3])
 def test_one_overflow_on_one_rank_reaches_the_other_node_too(culprit):
     def program(comm):
-        replica = replica_of(comm, toy(0, "float32"), 2, ranks_per_node=2, repeat_on_nodes=True, **HALF)
+        replica = replica_of(comm, toy(0, "float32"), 2, ranks_per_node=2, **HALF)
         gradients = halves(2, replica.loss_scale)
         add_all(replica, broken(gradients, np.inf) if comm.rank == culprit else gradients)
         return replica.step().skipped

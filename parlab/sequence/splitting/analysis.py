@@ -8,13 +8,12 @@ optimum a matter of dynamic programming.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from parlab.arguments import text, whole
+from parlab.arguments import whole
 from parlab.arrays import Array, is_array, namespace, to_host
 from parlab.sequence.arguments import list_like
 from parlab.sequence.splitting.chunks import Chunk, deal, split_equal
@@ -31,16 +30,14 @@ class HeadPattern:
     """The measures of head number `head`.
 
     Attributes:
-        kind: syntactic or semantic, where the larger of the two shares below is at least `BEYOND`. Else the span
-            decides, as a part of the span of uniform attention to the same tokens: up to `LOCAL` local, from `GLOBAL`
-            on global, else between.
+        kind: syntactic, where the share below is at least `BEYOND`. Else the span decides, as a part of the span of
+            uniform attention to the same tokens: up to `LOCAL` local, from `GLOBAL` on global, else between.
         span: mean distance of query and key in tokens, by weight: `Σ w |i − j| / Σ w`.
         strength: the largest weight of a query, in the mean over queries: 1 where each looks at one token only.
         crossing: `[S+1]`, the weight that crosses the boundary before each token, either way; 0 at both ends.
         syntactic: (inside − expected) / (1 − expected), where inside is the share of the weight in the query's own
             sentence, and expected what it would be if weight depended on the distance of query and key alone, as it
             does in this head on average. 0: distance explains all; 1: no weight leaves a sentence.
-        semantic: the same share of the weight on the same or a related word. A token's weight on itself cancels.
     """
 
     head: int
@@ -49,7 +46,6 @@ class HeadPattern:
     strength: float
     crossing: Array
     syntactic: float | None = None
-    semantic: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,19 +57,16 @@ class AttentionAnalysis:
     heads: list[HeadPattern]
 
 
-def analyse_attention(
-    weights: Array, sentences: Sequence[int] | None = None, *, words: Sequence[str] | None = None
-) -> AttentionAnalysis:
+def analyse_attention(weights: Array, sentences: Sequence[int] | None = None) -> AttentionAnalysis:
     """Measure an attention map.
 
     Args:
         weights: `[H, S, S]` (head, query, key), the result of a softmax, causal or not.
         sentences: the ends of the sentences, rising, in 1..S; the last, S, may be left out. Needed to find syntactic
             heads.
-        words: the word of each token. Needed to find semantic heads. Words are related if they have the same `stem`.
 
     Raises:
-        ValueError: weights that are no map, ends that do not rise or lie outside, or a wrong number of words.
+        ValueError: weights that are no map, or ends that do not rise or lie outside.
 
     >>> import numpy as np
     >>> found = analyse_attention(np.eye(4)[None, :, :])  # each token looks at itself
@@ -82,18 +75,11 @@ def analyse_attention(
     """
     if sentences is not None:
         list_like("sentences", sentences)
-    if words is not None:
-        for number, word in enumerate(list_like("words", words)):
-            text(f"words[{number}]", word)
     check_weights(weights)
     xp = namespace(weights)
     H, S, _ = weights.shape
     weights = xp.astype(weights, xp.float64)
-    looks = {}  # by the kind of a head that has many of them: looks inside a sentence, or at the same or a related word
-    if sentences is not None:
-        looks["syntactic"] = _looks_inside(_sentence_of_each(sentences, S), weights)
-    if words is not None:
-        looks["semantic"] = _looks_inside(_word_of_each(words, S), weights)
+    looks = None if sentences is None else _looks_inside(_sentence_of_each(sentences, S), weights)
     position = xp.arange(S, device=weights.device)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
     uniform_span = _uniform_span(weights, distance)
@@ -103,22 +89,11 @@ def analyse_attention(
         w = weights[head, :, :]
         span = to_host(xp.sum(w * distance)) / max(to_host(xp.sum(w)), TINY)
         strength = to_host(xp.mean(xp.max(w, axis=-1)))
-        shares = {kind: _beyond_distance(w, inside) for kind, inside in looks.items()}
+        syntactic = None if looks is None else _beyond_distance(w, looks)
         own = xp.asarray(crossing[head, :], copy=True)  # a view would keep all crossings alive, H·(S+1)² numbers
-        heads.append(HeadPattern(head, _kind(span, uniform_span, shares), span, strength, own, **shares))
+        heads.append(HeadPattern(head, _kind(span, uniform_span, syntactic), span, strength, own, syntactic))
     importance = xp.mean(xp.sum(weights, axis=1), axis=0)
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
-
-
-def stem(word: str) -> str:
-    """A word without case, spaces and the commonest English endings; "" for punctuation.
-
-    >>> [stem(word) for word in ("Lamps ", "looking", "looked", "king's", "is", ".")]
-    ['lamp', 'look', 'look', 'king', 'is', '']
-    """
-    text("word", word)
-    letters = re.sub(r"['’]s\b|\W", "", word.lower())
-    return re.sub(r"(?<=\w\w\w)(?:ing|ed|es|s)$", "", letters)
 
 
 def split_by_attention(weights: Array, ranks: int, limit: int | None = None, overlap: int = 0) -> list[Chunk]:
@@ -185,17 +160,17 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
 
 
 class _Looks(NamedTuple):
-    """The looks between two tokens of the same number."""
+    """The looks between two tokens of one sentence."""
 
     inside: Array  # [S, S]: 1 for each such pair of query and key, else 0
     of_offset: Array  # [2S−1]: their share of all pairs of each offset
 
 
-def _looks_inside(number_of_each: list[int], like: Array) -> _Looks:
-    """The looks between two tokens of the same number, on the device of `like` and in its dtype."""
+def _looks_inside(sentence_of_each: list[int], like: Array) -> _Looks:
+    """The looks between two tokens of one sentence, on the device of `like` and in its dtype."""
     xp = namespace(like)
-    number = xp.asarray(number_of_each, device=like.device)
-    inside = xp.astype(number[:, None] == number[None, :], like.dtype)
+    sentence = xp.asarray(sentence_of_each, device=like.device)
+    inside = xp.astype(sentence[:, None] == sentence[None, :], like.dtype)
     return _Looks(inside, _by_offset(inside) / _by_offset(xp.ones_like(inside)))
 
 
@@ -207,10 +182,10 @@ def _uniform_span(weights: Array, distance: Array) -> float:
     return to_host(xp.mean(xp.sum(seen * distance, axis=-1) / xp.sum(seen, axis=-1)))
 
 
-def _kind(span: float, uniform_span: float, shares: dict[str, float]) -> str:
-    """The kind of a head, as `HeadPattern` says; `shares` beyond distance, by kind."""
-    if shares and max(shares.values()) >= BEYOND:
-        return max(shares, key=lambda kind: shares[kind])
+def _kind(span: float, uniform_span: float, syntactic: float | None) -> str:
+    """The kind of a head, as `HeadPattern` says."""
+    if syntactic is not None and syntactic >= BEYOND:
+        return "syntactic"
     if span <= LOCAL * uniform_span:
         return "local"
     return "global" if span >= GLOBAL * uniform_span else "between"
@@ -238,13 +213,6 @@ def _sentence_of_each(ends: Sequence[int], S: int) -> list[int]:
     if any(not 1 <= end <= S for end in ends) or any(a >= b for a, b in pairwise(ends)):
         raise ValueError(f"sentences={ends!r:.60}: where each sentence ends is needed, growing, within 1 to {S}")
     return [sum(end <= token for end in ends) for token in range(S)]
-
-
-def _word_of_each(words: Sequence[str], S: int) -> list[int]:
-    if len(words) != S:
-        raise ValueError(f"words has {len(words)} entries: the map has {S} tokens, give one a token")
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(stem(word) or f"token {token}", len(numbers)) for token, word in enumerate(words)]
 
 
 def crossings(weights: Array) -> Array:

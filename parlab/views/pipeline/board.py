@@ -11,14 +11,13 @@ from itertools import pairwise
 
 from matplotlib.ticker import MaxNLocator
 
-from parlab.pipeline import Action, Costs, Idle, KeptBytes, Schedule, ScheduleTimeline, simulate, validate
+from parlab.pipeline import Action, Costs, Idle, Schedule, ScheduleTimeline, simulate, validate
 from parlab.pipeline.stuck import until_stuck
 from parlab.views.engine import theme
-from parlab.views.engine.picture import short_bytes
-from parlab.views.pipeline.panels import Bar, bars_of, bars_of_all, chunks_of, color_of, legend_entries, peaks
-from parlab.views.pipeline.schedule import check_kept, describe
+from parlab.views.pipeline.panels import Bar, bars_of, bars_of_all, chunks_of, color_of, legend_entries
+from parlab.views.pipeline.schedule import describe
 
-Goal = tuple[float, float]  # a makespan, and the most that a rank may keep: chunks, or bytes
+Goal = tuple[float, float]  # a makespan, and the most chunks that a rank may keep
 LANE, BAR, STRIP, LEVEL, AXIS = 36, 28, 30, 24, 24  # pixels: a lane, its bars; a strip of memory, the highest level
 PAGE = "var(--jp-layout-color0,var(--color-background-primary,Canvas))"
 NARROWEST, DIGIT = 13, 4  # pixels of a lane for its shortest action with one digit, and for each digit more: on a
@@ -43,45 +42,34 @@ class Board:
 
 def board(
     own: Schedule,
-    target: Schedule | Sequence[Goal],
+    goals: Sequence[Goal],
     costs: Costs,
-    kept: KeptBytes | None = None,
-    chosen: Action | None = None,
-    remark: str = "",
-    reached: int = 0,
+    chosen: Action | None,
+    remark: str,
+    reached: int,
 ) -> Board:
-    """Draw `own` above `target` on one clock, or alone with the first goal that is not among the `reached`, with
-    `chosen` framed and a `remark` above; where `own` cannot run, where it stops and why.
+    """Draw `own` with the first of the `goals` that is not among the `reached`, with `chosen` framed and a `remark`
+    above; where `own` cannot run, where it stops and why.
     """
     try:
         validate(own)
     except ValueError as error:
         return _stopped(own, str(error), chosen)
-    if isinstance(target, Schedule):
-        both = [simulate(one, costs) for one in (own, target)]
-        check_kept(kept, both)
-        said = [f"{_name(one)}: {one.makespan:g} units, {_most(one, kept)} on its fullest rank" for one in both]
-        text = [line for one, first in zip(both, said, strict=True) for line in describe(one, kept, first).splitlines()]
-        scales = max(one.makespan for one in both), max(max(peaks(one, kept)) for one in both)
-        drawn = [_panel(one, kept, scales, chosen if one is both[0] else None) for one in both]
-        parts = [part for first, panel in zip(said, drawn, strict=True) for part in (_bold(first), panel)]
-        return _made(text, remark, [parts[0], _legend([own, target]), *parts[1:]])
     shown = simulate(own, costs)
-    check_kept(kept, [shown])
-    end, limit = target[min(reached, len(target) - 1)]
-    most = max(peaks(shown, kept))
+    end, limit = goals[min(reached, len(goals) - 1)]
+    most = _most(shown)
     over = " (too much)" if most > limit else ""
-    said_of_own = f"{_name(shown)}: {shown.makespan:g} units, {_most(shown, kept)} on its fullest rank{over}"
-    goals = [_goal(target, number, number < reached, kept) for number in range(min(reached + 1, len(target)))]
-    panel = _panel(shown, kept, (max(shown.makespan, end), max(most, limit)), chosen, (end, limit))
-    text = [said_of_own, *goals, *describe(shown, kept).splitlines()[1:]]
-    lines = [f"{LINE}{escape(goal)}</p>" for goal in goals]
+    said_of_own = f"{_name(shown)}: {shown.makespan:g} units, {_kept(most)} on its fullest rank{over}"
+    said_of_goals = [_goal(goals, number, number < reached) for number in range(min(reached + 1, len(goals)))]
+    panel = _panel(shown, (max(shown.makespan, end), max(most, limit)), chosen, (end, limit))
+    text = [said_of_own, *said_of_goals, *describe(shown).splitlines()[1:]]
+    lines = [f"{LINE}{escape(goal)}</p>" for goal in said_of_goals]
     return _made(text, remark, [_bold(said_of_own), *lines, _legend([own]), panel])
 
 
-def reaches(shown: ScheduleTimeline, goal: Goal, kept: KeptBytes | None) -> bool:
+def reaches(shown: ScheduleTimeline, goal: Goal) -> bool:
     """Whether a schedule ends in time, and no rank keeps too much."""
-    return shown.makespan <= goal[0] and max(peaks(shown, kept)) <= goal[1]
+    return shown.makespan <= goal[0] and _most(shown) <= goal[1]
 
 
 def _made(text: Iterable[str], remark: str, parts: Sequence[str]) -> Board:
@@ -94,22 +82,23 @@ def _bold(line: str) -> str:
     return f"{LINE}<b>{escape(line)}</b></p>"
 
 
-def _goal(goals: Sequence[Goal], number: int, done: bool, kept: KeptBytes | None) -> str:
+def _goal(goals: Sequence[Goal], number: int, done: bool) -> str:
     end, limit = goals[number]
     name = f"goal {number + 1} of {len(goals)}" if len(goals) > 1 else "goal"
-    return f"{name}: {end:g} units, at most {_kept(limit, kept)}" + (": reached ✓" if done else "")
+    return f"{name}: {end:g} units, at most {_kept(limit)}" + (": reached ✓" if done else "")
 
 
-def _kept(amount: float, kept: KeptBytes | None) -> str:
-    return short_bytes(amount) if kept else f"{amount:g} activations"
+def _kept(chunks: float) -> str:
+    return f"{chunks:g} activations"
 
 
 def _name(shown: ScheduleTimeline) -> str:
     return shown.schedule.name.split(",")[0]
 
 
-def _most(shown: ScheduleTimeline, kept: KeptBytes | None) -> str:
-    return _kept(max(peaks(shown, kept)), kept)
+def _most(shown: ScheduleTimeline) -> float:
+    """The chunks that the fullest rank keeps."""
+    return max(shown.peak_activations)
 
 
 def _legend(schedules: Sequence[Schedule]) -> str:
@@ -141,32 +130,25 @@ def _needs(stop: Idle, end: float) -> str:
     return f"<rect x='{left}' width='{width}' y='{y + (LANE - BAR) / 2:g}' {look}/><text {words}</text>"
 
 
-def _panel(
-    shown: ScheduleTimeline,
-    kept: KeptBytes | None,
-    scales: tuple[float, float],
-    chosen: Action | None,
-    goal: Goal | None = None,
-) -> str:
+def _panel(shown: ScheduleTimeline, scales: tuple[float, float], chosen: Action | None, goal: Goal) -> str:
     """Lanes, the clock and strips of memory; `scales`: the end of the clock, and the most of a strip."""
     (end, highest), ranks = scales, shown.size
     height = LANE * ranks
     ticks = [tick for tick in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, end) if tick <= end]
-    ticks = [tick for tick in ticks if goal is None or abs(tick - goal[0]) > end / 6]  # room for its word
+    ticks = [tick for tick in ticks if abs(tick - goal[0]) > end / 6]  # room for its word
     bars = bars_of_all(shown)
     lanes = _lanes(shown.schedule, bars, end, chosen)
     for tick in ticks:  # the first would be half under the names
         look = "" if tick else " style='text-anchor:start'"
         lanes += f"<text x='{_percent(tick, end)}' y='{height + AXIS / 2:g}'{look}>{tick:g}</text>"
-    strips = "".join(_strip(shown, rank, kept, scales) for rank in range(ranks))
-    if goal:
-        x = _percent(goal[0], end)
-        lanes += f"<line class='goal' x1='{x}' x2='{x}' y1='0' y2='{height}' {_DASHES}/>"
-        lanes += f"<text x='{x}' y='{height + AXIS / 2:g}' font-weight='700'>goal {goal[0]:g}</text>"
-        tops = [STRIP * (rank + 1) - LEVEL * goal[1] / highest for rank in range(ranks)]
-        strips += "".join(f"<line class='limit' x1='0' x2='100%' y1='{y:.1f}' y2='{y:.1f}' {_DASHES}/>" for y in tops)
-    most = [_kept(amount, kept) if kept else f"keeps {amount:g}" for amount in peaks(shown, kept)]
-    names = [_ranks(shown.schedule), _rows((f"{rank}: {amount}" for rank, amount in enumerate(most)), STRIP)]
+    strips = "".join(_strip(shown, rank, scales) for rank in range(ranks))
+    x = _percent(goal[0], end)
+    lanes += f"<line class='goal' x1='{x}' x2='{x}' y1='0' y2='{height}' {_DASHES}/>"
+    lanes += f"<text x='{x}' y='{height + AXIS / 2:g}' font-weight='700'>goal {goal[0]:g}</text>"
+    tops = [STRIP * (rank + 1) - LEVEL * goal[1] / highest for rank in range(ranks)]
+    strips += "".join(f"<line class='limit' x1='0' x2='100%' y1='{y:.1f}' y2='{y:.1f}' {_DASHES}/>" for y in tops)
+    most = [f"{rank}: keeps {chunks:g}" for rank, chunks in enumerate(shown.peak_activations)]
+    names = [_ranks(shown.schedule), _rows(most, STRIP)]
     return _grid(names, [_svg(lanes, height + AXIS), _svg(strips, STRIP * ranks)], bars, end)
 
 
@@ -223,13 +205,12 @@ def _lanes(schedule: Schedule, bars: Sequence[Bar], end: float, chosen: Action |
     return drawn
 
 
-def _strip(shown: ScheduleTimeline, rank: int, kept: KeptBytes | None, scales: tuple[float, float]) -> str:
-    """The bytes or chunks that a rank keeps: all in the colour of I, and over them in that of F those before I or B."""
+def _strip(shown: ScheduleTimeline, rank: int, scales: tuple[float, float]) -> str:
+    """The chunks that a rank keeps: all in the colour of I, and over them in that of F those before I or B."""
     end, highest = scales
-    whole, rest = (1, 1) if kept is None else kept[:2]
     drawn = ""
-    for kind, pending in (("I", rest), ("F", 0)):
-        levels = dict(shown.kept_bytes(rank, activation=whole, pending=pending))  # of several at a time, the last
+    for kind, pending in (("I", 1), ("F", 0)):
+        levels = dict(shown.kept_bytes(rank, activation=1, pending=pending))  # of several at a time, the last
         for (start, level), (stop, _) in pairwise([*levels.items(), (shown.makespan, 0)]):
             if level:
                 high = LEVEL * level / highest

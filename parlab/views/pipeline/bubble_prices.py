@@ -1,13 +1,12 @@
-"""Two ways to a smaller bubble, and their prices: idle time, bytes kept and messages, below the schedules."""
+"""Two ways to a smaller bubble, and their prices: idle time, memory and messages, below the schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from parlab.arguments import amount, whole
 from parlab.pipeline import (
     Costs,
-    KeptBytes,
     Schedule,
     ScheduleTimeline,
     interleaved_one_f_one_b,
@@ -18,12 +17,10 @@ from parlab.pipeline import (
 from parlab.views.engine import marks, theme
 from parlab.views.engine.explore import Explorer, steps
 from parlab.views.engine.lanes import LEFT, lanes_at, legend_of, name_rows
-from parlab.views.engine.picture import Picture, panel, sheet, short_bytes, write
-from parlab.views.pipeline.panels import LINE, TOP, bars_of_all, draw_bars, lanes_height, legend_entries, peaks
-from parlab.views.pipeline.schedule import check_kept
+from parlab.views.engine.picture import Picture, panel, sheet, write
+from parlab.views.pipeline.panels import LINE, TOP, bars_of_all, draw_bars, lanes_height, legend_entries
 
 Maker = Callable[[int, int], Schedule]
-Bytes = Mapping[int, KeptBytes]
 PART, RIGHT = 0.62, 0.35  # of a schedule's usual height; inches at the right of the lanes
 GAP, CLOCK, ROW, WIDE = 0.16, 0.62, 0.3, 1.75  # inches: between the lanes, below them, a row of bars, the longest bar
 COLUMNS = ("units idle on each rank", "kept on the fullest rank", "messages")
@@ -32,7 +29,6 @@ FRACTIONS = {0.25: "1/4 F", 0.5: "1/2 F", 0.75: "3/4 F", 1: "F", 0: "0", 0.125: 
 
 
 def bubble_prices(
-    kept: Bytes | None = None,
     weight: float = 0.75,
     transfer: float = 1 / 32,
     chunks: int = 2,
@@ -45,8 +41,6 @@ def bubble_prices(
     F and I of all layers of a rank take 1 each; a chunk takes 1/chunks of that.
 
     Args:
-        kept: for p stages and for p · chunks, by their number, what a microbatch keeps on each: memory is drawn in
-            bytes. None: in activations of all layers of a rank.
         weight: W of all layers of a rank; published costs are near 0.72.
         transfer: time of a message; published costs are near 0.03.
         chunks: a rank, for interleaved 1F1B.
@@ -55,8 +49,8 @@ def bubble_prices(
         m: microbatches, in whole groups of at least p.
 
     Raises:
-        ValueError: a negative time, fewer than 2 ranks or chunks, `kept` without a number of stages, `first` that is no
-            function, or sizes that do not fit.
+        ValueError: a negative time, fewer than 2 ranks or chunks, `first` that is no function, or sizes that do not
+            fit.
     """
     amount("weight", weight)
     amount("transfer", transfer)
@@ -70,9 +64,9 @@ def bubble_prices(
         simulate(one, Costs(1 / v, 1 / v, weight / v, transfer)) for one, v in zip(made.values(), parts, strict=True)
     ]
     idle = [one.makespan - one.busy(0) for one in shown]
-    most = [_most(one, v, p, kept) for one, v in zip(shown, parts, strict=True)]
+    most = [max(one.peak_activations) / v for one, v in zip(shown, parts, strict=True)]  # of all layers of a rank
     sent: list[float] = [len(one.transfers) for one in shown]
-    words = ([f"{number:.3g}" for number in idle], [_kept(number, kept) for number in most], list(map(str, sent)))
+    words = ([f"{number:.3g}" for number in idle], [f"{number:g}" for number in most], list(map(str, sent)))
     order = sorted(range(3), key=idle.__getitem__)
     names = list(made)
     others = ", ".join(f"{names[at]} {words[0][at]}" for at in order[1:])
@@ -112,20 +106,7 @@ def _draw_lanes(figure: Picture, names: list[str], shown: list[ScheduleTimeline]
     write(figure, right + 0.02, TOP - 0.02, f"1F1B: {shown[0].makespan:.4g}", theme.TEXT, ha="right")
 
 
-def _most(one: ScheduleTimeline, v: int, p: int, kept: Bytes | None) -> float:
-    if kept is None:
-        return max(one.peak_activations) / v
-    if not isinstance(kept, Mapping) or p * v not in kept:
-        raise ValueError(f"kept={kept!r:.60}: must have, by the number of stages, what is kept on each of {p * v}")
-    check_kept(kept[p * v], [one])
-    return max(peaks(one, kept[p * v]))
-
-
-def _kept(number: float, kept: Bytes | None) -> str:
-    return short_bytes(number) if kept else f"{number:g}"
-
-
-def explore_bubble_prices(kept: Bytes | None = None, first: Maker = one_f_one_b, p: int = 4, m: int = 8) -> Explorer:
+def explore_bubble_prices(first: Maker = one_f_one_b) -> Explorer:
     """Sliders for `bubble_prices`: the chunks of a rank, and the times of a transfer and of W, in forwards.
 
     Raises:
@@ -136,4 +117,4 @@ def explore_bubble_prices(kept: Bytes | None = None, first: Maker = one_f_one_b,
         "transfer": steps("transfer", (0, 1 / 32, 1 / 8, 1 / 2), 1 / 32, FRACTIONS.__getitem__),
         "weight": steps("for the weights W", (0.25, 0.5, 0.75, 1), 0.75, FRACTIONS.__getitem__),
     }
-    return Explorer("explore_bubble_prices", controls, lambda **v: bubble_prices(kept, first=first, p=p, m=m, **v))
+    return Explorer("explore_bubble_prices", controls, lambda **v: bubble_prices(first=first, **v))

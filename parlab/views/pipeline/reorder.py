@@ -1,4 +1,4 @@
-"""A schedule whose actions the learner moves, against a target or to goals: clock and bytes answer to each move."""
+"""A schedule whose actions the learner moves to goals: clock and memory answer to each move."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parlab.pipeline import Action, Costs, KeptBytes, Schedule, simulate, validate
+from parlab.pipeline import Action, Costs, Schedule, simulate
 from parlab.views.pipeline.board import Goal, board, reaches
-from parlab.views.pipeline.schedule import check_kept
-from parlab.world.units import several
 
 
 class Reorder(widgets.VBox):
     """Buttons for a rank's actions in their order; one that is chosen moves earlier or later. See `reorder`."""
 
-    def __init__(self, start: Schedule, target: Schedule | Sequence[Goal], costs: Costs, kept: KeptBytes | None):
-        self.start, self.target, self.costs, self.kept = start, target, costs, kept
+    def __init__(self, start: Schedule, goals: Sequence[Goal], costs: Costs):
+        self.start, self.goals, self.costs = start, goals, costs
         self.rows = [list(row) for row in start.actions]
         self.reached = 0  # goals
         ranks = [(f"rank {rank}", rank) for rank in range(start.num_ranks)]
@@ -66,14 +64,11 @@ class Reorder(widgets.VBox):
 
     def _count_goals(self) -> None:
         """How many goals are reached; one that once was stays so."""
-        if isinstance(self.target, Schedule):
-            return
         try:
             shown = simulate(self.schedule, self.costs)
         except ValueError:
             return
-        check_kept(self.kept, [shown])
-        while self.reached < len(self.target) and reaches(shown, self.target[self.reached], self.kept):
+        while self.reached < len(self.goals) and reaches(shown, self.goals[self.reached]):
             self.reached += 1
 
     def _move(self, by: int) -> None:
@@ -104,7 +99,7 @@ class Reorder(widgets.VBox):
     def _redraw(self, _: Any = None, remark: str = "") -> None:
         chosen = self._row[self.action.index]
         self._count_goals()
-        self.figure = board(self.schedule, self.target, self.costs, self.kept, chosen, remark, self.reached)
+        self.figure = board(self.schedule, self.goals, self.costs, chosen, remark, self.reached)
         self.picture.value = self.figure._repr_html_()
         self.numbers.value = f"<pre>{escape(repr(self.figure))}</pre>"
 
@@ -116,43 +111,29 @@ class Reorder(widgets.VBox):
         return f"reorder: {self.figure.text_shown}"
 
 
-def reorder(
-    start: Schedule,
-    target: Schedule | Sequence[Goal],
-    costs: Costs | None = None,
-    *,
-    kept: KeptBytes | None = None,
-) -> Reorder:
+def reorder(start: Schedule, goals: Sequence[Goal], costs: Costs | None = None) -> Reorder:
     """Buttons that move the actions of `start`, one place a click, and a picture that answers.
 
     The result's `schedule` is the schedule as it stands; it runs wherever a schedule does.
 
     Args:
         start: the schedule as it stands at first.
-        target: a schedule, drawn below it on the same clock; or goals, reached one after the other, each a makespan and
-            the most that a rank may keep: chunks, or bytes if there is `kept`.
-        costs: of both; None: F, I and W take 1 each, transfers nothing.
-        kept: what a microbatch keeps on each stage: memory is shown in bytes. None: in chunks.
+        goals: reached one after the other, each a makespan and the most chunks that a rank may keep.
+        costs: None: F, I and W take 1 each, transfers nothing.
 
     Raises:
-        ValueError: something else than schedules of the same number of ranks, a `target` that cannot run, or goals that
-            are no positive numbers.
+        ValueError: no schedule, or goals that are no positive numbers.
     """
     if not isinstance(start, Schedule):
         raise ValueError(f"start={start!r:.60}: must be a schedule")
-    if isinstance(target, Schedule):
-        if start.num_ranks != target.num_ranks:
-            found = f"target has {several(target.num_ranks, 'rank')}, start has {start.num_ranks}"
-            raise ValueError(f"{found}: they must be the same")
-        validate(target)
-    elif not _are_goals(target):
-        raise ValueError(f"target={target!r:.60}: must be a schedule, or goals: (makespan, most kept) each")
-    return Reorder(start, target, costs or Costs(), kept)
+    if not _are_goals(goals):
+        raise ValueError(f"goals={goals!r:.60}: must be (makespan, most kept) each")
+    return Reorder(start, goals, costs or Costs())
 
 
-def _are_goals(target: Any) -> bool:
-    pairs = isinstance(target, list | tuple) and all(isinstance(goal, tuple) and len(goal) == 2 for goal in target)
-    return pairs and bool(target) and all(_is_positive(number) for goal in target for number in goal)
+def _are_goals(given: Any) -> bool:
+    pairs = isinstance(given, list | tuple) and all(isinstance(goal, tuple) and len(goal) == 2 for goal in given)
+    return pairs and bool(given) and all(_is_positive(number) for goal in given for number in goal)
 
 
 def _is_positive(number: Any) -> bool:

@@ -92,8 +92,8 @@ def check_kept(kept: KeptBytes | None, shown: Sequence[ScheduleTimeline]) -> Non
             raise ValueError(f"kept={kept!r:.60}: must have a number for each of the {stages} stages")
 
 
-def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None, first: str = "") -> str:
-    """The numbers that the picture shows, under the line `first` or the summary; with `kept`, a column of bytes."""
+def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None) -> str:
+    """The numbers that the picture shows, under the summary; with `kept`, a column of bytes."""
     rows = [f"{'rank':>4} {'busy':>9} {'idle':>9} {'peak kept':>9}" + (f" {'in bytes':>12}" if kept else "")]
     of_ranks = [f" {short_bytes(most):>12}" if kept else "" for most in peaks(shown, kept)]
     for rank in range(min(shown.size, MOST_ROWS)):
@@ -101,7 +101,7 @@ def describe(shown: ScheduleTimeline, kept: KeptBytes | None = None, first: str 
         rows.append(f"{rank:>4} {busy:>9g} {shown.makespan - busy:>9g} {peak:>9}{of_ranks[rank]}")
     if shown.size > MOST_ROWS:
         rows.append(f"... and {shown.size - MOST_ROWS} more ranks")
-    return "\n".join([first or summary(shown), *rows])
+    return "\n".join([summary(shown), *rows])
 
 
 def simulated(name: str, source: Any, costs: Costs | None) -> ScheduleTimeline:

@@ -51,7 +51,9 @@ ALL_REDUCE: Algorithms = {
 }
 
 
-def all_reduce(size: int, like: Array, op: str, algorithm: str | None, ranks_per_node: int | None) -> Collective:
+def all_reduce(
+    size: int, like: Array, op: str = "sum", algorithm: str | None = None, ranks_per_node: int | None = None
+) -> Collective:
     """See `Comm.all_reduce`. `like` has the form of each rank's array."""
     chosen, algorithm = _chosen("all_reduce", ALL_REDUCE, algorithm, ranks_per_node, size)
     combine = combiner(op, like)
@@ -73,10 +75,10 @@ def all_gather(
     size: int,
     like: Array,
     axis: int,
-    algorithm: str | None,
-    counts: list[int] | None,
-    out: Array | None,
-    ranks_per_node: int | None,
+    algorithm: str | None = None,
+    counts: list[int] | None = None,
+    out: Array | None = None,
+    ranks_per_node: int | None = None,
 ) -> Collective:
     """See `Comm.all_gather`. `like` has the form of this rank's array."""
     chosen, algorithm = _chosen("all_gather", ALL_GATHER, algorithm, ranks_per_node, size)
@@ -120,10 +122,10 @@ def reduce_scatter(
     size: int,
     like: Array,
     axis: int,
-    op: str,
-    algorithm: str | None,
-    counts: list[int] | None,
-    ranks_per_node: int | None,
+    op: str = "sum",
+    algorithm: str | None = None,
+    counts: list[int] | None = None,
+    ranks_per_node: int | None = None,
 ) -> Collective:
     """See `Comm.reduce_scatter`. `like` has the form of each rank's array."""
     chosen, algorithm = _chosen("reduce_scatter", REDUCE_SCATTER, algorithm, ranks_per_node, size)

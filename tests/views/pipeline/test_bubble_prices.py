@@ -4,16 +4,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 from parlab import views
-from parlab.pipeline import KeptBytes, gpipe
+from parlab.pipeline import gpipe
 from parlab.views.pipeline.panels import color_of
 from tests.views.drawn import artists, boxes, texts
-
-KEPT = {
-    4: KeptBytes([1024] * 4, [2048] * 4),
-    8: KeptBytes([512] * 8, [1024] * 8),
-    16: KeptBytes([256] * 16, [512] * 16),
-}
-
 
 UNIT = {"weight": 1, "transfer": 0}  # as long as F and I, and free messages
 
@@ -30,11 +23,9 @@ def test_p4_m8_idle_9_4_5_3_kept_4_5_5_4_messages_48_112_48():
     assert repr(figure).startswith("Idle on each rank: ZB-H1 3 units, 2 chunks 4.5, 1F1B 9\n")
 
 
-def test_bytes_are_those_of_the_fullest_rank_and_a_bar_is_as_long_as_its_number():
-    figure = views.bubble_prices(KEPT, **UNIT)
-    # 4 A, 5.5 A; ZB-H1's last rank keeps p microbatches that wait for their W
-    assert [" ".join(row[2:4]) for row in rows(figure)] == ["4 KiB", "5.5 KiB", "8 KiB"]
-    assert [end for _, end, *_ in boxes(figure, "kept on the fullest rank")] == [4096, 5632, 8192]
+def test_a_bar_is_as_long_as_its_number():
+    figure = views.bubble_prices(**UNIT)
+    assert [end for _, end, *_ in boxes(figure, "kept on the fullest rank")] == [4, 5.5, 4]
     assert [end for _, end, *_ in boxes(figure, "messages")] == [48, 112, 48]
     assert [end for _, end, *_ in boxes(figure, "units idle on each rank")] == [9, 4.5, 3]
 

@@ -1,4 +1,4 @@
-"""The widget in which actions are moved: each move answers with the clock and the bytes, or with why it cannot run."""
+"""The widget in which actions are moved: each move answers with the clock and the memory, or with why it cannot run."""
 
 import re
 from itertools import accumulate, product
@@ -9,6 +9,7 @@ from parlab import views
 from parlab.pipeline import Action, KeptBytes, Schedule, one_f_one_b, simulate, zb_h1
 from parlab.views.pipeline.board import BAR, DIGIT, LANE, LEVEL, NARROWEST, STRIP
 
+GOALS = [(12, 3), (11, 3)]
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16])
 
 
@@ -24,8 +25,8 @@ def said(widget):
 
 
 def test_1f1b_p3_m3_cut_in_two_takes_13_and_becomes_zb_h1_with_11_in_9_moves():
-    widget = views.reorder(cut(one_f_one_b(3, 3)), zb_h1(3, 3), kept=KEPT)
-    assert said(widget) == "reorder: yours: 13 units, 34 B on its fullest rank"
+    widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS)
+    assert said(widget) == "reorder: yours: 13 units, 3 activations on its fullest rank"
     moves = 0
     for rank, (row, goal) in enumerate(zip(widget.rows, zb_h1(3, 3).actions, strict=True)):
         widget.rank.value = rank
@@ -36,12 +37,12 @@ def test_1f1b_p3_m3_cut_in_two_takes_13_and_becomes_zb_h1_with_11_in_9_moves():
                 moves += 1
         assert row == list(goal)
     assert moves == 9
-    assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank"
+    assert said(widget) == "reorder: yours: 11 units, 3 activations on its fullest rank"
     assert simulate(widget.schedule).makespan == 11
 
 
 def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action_stays():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
     widget.action.index = 1
     widget.earlier()
     assert "yours cannot run: " in said(widget)
@@ -55,7 +56,7 @@ def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action
 
 
 def test_the_chosen_action_and_the_rank_change_the_picture():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2), kept=KeptBytes([1, 1], [1, 1]))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
     pictures = {widget.picture.value}
     for rank, index in product((0, 1), (0, 1)):
         widget.rank.value = rank
@@ -65,7 +66,7 @@ def test_the_chosen_action_and_the_rank_change_the_picture():
 
 
 def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
-    widget = views.reorder(zb_h1(3, 3), [(11, 48)], kept=KEPT)
+    widget = views.reorder(zb_h1(3, 3), [(11, 3)])
     widget.rank.value, widget.action.index = 1, 2  # 1I0
     html = widget.figure._repr_html_()
     boxes = re.findall(rf"<rect x='([\d.]+)%' width='([\d.]+)%' y='[\d.]+' height='{BAR}' fill='#", html)
@@ -77,7 +78,7 @@ def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
     assert tuple(map(float, chosen)) == (pytest.approx(100 * start / 11, abs=0.01), 9.09, LANE * 1.5 - BAR / 2, BAR)
     assert f"minmax({11 * NARROWEST}px,1fr)" in html  # narrower lanes move sideways under the names
     assert html.count("position:sticky") == 2
-    assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 48)])._repr_mimebundle_()
+    assert "image/png" not in views.reorder(zb_h1(3, 3), [(11, 3)])._repr_mimebundle_()
 
 
 def test_the_board_asks_for_no_more_width_than_its_digits_need_so_that_a_goal_is_seen_on_a_narrow_page():
@@ -89,7 +90,7 @@ def test_the_board_asks_for_no_more_width_than_its_digits_need_so_that_a_goal_is
 
 
 def test_the_board_of_a_schedule_that_cannot_run_names_what_each_rank_needs():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), zb_h1(2, 2))
+    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
     widget.action.index = 1
     widget.earlier()
     html = widget.figure._repr_html_()
@@ -97,18 +98,18 @@ def test_the_board_of_a_schedule_that_cannot_run_names_what_each_rank_needs():
     assert "0I0 needs 1I0" in html
 
 
-GOALS = [(12, 34), (11, 48)]
-
-
 def test_goals_are_asked_for_one_after_the_other_until_all_are_reached():
-    widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS, kept=KEPT)
+    widget = views.reorder(cut(one_f_one_b(3, 3)), GOALS)
     lines = repr(widget).splitlines()
-    assert lines[:2] == ["reorder: yours: 13 units, 34 B on its fullest rank", "goal 1 of 2: 12 units, at most 34 B"]
+    assert lines[:2] == [
+        "reorder: yours: 13 units, 3 activations on its fullest rank",
+        "goal 1 of 2: 12 units, at most 3 activations",
+    ]
     assert not lines[2].startswith("goal")
     widget.action.index = widget.rows[2].index(("W", 2, 1))
     widget.later()
     widget.later()
-    both = ["goal 1 of 2: 12 units, at most 34 B: reached ✓", "goal 2 of 2: 11 units, at most 48 B"]
+    both = ["goal 1 of 2: 12 units, at most 3 activations: reached ✓", "goal 2 of 2: 11 units, at most 3 activations"]
     assert repr(widget).splitlines()[1:3] == both
     assert all(f"{goal}</p>" in widget.picture.value for goal in both)
     widget.later()  # a goal once reached stays so
@@ -119,13 +120,13 @@ def test_goals_are_asked_for_one_after_the_other_until_all_are_reached():
     assert "ZB-H1" not in repr(widget)
 
 
-def test_a_goal_is_not_reached_with_a_byte_too_many_and_its_limit_is_drawn():
-    widget = views.reorder(zb_h1(3, 3), [(11, 47)], kept=KEPT)
-    assert said(widget) == "reorder: yours: 11 units, 48 B on its fullest rank (too much)"
+def test_a_goal_is_not_reached_with_an_activation_too_many_and_its_limit_is_drawn():
+    widget = views.reorder(zb_h1(3, 3), [(11, 2)])
+    assert said(widget) == "reorder: yours: 11 units, 3 activations on its fullest rank (too much)"
     html = widget.figure._repr_html_()
     assert "class='goal' x1='100.00%' x2='100.00%'" in html
     limits = [float(y) for y in re.findall(r"class='limit' x1='0' x2='100%' y1='([\d.]+)'", html)]
-    assert limits == pytest.approx([STRIP * rank - LEVEL * 47 / 48 for rank in (1, 2, 3)], abs=0.1)
+    assert limits == pytest.approx([STRIP * rank - LEVEL * 2 / 3 for rank in (1, 2, 3)], abs=0.1)
 
 
 @pytest.mark.slow  # the goals test reaches both; here all orders are tried
