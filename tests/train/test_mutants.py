@@ -105,7 +105,7 @@ def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ran
 
     def going_on(self):
         sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        return cut(sizes, self.group.comm.size)
+        return cut(sizes, self.group.size)
 
     monkeypatch.setattr(Zero, "_cut", going_on)
     assert faults(six) == {"copies"}
