@@ -71,7 +71,9 @@ def test_a_trace_that_cannot_be_written_is_status_2_and_named(module, capsys, tm
 @pytest.mark.parametrize("program", ["nowhere:f", "json:nothing", "json", ":f", "./prog.py", ".prog:program"])
 def test_run_of_what_is_not_there_is_status_2_and_says_so(program, capsys):
     assert main(["run", program, "--ranks", "2"]) == 2
-    assert f"program={program!r}: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"parlab run: program={program!r}: ")
+    assert said.endswith("module:function is needed\n")
 
 
 def test_the_doctor_tries_ten_things_and_the_notebooks_can_run_where_these_tests_do(capsys):
@@ -143,6 +145,7 @@ def refuse_work(*args, **kwargs):
         ("train --config wide.toml", "--config: the model has 3.07e+17 weights; use a model of at most 1e9"),
         ("trace out.json --config deep.toml", "num_hidden_layers=4000000000 in --config: use at most 1000"),
         ("run taken:two --ranks 1025", "--ranks=1025: must be a whole number from 1 to 1024"),
+        ("plan --model 9b", "--model='9b': use one of "),
         ("plan --top 0", "--top=0: must be a whole number from 1 to 1000000"),
         ("plan --memory -1", "--memory=-1.0: must be a number greater than 0"),  # in GiB
         ("grade folder --extra 1001", "--extra=1001: must be a whole number from 0 to 1000"),
@@ -201,6 +204,13 @@ def test_a_bad_command_line_is_refused_in_1_line_with_status_2_before_any_work(l
     assert found.err.startswith(f"parlab {words[0]}: " if line != "learn" else "parlab: ")
     assert found.err.count("\n") == 1
     assert len(found.err) < 500
+
+
+def test_a_file_that_may_not_be_written_is_refused_before_any_work(house, monkeypatch, capsys):
+    monkeypatch.setattr("parlab.training_run.loop.run", refuse_work)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # an administrator may write everywhere
+    assert main(["trace", "step.json"]) == 2
+    assert capsys.readouterr().err == "parlab trace: file='step.json': it cannot be written: permission denied\n"
 
 
 @pytest.mark.parametrize(
