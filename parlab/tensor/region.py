@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from parlab.arguments import flag, text
+from parlab.arguments import flag
 from parlab.arrays import Array
 from parlab.nn.stage import Gradients, Stage
 from parlab.tensor.operators import overlapped_backward, pair
@@ -63,7 +63,6 @@ class ParallelRegion(Stage):
     def __init__(
         self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False, overlap: bool = True
     ) -> None:
-        text("name", name)
         flag("overlap", overlap)
         self.comm, self.inside, self.name, self.overlap = comm, inside, name, overlap
         self.weights, self.weight_names = inside.weights, inside.weight_names
