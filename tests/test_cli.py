@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,11 @@ import pytest
 
 from parlab.cli import checks, main
 from parlab.cli.checks import Finding, findings, table
+
+BUFFERED = {
+    **os.environ,
+    "PYTHONUNBUFFERED": "",
+}  # as at a reader's: what could not be written is tried again at the end
 
 
 @pytest.fixture
@@ -41,7 +47,8 @@ def test_python_m_parlab_is_the_command_where_no_script_is_on_the_path():
 
 def test_a_closed_pipe_ends_the_command_without_a_word_and_with_status_141():
     command = [sys.executable, "-m", "parlab", "plan", "--model", "8b", "--gpus", "8", "--batch", "8"]
-    with subprocess.Popen([*command, "--sequence", "2048"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+    command += ["--sequence", "2048"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BUFFERED) as done:
         done.stdout.close()
         assert done.stderr.read() == b""
     assert done.returncode == 141
@@ -89,6 +96,10 @@ def test_what_is_missing_is_named_with_the_command_and_only_what_is_needed_makes
     def fails():
         raise RuntimeError("it is not there\nat all")
 
+    monkeypatch.setattr(checks, "CHECKS", [(name, fails, remedy, needed) for name, _, remedy, needed in checks.CHECKS])
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "the notebooks cannot run: Python, notebooks, threads, BLAS, memory"
     monkeypatch.setattr(checks, "CHECKS", [("MPI", fails, "add it", False)])
     assert main(["doctor"]) == 0
     assert findings() == [Finding("MPI", False, "it is not there", "add it", False)]
@@ -243,7 +254,8 @@ def test_a_full_disk_is_said_with_the_path(module, capsys):
     assert main(["run", f"{module}:program", "--ranks", "2", "--trace", "/dev/full"]) == 2
     assert capsys.readouterr().err == "parlab run: /dev/full: No space left on device\n"
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "parlab", *PLAN], stdout=full, stderr=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "parlab", *PLAN]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED)
     assert done.returncode == 2
     assert done.stderr == "parlab plan: standard output: No space left on device\n"
 

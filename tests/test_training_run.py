@@ -1,11 +1,13 @@
 """The commands that train, go on and trace."""
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,6 +89,16 @@ def test_a_checkpoint_is_saved_every_2_steps_and_at_the_end(config, tmp_path):
 
     train(read_settings(config), {}, folder=tmp_path, every=2, stop_after=5, tell=look)
     assert saved == [0, 2, 2, 4, 5]
+
+
+def test_of_6_steps_of_2_seconds_and_96_tokens_it_tells_48_tokens_a_second_and_the_seconds_that_are_left(
+    config, monkeypatch
+):
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr("parlab.training_run.loop.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    told = []
+    train(read_settings(config), {}, tell=lambda step, loss, rate, left, skipped: told.append((step, rate, left)))
+    assert told == [(step, 48, 12 - 2 * step) for step in range(1, 7)]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -240,6 +252,10 @@ def test_a_run_that_is_refused_leaves_no_folder(config, tmp_path, capsys):
         ("[training]\nsteps = 10", "steps=10: must be more than warmup_steps=25: use more, or set fewer warmup_steps"),
         ("[training]\nweight_decay = 'a'", "weight_decay='a': must be a number"),
         ("[training]\nmax_norm = 'a'", "max_norm='a': must be a number"),
+        ("[training]\ndtype = 'float16'", "dtype='float16': use one of float32, float64"),
+        ("[training]\nseed = -1", "seed=-1: must be a whole number, at least 0"),
+        ("[training]\nauxiliary = -1", "auxiliary=-1: must be a number, at least 0"),
+        ("[training]\nbias_rate = -1", "bias_rate=-1: must be a number, at least 0"),
         (SMALL.replace("hidden_size = 8", "hidden_size = 7", 1), "hidden_size 7 does not divide among"),
     ],
 )
@@ -278,6 +294,10 @@ def test_the_built_in_mixtral_has_the_losses_of_one_rank_on_a_mesh_with_ep_and_s
 
 
 def test_a_balance_without_experts_and_a_model_that_is_not_built_in_are_refused():
+    with pytest.raises(ValueError, match="settings='llama': must be a Settings"):
+        train("llama", {})
+    with pytest.raises(ValueError, match="model=None: must be a Mapping"):
+        Settings(None)
     with pytest.raises(ValueError, match=r"auxiliary=0.1, bias_rate=0.0: the model has no experts"):
         Settings(read_settings().model, auxiliary=0.1)
     with pytest.raises(ValueError, match="model='gpt-pocket': use one of llama-pocket, mixtral-pocket"):
