@@ -133,6 +133,13 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
     assert f"; the entropy of the text's source, {unseen}, is 1.4148\n" in whole
 
 
+def test_of_27_steps_the_first_each_25th_and_the_last_are_printed(config, capsys):
+    config.write_text(SMALL.replace("steps = 6", "steps = 27"))
+    assert cli.main(["train", "--config", str(config)]) == 0
+    printed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert printed == ["1/27", "25/27", "27/27"]
+
+
 @pytest.mark.parametrize("notes", [None, {"epoch": 3}, {"model": {}, "epoch": 3}])
 def test_a_checkpoint_that_the_command_did_not_write_is_not_gone_on_with(notes, tmp_path, capsys):
     start = Llama.random(LlamaConfig(vocab_size=5, **read_settings().model))
