@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,11 @@ import pytest
 
 from parlab.cli import checks, main
 from parlab.cli.checks import Finding, findings, table
+
+BUFFERED = {
+    **os.environ,
+    "PYTHONUNBUFFERED": "",
+}  # as at a reader's: what could not be written is tried again at the end
 
 
 @pytest.fixture
@@ -41,7 +47,8 @@ def test_python_m_parlab_is_the_command_where_no_script_is_on_the_path():
 
 def test_a_closed_pipe_ends_the_command_without_a_word_and_with_status_141():
     command = [sys.executable, "-m", "parlab", "plan", "--model", "8b", "--gpus", "8", "--batch", "8"]
-    with subprocess.Popen([*command, "--sequence", "2048"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+    command += ["--sequence", "2048"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BUFFERED) as done:
         done.stdout.close()
         assert done.stderr.read() == b""
     assert done.returncode == 141
@@ -71,7 +78,9 @@ def test_a_trace_that_cannot_be_written_is_status_2_and_named(module, capsys, tm
 @pytest.mark.parametrize("program", ["nowhere:f", "json:nothing", "json", ":f", "./prog.py", ".prog:program"])
 def test_run_of_what_is_not_there_is_status_2_and_says_so(program, capsys):
     assert main(["run", program, "--ranks", "2"]) == 2
-    assert f"program={program!r}: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"parlab run: program={program!r}: ")
+    assert said.endswith("module:function is needed\n")
 
 
 def test_the_doctor_tries_ten_things_and_the_notebooks_can_run_where_these_tests_do(capsys):
@@ -87,6 +96,10 @@ def test_what_is_missing_is_named_with_the_command_and_only_what_is_needed_makes
     def fails():
         raise RuntimeError("it is not there\nat all")
 
+    monkeypatch.setattr(checks, "CHECKS", [(name, fails, remedy, needed) for name, _, remedy, needed in checks.CHECKS])
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "the notebooks cannot run: Python, notebooks, threads, BLAS, memory"
     monkeypatch.setattr(checks, "CHECKS", [("MPI", fails, "add it", False)])
     assert main(["doctor"]) == 0
     assert findings() == [Finding("MPI", False, "it is not there", "add it", False)]
@@ -143,6 +156,7 @@ def refuse_work(*args, **kwargs):
         ("train --config wide.toml", "--config: the model has 3.07e+17 weights; use a model of at most 1e9"),
         ("trace out.json --config deep.toml", "num_hidden_layers=4000000000 in --config: use at most 1000"),
         ("run taken:two --ranks 1025", "--ranks=1025: must be a whole number from 1 to 1024"),
+        ("plan --model 9b", "--model='9b': use one of "),
         ("plan --top 0", "--top=0: must be a whole number from 1 to 1000000"),
         ("plan --memory -1", "--memory=-1.0: must be a number greater than 0"),  # in GiB
         ("grade folder --extra 1001", "--extra=1001: must be a whole number from 0 to 1000"),
@@ -203,6 +217,13 @@ def test_a_bad_command_line_is_refused_in_1_line_with_status_2_before_any_work(l
     assert len(found.err) < 500
 
 
+def test_a_file_that_may_not_be_written_is_refused_before_any_work(house, monkeypatch, capsys):
+    monkeypatch.setattr("parlab.training_run.loop.run", refuse_work)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # an administrator may write everywhere
+    assert main(["trace", "step.json"]) == 2
+    assert capsys.readouterr().err == "parlab trace: file='step.json': it cannot be written: permission denied\n"
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -233,7 +254,8 @@ def test_a_full_disk_is_said_with_the_path(module, capsys):
     assert main(["run", f"{module}:program", "--ranks", "2", "--trace", "/dev/full"]) == 2
     assert capsys.readouterr().err == "parlab run: /dev/full: No space left on device\n"
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "parlab", *PLAN], stdout=full, stderr=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "parlab", *PLAN]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED)
     assert done.returncode == 2
     assert done.stderr == "parlab plan: standard output: No space left on device\n"
 

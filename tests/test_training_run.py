@@ -1,11 +1,13 @@
 """The commands that train, go on and trace."""
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,6 +76,16 @@ def test_a_checkpoint_is_saved_every_2_steps_and_at_the_end(config, tmp_path):
     assert saved == [0, 2, 2, 4, 5]
 
 
+def test_of_6_steps_of_2_seconds_and_96_tokens_it_tells_48_tokens_a_second_and_the_seconds_that_are_left(
+    config, monkeypatch
+):
+    clock = itertools.count(0, 2)
+    monkeypatch.setattr("parlab.training_run.loop.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    told = []
+    train(read_settings(config), {}, tell=lambda step, loss, rate, left, skipped: told.append((step, rate, left)))
+    assert told == [(step, 48, 12 - 2 * step) for step in range(1, 7)]
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_that_the_command_names_can_be_built(schedule):
     assert schedule_of(schedule, 2).num_ranks == 2
@@ -104,6 +116,13 @@ def test_a_run_that_stops_and_goes_on_elsewhere_says_the_losses_of_one_that_does
     assert last[0].split()[:4] == last[1].split()[:4]  # step, its number, loss, its value
     unseen = "which no model can pass on text that it has not seen"
     assert f"; the entropy of the text's source, {unseen}, is 1.4148\n" in whole
+
+
+def test_of_27_steps_the_first_each_25th_and_the_last_are_printed(config, capsys):
+    config.write_text(SMALL.replace("steps = 6", "steps = 27"))
+    assert cli.main(["train", "--config", str(config)]) == 0
+    printed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert printed == ["1/27", "25/27", "27/27"]
 
 
 @pytest.mark.parametrize("notes", [None, {"epoch": 3}, {"model": {}, "epoch": 3}])
@@ -223,6 +242,10 @@ def test_a_run_that_is_refused_leaves_no_folder(config, tmp_path, capsys):
         ("[training]\nsteps = 10", "steps=10: must be more than warmup_steps=25: use more, or set fewer warmup_steps"),
         ("[training]\nweight_decay = 'a'", "weight_decay='a': must be a number"),
         ("[training]\nmax_norm = 'a'", "max_norm='a': must be a number"),
+        ("[training]\ndtype = 'float16'", "dtype='float16': use one of float32, float64"),
+        ("[training]\nseed = -1", "seed=-1: must be a whole number, at least 0"),
+        ("[training]\nauxiliary = -1", "auxiliary=-1: must be a number, at least 0"),
+        ("[training]\nbias_rate = -1", "bias_rate=-1: must be a number, at least 0"),
         (SMALL.replace("hidden_size = 8", "hidden_size = 7", 1), "hidden_size 7 does not divide among"),
     ],
 )
@@ -261,6 +284,10 @@ def test_the_built_in_mixtral_has_the_losses_of_one_rank_on_a_mesh_with_ep_and_s
 
 
 def test_a_balance_without_experts_and_a_model_that_is_not_built_in_are_refused():
+    with pytest.raises(ValueError, match="settings='llama': must be a Settings"):
+        train("llama", {})
+    with pytest.raises(ValueError, match="model=None: must be a Mapping"):
+        Settings(None)
     with pytest.raises(ValueError, match=r"auxiliary=0.1, bias_rate=0.0: the model has no experts"):
         Settings(read_settings().model, auxiliary=0.1)
     with pytest.raises(ValueError, match="model='gpt-pocket': use one of llama-pocket, mixtral-pocket"):

@@ -90,7 +90,6 @@ class ExpertParallel(MixtureOfExperts):
         cls, comm: Comm, weights: Mapping[str, Array], prefix: str, num_experts: int, k: int, **options: Any
     ) -> ExpertParallel:
         """From the weights of all experts, of which this rank keeps its own."""
-        check_experts(num_experts, comm.size)
         return cls(
             comm, own_weights(weights, prefix, num_experts, comm.rank, comm.size), prefix, num_experts, k, **options
         )

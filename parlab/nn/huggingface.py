@@ -116,8 +116,6 @@ def open_tensors(path: Path) -> Any:
         return safe_open(path, framework="np")
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or truncated: {error}") from error
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing") from None
 
 
 def _read_tensors(path: Path) -> dict[str, Array]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from parlab.arguments import amount, instance
+from parlab.arguments import amount
 from parlab.arrays import Array
 from parlab.nn.config import ONLY, REQUIRED, LlamaConfig
 from parlab.nn.layers import Block, Core
@@ -88,7 +88,6 @@ class Mixtral(Llama):
         bias_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        instance("config", config, LlamaConfig)
         amount("auxiliary", auxiliary)
         amount("bias_rate", bias_rate)
         self.balance: dict[str, Any] = {"auxiliary": auxiliary, "bias_rate": bias_rate}

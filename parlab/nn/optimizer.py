@@ -135,7 +135,6 @@ def clip_gradients(gradients: Mapping[str, Array], max_norm: float) -> tuple[Gra
         ValueError: no floating arrays by name, or `max_norm` is not positive.
     """
     _check_arrays("gradients", gradients)
-    positive("max_norm", max_norm)
     norm = gradient_norm(gradients)
     factor = clip_factor(norm, max_norm)
     return ({name: gradient * factor for name, gradient in gradients.items()} if factor < 1 else dict(gradients)), norm

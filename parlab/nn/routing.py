@@ -128,7 +128,7 @@ def top(ranked_by: Array, k: int) -> Array:
 def _within_groups(ranked_by: Array, k: int, groups: int, group_limit: int) -> Array:
     """`ranked_by` [T, N] with −inf outside the `group_limit` best groups of each token."""
     xp, (T, N) = namespace(ranked_by), ranked_by.shape
-    if whole("groups", groups, 1) > N or N % groups:
+    if N % whole("groups", groups, 1):
         raise ValueError(f"groups={groups}: must divide the {N} experts")
     if not 1 <= whole("group_limit", group_limit) <= groups or k % group_limit:
         raise ValueError(f"group_limit={group_limit}: must divide k={k}, and be at most groups={groups}")

@@ -165,9 +165,9 @@ def block_time(
     >>> alone.compute == 8 * inside.compute, alone.messages, across.messages > 10 * inside.messages
     (True, 0, True)
     """
-    check_on_paper(config, sequence_parallel, B=B, S=S, size=size, itemsize=itemsize)
+    options = {"backward": backward, "sequence_parallel": sequence_parallel}
+    calls = block_collectives(config, B, S, size, itemsize, **options)  # refuses bad arguments
     instance("cluster", cluster, Cluster)
-    flag("backward", backward)
     one_of("algorithm", algorithm, ("ring", "rings"))
     check_sizes(config, size)
     node = cluster.ranks_per_node
@@ -186,7 +186,6 @@ def block_time(
         # Attention has two products of 2 FLOPs forward, and five backward; a backward's two parts are timed apart
         parts = (work + 10 * core[part], work) if backward else (work + 4 * core[part],)
         compute += sum(picoseconds(cluster.device_of(0).seconds(flops, 0)) for flops in parts)
-    calls = block_collectives(config, B, S, size, itemsize, backward=backward, sequence_parallel=sequence_parallel)
     return Time(compute, sum(_picoseconds(call, size, cluster, algorithm) for call in calls))
 
 

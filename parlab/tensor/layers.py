@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.arguments import instance, text, whole
+from parlab.arguments import instance, whole
 from parlab.arrays import Array
 from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
 from parlab.nn.rotary import Rotary
@@ -71,7 +71,6 @@ class ParallelAttention(ParallelRegion):
             ValueError: the heads do not divide among the ranks.
         """
         instance("weights", weights, Mapping)
-        text("prefix", prefix)
         whole("head_dim", head_dim, 1)
         q, k, v, o = names = tuple(f"{prefix}.{name}_proj.weight" for name in "qkvo")
         check_names(weights, names)
@@ -133,7 +132,6 @@ class ParallelMLP(ParallelRegion):
             ValueError: the intermediate size does not divide among the ranks.
         """
         instance("weights", weights, Mapping)
-        text("prefix", prefix)
         gate, up, down = names = tuple(f"{prefix}.{name}_proj.weight" for name in ("gate", "up", "down"))
         check_names(weights, names)
         axes = {gate: COLUMNS, up: COLUMNS, down: ROWS}

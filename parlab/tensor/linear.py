@@ -103,7 +103,6 @@ class ColumnParallelLinear(ParallelLinear):
         Raises:
             ValueError: the columns do not divide among the ranks.
         """
-        text("name", name)
         return cls(comm, {name: cut_evenly(comm, weight, COLUMNS, "the number of columns")}, name, **options)
 
     def forward(self, x: Array) -> tuple[Array, Array]:
@@ -168,7 +167,6 @@ class RowParallelLinear(ParallelLinear):
         Raises:
             ValueError: the rows do not divide among the ranks.
         """
-        text("name", name)
         return cls(comm, {name: cut_evenly(comm, weight, ROWS, "the number of rows")}, name, **options)
 
     def forward(self, x: Array) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parlab.arguments import flag, instance, whole
+from parlab.arguments import instance, whole
 from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
@@ -27,7 +27,6 @@ from parlab.nn.llama import Decoder, Llama
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.arguments import array
 from parlab.tensor.layers import ParallelAttention, ParallelMLP, SummedOverTokens, kv_sharers
 from parlab.tensor.slices import WeightSlice, shard_weights, take, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
@@ -67,9 +66,7 @@ class ParallelLlama(Decoder):
         core: Core = CAUSAL_ATTENTION,
         mlp: Callable[[str], Stage] | None = None,
     ) -> None:
-        instance("config", config, LlamaConfig)
         instance("weights", weights, Mapping)
-        flag("sequence_parallel", sequence_parallel)
         self.comm, self.sequence_parallel = comm, sequence_parallel
         self.slices = weight_slices(config, comm.rank, comm.size)
         _check_shards(comm, config, weights, self.slices, config.weight_shapes if names is None else names)
@@ -173,9 +170,6 @@ def gradients_of_ranks(
     Raises:
         ValueError: heads or columns do not divide among the ranks.
     """
-    instance("model", model, Llama)
-    array("tokens", tokens)
-    array("targets", targets)
     whole("size", size, 1)
     if not callable(change):
         raise ValueError(f"change={change!r:.60}: must be a function")

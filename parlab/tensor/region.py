@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from parlab.arguments import text
 from parlab.arrays import Array
 from parlab.nn.stage import Gradients, Stage
 from parlab.tensor.operators import overlapped_backward, pair
@@ -60,7 +59,6 @@ class ParallelRegion(Stage):
     """
 
     def __init__(self, comm: Comm, inside: Stage, name: str, *, sequence_parallel: bool = False) -> None:
-        text("name", name)
         self.comm, self.inside, self.name = comm, inside, name
         self.weights, self.weight_names = inside.weights, inside.weight_names
         self.enter, self.leave = pair(sequence_parallel)

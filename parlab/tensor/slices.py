@@ -120,7 +120,6 @@ def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) 
     >>> all((again[name] == x).all() for name, x in whole.items())
     True
     """
-    instance("config", config, LlamaConfig)
     if not isinstance(shards, Sequence) or not shards or not all(isinstance(of_rank, Mapping) for of_rank in shards):
         raise ValueError(f"shards={shards!r:.60}: must be a list with a dictionary of arrays for each rank")
     xp = namespace(shards[0][EMBEDDING])

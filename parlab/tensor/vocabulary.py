@@ -72,7 +72,6 @@ class VocabParallelEmbedding(Stage):
         True
         """
         matrix("weight", weight)
-        text("name", name)
         V = weight.shape[0]
         block = owned_tokens(V, comm.rank, comm.size)
         return cls(comm, {name: take(weight, WeightSlice(ROWS, block.start, block.stop, 1))}, name, V, **options)

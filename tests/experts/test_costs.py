@@ -41,11 +41,15 @@ def test_an_all_gather_sends_fewer_bytes_if_and_only_if_k_is_at_least_P_routing_
     ("call", "said"),
     [
         (lambda: copies_to_experts(256, 8, 3), "size=3: must divide the 256 experts"),
+        (lambda: copies_to_experts(0, 1, 2), "num_experts=0: must be a whole number, at least 1"),
+        (lambda: copies_to_ranks(8, 0, 2), "k=0: must be a whole number, at least 1"),
         (lambda: copies_to_ranks(8, 9, 2), "k=9: there are 8 experts"),
+        (lambda: copies_to_limited_nodes(8, 2, 2, 0), "limit=0: must be a whole number, at least 1"),
         (lambda: copies_to_limited_nodes(8, 2, 0, 1), "size=0"),
         (lambda: copies_to_limited_nodes(256, 2, 8, 4), "limit=4: 2 experts on 8 nodes use at most 2"),
         (lambda: copies_to_limited_nodes(256, 8, 4, 5), "limit=5: 8 experts on 4 nodes use at most 4"),
         (lambda: expert_cost([[1], [2]], 0, 8, 4), "num_experts=1: does not divide among 2 ranks"),
+        (lambda: units_of_layer([[1], [2]]), "num_experts=1: does not divide among 2 ranks"),
         (lambda: expert_cost([[1, 2], [3, 4]], -1, 8, 4), "rank=-1: the ranks of this group are 0 to 1"),
     ],
 )

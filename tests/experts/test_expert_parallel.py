@@ -214,9 +214,18 @@ def test_all_tokens_to_one_expert_of_a_middle_rank_too_leave_the_others_without_
         np.testing.assert_array_equal(y, 2 * xs[rank])
 
 
-def test_experts_that_do_not_divide_are_refused_by_name():
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: both(4, 6, 2, 3),
+        lambda: both(4, 6, 2, 3, exchange="all_gather"),
+        lambda: run(lambda comm, x: dispatch(comm, x, route(x, np.eye(2, 6), 1), 6), 4, np.ones((3, 2))),
+    ],
+    ids=["all_to_all", "all_gather", "dispatch"],
+)
+def test_experts_that_do_not_divide_are_refused_by_name(call):
     with pytest.raises(ValueError, match="num_experts=6: does not divide among 4 ranks; use a multiple of 4"):
-        both(4, 6, 2, 3)
+        call()
 
 
 def other_numbers(comm, x):
@@ -233,6 +242,8 @@ def test_a_rank_that_was_told_of_8_experts_instead_of_4_is_named():
     [
         ({"exchange": "ring"}, "exchange='ring': use one of all_to_all, hierarchical, all_gather"),
         ({"ranks_per_node": 2}, "ranks_per_node=2: only exchange='hierarchical' takes it"),
+        ({"exchange": "hierarchical"}, "ranks_per_node=None: exchange='hierarchical' needs a divisor of 4"),
+        ({"exchange": "hierarchical", "ranks_per_node": 0}, "ranks_per_node=0: must be a whole number, at least 1"),
     ],
 )
 def test_an_exchange_that_there_is_not_and_nodes_that_it_does_not_know_are_refused(how, said):

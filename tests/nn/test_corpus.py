@@ -90,6 +90,8 @@ def test_windows_shorter_than_the_order_are_drawn_too(length):
     ("call", "text"),
     [
         (lambda: MarkovSource("aa"), "alphabet='aa': two or more characters are needed, each of them once"),
+        (lambda: MarkovSource("a"), "alphabet='a': two or more characters are needed"),
+        (lambda: MarkovSource(["a", "b"]), r"alphabet=\['a', 'b'\]: two or more characters are needed"),
         (lambda: MarkovSource(order=0), "order=0: must be a whole number, at least 1"),
         (lambda: MarkovSource(concentration=0.0), "concentration=0.0: must be a number greater than 0"),
         (lambda: MarkovSource().floor(-1), "context=-1: must be a whole number, at least 0"),
@@ -98,6 +100,11 @@ def test_windows_shorter_than_the_order_are_drawn_too(length):
         (lambda: MarkovSource().batch(-1, batch_size=1, length=2), "step=-1: must be a whole number, at least 0"),
         (lambda: MarkovSource().batch(0, batch_size=1, length=2, xp="numpy"), "xp='numpy': an array library such as"),
         (lambda: MarkovSource().batch(0, batch_size=0, length=4), "batch_size=0: must be a whole number, at least 1"),
+        (lambda: MarkovSource().batch(0, batch_size=1, length=0), "length=0: must be a whole number, at least 1"),
+        (
+            lambda: MarkovSource().batch(0, batch_size=1, length=2, seed=-1),
+            "seed=-1: must be a whole number, at least 0",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, text):

@@ -62,7 +62,7 @@ def truncate(path, bytes_lost):
         (lambda f: truncate(f / "config.json", 20), "config.json is damaged"),
         (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "config.json is damaged"),
         (lambda f: (f / "config.json").write_text("[1]"), "config.json holds a list: a JSON object is needed"),
-        (lambda f: edit_weights(f, lambda w: w.pop(LAYER_0_UP)), f"1 weights are missing .*{LAYER_0_UP}"),
+        (lambda f: edit_weights(f, lambda w: w.pop(LAYER_0_UP)), f".+: 1 weights are missing .*{LAYER_0_UP}"),
         (lambda f: edit_weights(f, lambda w: w.update(q_bias=np.ones(8, "f"))), "1 weights are surplus .*q_bias"),
         (
             lambda f: edit_weights(f, lambda w: w.update({LAYER_0_UP: np.ones((8, 12), "f")})),
@@ -125,6 +125,10 @@ def change_index(folder, change):
         (lambda f: truncate(next(f.glob("model-00002-*")), 5), ValueError, "model-00002-.* is damaged or truncated"),
         (lambda f: truncate(f / "model.safetensors.index.json", 9), ValueError, "index.json is damaged"),
         (lambda f: change_index(f, lambda i: i.pop("weight_map")), ValueError, "no weight_map from names to files"),
+        (
+            lambda f: change_index(f, lambda i: i["weight_map"].update({"model.norm.weight": 3})),
+            ValueError, "no weight_map from names to files",
+        ),
         (
             lambda f: change_index(f, lambda i: i["weight_map"].update(more="model-00001-of-00005.safetensors")),
             (ValueError, FileNotFoundError), "model-00001-of-00005.safetensors",

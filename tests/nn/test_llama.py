@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from parlab.arrays import owning_buffer, to_numpy
 from parlab.nn import llama
 from parlab.nn.attention import attention, attention_backward
-from parlab.nn.config import REQUIRED
+from parlab.nn.config import REQUIRED, GPTConfig
 from parlab.nn.layers import Core
 from parlab.nn.llama import Llama, LlamaConfig
 from parlab.nn.stage import add_gradients
@@ -284,6 +284,7 @@ def test_num_parameters_of_llama_3_8b_is_8_030_261_248():
         ({"num_attention_heads": 3}, "hidden_size 8 does not divide among num_attention_heads 3"),
         ({"num_key_value_heads": 3}, "num_attention_heads 4 do not divide among num_key_value_heads 3"),
         ({"head_dim": 3}, "head_dim 3 is odd"),
+        ({"head_dim": -2}, "head_dim=-2: must be a whole number, at least 1"),
         ({"rms_norm_eps": 0.0}, "rms_norm_eps=0.0: must be a number greater than 0 and finite"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "type='yarn': use one of default, linear, llama3"),
     ],
@@ -294,10 +295,25 @@ def test_bad_configurations_are_refused(changes, text):
 
 
 @pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"vocab_size": 0}, "vocab_size=0: must be a whole number, at least 1"),
+        ({"num_attention_heads": 3}, "hidden_size 8 does not divide among num_attention_heads 3"),
+    ],
+)
+def test_bad_configurations_of_a_gpt_are_refused(changes, text):
+    with pytest.raises(ValueError, match=text):
+        GPTConfig(**{"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4} | changes)
+
+
+@pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda model, x: model.logits(x[0]), r"tokens: an array \[batch, sequence\] .*shape \(24,\)"),
         (lambda model, x: model.logits(x[:, :0]), r"not shape \(2, 0\)"),
+        (lambda model, x: model.logits([[0]]), r"tokens: an array \[batch, sequence\] of whole numbers is needed"),
+        (lambda model, x: model.loss_and_gradients(x[0], x[0]), r"tokens: an array \[batch, sequence\]"),
+        (lambda model, x: model.loss_and_gradients(x, None), r"targets: an array \[batch, sequence\]"),
         (lambda model, x: model.logits(x + 6), r"the vocabulary has 0..10"),
         (lambda model, x: model.loss_and_gradients(x, x[:, 1:]), r"one target a token is needed, \(2, 24\)"),
         (lambda model, x: model.loss_and_gradients(x, 0 * x - 100), r"targets are all -100, the ignored label"),
@@ -306,6 +322,7 @@ def test_bad_configurations_are_refused(changes, text):
         (lambda model, x: model.stages([1, 2]), r"layers=\[1, 2\]: a list of ranges"),
         (lambda model, x: Llama(model.weights, model.config), "config={.*must be a LlamaConfig"),
         (lambda model, x: Llama(model.config, model.weights, positions=np.arange(5)).logits(x), "5 positions for 24"),
+        (lambda model, x: Llama(model.config, [x]), r"weights=\[array.*: must be a Mapping"),
         (lambda model, x: Llama(model.config, {}), "30 weights are missing.*lm_head"),
         (lambda model, x: Llama(model.config, model.weights | {"more": x}), "1 weights are surplus.*more"),
         (
@@ -316,6 +333,12 @@ def test_bad_configurations_are_refused(changes, text):
             lambda model, x: Llama(model.config, model.weights | {"lm_head.weight": np.ones((8, 11), np.float32)}),
             r"lm_head.weight has dtype float32: one floating dtype for all",
         ),
+        (
+            lambda model, x: Llama(model.config, {name: w.astype(int) for name, w in model.weights.items()}),
+            "has dtype int64: one floating dtype for all",
+        ),
+        (lambda model, x: Llama.random(3), "config=3: must be a LlamaConfig"),
+        (lambda model, x: Llama.random(model.config, seed=-1), "seed=-1: must be a whole number, at least 0"),
         (lambda model, x: Llama.random(model.config, dtype="int32"), "dtype='int32': float64, float32 or, where"),
         (lambda model, x: Llama.random(model.config, xp=array_api_strict, dtype="float16"), "dtype='float16'"),
     ],
@@ -323,6 +346,28 @@ def test_bad_configurations_are_refused(changes, text):
 def test_bad_input_is_refused_before_any_work(call, text):
     with pytest.raises(ValueError, match=text):
         call(small_model(), draw_tokens()[0])
+
+
+def test_a_batch_without_a_target_is_refused_before_a_layer_runs():
+    model, (tokens, targets) = small_model(), draw_tokens()
+    model.chain = None
+    with pytest.raises(ValueError, match="targets are all -100, the ignored label"):
+        model.loss_and_gradients(tokens, 0 * targets - 100)
+
+
+@pytest.mark.parametrize(
+    ("more", "factor", "text"),
+    [
+        ((11, 0), 1, r"tokens hold 11\.\..*: the vocabulary has 0\.\.10"),
+        ((0, 11), 1, r"targets hold .*: the vocabulary has 0\.\.10"),
+        ((0, -100), 0, "targets are all -100, the ignored label"),
+    ],
+)
+def test_what_cannot_be_seen_on_a_device_without_a_wait_is_refused_when_the_loss_is_there(more, factor, text):
+    model = Llama.random(LlamaConfig(**SIZES), xp=array_api_strict, dtype="float64")  # its arrays are not on the host
+    tokens, targets = (array_api_strict.asarray(x) for x in draw_tokens())
+    with pytest.raises(ValueError, match=text):
+        model.loss_and_gradients(tokens + more[0], factor * targets + more[1])
 
 
 def test_positions_may_be_a_function_of_the_number_of_tokens():

@@ -79,3 +79,14 @@ def test_a_saved_model_comes_back_to_the_bit_with_its_configuration(tmp_path):
 def test_a_configuration_that_is_not_this_model_is_refused_by_name(changes, text):
     with pytest.raises(ValueError, match=text):
         MixtralConfig.from_dict(MIXTURES["top_2_of_5"] | changes)
+
+
+@pytest.mark.parametrize("name", ["auxiliary", "bias_rate"])
+def test_a_balance_below_0_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name}=-0.1: must be a number, at least 0"):
+        Mixtral.random(MixtralConfig(**MIXTURES["top_2_of_5"]), **{name: -0.1})
+
+
+def test_what_is_no_configuration_is_refused():
+    with pytest.raises(ValueError, match="config='mixtral': must be a LlamaConfig"):
+        Mixtral("mixtral", {})

@@ -145,6 +145,19 @@ def test_warmup_reaches_the_peak_after_10_steps_and_the_cosine_its_floor_after_1
         (lambda: AdamW().update(*(np.ones(2),) * 4, step=0), "step=0: must be a whole number, at least 1"),
         (lambda: clip_factor(1.0, 0.0), "max_norm=0.0: must be a number greater than 0"),
         (lambda: warmup_cosine(0, peak=1.0, warmup_steps=5, total_steps=5), "warmup_steps=5"),
+        *[
+            (
+                lambda bad=bad: warmup_cosine(**{"step": 0, "peak": 1.0, "warmup_steps": 0, "total_steps": 5, **bad}),
+                text,
+            )
+            for bad, text in (
+                ({"step": -1}, "step=-1: must be a whole number, at least 0"),
+                ({"peak": -1.0}, "peak=-1.0: must be a number, at least 0"),
+                ({"warmup_steps": -1}, "warmup_steps=-1: must be a whole number, at least 0"),
+                ({"total_steps": 0}, "total_steps=0: must be a whole number, at least 1"),
+                ({"floor": -1.0}, "floor=-1.0: must be a number, at least 0"),
+            )
+        ],
     ],
 )
 def test_bad_input_is_refused(call, text):

@@ -52,6 +52,15 @@ def test_b1_c1024_d64_g4_float32_p2_sends_2097152_bytes_in_a_hop():
     assert ring_cost(AttentionShape(S=2048, H=4, G=4, D=64, itemsize=4), 2)[:2] == (1, 2_097_152)
 
 
+def test_two_documents_of_6_on_3_ranks_send_2_1_2_messages_where_nothing_is_causal_the_default():
+    # Ranks 0, 1, 2 hold tokens 0-3, 4-7, 8-11, so rank 1 has a part of both documents. The K/V of rank 0 are read on
+    # rank 1 and go 0 -> 1. Those of rank 1 are read on ranks 2 and 0 and go 1 -> 2 -> 0. Those of rank 2 are read on
+    # rank 1, and pass rank 0 on their way: 2 -> 0 -> 1. So rank 0 sends two, rank 1 one, rank 2 two, of 4 tokens each.
+    shape = AttentionShape(S=12, H=1, G=1, D=1, itemsize=8)  # K/V of a token: 16 bytes
+    costs = [ring_cost(shape, 3, rank, documents=[0, 6, 12]) for rank in range(3)]
+    assert [cost[:2] for cost in costs] == [(2, 128), (1, 64), (2, 128)]
+
+
 def test_backward_sends_kv_again_and_gradients_p_times_in_the_accumulators_dtype():
     S, size, H, G, D = 64, 4, 4, 2, 8
     shard = 2 * (S // size) * G * D

@@ -15,6 +15,7 @@ from parlab.tensor import (
     ParallelAttention,
     ParallelLlama,
     ParallelMLP,
+    RowParallelLinear,
     VocabParallelEmbedding,
     block_collectives,
     block_time,
@@ -52,8 +53,26 @@ ROWS = [
         (on_paper(function, config=None), "config=None: must be a LlamaConfig")
         for function in (block_collectives, block_time, llama_kept_by_place)
     ],
+    *[
+        (
+            on_paper(function, size=3),
+            "num_attention_heads 8 do not divide among 3 tensor-parallel ranks: use a multiple",
+        )
+        for function in (model_collectives, block_time, llama_kept_by_place)
+    ],
+    *[
+        (on_paper(function, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}")
+        for function in (block_collectives, llama_kept_by_place)
+    ],
+    *[
+        (on_paper(function, backward="no"), f"backward='no': {FLAG}")
+        for function in (block_collectives, model_collectives, block_time)
+    ],
+    (
+        on_paper(llama_kept_by_place, S=7, sequence_parallel=True),
+        "sequence length 7 does not divide among 2 tensor-parallel ranks: use a multiple of 2",
+    ),
     (on_paper(block_collectives, S=8.0), f"S=8.0: {WHOLE}"),
-    (on_paper(block_collectives, backward="no"), f"backward='no': {FLAG}"),
     (on_paper(block_time, cluster="H100"), "cluster='H100': must be a Cluster"),
     (on_paper(block_time, algorithm="tree"), "algorithm='tree': use one of ring, rings"),
     (
@@ -67,14 +86,37 @@ ROWS = [
     (lambda: weight_slices(CONFIG, 2, 2), "rank=2: the ranks of this group are 0 to 1"),
     (lambda: shard_weights(CONFIG, None, 0, 2), "weights=None: must be a Mapping"),
     (lambda: unshard_weights(CONFIG, []), "shards=[]: must be a list with a dictionary of arrays for each rank"),
+    (lambda: unshard_weights(CONFIG, 3), "shards=3: must be a list with a dictionary of arrays for each rank"),
+    (lambda: unshard_weights("llama", [MODEL.weights]), "config='llama': must be a LlamaConfig"),
     (lambda: unshard_weights(CONFIG, [3]), "shards=[3]: must be a list with a dictionary of arrays for each rank"),
     (on_ranks(ColumnParallelLinear.from_full, [1.0]), "weight=[1.0]: must be a matrix"),
-    (on_ranks(ColumnParallelLinear.from_full, MATRIX, 3), "name=3: must be a string"),
+    (
+        on_ranks(ColumnParallelLinear.from_full, MATRIX[0]),
+        "weight=array([1., 1., 1., 1., 1., 1., 1., 1.]): must be a matrix",
+    ),
+    (on_ranks(ColumnParallelLinear, [MATRIX]), "weights=[array("),
+    *[
+        (on_ranks(layer.from_full, MATRIX, 3), "name=3: must be a string")
+        for layer in (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
+    ],
     (on_ranks(ColumnParallelLinear.from_full, MATRIX, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
     (on_ranks(VocabParallelEmbedding.from_full, None), "weight=None: must be a matrix"),
+    (on_ranks(VocabParallelEmbedding, {"weight": MATRIX}, "weight", 0), f"vocab_size=0: {WHOLE}"),
+    (on_ranks(VocabParallelEmbedding, None, "weight", 4), "weights=None: must be a Mapping"),
     (on_ranks(ParallelMLP.from_full, MODEL.weights, "mlp"), "weights hold no 'mlp.gate_proj.weight': look at prefix"),
+    (on_ranks(ParallelMLP.from_full, MODEL.weights, 3), "weights hold no '3.gate_proj.weight': look at prefix"),
+    *[
+        (on_ranks(ParallelMLP.from_full, MODEL.weights, "model.layers.0.mlp", **{name: "no"}), f"{name}='no': {FLAG}")
+        for name in ("sequence_parallel", "overlap")
+    ],
     (on_ranks(ParallelMLP.from_full, [MATRIX], "mlp"), "weights=[array("),
+    (on_ranks(ParallelAttention.from_full, [MATRIX], "a", 2, None), "weights=[array("),
+    (on_ranks(ParallelAttention.from_full, MODEL.weights, None, 2, None), "weights hold no 'None.q_proj.weight'"),
     (on_ranks(ParallelAttention.from_full, MODEL.weights, "a", 2, None), "weights hold no 'a.q_proj.weight'"),
+    (
+        on_ranks(ParallelAttention.from_full, MODEL.weights, "model.layers.0.self_attn", 0, None),
+        f"head_dim=0: {WHOLE}",
+    ),
     (
         on_ranks(ParallelAttention.from_full, MODEL.weights, "model.layers.0.self_attn", 99, None),
         "head_dim=99: must divide the 16 columns of the weights",
@@ -100,6 +142,18 @@ ROWS = [
         "num_attention_heads 8 do not divide among 3 tensor-parallel ranks: use a multiple of 3",
     ),
     (on_ranks(ParallelLlama.from_full, "llama"), "model='llama': must be a Llama"),
+    (on_ranks(ParallelLlama, "llama", {}), "config='llama': must be a LlamaConfig"),
+    (on_ranks(ParallelLlama, CONFIG, None), "weights=None: must be a Mapping"),
+    *[
+        (on_ranks(ParallelLlama.from_full, MODEL, **{name: "no"}), f"{name}='no': {FLAG}")
+        for name in ("sequence_parallel", "overlap")
+    ],
+    (lambda: gradients_of_ranks("llama", *text(), 2), "model='llama': must be a Llama"),
+    (
+        lambda: gradients_of_ranks(MODEL, None, text()[1], 2),
+        "tokens: an array [batch, sequence] of whole numbers is needed",
+    ),
+    (lambda: gradients_of_ranks(MODEL, text()[0], None, 2), "targets: an array [batch, sequence] of whole numbers"),
     (lambda: gradients_of_ranks(MODEL, *text(), 0), f"size=0: {WHOLE}"),
     (lambda: gradients_of_ranks(MODEL, *text(), 2, "nothing"), "change='nothing': must be a function"),
 ]

@@ -182,15 +182,8 @@ def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
 
 
 def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longest_stage") -> Filled:
-    """The best that a filler makes of some skeletons, patient or not.
-
-    Raises:
-        ValueError: none of them can run within the memory.
-    """
+    """The best that a filler makes of some skeletons, patient or not; one of them can run within the memory."""
     tried = (filler(rows, [0] * len(rows), patient) for rows in skeletons for patient in (False, True))
-    found = [filled for filled in tried if filled]
-    if not found:
-        raise ValueError("memory_limit: no order was found that keeps to it; a rank needs room for one more chunk")
-    best = min(found, key=order_of(metric))
+    best = min(filter(None, tried), key=order_of(metric))
     again = filler(skeleton_of(best.rows), [2] * len(best.rows), True)
     return min(best, again or best, key=order_of(metric))
