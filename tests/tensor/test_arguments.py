@@ -58,7 +58,7 @@ ROWS = [
             on_paper(function, size=3),
             "num_attention_heads 8 do not divide among 3 tensor-parallel ranks: use a multiple",
         )
-        for function in (model_collectives, block_time, llama_kept_by_place)
+        for function in (block_time, llama_kept_by_place)
     ],
     *[
         (on_paper(function, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}")
@@ -66,7 +66,7 @@ ROWS = [
     ],
     *[
         (on_paper(function, backward="no"), f"backward='no': {FLAG}")
-        for function in (block_collectives, model_collectives, block_time)
+        for function in (block_collectives, block_time)
     ],
     (
         on_paper(llama_kept_by_place, S=7, sequence_parallel=True),
