@@ -64,10 +64,7 @@ ROWS = [
         (on_paper(function, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}")
         for function in (block_collectives, llama_kept_by_place)
     ],
-    *[
-        (on_paper(function, backward="no"), f"backward='no': {FLAG}")
-        for function in (block_collectives, block_time)
-    ],
+    *[(on_paper(function, backward="no"), f"backward='no': {FLAG}") for function in (block_collectives, block_time)],
     (
         on_paper(llama_kept_by_place, S=7, sequence_parallel=True),
         "sequence length 7 does not divide among 2 tensor-parallel ranks: use a multiple of 2",
@@ -105,10 +102,10 @@ ROWS = [
     (on_ranks(VocabParallelEmbedding, None, "weight", 4), "weights=None: must be a Mapping"),
     (on_ranks(ParallelMLP.from_full, MODEL.weights, "mlp"), "weights hold no 'mlp.gate_proj.weight': look at prefix"),
     (on_ranks(ParallelMLP.from_full, MODEL.weights, 3), "weights hold no '3.gate_proj.weight': look at prefix"),
-    *[
-        (on_ranks(ParallelMLP.from_full, MODEL.weights, "model.layers.0.mlp", **{name: "no"}), f"{name}='no': {FLAG}")
-        for name in ("sequence_parallel", "overlap")
-    ],
+    (
+        on_ranks(ParallelMLP.from_full, MODEL.weights, "model.layers.0.mlp", sequence_parallel="no"),
+        f"sequence_parallel='no': {FLAG}",
+    ),
     (on_ranks(ParallelMLP.from_full, [MATRIX], "mlp"), "weights=[array("),
     (on_ranks(ParallelAttention.from_full, [MATRIX], "a", 2, None), "weights=[array("),
     (on_ranks(ParallelAttention.from_full, MODEL.weights, None, 2, None), "weights hold no 'None.q_proj.weight'"),
@@ -144,10 +141,7 @@ ROWS = [
     (on_ranks(ParallelLlama.from_full, "llama"), "model='llama': must be a Llama"),
     (on_ranks(ParallelLlama, "llama", {}), "config='llama': must be a LlamaConfig"),
     (on_ranks(ParallelLlama, CONFIG, None), "weights=None: must be a Mapping"),
-    *[
-        (on_ranks(ParallelLlama.from_full, MODEL, **{name: "no"}), f"{name}='no': {FLAG}")
-        for name in ("sequence_parallel", "overlap")
-    ],
+    (on_ranks(ParallelLlama.from_full, MODEL, sequence_parallel="no"), f"sequence_parallel='no': {FLAG}"),
     (lambda: gradients_of_ranks("llama", *text(), 2), "model='llama': must be a Llama"),
     (
         lambda: gradients_of_ranks(MODEL, None, text()[1], 2),
