@@ -18,8 +18,8 @@ from parlab.sequence import (
     unmasked_pairs,
 )
 from parlab.world import WorldError
-from tests.nn.parity import assert_parity
-from tests.sequence.rings import both, dense, draw_inputs, gathered, run_ring
+from tests.sequence.methods import method_error, pair, visible, whole
+from tests.sequence.rings import both, draw_inputs
 
 FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop is a picosecond, a message nothing
 
@@ -31,8 +31,7 @@ FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_ring_of_1_to_8_ranks_matches_dense_to_1e_12(size, layout, causal):
-    inputs = draw_inputs(2, 8, 1, 4 * size, 3)
-    assert_parity(gathered(run_ring(size, inputs, layout, causal=causal), layout), dense(inputs, causal))
+    assert method_error(pair("ring"), size, (2, 8, 1, 4 * size, 3), layout=layout, causal=causal) <= 1e-12
 
 
 def test_shards_that_were_passed_in_are_not_changed():
@@ -58,7 +57,7 @@ def forward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
 
 def backward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
     inputs = draw_inputs(B, H, G, c * size, D)
-    out, lse = dense(inputs, causal)[:2]
+    out, lse, *_ = whole(inputs, visible(c * size, causal))
     shards = [per_rank(shard(x, size, layout)) for x in (*inputs, out)]
     return run(
         ring_attention_backward, size, *shards, per_rank(shard(lse, size, layout, -1)), causal=causal, layout=layout
