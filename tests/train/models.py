@@ -13,7 +13,6 @@ import numpy as np
 from parlab import run
 from parlab.arrays import asarray, namespace, to_numpy
 from parlab.nn import IGNORED
-from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
 from parlab.pipeline import (
     Schedule,
@@ -44,9 +43,11 @@ SIZES = {
     "num_key_value_heads": 2,
     "initializer_range": 0.3,  # large enough for gradients to be felt everywhere
 }
+EXPERTS = {"intermediate_size": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
-def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
+def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Any:
+    """A Llama, or with `EXPERTS` a Mixtral."""
     return random_llama(xp, dtype, **{**SIZES, **changes})
 
 
@@ -66,9 +67,14 @@ def masked(targets: Any, seed: int) -> Any:
     return asarray(own, namespace(targets))
 
 
-def serial_steps(start: Llama, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:
+def ranks_of(axes: dict[str, int]) -> int:
+    """How many ranks a mesh has: those of ep are ranks of dp and cp."""
+    return math.prod(size for axis, size in axes.items() if axis != "ep")
+
+
+def serial_steps(start: Any, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:
     """Loss, norm, gradients before clipping and the weights after each step."""
-    trained = Llama(start.config, {name: x.copy() for name, x in start.weights.items()})
+    trained = type(start)(start.config, {name: x.copy() for name, x in start.weights.items()})
     optimizer, found = AdamW(lr=LR), []
     for tokens, targets in text:
         loss, gradients = trained.loss_and_gradients(tokens, targets)
@@ -179,7 +185,7 @@ def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[
         copies = {(kind, n, place[n]): to_numpy(x).tobytes() for kind, of in own.items() for n, x in of.items()}
         return results, gradients, weights, copies
 
-    return Found(*map(list, zip(*run(program, math.prod(case.axes.values())).results, strict=True)))
+    return Found(*map(list, zip(*run(program, ranks_of(case.axes)).results, strict=True)))
 
 
 def faults(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> set[str]:
