@@ -17,7 +17,6 @@ from parlab.sequence import (
     shard,
     unmasked_pairs,
 )
-from parlab.world import WorldError
 from tests.sequence.methods import method_error, pair, visible, whole
 from tests.sequence.rings import both, draw_inputs
 
@@ -144,15 +143,3 @@ def test_backward_on_a_fast_link_shows_only_the_hop_that_brings_the_gradients_ho
     timeline = backward_run(4, "zigzag", True, c=16).on(cluster)
     home = cluster.intra.picoseconds(2 * 16 * 1 * 4 * 8)
     assert timeline.makespan == compute_time(timeline, 0) + home
-
-
-# Bad input
-
-
-def test_shards_of_different_lengths_are_an_error_not_a_wrong_answer():
-    def program(comm):
-        x = np.zeros((1, 1, 2 + comm.rank, 3))
-        ring_attention(comm, x, x, x)
-
-    with pytest.raises(WorldError):
-        run(program, 2)

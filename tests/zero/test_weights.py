@@ -13,7 +13,7 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.zero import Zero, forward_backward
 from tests.libraries import EACH_LIBRARY
-from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy, train
+from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy
 
 FREED = "is sharded, and not gathered now: use it inside `with zero.weights"
 
@@ -188,37 +188,3 @@ def test_a_skipped_step_ends_the_gathers_that_were_started_ahead():
         assert zero.step().skipped
 
     run(program, 2)
-
-
-@pytest.mark.parametrize(
-    ("tied", "expected"),
-    [
-        (False, ["embedding", "layers.0", "layers.1", "head", "head", "layers.1", "layers.0", "embedding"]),
-        (
-            True,
-            [
-                *("embedding", "layers.0", "layers.1", "head", "embedding"),
-                *("head", "layers.1", "embedding", "layers.0", "embedding"),
-            ],
-        ),
-    ],
-)
-def test_blocks_are_gathered_once_forward_and_once_backward_each_ahead_of_its_use(tied, expected):
-    """A tied table is gathered beside the head, and does not turn the way of those that are gathered ahead."""
-    start = model(tie_word_embeddings=tied, hidden_size=10, vocab_size=18)
-    names, sent = list(start.weight_blocks), []
-
-    def program(comm):
-        right = comm.__class__.iall_gather
-
-        def noted(self, x, *rest, counts, **options):
-            if self.rank == 0:
-                sent.append(sum(counts))
-            return right(self, x, *rest, counts=counts, **options)
-
-        comm.iall_gather = noted.__get__(comm)
-        train(comm, start, batches(2, 1), 3)
-
-    run(program, 2)
-    sizes = {name: sum(start.weights[w].size for w in start.weight_blocks[name]) for name in names}
-    assert sent == [sizes[name] for name in expected]
