@@ -12,8 +12,8 @@ from parlab.sequence import (
     split_by_text,
     split_equal,
     stem,
+    weight_cut,
 )
-from tests.sequence.splitting.maps import weight_cut
 
 
 def test_the_maps_are_four_causal_ones_of_rows_that_sum_to_1():
@@ -42,8 +42,7 @@ def test_names_and_things_come_again_in_other_paragraphs():
 def test_the_attention_split_cuts_less_weight_than_equal_chunks_by_a_factor_of_1_25_to_1_6(ranks, factor):
     weights = lab_attention().weights
     S = weights.shape[-1]
-    equal = [chunk.stop for chunk in split_equal(S, -(-S // ranks))]
-    found = [chunk.stop for chunk in split_by_attention(weights, ranks)]
+    equal, found = split_equal(S, -(-S // ranks)), split_by_attention(weights, ranks)
     assert weight_cut(weights, equal) >= factor * weight_cut(weights, found)
 
 
