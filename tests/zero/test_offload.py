@@ -26,10 +26,6 @@ def update_time(size, count, dtype, offload):
     return sum(span.end - span.start for span in timeline.computes if span.rank == 0)
 
 
-def test_500_bytes_there_and_back_over_1_gb_a_second_with_a_microsecond_each_and_7000_bytes_of_state_last_10_us():
-    assert PLACE.seconds(gradient=500, state=7000) == pytest.approx(1e-5, rel=1e-15, abs=0)
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize(("dtype", "narrow"), [("float16", 2), (None, 4)])
 def test_float16_and_float32_shards_travel_with_2_and_4_bytes_each_way_and_28_are_read_and_written_there(

@@ -193,31 +193,18 @@ def test_without_clipping_or_scale_nobody_asks_and_there_is_no_norm(stage):
     assert run(program, 2).results == [(None, 1.0, None)] * 2
 
 
-@pytest.mark.slow
-def test_30_steps_of_a_float16_llama_learn_as_the_float32_one_does_and_all_ranks_agree():
-    """From a scale that is too large: some first steps are skipped, without a warning."""
+def test_a_backward_pass_that_overflows_is_skipped_without_a_warning():
+    """2³⁰ is infinite in float16."""
+    start, (text,) = model(dtype="float32"), batches(1, 1)
 
-    stage, size = 3, 3
-
-    def program(comm, start, dtype):
+    def program(comm):
         mine = Llama(start.config, dict(start.weights))
-        options = {"blocks": mine.weight_blocks, "max_norm": 1.0, "dtype": dtype, "optimizer": AdamW(lr=3e-3)}
-        replica = replica_of(comm, mine.weights, stage, **options)
-        losses = []
-        for tokens, targets in batches(size, 1) * 30:
-            rows = slice(comm.rank, comm.rank + 1)
-            losses.append(forward_backward(replica, mine, tokens[rows], targets[rows]))
-            replica.step()
-        return losses, replica.skipped, replica.loss_scale, replica.full_weights()
+        options = {"blocks": mine.weight_blocks, "loss_scale": LossScale(2.0**30)}
+        replica = replica_of(comm, mine.weights, 1, **options, **HALF)
+        loss = forward_backward(replica, mine, *text)
+        return replica.step().skipped, math.isfinite(loss)
 
-    start = model(dtype="float32")
-    half, full = (run(program, size, start, dtype).results for dtype in ("float16", "float32"))
-    assert 0 < half[0][1] < 10
-    assert half[0][2] == 2.0 ** (16 - half[0][1])
-    assert all(one[1:3] == half[0][1:3] and same_bits(one[3], half[0][3]) for one in half)
-    learned = full[0][0][0] - full[0][0][20]
-    assert learned > 0.2
-    assert half[0][0][20 + half[0][1]] == pytest.approx(full[0][0][20], abs=0.05 * learned)
+    assert run(program, 1).results == [(True, True)]
 
 
 def test_a_scale_moves_by_its_factors_and_never_to_infinity():
