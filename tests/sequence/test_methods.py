@@ -212,12 +212,6 @@ def test_decoding_messages_bytes_and_peak_are_those_of_the_formulas(size, querie
     assert_cost("tree", size, AttentionShape(S=4 * size, H=8, G=2, D=3, itemsize=8), [], queries=queries)
 
 
-@pytest.mark.parametrize("H", [4, 5, 6, 7])
-def test_uneven_heads_of_ulysses_are_those_of_the_formulas(H):
-    assert_cost("ulysses", 4, AttentionShape(S=16, H=H, G=1, D=3, itemsize=8), [])
-    assert_cost("ulysses", 3, AttentionShape(S=12, H=2 * H, G=H, D=2, itemsize=8), [])
-
-
 @pytest.mark.parametrize(
     ("size", "H", "G", "D"), [(3, 4, 4, 1), (3, 8, 2, 1), (3, 8, 4, 1), (4, 9, 3, 2), (5, 7, 7, 3)]
 )

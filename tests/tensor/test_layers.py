@@ -8,23 +8,15 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
-from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.rotary import Rotary
 from parlab.tensor import (
+    COPY,
     ColumnParallelLinear,
     ParallelAttention,
     ParallelMLP,
     RowParallelLinear,
-    VocabParallelEmbedding,
-    copy,
-    copy_backward,
-    gather,
-    gather_backward,
-    reduce,
-    reduce_backward,
-    scatter,
-    scatter_backward,
     vocab_parallel_cross_entropy,
     vocab_parallel_cross_entropy_backward,
 )
@@ -85,49 +77,6 @@ def test_integers_through_columns_and_rows_are_bitwise_serial(xp, size, sequence
         assert all((piece == to_numpy(expected)).all() for piece in whole)
 
 
-@both_ways
-@every_size
-def test_integers_through_the_embedding_are_bitwise_serial_where_11_tokens_do_not_divide(xp, size, sequence_parallel):
-    tokens = asarray(np.random.default_rng(0).integers(11, size=(2, 8)), xp)
-    table, dy = integers(xp, 11, 3), integers(xp, 2, 8, 3, seed=1)
-    y, _ = embedding(tokens, table)
-    dtable = embedding_backward(dy, tokens, 11)
-
-    def program(comm):
-        layer = VocabParallelEmbedding.from_full(comm, table, sequence_parallel=sequence_parallel)
-        found, cache = layer.forward(tokens)
-        dx, gradients = layer.backward(tokens_of(dy, comm, sequence_parallel), cache)
-        assert dx is None
-        return found, gradients["weight"]
-
-    ys, dtables = zip(*run(program, size).results, strict=True)
-    assert (joined(dtables, 0) == to_numpy(dtable)).all()
-    for whole in [joined(ys, 1)] if sequence_parallel else map(to_numpy, ys):
-        assert (whole == to_numpy(y)).all()
-
-
-@every_size
-def test_integers_through_the_four_operators_are_bitwise_numpys(xp, size):
-    shares = [integers(xp, 2, 8, 3, seed=rank) for rank in range(size)]
-    total = sum(to_numpy(share) for share in shares)
-
-    def program(comm, x):
-        own = tokens_of(x, comm, True)
-        return (
-            copy(comm, x), copy_backward(comm, x), reduce(comm, x), reduce_backward(comm, x),
-            gather(comm, own), gather_backward(comm, x), scatter(comm, x), scatter_backward(comm, own),
-        )  # fmt: skip
-
-    found = list(zip(*run(program, size, per_rank(shares)).results, strict=True))
-    rows = [np.split(to_numpy(share), size, axis=1)[rank] for rank, share in enumerate(shares)]
-    gathered = np.concatenate(rows, axis=1)
-    for rank in range(size):
-        expected = [shares[rank], total, total, shares[rank], gathered, None, None, gathered]
-        expected[5] = expected[6] = np.split(total, size, axis=1)[rank]
-        for pieces, array in zip(found, expected, strict=True):
-            assert (to_numpy(pieces[rank]) == to_numpy(array)).all()
-
-
 @pytest.mark.parametrize(("size", "heads"), [(2, 8), (4, 4), (4, 2), (4, 1)])
 def test_attention_and_mlp_from_full_weights_have_the_slices_of_the_model(size, heads):
     """Of 4 ranks 2 share a key/value head where there are 2, and 4 where there is 1; else none does."""
@@ -138,6 +87,7 @@ def test_attention_and_mlp_from_full_weights_have_the_slices_of_the_model(size, 
         attention = ParallelAttention.from_full(comm, serial.weights, "model.layers.0.self_attn", 2, Rotary(2))
         mlp = ParallelMLP.from_full(comm, serial.weights, "model.layers.0.mlp")
         for part in (attention, mlp):
+            assert part.enter is COPY  # no sequence parallelism, unless told
             assert all((part.weights[name] == own[name]).all() for name in part.weight_names)
         return attention.sharers and attention.sharers.size
 
@@ -163,20 +113,6 @@ def test_loss_over_a_cut_vocabulary_within_1e_12_of_serial_where_11_logits_do_no
     losses, dlogits = zip(*done.results, strict=True)
     assert_parity(losses, [loss] * size)
     assert_parity([joined(dlogits, 2)], [expected])
-
-
-def test_the_loss_takes_3_all_reduces_of_one_number_a_token_and_its_gradient_none():
-    logits, targets = np.zeros((2, 8, 3)), np.zeros((2, 8), dtype="int64")
-
-    def program(comm, backward):
-        _, cache = vocab_parallel_cross_entropy(comm, logits, targets)
-        if backward:
-            vocab_parallel_cross_entropy_backward(1.0, cache)
-
-    for backward in (False, True):
-        timeline = run(program, 4, backward).timeline
-        assert [timeline.messages(rank) for rank in range(4)] == [3 * 2 * 3] * 4
-        assert [timeline.bytes_sent(rank) for rank in range(4)] == [3 * 2 * 16 * 8 * 3 // 4] * 4
 
 
 def test_loss_of_logits_a_thousand_apart_on_different_ranks_is_finite_and_exact():

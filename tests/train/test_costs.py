@@ -8,17 +8,17 @@ import pytest
 
 from parlab import run
 from parlab.nn.optimizer import AdamW
-from parlab.pipeline import dualpipe, interleaved_one_f_one_b, one_f_one_b, zb_v
+from parlab.pipeline import dualpipe, one_f_one_b
 from parlab.train import Mesh, Trainer, bytes_by_strategy
-from tests.train.models import Case, batches, model
+from tests.train.models import batches, model, ranks_of
+from tests.train.models import case as on_mesh
 
 FOUR = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
 NUMBER = 8  # bytes of a loss, a weight or a sum of squares
 
 
-def case(axes, *, B=8, S=8, layers=4, tied=False, heads=2, **options):
-    sizes = {"num_hidden_layers": layers, "tie_word_embeddings": tied, "num_key_value_heads": heads}
-    return Case(axes, sizes, B, S, None, options)
+def case(axes, **how):
+    return on_mesh(**axes, **how)
 
 
 def one_step(case):
@@ -30,7 +30,7 @@ def one_step(case):
         trainer.step(*text)
         trainer.finish()
 
-    return run(program, math.prod(case.axes.values())).timeline
+    return run(program, ranks_of(case.axes)).timeline
 
 
 def psi_of(**sizes):
@@ -100,16 +100,6 @@ def test_new_weights_gathered_in_the_next_forward_are_as_many_bytes():
         for overlap in (False, True)
     )
     assert plain == later
-
-
-@pytest.mark.parametrize(
-    "schedule", [one_f_one_b(2, 3), interleaved_one_f_one_b(2, 4, 2), zb_v(2, 2)], ids=lambda schedule: schedule.name
-)
-def test_zero_3_under_a_pipeline_gathers_exactly_2_m_psi_whatever_it_gathers_ahead(schedule):
-    m, data = schedule.num_microbatches, 2
-    timeline = one_step(case({"dp": data, "pp": 2}, zero=3, schedule=schedule, B=data * m, S=2))
-    gathered = sum(t.nbytes for t in timeline.transfers if t.name == "data: all_gather" and t.src != t.dst)
-    assert gathered == 2 * m * psi_of(num_hidden_layers=4) * (data - 1) * NUMBER
 
 
 @pytest.mark.parametrize(("reduce", "times"), [("each", 3), ("accumulate", 1)])

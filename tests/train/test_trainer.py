@@ -17,14 +17,9 @@ from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, 
 from parlab.train import Mesh, Trainer
 from parlab.zero import LossScale
 from tests.nn.parity import worst_error
-from tests.train.models import LR, Case, batches, drawn, faults, model, serial_steps
+from tests.train.models import LR, batches, case, drawn, faults, model, serial_steps
 
 DATA = Path(__file__).parent.parent / "data"
-
-
-def case(dp=1, pp=1, cp=1, tp=1, *, B=8, S=8, max_norm=None, layers=4, tied=False, heads=2, **options):
-    sizes = {"tie_word_embeddings": tied, "num_key_value_heads": heads, "num_hidden_layers": layers}
-    return Case({"dp": dp, "pp": pp, "cp": cp, "tp": tp}, sizes, B, S, max_norm, options)
 
 
 @pytest.mark.parametrize(
