@@ -298,6 +298,18 @@ def test_a_group_of_2_fills_nodes_or_is_dealt_evenly_into_one(ranks_per_node, gr
     assert (found["USP"].ulysses if "USP" in found else None) == group
 
 
+@pytest.mark.parametrize("c", [64, 1024])
+def test_a_ring_through_h100_nodes_takes_as_long_as_one_over_the_network_alone(c):
+    """On the clock: in each hop some rank sends to the next node, and after a few hops all wait for it."""
+    network = replace(DGX_H100, intra=DGX_H100.inter)
+    tokens = per_rank(shard(np.zeros((1, 1, 16 * c, 8), dtype=np.float32), 16, "zigzag"))
+    through, alone = (
+        run(ring_attention, 16, tokens, tokens, tokens, causal=True, layout="zigzag", cluster=where).timeline.makespan
+        for where in (DGX_H100, network)
+    )
+    assert through == alone
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_rings_time_is_the_clocks_forward_and_backward_to_a_picosecond_or_two_a_hop(seed):
     random = np.random.default_rng(seed)

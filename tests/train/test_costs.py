@@ -94,14 +94,6 @@ def test_a_last_block_that_is_kept_is_gathered_once_in_each_microbatch():
     assert plain["dp"] - kept["dp"] == 3 * 17 * 8 * NUMBER
 
 
-def test_new_weights_gathered_in_the_next_forward_are_as_many_bytes():
-    plain, later = (
-        bytes_by_strategy(one_step(case({"dp": 2, "pp": 2}, zero=2, overlap_gather=overlap)))
-        for overlap in (False, True)
-    )
-    assert plain == later
-
-
 @pytest.mark.parametrize(("reduce", "times"), [("each", 3), ("accumulate", 1)])
 def test_zero_2_reduces_m_psi_at_once_or_psi_when_accumulated_and_then_holds_psi(reduce, times):
     timeline = one_step(case({"dp": 2}, zero=2, reduce=reduce, schedule=one_f_one_b(1, 3), B=6, S=2))
