@@ -184,13 +184,13 @@ def balanced_serial(steps: int = 3) -> tuple[Any, ...]:
     return trained.weights, [mixture.bias for mixture in trained.mixtures], loads
 
 
-def wrong_balance(axes: dict[str, int], m: int = 1, change: Any = id, **options: Any) -> set[str]:
+def wrong_balance(axes: dict[str, int], schedule: Any = None, change: Any = id, **options: Any) -> set[str]:
     """Of `weights`, `biases` and `loads` those that differ from serial after three steps."""
     weights, biases, loads = balanced_serial()
 
     def program(comm):
-        schedule = one_f_one_b(axes.get("pp", 1), m)
-        trainer = Trainer(Mesh(comm, **axes), model(**EXPERTS), AdamW(lr=LR), schedule=schedule, **BALANCED, **options)
+        mesh = Mesh(comm, **axes)
+        trainer = Trainer(mesh, model(**EXPERTS), AdamW(lr=LR), schedule=schedule, **BALANCED, **options)
         change(trainer)
         for batch in batches(B, S, 3):
             trainer.step(*batch)
@@ -206,49 +206,27 @@ def wrong_balance(axes: dict[str, int], m: int = 1, change: Any = id, **options:
 
 
 @pytest.mark.parametrize(
-    ("axes", "m", "options"),
-    [
-        ({"dp": 2, "ep": 2}, 2, {"zero": 3, "recompute": "full"}),
-        ({"dp": 2, "cp": 2, "ep": 4}, 1, {"zero": 2}),
-        ({"dp": 2, "pp": 2, "ep": 2}, 2, {"zero": 0}),
-        ({"dp": 2, "tp": 2, "ep": 2}, 2, {"zero": 1, "sequence_parallel": True}),
-    ],
-)
-def test_steps_with_the_auxiliary_loss_and_the_bias_equal_serial_ones_and_the_loads_are_counted_globally(
-    axes, m, options
-):
-    assert wrong_balance(axes, m, **options) == set()
-
-
-@pytest.mark.parametrize(
     ("axes", "schedule", "options"),
     [
         ({}, one_f_one_b(1, 8), {"zero": 0}),
+        ({"dp": 2, "ep": 2}, one_f_one_b(1, 2), {"zero": 3, "recompute": "full"}),
         ({"dp": 2, "ep": 2}, one_f_one_b(1, 4), {"zero": 3, "keep_last_block": True}),
         ({"dp": 2, "ep": 2}, one_f_one_b(1, 2), {"zero": 1, "overlap_gather": True}),
+        ({"dp": 2, "cp": 2, "ep": 4}, one_f_one_b(1, 1), {"zero": 2}),
+        ({"dp": 2, "tp": 2, "ep": 2}, one_f_one_b(1, 2), {"zero": 1, "sequence_parallel": True}),
+        ({"dp": 2, "pp": 2, "ep": 2}, one_f_one_b(2, 2), {"zero": 0}),
         ({"dp": 2, "pp": 2, "ep": 2}, zb_v(2, 4), {"zero": 3}),
         ({"dp": 2, "pp": 2, "ep": 2}, dualpipe(2, 4), {"zero": 1}),
-        ({"dp": 2, "pp": 2, "cp": 2, "tp": 2, "ep": 4}, one_f_one_b(2, 4), MESHES["all, recomputed"].options),
     ],
     ids=str,
 )
-def test_gradients_with_an_auxiliary_loss_are_the_serial_ones_of_the_whole_batch_on_every_mesh(axes, schedule, options):
-    """Loads counted over a microbatch alone are off by 3e-3 here: f would be another one for each number of them."""
-    start, (tokens, targets) = model(**EXPERTS), batches(B, S)[0]
-    expected = Mixtral(start.config, start.weights, auxiliary=0.3).loss_and_gradients(tokens, targets)[1]
-    plain = start.loss_and_gradients(tokens, targets)[1]
-    router = "model.layers.0.block_sparse_moe.gate.weight"
-    assert not np.allclose(expected[router], plain[router], rtol=1e-3)  # the auxiliary loss is there
-
-    def program(comm):
-        trainer = Trainer(Mesh(comm, **axes), start, AdamW(), auxiliary=0.3, schedule=schedule, **options)
-        trainer.step(tokens, targets)
-        gradients = trainer.full_gradients()
-        trainer.finish()
-        return gradients
-
-    for own in run(program, ranks_of(axes)).results:
-        assert worst_error([own[n] for n in expected], list(expected.values())) <= 1e-12
+def test_steps_with_the_auxiliary_loss_and_the_bias_equal_serial_ones_and_the_loads_are_counted_globally(
+    axes, schedule, options
+):
+    """Gradients of the routers with loads of a microbatch alone are off by 3e-3 here: f would be another one for each
+    number of microbatches.
+    """
+    assert wrong_balance(axes, schedule, **options) == set()
 
 
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
