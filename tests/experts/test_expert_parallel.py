@@ -12,8 +12,6 @@ from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
     all_to_all,
-    combine,
-    dispatch,
     expert_cost,
     experts_of,
     layer,
@@ -210,31 +208,6 @@ def test_messages_and_bytes_of_each_rank_equal_the_closed_form_of_its_plan(name)
         assert ways[0].nbytes + ways[1].nbytes == 2 * (sent + received) * 8 * E + 8 * num_experts * (size - 1)
 
 
-def skewed(comm, x, expert):
-    """Every token to one expert, and back."""
-    chosen = np.full((x.shape[0], 1), expert)
-    routing = Routing(chosen, np.ones((x.shape[0], 1)), np.ones((x.shape[0], 4)), "softmax", 1.0)
-    rows, plan = dispatch(comm, x, routing, 4)
-    return rows, combine(comm, 2 * rows, plan, routing.gates)
-
-
-@pytest.mark.parametrize("expert", range(4))
-def test_all_tokens_to_one_expert_of_a_middle_rank_too_leave_the_others_without_rows(expert):
-    xs = [np.arange(6.0).reshape(3, 2) + 10 * rank for rank in range(4)]
-    for rank, (rows, y) in enumerate(run(skewed, 4, per_rank(xs), expert).results):
-        np.testing.assert_array_equal(rows, np.concatenate(xs) if rank == expert else np.empty((0, 2)))
-        np.testing.assert_array_equal(y, 2 * xs[rank])
-
-
-def other_numbers(comm, x):
-    return dispatch(comm, x, route(x, np.eye(2, 4 * (1 + comm.rank)), 1), 4 * (1 + comm.rank))
-
-
-def test_a_rank_that_was_told_of_8_experts_instead_of_4_is_named():
-    with pytest.raises(MismatchError, match="rank 1"):
-        run(other_numbers, 2, np.ones((3, 2)))
-
-
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -375,13 +348,3 @@ def test_a_plan_that_differs_on_one_rank_hangs_nothing_and_the_error_says_which_
     said = r"from rank 0 to rank 1 \(dispatch\) holds float64\[0, 2\], but rank 1 expects float64\[1, 2\]"
     with pytest.raises(MismatchError, match=said):
         run(own_plan_of_rank_1, 2, np.ones((3, 2)))
-
-
-def other_exchange(comm, weights, x):
-    how = {"exchange": "all_gather"} if comm.rank else {}
-    return ExpertParallel.from_full(comm, weights, "m", 4, 2, **how).forward(x)
-
-
-def test_an_exchange_that_differs_on_one_rank_is_shown_as_both_calls():
-    with pytest.raises(MismatchError, match=r"rank 0 calls all_gather\(int64\[4\].*rank 1 calls all_gather\(float64"):
-        run(other_exchange, 2, weights_of(4), np.ones((3, E)))

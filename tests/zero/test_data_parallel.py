@@ -40,10 +40,6 @@ def test_buckets_of_1_2_4_blocks_overlap_with_the_backward_of_those_before_them(
     assert makespan(duration, blocks * N_BLOCK * 8) == expected
 
 
-def test_one_bucket_of_everything_overlaps_with_nothing():
-    assert makespan(REDUCE, 10**9) == L * REDUCE + L * REDUCE
-
-
 @pytest.mark.parametrize(("bucket_bytes", "buckets"), [(1, 4), (6720, 4), (6721, 2), (13441, 2), (26880, 1)])
 def test_a_bucket_leaves_at_the_block_that_fills_it(bucket_bytes, buckets):
     """Blocks of 840 · 8 = 6720 bytes: one more byte takes one more block; what is left leaves at the step."""
