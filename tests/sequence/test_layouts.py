@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,20 +14,6 @@ from tests.libraries import EACH_LIBRARY
 
 def test_zigzag_s16_p4_rank_r_owns_chunks_r_and_7_minus_r():
     assert positions(16, 4, "zigzag") == [[0, 1, 14, 15], [2, 3, 12, 13], [4, 5, 10, 11], [6, 7, 8, 9]]
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 5), st.lists(st.integers(1, 3), min_size=1, max_size=4))
-def test_zigzag_deals_out_each_document_by_itself(size, lengths):
-    documents = np.cumsum([0, *lengths]) * 2 * size
-    owned = positions(int(documents[-1]), size, "zigzag", documents)
-    for start, stop in pairwise(documents):
-        alone = positions(int(stop - start), size, "zigzag")
-        assert [[t - start for t in tokens if start <= t < stop] for tokens in owned] == alone
-    x = np.arange(documents[-1])
-    shards = shard(x, size, "zigzag", 0, documents)
-    assert [piece.tolist() for piece in shards] == owned
-    assert np.array_equal(unshard(shards, "zigzag", 0, documents), x)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab import per_rank, run
-from parlab.sequence import AttentionShape, allgather_cost, shard, ulysses_cost
-from parlab.world import CLASSROOM, DeadlockError, Link, MismatchError
+from parlab.sequence import AttentionShape, allgather_cost, ulysses_cost
+from parlab.world import CLASSROOM, Link
 from tests.sequence.methods import pair, run_method, timelines
 from tests.sequence.rings import draw_inputs
 from tests.sequence.test_methods import cases
@@ -76,15 +75,3 @@ def test_two_levels_send_k_plus_g_minus_2_messages_each_way():
     """k = 2 nodes of g = 4: 4 messages, not 7; the all-gather in two turns of one K/V head each."""
     assert [ulysses_cost(LESSON_03, 8, ranks_per_node=node).messages for node in (None, 4)] == [14, 8]
     assert [allgather_cost(LESSON_03, 8, kv_heads=1, ranks_per_node=node).messages for node in (None, 4)] == [14, 8]
-
-
-@pytest.mark.parametrize("method", ["ulysses", "allgather"])
-@pytest.mark.parametrize(("others", "error"), [(4, MismatchError), (None, DeadlockError)])
-def test_a_rank_with_another_ranks_per_node_is_an_error(method, others, error):
-    x = per_rank(shard(np.ones((1, 8, 8, 3)), 8))
-
-    def program(comm, x):
-        return pair(method)[0](comm, x, x, x, ranks_per_node=others if comm.rank else 2)
-
-    with pytest.raises(error):
-        run(program, 8, x)
