@@ -60,7 +60,6 @@ from tests.sequence.methods import pair
 from tests.sequence.rings import both, draw_inputs
 from tests.tensor import models as small
 from tests.train import models as meshes
-from tests.train.test_mixtral import mixtral
 from tests.zero import models as replicas
 
 Move = Callable[[Any], Any]  # puts a NumPy array where the program is to run
@@ -196,7 +195,7 @@ def mixture(move: Move, size: int = 2, **options: Any) -> Any:
 
 
 def mixtral_step(move: Move) -> Any:
-    made = mixtral((("num_hidden_layers", 2),))
+    made = meshes.model(**meshes.EXPERTS, num_hidden_layers=2)
     start = Mixtral(made.config, {name: move(x) for name, x in made.weights.items()})
     batch = tuple(map(move, meshes.batches(4, 4)[0]))
 
