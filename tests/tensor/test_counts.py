@@ -89,12 +89,6 @@ def test_the_model_takes_2l_plus_1_all_reduces_and_3_of_bs_forward_and_2l_plus_1
     assert (backward == ring(size, *(2 * L + 1) * [("all_reduce", n)])).all()
 
 
-@pytest.mark.parametrize(("size", "heads", "owners"), [(4, 2, 2), (8, 2, 4), (8, 1, 8)])
-def test_fewer_kv_heads_than_ranks_add_2_all_reduces_of_their_weights_over_the_owners(size, heads, owners):
-    shared, alone = (on_paper(block_collectives, size, heads=number)[1] for number in (heads, 8))
-    assert (shared - alone == ring(owners, *2 * [("all_reduce", E * 2 * 8)])[:, :1]).all()
-
-
 @both_ways
 @pytest.mark.parametrize("heads", [8, 2])
 @sizes

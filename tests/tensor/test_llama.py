@@ -14,7 +14,7 @@ from parlab import run
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.optimizer import AdamW, clip_gradients
-from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights, weight_slices
+from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, weight_slices
 from tests.nn.parity import assert_parity, relative_error
 from tests.tensor.models import SIZES, model, parallel_results, serial_results, text
 
@@ -135,17 +135,6 @@ def test_backward_parts_of_three_microbatches_in_any_order_are_bitwise_the_joint
         return all((later[i][name] == joint[i][name]).all() for i in later for name in joint[i])
 
     assert run(program, 4).results == [True] * 4
-
-
-def test_shards_of_8_ranks_are_copies_of_each_weight_once_but_norms_and_shared_heads():
-    serial = model(num_key_value_heads=2)
-    shards = [shard_weights(serial.config, serial.weights, rank, 8) for rank in range(8)]
-    for name, weight in serial.weights.items():
-        assert all(part[name].flags.c_contiguous and not np.shares_memory(part[name], weight) for part in shards)
-        copies = 8 if weight.ndim == 1 else 4 if "k_proj" in name or "v_proj" in name else 1
-        assert sum(part[name].size for part in shards) == copies * weight.size
-    back = unshard_weights(serial.config, shards)
-    assert all((back[name] == weight).all() for name, weight in serial.weights.items())
 
 
 def test_fact_e_1024_m_4096_h_16_g_4_t_2_has_q_512_kv_128_and_m_2048_columns():

@@ -13,7 +13,7 @@ from parlab.nn.mixtral import Mixtral
 from parlab.nn.mixtral import load as load_mixtral
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import dualpipe, one_f_one_b, zb_v
-from parlab.train import Mesh, Trainer, bytes_by_strategy, export, load, save
+from parlab.train import Mesh, Trainer, export, load, save
 from parlab.zero import LossScale
 from tests.nn.parity import worst_error
 from tests.train.models import EXPERTS, LR, Case, batches, faults, model, ranks_of, serial_steps
@@ -56,15 +56,6 @@ MESHES = {
 @pytest.mark.parametrize("name", MESHES)
 def test_a_step_of_a_mixtral_is_the_serial_one(name):
     assert faults(MESHES[name], 2) == set()
-
-
-def test_bytes_of_tokens_are_counted_under_ep():
-    def program(comm):
-        Trainer(Mesh(comm, dp=2, ep=2), model(**EXPERTS), AdamW()).step(*batches(B, S)[0])
-
-    found = bytes_by_strategy(run(program, 2).timeline)
-    assert found["ep"] > 0
-    assert set(found) == {"dp", "pp", "cp", "tp", "norm", "ep"}
 
 
 def test_a_step_of_a_mixtral_is_the_serial_one_inside_the_array_standard():

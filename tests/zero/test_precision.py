@@ -54,17 +54,6 @@ def test_one_overflow_on_one_rank_skips_the_step_on_all_4_halves_the_scale_and_t
     assert run(program, 4).results == [(True, 2.0**15, 2.0**15, 1, 1, True)] * 4
 
 
-@pytest.mark.parametrize("culprit", [0, 3])
-def test_one_overflow_on_one_rank_reaches_the_other_node_too(culprit):
-    def program(comm):
-        replica = replica_of(comm, toy(0, "float32"), 2, ranks_per_node=2, repeat_on_nodes=True, **HALF)
-        gradients = halves(2, replica.loss_scale)
-        add_all(replica, broken(gradients, np.inf) if comm.rank == culprit else gradients)
-        return replica.step().skipped
-
-    assert run(program, 4).results == [True] * 4
-
-
 @every_stage
 @pytest.mark.parametrize(
     ("ranks", "values", "skipped"),
@@ -86,18 +75,6 @@ def test_an_overflow_that_only_a_sum_or_the_conversion_has_skips_the_step_and_wa
         return replica.step().skipped
 
     assert run(program, ranks).results == [skipped] * ranks
-
-
-def test_ranks_that_share_one_loss_scale_object_each_have_their_own_copy():
-    shared = LossScale(8.0)
-
-    def program(comm):
-        replica = replica_of(comm, toy(0, "float32"), 1, loss_scale=shared, **HALF)
-        add_all(replica, broken(halves(1), np.inf))
-        return replica.step().loss_scale
-
-    assert run(program, 3).results == [4.0] * 3
-    assert shared.value == 8.0
 
 
 @every_stage
@@ -181,16 +158,6 @@ def test_a_step_in_which_the_scale_grows_divides_by_the_scale_that_its_gradients
     assert (grown, kept) == (16.0, 4.0)
     assert norms == plain_norms == pytest.approx([gradient_norm(toy(seed)) for seed in (1, 2)], rel=1e-14)
     assert same_bits(weights, plain)
-
-
-@every_stage
-def test_without_clipping_or_scale_nobody_asks_and_there_is_no_norm(stage):
-    def program(comm):
-        replica = replica_of(comm, toy(0), stage)
-        add_all(replica, toy(1))
-        return replica.step().norm, replica.loss_scale, replica.guard.scale
-
-    assert run(program, 2).results == [(None, 1.0, None)] * 2
 
 
 def test_a_backward_pass_that_overflows_is_skipped_without_a_warning():
