@@ -133,18 +133,6 @@ def test_2_steps_of_3_microbatches_are_serial_and_stages_2_and_3_equal_to_the_bi
     assert same_bits(trained(3, 3, 2, microbatches=3, max_norm=CLIP, keep_after_forward=True), stages[1])
 
 
-def test_a_learning_rate_for_one_step_replaces_the_optimizers():
-    def program(comm, stage):
-        zero = Zero(comm, {"w": np.ones(3)}, stage, AdamW(lr=0.5, weight_decay=0.0))
-        for lr in (0.25, None):
-            zero.add_gradients("w", {"w": np.ones(3)})
-            zero.step(lr)
-        return zero.full_weights()["w"]
-
-    for stage in (1, 2, 3):  # Adam moves by lr while the gradient stays the same
-        assert run(program, 2, stage).results[0] == pytest.approx(np.full(3, 1 - 0.25 - 0.5), abs=1e-6)
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_params_that_all_ranks_and_runs_share_stay_as_they_are(stage):
     """As a program has them that finds them outside of itself, and does not get them as an argument."""
