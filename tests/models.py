@@ -8,11 +8,13 @@ import numpy as np
 
 from parlab.arrays import asarray
 from parlab.nn.llama import Llama, LlamaConfig
+from parlab.nn.mixtral import Mixtral, MixtralConfig
 
 
-def random_llama(xp: Any, dtype: str, **sizes: Any) -> Llama:
-    """Random matrices, and norm weights that are random too: at 1 they hide a missing weight."""
-    made = Llama.random(LlamaConfig(**sizes), seed=3, xp=xp, dtype=dtype)
+def random_llama(xp: Any, dtype: str, **sizes: Any) -> Any:
+    """Random matrices, and random norm weights: at 1 they hide a missing weight. With experts it is a Mixtral."""
+    kind, config = (Mixtral, MixtralConfig) if "num_local_experts" in sizes else (Llama, LlamaConfig)
+    made = kind.random(config(**sizes), seed=3, xp=xp, dtype=dtype)
     draw = np.random.default_rng(4)
     for name, weight in made.weights.items():
         if weight.ndim == 1:

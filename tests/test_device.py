@@ -22,6 +22,7 @@ from parlab.experts import ExpertParallel
 from parlab.nn.attention import attention, attention_backward
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
 from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
+from parlab.nn.mixtral import Mixtral
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
 from parlab.pipeline import dualpipe, one_f_one_b, run_schedule, step_of_ranks, zb_h1
@@ -50,7 +51,6 @@ from tests.sequence.methods import pair
 from tests.sequence.rings import both, draw_inputs
 from tests.tensor import models as small
 from tests.train import models as meshes
-from tests.train.test_mixtral import mixtral
 from tests.zero import models as replicas
 
 Move = Callable[[Any], Any]  # puts a NumPy array where the program is to run
@@ -187,7 +187,8 @@ def mixture(move: Move, size: int = 2, **options: Any) -> Any:
 
 
 def mixtral_step(move: Move) -> Any:
-    start = moved(mixtral((("num_hidden_layers", 2),)), move)
+    made = meshes.model(**meshes.EXPERTS, num_hidden_layers=2)
+    start = Mixtral(made.config, {name: move(x) for name, x in made.weights.items()})
     batch = tuple(map(move, meshes.batches(4, 4)[0]))
 
     def program(comm: Any) -> Any:

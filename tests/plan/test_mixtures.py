@@ -20,11 +20,10 @@ from parlab.plan.memory import kept_of_layer
 from parlab.train import Mesh, Trainer, bytes_by_strategy
 from parlab.world import CLASSROOM, DGX_H100
 from parlab.zero import MIXED, StateBytes
-from tests.train.models import batches
-from tests.train.test_mixtral import mixtral
+from tests.train.models import EXPERTS, batches, model
 
 B, S, NUMBER = 8, 8, 8
-ALL = (("num_experts_per_tok", 4),)  # of 4 experts: an even load, whatever the router says
+ALL = EXPERTS | {"num_experts_per_tok": 4}  # of 4 experts: an even load, whatever the router says
 FLOAT64 = {"state": StateBytes(8, 8, 16), "itemsize": 8}
 MESHES = {
     "dp, ep": ({"dp": 4}, 2, {}),
@@ -46,7 +45,7 @@ def test_bytes_of_a_step_of_a_mixtral_are_those_that_are_counted(name):
         options["reduce"] = "each"
 
     def program(comm):
-        trainer = Trainer(Mesh(comm, **axes, ep=ep), mixtral(ALL), AdamW(), schedule=one_f_one_b(pp, m), **options)
+        trainer = Trainer(Mesh(comm, **axes, ep=ep), model(**ALL), AdamW(), schedule=one_f_one_b(pp, m), **options)
         trainer.step(*batches(B, S)[0])
 
     ranks = int(np.prod(list(axes.values())))
@@ -55,26 +54,26 @@ def test_bytes_of_a_step_of_a_mixtral_are_those_that_are_counted(name):
     counted["dp"] -= (data - 1) * rest * 2 * NUMBER  # the loss, in a ring
     counted["pp"] -= ranks // pp * (pp - 1) * 2 * NUMBER
     layout = Layout(**axes, ep=ep, microbatch=B // (axes.get("dp", 1) * m), **{"zero": 1, **knobs})
-    found = estimate(mixtral(ALL).config, CLASSROOM, layout, batch=B, sequence=S, **FLOAT64).sent
+    found = estimate(model(**ALL).config, CLASSROOM, layout, batch=B, sequence=S, **FLOAT64).sent
     assert found == pytest.approx({name: counted.get(name, 0) for name in found}, rel=1e-12)
 
 
 @pytest.mark.parametrize("ep", [1, 2, 4])
 def test_the_kept_bytes_of_the_experts_are_those_of_the_layers_cache(ep):
-    model = mixtral(ALL)
+    mixtral = model(**ALL)
 
     def program(comm):
         prefix = "model.layers.0.block_sparse_moe"
-        layer = ExpertParallel.from_full(comm, model.weights, prefix, 4, 4)
-        x = np.random.default_rng(comm.rank).normal(size=(2, S, model.config.hidden_size))
+        layer = ExpertParallel.from_full(comm, mixtral.weights, prefix, 4, 4)
+        x = np.random.default_rng(comm.rank).normal(size=(2, S, mixtral.config.hidden_size))
         cache = layer.forward(x)[1]
         held = sum(x.nbytes for of_expert in cache.mix_cache.experts for x in of_expert)  # x, gate, up, hidden
         held += cache.mix_cache.slots.nbytes + cache.routing.affinities.nbytes
         return held + cache.mix_cache.plan.pairs.order.nbytes + cache.routing.chosen.nbytes + cache.routing.gates.nbytes
 
-    case = Case(model.config, Layout(dp=ep, ep=ep, microbatch=2), 2 * ep, S, MIXED, 8)
+    case = Case(mixtral.config, Layout(dp=ep, ep=ep, microbatch=2), 2 * ep, S, MIXED, 8)
     assert run(program, ep).results == [kept_of_experts(case).item()] * ep
-    assert kept_of_layer(case, np.array("full")).item() == 2 * S * model.config.hidden_size * 8
+    assert kept_of_layer(case, np.array("full")).item() == 2 * S * mixtral.config.hidden_size * 8
 
 
 MIXTRAL = MIXTRALS["mixtral-8x7b"]

@@ -41,6 +41,7 @@ from parlab.sequence import (
 from parlab.sequence.heads import head_shares
 from parlab.world import DGX_H100
 from tests.sequence.methods import METHODS, pair
+from tests.sequence.test_methods import NEEDED
 
 SHAPE = AttentionShape(S=12, H=12, G=12, D=2, itemsize=4)
 CONFIG = LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
@@ -156,7 +157,6 @@ def test_each_rule_says_what_would_be_right(call, said):
 
 # The methods: on 4 ranks, 16 tokens, 4 query heads; the backward refuses the same
 
-NEEDED = {"usp": {"ulysses": 2}, "window": {"window": 3}}
 TAKES = {  # beside causal and scale
     "ring": ["layout", "documents"],
     "ulysses": ["documents", "ranks_per_node"],

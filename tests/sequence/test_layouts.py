@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,33 +14,6 @@ from tests.libraries import EACH_LIBRARY
 
 def test_zigzag_s16_p4_rank_r_owns_chunks_r_and_7_minus_r():
     assert positions(16, 4, "zigzag") == [[0, 1, 14, 15], [2, 3, 12, 13], [4, 5, 10, 11], [6, 7, 8, 9]]
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 8), st.integers(1, 5), st.sampled_from(LAYOUTS))
-def test_each_token_has_one_owner_and_shards_keep_the_order(size, half, layout):
-    owned = positions(2 * half * size, size, layout)
-    assert sorted(token for tokens in owned for token in tokens) == list(range(2 * half * size))
-    assert all(len(tokens) == 2 * half and tokens == sorted(tokens) for tokens in owned)
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 5), st.lists(st.integers(1, 3), min_size=1, max_size=4))
-def test_zigzag_deals_out_each_document_by_itself(size, lengths):
-    documents = np.cumsum([0, *lengths]) * 2 * size
-    owned = positions(int(documents[-1]), size, "zigzag", documents)
-    for start, stop in pairwise(documents):
-        alone = positions(int(stop - start), size, "zigzag")
-        assert [[t - start for t in tokens if start <= t < stop] for tokens in owned] == alone
-    x = np.arange(documents[-1])
-    shards = shard(x, size, "zigzag", 0, documents)
-    assert [piece.tolist() for piece in shards] == owned
-    assert np.array_equal(unshard(shards, "zigzag", 0, documents), x)
-
-
-@pytest.mark.parametrize("layout", ["contiguous", "striped"])
-def test_documents_change_nothing_in_the_other_layouts(layout):
-    assert positions(12, 3, layout, [0, 1, 7, 12]) == positions(12, 3, layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -64,13 +35,6 @@ def test_a_shard_is_a_copy(size, layout):
     assert not x.any()
 
 
-def test_p4_rank_2_contiguous_hop_0_is_full_from_1_and_hop_2_is_none_from_3():
-    schedule = RingSchedule(2, 4)
-    assert [step.kv_source for step in schedule.steps] == [1, 0, 3]
-    assert [schedule.mask(step.kv_source) for step in schedule.steps] == ["full", "full", "none"]
-    assert schedule.mask(2) == "causal"
-
-
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_after_every_hop_the_sender_named_the_same_source_as_the_receiver(size):
     held = list(range(size))
@@ -79,24 +43,6 @@ def test_after_every_hop_the_sender_named_the_same_source_as_the_receiver(size):
         assert all(steps[step.send_to].recv_from == rank for rank, step in enumerate(steps))
         held = [held[step.recv_from] for step in steps]
         assert held == [step.kv_source for step in steps]
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-@pytest.mark.parametrize("length", [2, 6])
-def test_tiles_are_exactly_the_mask_of_the_token_positions(length, size, layout, causal):
-    owned = np.array(positions(size * length, size, layout))  # [P, S/P]
-    for rank in range(size):
-        for source in range(size):
-            visible = owned[rank][:, None] >= owned[source] if causal else np.ones((length, length), dtype=bool)
-            tile = RingSchedule(rank, size).tile(source, length, layout, causal=causal)
-            found = np.zeros((length, length), dtype=bool)
-            if tile is not None:
-                part = np.ones_like(found[tile.queries, tile.keys])
-                found[tile.queries, tile.keys] = part if tile.diagonal is None else np.tril(part, tile.diagonal)
-                assert tile.pairs == np.sum(visible)
-            assert np.array_equal(found, visible)
 
 
 @settings(max_examples=60)

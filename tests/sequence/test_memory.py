@@ -17,14 +17,12 @@ from parlab.nn.llama import decoder_block
 from parlab.nn.rotary import Rotary
 from parlab.sequence import (
     MEMORY_LEVELS,
-    AttentionShape,
     CheckpointedBlock,
     level_bytes,
     pair_flops,
     positions,
     ring_attention,
     ring_attention_backward,
-    ring_cost,
     shard,
     unmasked_pairs,
     unshard,
@@ -153,14 +151,6 @@ def test_flops_made_again_are_those_of_all_products_from_medium_on_and_of_attent
         again = {"none": 0, "low": 0, "medium": products}.get(level, products + attention)
         found, none = (flops_of(run_at(name), rank, "again", "attend") for name in (level, "none"))
         assert found - none == L * again
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_only_high_and_extreme_send_the_forwards_messages_again(level):
-    heads = CONFIG.num_attention_heads, CONFIG.num_key_value_heads, CONFIG.head_dim
-    again = L * ring_cost(AttentionShape(S, *heads, itemsize=8, B=B), P).nbytes
-    more = [run_at(level).timeline.bytes_sent(r) - run_at("none").timeline.bytes_sent(r) for r in range(P)]
-    assert more == [again if level in ("high", "extreme") else 0] * P
 
 
 def test_extreme_moves_its_input_to_the_host_and_back():

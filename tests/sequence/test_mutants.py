@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from parlab.sequence import LAYOUTS
-from tests.sequence.methods import METHODS, method_error
+from tests.sequence.methods import METHODS, method_error, pair
 from tests.sequence.mutation import mutated
-from tests.sequence.rings import ring_error
 
 DOCUMENTS = {"documents": [0, 2, 9, 16]}
 NODES = {"ulysses": 4, "ranks_per_node": 2, "layout": "zigzag"}
@@ -161,12 +161,12 @@ MUTANTS = {
 
 def errors(method: str, names: dict[str, Any]) -> list[float]:
     """The relative error in each case, causal and not; what raises is as wrong as can be."""
-    pair = names[f"{method}_attention"], names[f"{method}_attention_backward"]
+    functions = names[f"{method}_attention"], names[f"{method}_attention_backward"]
     found = []
     for how in CASES[method]:
         for causal in (True, False) if method != "window" else (True,):
             try:
-                found.append(method_error(pair, 4, (1, 6, 3, 16, 2), causal=causal, **how))
+                found.append(method_error(functions, 4, (1, 6, 3, 16, 2), causal=causal, **how))
             except Exception:
                 found.append(float("inf"))
     return found
@@ -184,5 +184,5 @@ def test_mutant_is_caught(name):
 
 
 def test_contiguous_positions_used_for_zigzag_are_caught():
-    assert ring_error(4, "zigzag", True, dealt="contiguous") > 1e-3
-    assert ring_error(4, "contiguous", True, dealt="zigzag") > 1e-3
+    functions = [partial(function, layout="zigzag") for function in pair("ring")]
+    assert method_error(functions, 4, (1, 2, 1, 8, 3), causal=True) > 1e-3  # the shards are contiguous

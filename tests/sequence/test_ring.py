@@ -17,9 +17,8 @@ from parlab.sequence import (
     shard,
     unmasked_pairs,
 )
-from parlab.world import WorldError
-from tests.nn.parity import assert_parity
-from tests.sequence.rings import both, dense, draw_inputs, gathered, run_ring
+from tests.sequence.methods import method_error, pair, visible, whole
+from tests.sequence.rings import both, draw_inputs
 
 FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop is a picosecond, a message nothing
 
@@ -31,8 +30,7 @@ FREE = Cluster.uniform(latency=0, bandwidth=float("inf"), flops=1e12)  # a flop 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_ring_of_1_to_8_ranks_matches_dense_to_1e_12(size, layout, causal):
-    inputs = draw_inputs(2, 8, 1, 4 * size, 3)
-    assert_parity(gathered(run_ring(size, inputs, layout, causal=causal), layout), dense(inputs, causal))
+    assert method_error(pair("ring"), size, (2, 8, 1, 4 * size, 3), layout=layout, causal=causal) <= 1e-12
 
 
 def test_shards_that_were_passed_in_are_not_changed():
@@ -58,7 +56,7 @@ def forward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
 
 def backward_run(size, layout, causal, c, B=1, H=2, G=1, D=4):
     inputs = draw_inputs(B, H, G, c * size, D)
-    out, lse = dense(inputs, causal)[:2]
+    out, lse, *_ = whole(inputs, visible(c * size, causal))
     shards = [per_rank(shard(x, size, layout)) for x in (*inputs, out)]
     return run(
         ring_attention_backward, size, *shards, per_rank(shard(lse, size, layout, -1)), causal=causal, layout=layout
@@ -145,15 +143,3 @@ def test_backward_on_a_fast_link_shows_only_the_hop_that_brings_the_gradients_ho
     timeline = backward_run(4, "zigzag", True, c=16).on(cluster)
     home = cluster.intra.picoseconds(2 * 16 * 1 * 4 * 8)
     assert timeline.makespan == compute_time(timeline, 0) + home
-
-
-# Bad input
-
-
-def test_shards_of_different_lengths_are_an_error_not_a_wrong_answer():
-    def program(comm):
-        x = np.zeros((1, 1, 2 + comm.rank, 3))
-        ring_attention(comm, x, x, x)
-
-    with pytest.raises(WorldError):
-        run(program, 2)

@@ -9,29 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab import per_rank, run
-from parlab.sequence import AttentionShape, allgather_cost, shard, ulysses_cost
-from parlab.world import CLASSROOM, DeadlockError, Link, MismatchError
-from tests.sequence.methods import draw_inputs, pair, run_method, timelines
+from parlab.sequence import AttentionShape, allgather_cost, ulysses_cost
+from parlab.world import CLASSROOM, Link
+from tests.sequence.methods import pair, run_method, timelines
+from tests.sequence.rings import draw_inputs
+from tests.sequence.test_methods import cases
 
 METHODS = ("ulysses", "allgather", "usp")
 LESSON_03 = AttentionShape(S=1024, H=8, G=2, D=16, itemsize=4)
 TWO_NODES = replace(CLASSROOM, ranks_per_node=4, inter=Link(latency=5e-6, bandwidth=2.5e9))  # lesson 03's cluster
-
-
-@st.composite
-def cases(draw, method):
-    """A rank count, B, H, G, S, D, and arguments of the method, among them the ranks of a node."""
-    node, nodes = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    size, G = node * nodes, draw(st.integers(1, 4))
-    H = G * draw(st.integers(-(-size // G), -(-size // G) + 2))
-    how = {"ranks_per_node": node, "causal": draw(st.booleans())}
-    if method == "usp":
-        groups = [u for u in range(1, size + 1) if size % u == 0 and (u % node == 0 or node % u == 0)]
-        how["ulysses"] = draw(st.sampled_from(groups))
-    if method != "ulysses":
-        how["layout"] = draw(st.sampled_from(["contiguous", "zigzag"]))
-    return size, (draw(st.integers(1, 2)), H, G, 2 * size * draw(st.integers(1, 2)), draw(st.integers(1, 3))), how
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -39,7 +25,7 @@ def cases(draw, method):
 @given(data=st.data())
 def test_out_lse_and_dq_are_those_of_one_level_to_the_bit(method, data):
     """So are dk and dv where each K/V head has one reader: nothing is summed in another order."""
-    size, shape, how = data.draw(cases(method))
+    size, shape, how = data.draw(cases(method).filter(lambda case: "ranks_per_node" in case[2]))
     inputs = draw_inputs(*shape)
     two = run_method(pair(method), size, inputs, **how)
     one = run_method(pair(method), size, inputs, **how | {"ranks_per_node": None})
@@ -89,15 +75,3 @@ def test_two_levels_send_k_plus_g_minus_2_messages_each_way():
     """k = 2 nodes of g = 4: 4 messages, not 7; the all-gather in one turn of two K/V heads."""
     assert [ulysses_cost(LESSON_03, 8, ranks_per_node=node).messages for node in (None, 4)] == [14, 8]
     assert [allgather_cost(LESSON_03, 8, ranks_per_node=node).messages for node in (None, 4)] == [7, 4]
-
-
-@pytest.mark.parametrize("method", ["ulysses", "allgather"])
-@pytest.mark.parametrize(("others", "error"), [(4, MismatchError), (None, DeadlockError)])
-def test_a_rank_with_another_ranks_per_node_is_an_error(method, others, error):
-    x = per_rank(shard(np.ones((1, 8, 8, 3)), 8))
-
-    def program(comm, x):
-        return pair(method)[0](comm, x, x, x, ranks_per_node=others if comm.rank else 2)
-
-    with pytest.raises(error):
-        run(program, 8, x)

@@ -163,14 +163,6 @@ def test_overlap_hides_dx_behind_dw_on_the_clock(sequence_parallel):
     assert hidden.makespan >= whole.busy(0)
 
 
-def test_without_overlap_the_clock_shows_exactly_the_work_and_the_messages_one_after_the_other():
-    serial = model(num_key_value_heads=8)
-    cluster = Cluster.uniform(latency=0, bandwidth=1e9, flops=1e12)
-    timeline = run(backward_of_model, 2, serial, change=in_turn, cluster=cluster).timeline
-    sent = 2 * (2 * L + 1) * B * S * E * 8 + 3 * B * S * 8  # an all-reduce between 2 ranks sends as much as it sums
-    assert timeline.makespan == timeline.busy(0) + sent * 1000
-
-
 CLUSTERS = {
     "one node": CLASSROOM,
     "nodes of 2": replace(CLASSROOM, ranks_per_node=2),

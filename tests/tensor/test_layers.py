@@ -8,29 +8,21 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
-from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, embedding, embedding_backward
-from parlab.nn.layers import GatedMLP, SelfAttention
+from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.rotary import Rotary
 from parlab.tensor import (
+    COPY,
     ColumnParallelLinear,
     ParallelAttention,
     ParallelMLP,
     RowParallelLinear,
-    VocabParallelEmbedding,
-    copy,
-    copy_backward,
-    gather,
-    gather_backward,
-    reduce,
-    reduce_backward,
-    scatter,
-    scatter_backward,
     vocab_parallel_cross_entropy,
     vocab_parallel_cross_entropy_backward,
 )
-from parlab.tensor.layers import kv_sharers
+from parlab.tensor.slices import shard_weights
 from tests.nn.parity import assert_parity
+from tests.tensor.models import model
 
 every_size = pytest.mark.parametrize(
     ("size", "xp"), [(2, np), (8, np), (4, array_api_strict)], ids=["2", "8", "4-strict"]
@@ -85,98 +77,21 @@ def test_integers_through_columns_and_rows_are_bitwise_serial(xp, size, sequence
         assert all((piece == to_numpy(expected)).all() for piece in whole)
 
 
-@both_ways
-@every_size
-def test_integers_through_the_embedding_are_bitwise_serial_where_11_tokens_do_not_divide(xp, size, sequence_parallel):
-    tokens = asarray(np.random.default_rng(0).integers(11, size=(2, 8)), xp)
-    table, dy = integers(xp, 11, 3), integers(xp, 2, 8, 3, seed=1)
-    y, _ = embedding(tokens, table)
-    dtable = embedding_backward(dy, tokens, 11)
+@pytest.mark.parametrize(("size", "heads"), [(2, 8), (4, 4), (4, 2), (4, 1)])
+def test_attention_and_mlp_from_full_weights_have_the_slices_of_the_model(size, heads):
+    """Of 4 ranks 2 share a key/value head where there are 2, and 4 where there is 1; else none does."""
+    serial = model(num_key_value_heads=heads)
 
     def program(comm):
-        layer = VocabParallelEmbedding.from_full(comm, table, sequence_parallel=sequence_parallel)
-        found, cache = layer.forward(tokens)
-        dx, gradients = layer.backward(tokens_of(dy, comm, sequence_parallel), cache)
-        assert dx is None
-        return found, gradients["weight"]
+        own = shard_weights(serial.config, serial.weights, comm.rank, size)
+        attention = ParallelAttention.from_full(comm, serial.weights, "model.layers.0.self_attn", 2, Rotary(2))
+        mlp = ParallelMLP.from_full(comm, serial.weights, "model.layers.0.mlp")
+        for part in (attention, mlp):
+            assert part.enter is COPY  # no sequence parallelism, unless told
+            assert all((part.weights[name] == own[name]).all() for name in part.weight_names)
+        return attention.sharers and attention.sharers.size
 
-    ys, dtables = zip(*run(program, size).results, strict=True)
-    assert (joined(dtables, 0) == to_numpy(dtable)).all()
-    for whole in [joined(ys, 1)] if sequence_parallel else map(to_numpy, ys):
-        assert (whole == to_numpy(y)).all()
-
-
-@every_size
-def test_integers_through_the_four_operators_are_bitwise_numpys(xp, size):
-    shares = [integers(xp, 2, 8, 3, seed=rank) for rank in range(size)]
-    total = sum(to_numpy(share) for share in shares)
-
-    def program(comm, x):
-        own = tokens_of(x, comm, True)
-        return (
-            copy(comm, x), copy_backward(comm, x), reduce(comm, x), reduce_backward(comm, x),
-            gather(comm, own), gather_backward(comm, x), scatter(comm, x), scatter_backward(comm, own),
-        )  # fmt: skip
-
-    found = list(zip(*run(program, size, per_rank(shares)).results, strict=True))
-    rows = [np.split(to_numpy(share), size, axis=1)[rank] for rank, share in enumerate(shares)]
-    gathered = np.concatenate(rows, axis=1)
-    for rank in range(size):
-        expected = [shares[rank], total, total, shares[rank], gathered, None, None, gathered]
-        expected[5] = expected[6] = np.split(total, size, axis=1)[rank]
-        for pieces, array in zip(found, expected, strict=True):
-            assert (to_numpy(pieces[rank]) == to_numpy(array)).all()
-
-
-@both_ways
-@every_size
-def test_mlp_within_1e_12_of_serial(xp, size, sequence_parallel):
-    draw = np.random.default_rng(0)
-    shapes = {"gate": (6, 16), "up": (6, 16), "down": (16, 6)}
-    full = {f"mlp.{name}_proj.weight": asarray(draw.normal(size=shape), xp) for name, shape in shapes.items()}
-    check_region(
-        xp, size, sequence_parallel, GatedMLP(full, "mlp"),
-        lambda comm, **options: ParallelMLP.from_full(comm, full, "mlp", **options), axes=(1, 1, 0),
-    )  # fmt: skip
-
-
-@both_ways
-@pytest.mark.parametrize("heads", [8, 2], ids=lambda heads: f"G{heads}")
-@every_size
-def test_attention_within_1e_12_of_serial(xp, size, heads, sequence_parallel):
-    draw = np.random.default_rng(0)
-    shapes = {"q": (6, 16), "k": (6, 2 * heads), "v": (6, 2 * heads), "o": (16, 6)}
-    full = {f"a.{name}_proj.weight": asarray(draw.normal(size=shape), xp) for name, shape in shapes.items()}
-    rotary = Rotary(2)
-    sharing = max(1, size // heads)
-    check_region(
-        xp, size, sequence_parallel, SelfAttention(full, "a", 2, rotary),
-        lambda comm, **options: ParallelAttention.from_full(comm, full, "a", 2, Rotary(2), **options),
-        axes=(1, 1, 1, 0), owners=(1, sharing, sharing, 1),
-    )  # fmt: skip
-
-
-def check_region(xp, size, sequence_parallel, serial, make, axes, owners=None):
-    """y, dx and every gradient of a region, from its ranks' pieces, against the serial stage."""
-    draw = np.random.default_rng(1)
-    x, dy = (asarray(draw.normal(size=(2, 8, 6)), xp) for _ in range(2))
-    y, cache = serial.forward(x)
-    dx, gradients = serial.backward(dy, cache)
-
-    def program(comm):
-        region = make(comm, **({"sequence_parallel": True} if sequence_parallel else {}))  # whole unless told
-        found, cache = region.forward(tokens_of(x, comm, sequence_parallel))
-        return found, *region.backward(tokens_of(dy, comm, sequence_parallel), cache)
-
-    ys, dxs, parts = zip(*run(program, size).results, strict=True)
-    for pieces, expected in ((ys, y), (dxs, dx)):
-        whole = [joined(pieces, 1)] if sequence_parallel else pieces
-        assert_parity(whole, [expected] * len(whole))
-    for name, axis, sharing in zip(serial.weight_names, axes, owners or (1,) * len(axes), strict=True):
-        for first in range(0, size, sharing):
-            for rank in range(first, first + sharing):
-                assert (to_numpy(parts[rank][name]) == to_numpy(parts[first][name])).all()
-        assert_parity([joined([part[name] for part in parts[::sharing]], axis)], [gradients[name]])
+    assert run(program, size).results == [None if heads >= size else size // heads] * size
 
 
 @every_size
@@ -200,20 +115,6 @@ def test_loss_over_a_cut_vocabulary_within_1e_12_of_serial_where_11_logits_do_no
     assert_parity([joined(dlogits, 2)], [expected])
 
 
-def test_the_loss_takes_3_all_reduces_of_one_number_a_token_and_its_gradient_none():
-    logits, targets = np.zeros((2, 8, 3)), np.zeros((2, 8), dtype="int64")
-
-    def program(comm, backward):
-        _, cache = vocab_parallel_cross_entropy(comm, logits, targets)
-        if backward:
-            vocab_parallel_cross_entropy_backward(1.0, cache)
-
-    for backward in (False, True):
-        timeline = run(program, 4, backward).timeline
-        assert [timeline.messages(rank) for rank in range(4)] == [3 * 2 * 3] * 4
-        assert [timeline.bytes_sent(rank) for rank in range(4)] == [3 * 2 * 16 * 8 * 3 // 4] * 4
-
-
 def test_loss_of_logits_a_thousand_apart_on_different_ranks_is_finite_and_exact():
     """A rank that subtracted its own maximum would add up numbers that were scaled differently."""
 
@@ -234,12 +135,3 @@ def test_the_loss_of_float16_logits_is_the_serial_one_of_float64_in_float32():
     loss, (probabilities, *_) = run(vocab_parallel_cross_entropy, 2, parts, targets).results[0]
     assert (loss.dtype, probabilities.dtype) == (np.float32, np.float16)
     assert float(loss) == pytest.approx(float(cross_entropy(logits.astype(float), targets)[0]), rel=1e-6)
-
-
-@pytest.mark.parametrize(("heads", "sharing"), [(8, None), (4, None), (2, 2), (1, 4)])
-def test_of_4_ranks_2_or_4_share_a_key_value_head_where_there_are_2_or_1_and_else_none_does(heads, sharing):
-    def program(comm):
-        sharers = kv_sharers(comm, heads)
-        return sharers and sharers.size
-
-    assert run(program, 4).results == [sharing] * 4

@@ -14,8 +14,7 @@ from parlab import run
 from parlab.nn.layers import CAUSAL_ATTENTION
 from parlab.nn.llama import LlamaConfig
 from parlab.nn.optimizer import AdamW, clip_gradients
-from parlab.nn.stage import add_gradients
-from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, unshard_weights, weight_slices
+from parlab.tensor import NOTHING, ParallelLlama, gradients_of_ranks, shard_weights, weight_slices
 from tests.nn.parity import assert_parity, relative_error
 from tests.tensor.models import SIZES, in_turn, model, parallel_results, serial_results, text
 
@@ -138,46 +137,6 @@ def test_backward_parts_of_three_microbatches_in_any_order_are_bitwise_the_joint
     assert run(program, 4).results == [True] * 4
 
 
-@both_ways
-def test_cut_into_pipeline_stages_gives_bitwise_the_whole_models_gradients(sequence_parallel):
-    serial, (tokens, targets) = model(tie_word_embeddings=True), text()
-
-    def program(comm):
-        parallel = ParallelLlama.from_full(comm, serial, sequence_parallel=sequence_parallel)
-        expected = parallel.loss_and_gradients(tokens, targets)[1]
-        first, last = parallel.stages([range(1), range(1, 2)])
-        x, first_cache = first.forward(tokens)
-        _, last_cache = last.forward(x, targets)
-        dy, gradients = last.backward(1.0, last_cache)
-        gradients = add_gradients(gradients, first.backward(dy, first_cache)[1])
-        return all((gradients[name] == expected[name]).all() for name in expected)
-
-    assert run(program, 2).results == [True, True]
-
-
-@pytest.mark.parametrize("size", [1, 8])
-def test_the_whole_weights_come_back_bitwise(size):
-    serial = model(num_key_value_heads=2)
-
-    def program(comm):
-        parallel = ParallelLlama.from_full(comm, serial)
-        return parallel.whole(parallel.weights)
-
-    for whole in run(program, size).results:
-        assert all((whole[name] == weight).all() for name, weight in serial.weights.items())
-
-
-def test_shards_of_8_ranks_are_copies_of_each_weight_once_but_norms_and_shared_heads():
-    serial = model(num_key_value_heads=2)
-    shards = [shard_weights(serial.config, serial.weights, rank, 8) for rank in range(8)]
-    for name, weight in serial.weights.items():
-        assert all(part[name].flags.c_contiguous and not np.shares_memory(part[name], weight) for part in shards)
-        copies = 8 if weight.ndim == 1 else 4 if "k_proj" in name or "v_proj" in name else 1
-        assert sum(part[name].size for part in shards) == copies * weight.size
-    back = unshard_weights(serial.config, shards)
-    assert all((back[name] == weight).all() for name, weight in serial.weights.items())
-
-
 def test_fact_e_1024_m_4096_h_16_g_4_t_2_has_q_512_kv_128_and_m_2048_columns():
     sizes = {"vocab_size": 32, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 1}
     owned = weight_slices(LlamaConfig(**sizes, num_attention_heads=16, num_key_value_heads=4), rank=1, size=2)
@@ -278,39 +237,6 @@ def test_tokens_outside_the_vocabulary_are_refused_on_every_rank():
 
     with pytest.raises(ValueError, match=r"tokens hold 19\.\.\d+: the vocabulary has 0\.\.18"):
         run(program, 2)
-
-
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_a_rank_with_the_weights_of_its_stage_alone_runs_it_and_needs_none_for_their_gradients(sequence_parallel):
-    """As under a pipeline with ZeRO-3, where weights are freed between a backward for the input and one for weights."""
-    serial, (tokens, _) = model(), text()
-    whole, rest = serial.stages([range(1), range(1, 2)])
-    y, cache = whole.forward(tokens)
-    _, gradients = whole.backward(np.ones_like(y), cache)
-
-    def program(comm):
-        own = shard_weights(
-            serial.config, {name: serial.weights[name] for name in whole.weight_names}, comm.rank, comm.size
-        )
-        names, options = tuple(own), {"sequence_parallel": sequence_parallel}
-        parallel = ParallelLlama(comm, serial.config, own, names=names, **options)
-        stage = parallel.stages([range(1), range(1, 2)])[0]
-        y, cache = stage.forward(tokens)
-        _, pending = stage.backward_input(np.ones_like(y), cache)
-        own.clear()
-        return parallel.slices, stage.backward_weight(pending)
-
-    for places, found in run(program, 2).results:
-        for name, gradient in found.items():
-            axis, start, stop, _ = places[name]
-            part = gradients[name] if axis is None else np.take(gradients[name], range(start, stop), axis=axis)
-            assert relative_error(gradient, part) <= 1e-12
-
-    def lacking(comm):
-        ParallelLlama(comm, serial.config, {}, names=["model.norm.weight"])
-
-    with pytest.raises(ValueError, match=r"model\.norm\.weight is missing: of \(16,\), rank 0 of 2 owns \(16,\)"):
-        run(lacking, 2)
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -13,7 +13,6 @@ import numpy as np
 from parlab import run
 from parlab.arrays import asarray, namespace, to_numpy
 from parlab.nn import IGNORED
-from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
 from parlab.pipeline import (
     Schedule,
@@ -29,7 +28,7 @@ from parlab.pipeline import (
     zb_h2,
     zb_v,
 )
-from parlab.train import Mesh, Trainer, TrainResult
+from parlab.train import Mesh, Trainer
 from tests.models import random_batches, random_llama
 from tests.nn.parity import worst_error
 
@@ -44,9 +43,11 @@ SIZES = {
     "num_key_value_heads": 2,
     "initializer_range": 0.3,  # large enough for gradients to be felt everywhere
 }
+EXPERTS = {"intermediate_size": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
-def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Llama:
+def model(xp: Any = np, dtype: str = "float64", **changes: Any) -> Any:
+    """A Llama, or with `EXPERTS` a Mixtral."""
     return random_llama(xp, dtype, **{**SIZES, **changes})
 
 
@@ -66,9 +67,14 @@ def masked(targets: Any, seed: int) -> Any:
     return asarray(own, namespace(targets))
 
 
-def serial_steps(start: Llama, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:
+def ranks_of(axes: dict[str, int]) -> int:
+    """How many ranks a mesh has: those of ep are ranks of dp and cp."""
+    return math.prod(size for axis, size in axes.items() if axis != "ep")
+
+
+def serial_steps(start: Any, text: list[tuple[Any, Any]], max_norm: float | None = None) -> list[tuple[Any, ...]]:
     """Loss, norm, gradients before clipping and the weights after each step."""
-    trained = Llama(start.config, {name: x.copy() for name, x in start.weights.items()})
+    trained = type(start)(start.config, {name: x.copy() for name, x in start.weights.items()})
     optimizer, found = AdamW(lr=LR), []
     for tokens, targets in text:
         loss, gradients = trained.loss_and_gradients(tokens, targets)
@@ -88,6 +94,25 @@ class Case(NamedTuple):
     max_norm: float | None
     options: dict[str, Any]
     ignored: int | None = None  # the seed that draws which targets are ignored; None: every token has one
+
+
+def case(
+    dp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    tp: int = 1,
+    *,
+    B: int = 8,
+    S: int = 8,
+    max_norm: float | None = None,
+    layers: int = 4,
+    tied: bool = False,
+    heads: int = 2,
+    **options: Any,
+) -> Case:
+    """A small Llama on a mesh; `heads`: of keys and values."""
+    sizes = {"tie_word_embeddings": tied, "num_key_value_heads": heads, "num_hidden_layers": layers}
+    return Case({"dp": dp, "pp": pp, "cp": cp, "tp": tp}, sizes, B, S, max_norm, options)
 
 
 def drawn(seed: int, ranks: int = 16) -> Case:
@@ -151,18 +176,11 @@ def expected(case: Case, steps: int) -> list[tuple[Any, ...]]:
     return _serial(tuple(sorted(case.model.items())), case.B, case.S, steps, case.ignored, case.max_norm)
 
 
-class Found(NamedTuple):
-    """What all ranks of a mesh found, each a list with one entry a rank."""
-
-    steps: list[list[TrainResult]]
-    gradients: list[dict[str, Any]]  # whole, of the first step
-    weights: list[dict[str, Any]]  # whole, after the last
-    copies: list[dict[Any, bytes]]  # each rank's own weights and last gradients, by what part of which weight
-
-
-def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> Found:
-    """The steps of the case, on ranks; `change` may break their trainers."""
-    start = model(LIBRARIES[library], **case.model)
+def faults(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> set[str]:
+    """Which checks see that something is wrong: none, where the steps equal the serial ones. `change` may break the
+    trainers.
+    """
+    start, right = model(LIBRARIES[library], **case.model), expected(case, steps)
     text = batches(case.B, case.S, steps, LIBRARIES[library], case.ignored)
 
     def program(comm: Any) -> tuple[Any, ...]:
@@ -177,33 +195,19 @@ def found(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[
         copies = {(kind, n, place[n]): to_numpy(x).tobytes() for kind, of in own.items() for n, x in of.items()}
         return results, gradients, weights, copies
 
-    return Found(*map(list, zip(*run(program, math.prod(case.axes.values())).results, strict=True)))
-
-
-def faults(case: Case, steps: int = 1, library: str = "numpy", change: Callable[[Trainer], object] = id) -> set[str]:
-    """Which checks see that something is wrong: none, where the steps equal the serial ones."""
-    of_ranks, right = found(case, steps, library, change), expected(case, steps)
-    _, norm, gradients, _ = right[0]
-    off = {
-        "loss": max(abs(results[0].loss / right[0][0] - 1) for results in of_ranks.steps),
-        "norm": max(abs(results[0].norm / norm - 1) for results in of_ranks.steps),
-        "gradients": max(
-            worst_error([own[n] for n in gradients], list(gradients.values())) for own in of_ranks.gradients
-        ),
-    }
-    wrong = {name for name, error in off.items() if not error <= 1e-12}
-    later = max(
-        abs(r.loss / loss - 1) for results in of_ranks.steps for r, (loss, *_) in zip(results, right, strict=True)
-    )
-    if not later <= 1e-10:
-        wrong.add("losses")
-    weights = right[-1][-1]
-    if not max(worst_error([own[n] for n in weights], list(weights.values())) for own in of_ranks.weights) <= 1e-8:
-        wrong.add("weights")
-    copies: dict[Any, set[bytes]] = {}
-    for own in of_ranks.copies:
-        for key, bits in own.items():
-            copies.setdefault(key, set()).add(bits)
-    if any(len(different) > 1 for different in copies.values()):
-        wrong.add("copies")
+    (loss, norm, gradients, _), weights = right[0], right[-1][-1]
+    limits = {"loss": 1e-12, "norm": 1e-12, "gradients": 1e-12, "losses": 1e-10, "weights": 1e-8}
+    wrong: set[str] = set()
+    bits: dict[Any, bytes] = {}  # of a part of a weight, or of its gradient, on the first rank that has it
+    for results, own_gradients, own_weights, copies in run(program, ranks_of(case.axes)).results:
+        off = {
+            "loss": abs(results[0].loss / loss - 1),
+            "norm": abs(results[0].norm / norm - 1),
+            "gradients": worst_error([own_gradients[n] for n in gradients], list(gradients.values())),
+            "losses": max(abs(found.loss / step[0] - 1) for found, step in zip(results, right, strict=True)),
+            "weights": worst_error([own_weights[n] for n in weights], list(weights.values())),
+        }
+        wrong |= {name for name, error in off.items() if not error <= limits[name]}
+        if any(bits.setdefault(place, own) != own for place, own in copies.items()):
+            wrong.add("copies")
     return wrong

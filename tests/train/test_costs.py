@@ -10,15 +10,15 @@ from parlab import run
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import dualpipe, interleaved_one_f_one_b, one_f_one_b, zb_v
 from parlab.train import Mesh, Trainer, bytes_by_strategy
-from tests.train.models import Case, batches, model
+from tests.train.models import batches, model, ranks_of
+from tests.train.models import case as on_mesh
 
 FOUR = {"dp": 2, "pp": 2, "cp": 2, "tp": 2}
 NUMBER = 8  # bytes of a loss, a weight or a sum of squares
 
 
-def case(axes, *, B=8, S=8, layers=4, tied=False, heads=2, **options):
-    sizes = {"num_hidden_layers": layers, "tie_word_embeddings": tied, "num_key_value_heads": heads}
-    return Case(axes, sizes, B, S, None, options)
+def case(axes, **how):
+    return on_mesh(**axes, **how)
 
 
 def one_step(case):
@@ -29,7 +29,7 @@ def one_step(case):
         trainer = Trainer(Mesh(comm, **case.axes), start, AdamW(), max_norm=case.max_norm, **case.options)
         trainer.step(*text)
 
-    return run(program, math.prod(case.axes.values())).timeline
+    return run(program, ranks_of(case.axes)).timeline
 
 
 def psi_of(**sizes):

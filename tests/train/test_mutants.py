@@ -5,6 +5,7 @@ Six more are the silent bugs of lesson 07: `tests/labs/test_silent_bugs.py`.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,18 +13,16 @@ import pytest
 
 import parlab.pipeline.execute
 import parlab.train.step
+import tests.train.models
 from parlab import run
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import one_f_one_b
 from parlab.train import Mesh, Trainer
 from parlab.zero import LossScale, Zero
 from parlab.zero.shards import cut
-from tests.train.models import Case, batches, faults, model
+from tests.train.models import batches, faults, model
 
-
-def case(dp=1, pp=1, cp=1, tp=1, *, max_norm=None, tied=False, heads=2, B=4, S=8, **options):
-    sizes = {"tie_word_embeddings": tied, "num_key_value_heads": heads, "num_hidden_layers": 2}
-    return Case({"dp": dp, "pp": pp, "cp": cp, "tp": tp}, sizes, B, S, max_norm, options)
+case = partial(tests.train.models.case, B=4, layers=2)
 
 
 def seen(change, *args, **kwargs):

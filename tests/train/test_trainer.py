@@ -11,20 +11,13 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.nn import IGNORED
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import Costs, Schedule, dualpipe, interleaved_one_f_one_b, zb_auto, zb_v
 from parlab.train import Mesh, Trainer
 from parlab.zero import LossScale
-from tests.nn.parity import worst_error
-from tests.train.models import LR, Case, batches, drawn, faults, model, serial_steps
+from tests.train.models import LR, batches, case, drawn, faults, model, serial_steps
 
 DATA = Path(__file__).parent.parent / "data"
-
-
-def case(dp=1, pp=1, cp=1, tp=1, *, B=8, S=8, max_norm=None, layers=4, tied=False, heads=2, **options):
-    sizes = {"tie_word_embeddings": tied, "num_key_value_heads": heads, "num_hidden_layers": layers}
-    return Case({"dp": dp, "pp": pp, "cp": cp, "tp": tp}, sizes, B, S, max_norm, options)
 
 
 @pytest.mark.parametrize(
@@ -84,26 +77,6 @@ def test_random_meshes_with_uneven_targets_are_the_serial_model(seed):
 
 def test_random_meshes_with_uneven_targets_are_the_serial_model_inside_the_array_standard():
     assert faults(drawn(100, ranks=4)._replace(ignored=100), library="strict") == set()
-
-
-@pytest.mark.parametrize(
-    ("zero", "axes"), [(0, {"dp": 2, "cp": 2}), (2, {"dp": 2, "pp": 2}), (3, {"dp": 2, "tp": 2})], ids=str
-)
-def test_a_rank_with_no_target_at_all_adds_nothing(axes, zero):
-    """The first replica's rows have no target, so that the ranks beside it must count for all."""
-    start, ((tokens, targets),) = model(), batches(8, 8)
-    targets = targets.copy()
-    targets[: 8 // axes["dp"]] = IGNORED
-    (loss, norm, gradients, _), *_ = serial_steps(start, [(tokens, targets)])
-
-    def program(comm):
-        trainer = Trainer(Mesh(comm, **axes), start, AdamW(lr=LR), zero=zero)
-        return trainer.step(tokens, targets), trainer.full_gradients()
-
-    for result, found in run(program, 4).results:
-        assert abs(result.loss / loss - 1) <= 1e-12
-        assert abs(result.norm / norm - 1) <= 1e-12
-        assert worst_error([found[name] for name in gradients], list(gradients.values())) <= 1e-12
 
 
 @pytest.mark.parametrize("zero", [0, 3])

@@ -10,10 +10,9 @@ import pytest
 from parlab import run
 from parlab.arrays import to_numpy
 from parlab.nn.llama import Llama
-from parlab.nn.optimizer import AdamW, clip_gradients, gradient_norm
+from parlab.nn.optimizer import AdamW, gradient_norm
 from parlab.zero import LossScale, forward_backward
 from parlab.zero.zero import Zero
-from tests.nn.parity import relative_error
 from tests.zero.models import STAGES, add_all, batches, model, replica_of, same_bits, toy
 
 HALF = {"dtype": "float16"}
@@ -54,17 +53,6 @@ def test_one_overflow_on_one_rank_skips_the_step_on_all_4_halves_the_scale_and_t
     assert run(program, 4).results == [(True, 2.0**15, 2.0**15, 1, 1, True)] * 4
 
 
-@pytest.mark.parametrize("culprit", [0, 3])
-def test_one_overflow_on_one_rank_reaches_the_other_node_too(culprit):
-    def program(comm):
-        replica = replica_of(comm, toy(0, "float32"), 2, ranks_per_node=2, **HALF)
-        gradients = halves(2, replica.loss_scale)
-        add_all(replica, broken(gradients, np.inf) if comm.rank == culprit else gradients)
-        return replica.step().skipped
-
-    assert run(program, 4).results == [True] * 4
-
-
 @every_stage
 @pytest.mark.parametrize(
     ("ranks", "values", "skipped"),
@@ -86,18 +74,6 @@ def test_an_overflow_that_only_a_sum_or_the_conversion_has_skips_the_step_and_wa
         return replica.step().skipped
 
     assert run(program, ranks).results == [skipped] * ranks
-
-
-def test_ranks_that_share_one_loss_scale_object_each_have_their_own_copy():
-    shared = LossScale(8.0)
-
-    def program(comm):
-        replica = replica_of(comm, toy(0, "float32"), 1, loss_scale=shared, **HALF)
-        add_all(replica, broken(halves(1), np.inf))
-        return replica.step().loss_scale
-
-    assert run(program, 3).results == [4.0] * 3
-    assert shared.value == 8.0
 
 
 @every_stage
@@ -136,26 +112,6 @@ def test_100_steps_of_1e_minus_5_move_a_master_to_0_999_where_float16_alone_stay
 
 
 @every_stage
-@pytest.mark.parametrize("max_norm", [0.01, 1.0, 1e6])
-def test_clipping_across_shards_is_the_serial_clip_and_the_norm_the_serial_norm(stage, max_norm):
-    """In float64, with decay and eps large enough for a step to depend on the gradient's size."""
-
-    def program(comm):
-        adam = AdamW(lr=0.1, eps=1.0)
-        replica = replica_of(comm, toy(0), stage, optimizer=adam, max_norm=max_norm)
-        add_all(replica, toy(1 + comm.rank))
-        return replica.step().norm, replica.full_weights()
-
-    mean = {name: sum(toy(1 + rank)[name] for rank in range(4)) / 4 for name in toy(0)}
-    weights, optimizer = toy(0), AdamW(lr=0.1, eps=1.0)
-    clipped, norm = clip_gradients(mean, max_norm)
-    optimizer.step(weights, clipped)
-    for found_norm, found in run(program, 4).results:
-        assert found_norm == pytest.approx(norm, rel=1e-14)
-        assert all(relative_error(found[name], weights[name]) <= 1e-14 for name in weights)
-
-
-@every_stage
 def test_where_clipping_asks_for_the_norm_a_nan_skips_the_step_without_a_loss_scale(stage):
     def program(comm):
         replica = replica_of(comm, toy(0), stage, max_norm=1.0)
@@ -183,41 +139,18 @@ def test_a_step_in_which_the_scale_grows_divides_by_the_scale_that_its_gradients
     assert same_bits(weights, plain)
 
 
-@every_stage
-def test_without_clipping_or_scale_nobody_asks_and_there_is_no_norm(stage):
+def test_a_backward_pass_that_overflows_is_skipped_without_a_warning():
+    """2³⁰ is infinite in float16."""
+    start, (text,) = model(dtype="float32"), batches(1, 1)
+
     def program(comm):
-        replica = replica_of(comm, toy(0), stage)
-        add_all(replica, toy(1))
-        return replica.step().norm, replica.loss_scale, replica.guard.scale
-
-    assert run(program, 2).results == [(None, 1.0, None)] * 2
-
-
-@pytest.mark.slow
-def test_30_steps_of_a_float16_llama_learn_as_the_float32_one_does_and_all_ranks_agree():
-    """From a scale that is too large: some first steps are skipped, without a warning."""
-
-    stage, size = 3, 3
-
-    def program(comm, start, dtype):
         mine = Llama(start.config, dict(start.weights))
-        options = {"blocks": mine.weight_blocks, "max_norm": 1.0, "dtype": dtype, "optimizer": AdamW(lr=3e-3)}
-        replica = replica_of(comm, mine.weights, stage, **options)
-        losses = []
-        for tokens, targets in batches(size, 1) * 30:
-            rows = slice(comm.rank, comm.rank + 1)
-            losses.append(forward_backward(replica, mine, tokens[rows], targets[rows]))
-            replica.step()
-        return losses, replica.skipped, replica.loss_scale, replica.full_weights()
+        options = {"blocks": mine.weight_blocks, "loss_scale": LossScale(2.0**30)}
+        replica = replica_of(comm, mine.weights, 1, **options, **HALF)
+        loss = forward_backward(replica, mine, *text)
+        return replica.step().skipped, math.isfinite(loss)
 
-    start = model(dtype="float32")
-    half, full = (run(program, size, start, dtype).results for dtype in ("float16", "float32"))
-    assert 0 < half[0][1] < 10
-    assert half[0][2] == 2.0 ** (16 - half[0][1])
-    assert all(one[1:3] == half[0][1:3] and same_bits(one[3], half[0][3]) for one in half)
-    learned = full[0][0][0] - full[0][0][20]
-    assert learned > 0.2
-    assert half[0][0][20 + half[0][1]] == pytest.approx(full[0][0][20], abs=0.05 * learned)
+    assert run(program, 1).results == [(True, True)]
 
 
 def test_a_scale_moves_by_its_factors_and_never_to_infinity():

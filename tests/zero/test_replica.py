@@ -14,22 +14,6 @@ every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
 @every_stage
-def test_the_gradient_is_the_mean_over_ranks_and_microbatches(stage):
-    """One step of Adam with a large eps moves by lr · g / eps: gradients 1 to 6 on 3 ranks and 2 microbatches."""
-
-    def program(comm):
-        optimizer = AdamW(lr=1.0, eps=1e12, weight_decay=0.0)
-        replica = replica_of(comm, {"w": np.zeros(5)}, stage, optimizer=optimizer, microbatches=2)
-        for part in range(2):
-            replica.add_gradients("w", {"w": np.full(5, 1e3 * (1 + 2 * comm.rank + part))})
-        replica.step()
-        return replica.full_weights()["w"]
-
-    for found in run(program, 3).results:
-        assert found == pytest.approx(np.full(5, -3.5e3 / 1e12), rel=1e-6)
-
-
-@every_stage
 @pytest.mark.parametrize("differs", ["weights", "optimizer"])
 def test_weights_or_an_optimizer_of_each_ranks_own_are_a_mismatch_and_not_garbage(stage, differs):
     """One weight, or the rate: a step would average gradients of two models."""
@@ -108,6 +92,7 @@ def test_an_error_inside_weights_gives_the_block_back(stage):
         replica = replica_of(comm, {"w": np.ones(3)}, stage)
         with pytest.raises(ZeroDivisionError), replica.weights("w"):
             raise ZeroDivisionError
+        assert replica._blocks["w"].weights.users == 0
         replica.add_gradients("w", {"w": np.ones(3)})
         return replica.step().skipped
 

@@ -28,14 +28,6 @@ def test_shards_join_to_everything_and_the_first_total_mod_size_own_one_more(tot
     assert lengths == [total // size + 1] * (total % size) + [total // size] * (size - total % size)
 
 
-def test_fact_10_over_3_is_4_3_3():
-    assert [len(shard_range(10, rank, 3)) for rank in range(3)] == [4, 3, 3]
-
-
-def test_fact_1_000_003_over_7_covers_every_element_once():
-    assert [i for rank in range(7) for i in shard_range(1_000_003, rank, 7)] == list(range(1_000_003))
-
-
 def test_fact_24_blocks_round_robin_over_4_rank_0_has_0_4_8_12_16_20():
     dealt = ShardMap.round_robin(24, 4)
     assert dealt.blocks(0) == [0, 4, 8, 12, 16, 20]

@@ -75,21 +75,13 @@ def lasts(shown, name):
     return next(span.end - span.start for span in shown.computes if span.rank == 0 and span.name == name)
 
 
-def test_in_16_bits_all_stages_wait_below_one_number_of_tokens_and_none_above():
-    """Where a forward lasts as long as a gather."""
-    for stage in range(4):
-        assert step_waiting(stage, 1.0, 2.0, 1.0, 1.0) == 0
-        assert step_waiting(stage, 0.99, 1.98, 1.0, 1.0) > 0
-
-
 def test_gradients_in_float32_take_twice_as_long_and_cost_stage_0_most():
     assert [step_waiting(stage, 1.0, 2.0, 1.0, 2.0) for stage in range(4)] == [2.0, 0.0, 0.0, 1.0]
 
 
-def test_stage_1_never_waits_longer_than_stage_0():
-    for forward, reduction in product((0.1, 0.5, 0.9, 1.0, 1.5, 2.0, 3.0), (1.0, 2.0)):
-        waits = [step_waiting(stage, forward, 2 * forward, 1.0, reduction) for stage in (0, 1)]
-        assert waits[1] <= waits[0]
+def test_of_3_microbatches_stages_0_and_1_reduce_the_last_ones_gradients_and_stages_2_and_3_each_ones():
+    waits = [step_waiting(stage, 1.0, 1.0, 1.5, 2.0, microbatches=3) for stage in range(4)]
+    assert waits == [3.0, 0.5 + 1.0, 0.5 + 3 * 1.0, 3 * (0.5 + 2.5)]
 
 
 def test_a_kept_last_block_leaves_the_wait_for_the_block_before_at_the_turn(monkeypatch):

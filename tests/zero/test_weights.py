@@ -11,9 +11,9 @@ import pytest
 from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
-from parlab.zero import Zero, forward_backward
+from parlab.zero import Zero
 from tests.libraries import EACH_LIBRARY
-from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy, train
+from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy
 
 FREED = "is sharded, and not gathered now: use it inside `with zero.weights"
 
@@ -77,35 +77,6 @@ def test_before_stage_3_weights_are_views_of_one_array_that_stay(stage):
         return all(params[name] is seen[name] and params[name].base is params["a"].base for name in params)
 
     assert run(program, 2).results == [True, True]
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_evaluation_between_steps_sees_the_new_weights_and_changes_no_bit_of_training(stage):
-    start, text = model(), batches(2, 3)
-    losses = []
-
-    def program(comm, evaluate):
-        mine = Llama(start.config, dict(start.weights))
-        replica = replica_of(comm, mine.weights, stage, blocks=mine.weight_blocks)
-        for tokens, targets in text:
-            row = slice(comm.rank, comm.rank + 1)
-            forward_backward(replica, mine, tokens[row], targets[row])
-            replica.step()
-            if evaluate:
-                x = text[0][0][row]
-                for block, layer in zip(replica.block_names[:-1], mine.chain.stages[:-1], strict=True):
-                    with replica.weights(block):
-                        x = layer.forward(x)[0]
-                with replica.weights("head"):
-                    loss = mine.chain.stages[-1].forward(x, targets=text[0][1][row])[0]
-                full = Llama(start.config, replica.full_weights())
-                losses.append((float(loss), full.loss_and_gradients(text[0][0][row], text[0][1][row])[0]))
-        return replica.full_weights()
-
-    evaluated, plain = (run(program, 2, evaluate).results for evaluate in (True, False))
-    assert all(same_bits(one, other) for one, other in zip(evaluated, plain, strict=True))
-    assert len(losses) == 6
-    assert all(found == expected for found, expected in losses)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -188,37 +159,3 @@ def test_a_skipped_step_ends_the_gathers_that_were_started_ahead():
         assert zero.step().skipped
 
     run(program, 2)
-
-
-@pytest.mark.parametrize(
-    ("tied", "expected"),
-    [
-        (False, ["embedding", "layers.0", "layers.1", "head", "head", "layers.1", "layers.0", "embedding"]),
-        (
-            True,
-            [
-                *("embedding", "layers.0", "layers.1", "head", "embedding"),
-                *("head", "layers.1", "embedding", "layers.0", "embedding"),
-            ],
-        ),
-    ],
-)
-def test_blocks_are_gathered_once_forward_and_once_backward_each_ahead_of_its_use(tied, expected):
-    """A tied table is gathered beside the head, and does not turn the way of those that are gathered ahead."""
-    start = model(tie_word_embeddings=tied, hidden_size=10, vocab_size=18)
-    names, sent = list(start.weight_blocks), []
-
-    def program(comm):
-        right = comm.__class__.iall_gather
-
-        def noted(self, x, *rest, counts, **options):
-            if self.rank == 0:
-                sent.append(sum(counts))
-            return right(self, x, *rest, counts=counts, **options)
-
-        comm.iall_gather = noted.__get__(comm)
-        train(comm, start, batches(2, 1), 3)
-
-    run(program, 2)
-    sizes = {name: sum(start.weights[w].size for w in start.weight_blocks[name]) for name in names}
-    assert sent == [sizes[name] for name in expected]

@@ -25,9 +25,3 @@ def random_maps(draw: np.random.Generator, H: int, S: int, causal: bool) -> np.n
     weights = np.exp(3 * draw.normal(size=(H, S, S)))
     weights = np.tril(weights) if causal else weights
     return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def weight_cut(weights: np.ndarray, stops: Sequence[int]) -> float:
-    """The weight between tokens of different chunks, pair by pair."""
-    number = np.searchsorted(np.asarray(stops), np.arange(weights.shape[-1]), side="right")
-    return float(weights[:, number[:, None] != number[None, :]].sum())

@@ -19,7 +19,10 @@ HEADS = {
     "local": softmaxed(DISTANCE < 4),
     "global": softmaxed(np.ones((S, S))),
     "global, at the first token": softmaxed(np.arange(S)[None, :] == np.zeros((S, 1))),
-    "between": softmaxed(np.exp(-np.abs(DISTANCE) / 28)),
+    "local, nearly between": softmaxed(np.exp(-np.abs(DISTANCE) / 9)),  # 0.30 of the span of uniform attention
+    "between, nearly local": softmaxed(np.exp(-np.abs(DISTANCE) / 11)),  # 0.36
+    "between, nearly global": softmaxed(np.exp(-np.abs(DISTANCE) / 28)),  # 0.65
+    "global, nearly between": softmaxed(np.exp(-np.abs(DISTANCE) / 34)),  # 0.70
     "syntactic": blocks(LENGTHS)[0],
     "syntactic, by half": 0.5 * blocks(LENGTHS)[0] + 0.5 * softmaxed(np.ones((S, S))),
 }
@@ -66,19 +69,9 @@ def test_span_strength_crossing_importance_and_shares_are_the_sums_of_their_defi
         assert head.syntactic == pytest.approx((share - expected) / (1 - expected))
 
 
-def test_the_boundaries_of_planted_blocks_are_not_crossed_and_all_others_are():
-    crossing = analyse_attention(blocks([3, 5, 4])).crossing
-    assert np.flatnonzero(crossing < 1e-12).tolist() == [0, 3, 8, 12]
-
-
 def test_after_the_call_a_heads_crossing_keeps_its_own_s_plus_1_numbers_alive_and_not_those_of_all_chunks():
     crossing = analyse_attention(blocks([3, 5, 4])).heads[0].crossing
     assert crossing.base is None or crossing.base.nbytes == crossing.nbytes
-
-
-def test_a_token_that_all_look_at_has_importance_s():
-    found = analyse_attention(HEADS["global, at the first token"][None])
-    assert found.importance.tolist() == [S] + [0] * (S - 1)
 
 
 def test_a_map_of_one_token_and_one_of_zeros_have_finite_numbers():

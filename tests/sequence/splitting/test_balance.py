@@ -20,7 +20,6 @@ from parlab.sequence import (
 )
 from parlab.sequence.splitting.chunks import even_stops
 from tests.libraries import LIBRARIES
-from tests.sequence.splitting.tilings import flaws
 
 PACKED = [0, 700, 1500, 1620, 2900, 2901, 3800, 4096]  # of 1 to 1280 tokens
 
@@ -50,16 +49,6 @@ def test_400_random_works_are_split_as_brute_force_would():
         sizes = [draw.choice([0, 1, 2, 5, 9, draw.random()]) for _ in range(S)]
         best = min(largest(sizes, [*cuts, S]) for cuts in combinations(range(1, S), n - 1))
         assert largest(sizes, even_stops(sizes, n)) == pytest.approx(best, rel=1e-11)
-
-
-def test_300_random_work_splits_tile_the_sequence():
-    draw = random.Random(11)
-    for _ in range(300):
-        S, ranks = draw.randint(1, 200), draw.randint(1, 9)
-        work = [draw.choice([0, draw.random(), draw.randint(0, 50)]) for _ in range(S)]
-        chunks = split_by_work(work, ranks)
-        assert flaws(chunks, S, ranks) == []
-        assert [chunk.rank for chunk in chunks] == list(range(min(S, ranks)))
 
 
 def test_work_may_be_an_array_and_overlaps_are_counted_once():

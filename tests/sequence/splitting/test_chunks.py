@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import random
 
-from parlab.sequence import Chunk, best_size, split_by_memory, split_equal
+from parlab.sequence import best_size, split_by_memory, split_equal
 from tests.sequence.splitting.tilings import flaws
-
-
-def test_length_1800_limit_1000_overlap_100_is_two_chunks_of_effective_1000_and_800():
-    first, second = split_equal(1800, 1000, 100)
-    assert first == Chunk(0, 0, 0, 1000, 0, 100)
-    assert second == Chunk(1, 0, 900, 1800, 100, 0)
-    assert (first.effective_length, second.effective_length) == (1000, 800)
-    assert (first.length, second.length) == (1000, 900)
-    assert first.needs_communication
-    assert second.needs_communication
 
 
 def test_300_random_equal_splits_tile_the_sequence():
@@ -41,10 +31,6 @@ def test_300_random_memory_splits_tile_the_sequence_within_every_budget():
         assert len({chunk.rank for chunk in chunks}) == len(chunks)
         assert all(chunk.length * each <= budgets[chunk.rank] for chunk in chunks)
         assert all(abs(chunk.length - length * fits[chunk.rank] / sum(fits)) <= 1 for chunk in chunks)
-
-
-def test_budgets_of_2_1_1_hold_a_half_and_two_quarters():
-    assert [chunk.length for chunk in split_by_memory(1000, [2e6, 1e6, 1e6], 100)] == [500, 250, 250]
 
 
 def test_best_size_is_the_least_that_holds_whole_tokens():

@@ -36,22 +36,10 @@ def test_paragraphs_end_at_blank_lines():
     assert units("one\n  \n\ntwo\r\n\r\nthree", "paragraph") == ["one\n  \n\n", "two\r\n\r\n", "three"]
 
 
-def test_two_ranks_get_the_two_paragraphs():
-    assert pieces(TEXT, split_by_text(TEXT, 2, 1000, "paragraph")) == units(TEXT, "paragraph")
-
-
 def test_a_sentence_of_26_bytes_is_cut_at_a_word_where_20_fit():
     assert pieces("Short. ", split_by_text("Short. ", 1, 20)) == ["Short. "]
     text = "Short. Five words stand here now."
     assert pieces(text, split_by_text(text, 1, 20)) == ["Short. ", "Five words stand ", "here now."]
-
-
-def test_positions_are_bytes_and_a_character_is_never_cut():
-    text = "Über allen Gipfeln. Ist Ruh’."
-    for limit in (4, 5, 11, 100):
-        chunks = split_by_text(text, 3, limit)
-        assert "".join(pieces(text, chunks)) == text
-        assert flaws(chunks, len(text.encode()), 3, limit) == []
 
 
 def test_300_random_texts_are_tiled_within_the_limit():
