@@ -29,7 +29,7 @@ class TrainSettings(NamedTuple):
     bias_rate: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainJob:
     """The arguments of a trainer, checked, and the sizes that follow from them."""
 
