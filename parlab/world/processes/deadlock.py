@@ -1,8 +1,8 @@
 """Deadlocks among processes, from reports of the ranks: exact, whatever the time at which a rank reports.
 
 A rank that waits sends a report: how many messages and collectives it has posted, and what each of its tasks waits for.
-Suppose that every rank has reported, and that no report covers what another rank waits for. Then no rank has moved
-since its report, and none ever will.
+A report *covers* a post that is among those it counts. Suppose that every rank has reported, and that no report covers
+the post for which another rank waits. Then no rank has moved since its report, and none ever will.
 
 Proof by contradiction. Suppose some rank moved after its report, and take the first one that did. Another rank posted
 what it waited for. If that rank posted before its own report, the report covers it. If after, that rank moved earlier.
