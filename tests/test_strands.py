@@ -22,7 +22,7 @@ LESSONS = [path for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")) if
 @pytest.fixture(params=["threads", "greenlets"])
 def kind(request, monkeypatch):
     if request.param == "greenlets":
-        monkeypatch.setattr(strands, "here", lambda: greenlets.Greenlet)
+        monkeypatch.setattr(strands, "kind_of_strand", lambda: greenlets.Greenlet)
     return request.param
 
 
@@ -78,7 +78,7 @@ def test_what_2_ranks_set_in_their_context_stays_their_own(kind):
 
 
 def test_a_strand_that_is_woken_before_it_parks_goes_on_and_2_wakes_are_refused(kind):
-    strand = strands.here()()
+    strand = strands.kind_of_strand()()
     strand.wake()
     with pytest.raises(RuntimeError):
         strand.wake()
@@ -92,7 +92,7 @@ def test_a_browser_without_stacks_is_refused_with_the_3_kinds_that_have_them(mon
     monkeypatch.setitem(sys.modules, "pyodide.ffi", ffi)
     monkeypatch.setattr(strands, "IN_BROWSER", True)
     with pytest.raises(WorldError, match="Chrome and Edge can from 137, Firefox from 153, Safari from 27"):
-        strands.here()
+        strands.kind_of_strand()
     setup, guide = ((ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("setup", "instructors"))
     assert "Chrome and Edge from 137, Firefox from 153, Safari from 27" in setup
     assert "Chrome or Edge 137, Firefox 153, Safari 27" in guide

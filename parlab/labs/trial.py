@@ -23,7 +23,7 @@ from parlab.labs.time_limit import TimeLimit
 from parlab.labs.wrong import NotWritten, Wrong
 from parlab.world import CLASSROOM, Cluster, Comm, Run, WorldError, run, values
 from parlab.world.engines.base import Engine
-from parlab.world.engines.crew import inside_a_rank
+from parlab.world.engines.crew import current_engine
 from parlab.world.engines.log import PRINT
 from parlab.world.engines.strands import IN_BROWSER
 from parlab.world.errors import DeadlockError, Unwind
@@ -135,7 +135,7 @@ class Trial:
         results = []
 
         def alone(comm: Comm) -> None:
-            inside_a_rank.set(None)  # the answer may start ranks of its own
+            current_engine.set(None)  # the answer may start ranks of its own
             for given in arguments:
                 only_numbers = all(type(x) is int for x in given)
                 self._function_call = f"{self.call.partition('(')[0]}{given}" if only_numbers else "it"

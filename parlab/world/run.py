@@ -11,7 +11,7 @@ from parlab.arguments import instance, whole
 from parlab.world.clock.replay import replay
 from parlab.world.clock.trace import Trace, traced
 from parlab.world.cluster import CLASSROOM, Cluster
-from parlab.world.engines.crew import inside_a_rank
+from parlab.world.engines.crew import current_engine
 from parlab.world.engines.tasks import Task
 from parlab.world.engines.threads import ThreadsEngine
 from parlab.world.errors import WorldError
@@ -109,7 +109,7 @@ def run(
     """
     cluster = CLASSROOM if cluster is None else cluster
     _check_arguments(program, size, engine, cluster, collectives, [*args, *kwargs.values()])
-    if inside_a_rank.get():
+    if current_engine.get():
         raise WorldError("run() inside a rank: a rank program cannot start ranks; use comm.split() for groups")
     if engine == "threads":
         threads = ThreadsEngine(size)

@@ -43,4 +43,4 @@ class Greenlet(strands.Cooperative):
 
 def install():
     """From now on ranks are greenlets."""
-    strands.here = lambda: Greenlet
+    strands.kind_of_strand = lambda: Greenlet

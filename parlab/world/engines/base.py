@@ -34,7 +34,7 @@ class Engine(Crew):
     def __init__(self, ranks: list[int], world: Group):
         super().__init__(ranks)
         self.world = world
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, Group] = {}  # by name: those of splits, and those for collectives in the background
 
     # Each engine does these in its own way
 
@@ -44,7 +44,7 @@ class Engine(Crew):
     ) -> Message:
         """Offer `value` in `box`; the receiver will own it. If `call` is not empty, wait until it has passed.
 
-        The sender holds `kept` of its `nbytes` until the request ends.
+        The sender holds `kept` of its `nbytes` until the message has passed.
         """
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Engine(Crew):
         begin, done = Signal(main), Signal(task)
 
         def body(task: Task) -> None:
-            self.await_signal(task, begin, "start")
+            self.await_signal(task, begin, "start")  # on the simulated clock, it starts when `main` makes this call
             if after is not None:
                 self.await_signal(task, after, "queue")
             nonlocal work

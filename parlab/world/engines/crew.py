@@ -31,10 +31,10 @@ from typing import Any
 from parlab import arrays
 from parlab.world.engines import strands
 from parlab.world.engines.process_state import collector_paused
-from parlab.world.engines.tasks import Awaited, Task, working
+from parlab.world.engines.tasks import Awaited, Task, current_task
 from parlab.world.errors import RequestError, Unwind, WorldError
 
-inside_a_rank: contextvars.ContextVar[Any] = contextvars.ContextVar("inside_a_rank", default=None)  # the rank's engine
+current_engine: contextvars.ContextVar[Any] = contextvars.ContextVar("current_engine", default=None)  # None: no rank
 
 
 class Crew(ABC):
@@ -47,7 +47,7 @@ class Crew(ABC):
         self.blocked = 0  # of them; the waking task lowers this count, so it is never too high
         self.ending = False
         self.presses = 0  # of Ctrl-C
-        self.new_strand = strands.here()
+        self.new_strand = strands.kind_of_strand()
         self.caller = self.new_strand()  # of `run`; woken at the end, and by Ctrl-C
 
     # Each engine does these in its own way
@@ -58,7 +58,7 @@ class Crew(ABC):
 
     def _await_the_end(self) -> None:
         """Return when all ranks have left, or Ctrl-C was pressed."""
-        while not self._news(within=0.5):  # Windows notices Ctrl-C only between the waits
+        while not self._caller_woken(within=0.5):  # Windows notices Ctrl-C only between the waits
             pass
 
     def _scheduled(self) -> None:
@@ -69,17 +69,17 @@ class Crew(ABC):
 
     def check(self, task: Task) -> None:
         """Refuse a call after the end, or from another thread than this task's."""
-        if self.ending or working.get() is not task:
+        if self.ending or current_task.get() is not task:
             self._refuse(task)
 
     def _refuse(self, task: Task) -> None:
-        if not self.ending:
+        if not self.ending:  # so this is another thread
             task.error = WorldError(
                 f"rank {task.rank}: comm is called from another thread than the rank's own; a rank is one thread, and "
                 "what should go on meanwhile is posted: isend, irecv, iall_reduce"
             )
             raise task.error
-        if inside_a_rank.get() is not self:
+        if current_engine.get() is not self:  # the `Comm` was carried out of its program
             raise WorldError("the run is over: a Comm works only inside the program that it was given to")
         raise Unwind
 
@@ -115,7 +115,7 @@ class Crew(ABC):
 
     def _leave(self, task: Task) -> None:
         with self.mutex:
-            task.inside = False
+            task.interruptible = False
             self.present -= 1
             if self.present and self.blocked == self.present and not self.ending:
                 self._all_blocked()
@@ -144,9 +144,9 @@ class Crew(ABC):
                 self._await_the_end()
             finally:
                 if self.present:
-                    self._interrupt()
+                    self._end_early()
                 self.ending = True
-                while self.presses < 2 and not self._gone(within=1):
+                while self.presses < 2 and not self._strands_ended(within=1):
                     pass
                 for task in self.tasks:
                     task.memory.held.clear()  # memory that dies after the run is not logged
@@ -159,7 +159,7 @@ class Crew(ABC):
                 self._refuse(main)
             self.present += 1
             main.background.append(task)
-            main.inside = False  # a new thread first has its creator's ident, and would get its exception
+            main.interruptible = False  # a new thread first has its creator's ident, and would get its exception
         try:
             task.strand.start()
         except RuntimeError:  # the system gives no more threads
@@ -167,7 +167,7 @@ class Crew(ABC):
             raise
         finally:
             with self.mutex:
-                main.inside = True
+                main.interruptible = True
                 if self.ending:
                     self._refuse(main)
         task.strand.wake()
@@ -177,15 +177,15 @@ class Crew(ABC):
         work = partial(contextvars.copy_context().run, self._strand_main, task, body, arrays.here())
         return self.new_strand(work, f"rank {task.rank}")
 
-    def _strand_main(self, task: Task, body: Callable[[Task], None], follow: Callable[[], None]) -> None:
+    def _strand_main(self, task: Task, body: Callable[[Task], None], use_callers_gpu: Callable[[], None]) -> None:
         self._scheduled()
-        inside_a_rank.set(self)
-        working.set(task)
+        current_engine.set(self)
+        current_task.set(task)
         with suppress(Unwind):  # an interrupt may raise it even below, in `_leave`
             try:
-                task.inside = True
+                task.interruptible = True
                 self._sleep(task)
-                follow()
+                use_callers_gpu()
                 body(task)
                 if task.open:
                     raise RequestError(
@@ -203,11 +203,14 @@ class Crew(ABC):
     # Ctrl-C
 
     def interrupt(self) -> None:
-        """End the run early; a signal handler may call this. A second call waits no longer for threads that go on."""
+        """Note a Ctrl-C, so that the caller of `run` ends the run early. A signal handler may call this.
+
+        After a second call it waits no longer for threads that go on.
+        """
         self.presses += 1
         self._wake_caller()
 
-    def _interrupt(self) -> None:
+    def _end_early(self) -> None:
         """End all tasks early. Blocked ones are woken, and others end at their next call.
 
         A task that makes no call gets an exception at its next line of Python. This is repeated every second, because
@@ -219,12 +222,12 @@ class Crew(ABC):
                 with suppress(RuntimeError):  # it was woken
                     task.strand.wake()  # it waits at the start; or it runs, and will not park any more
         for pause in chain([0.2], repeat(1)):
-            self._news(within=pause)
-            if self.presses > 1 or self._gone(within=0.1):
+            self._caller_woken(within=pause)  # a second Ctrl-C cuts this pause short
+            if self.presses > 1 or self._strands_ended(within=0.1):
                 return
             with self.mutex:
                 for task in self._everyone():
-                    if task.inside:
+                    if task.interruptible:
                         thread = ctypes.c_ulong(task.strand.ident)
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))
 
@@ -232,11 +235,11 @@ class Crew(ABC):
         with suppress(RuntimeError):  # it was woken
             self.caller.wake()
 
-    def _news(self, within: float) -> bool:
-        """Whether all ranks leave, or Ctrl-C is pressed, within this many seconds."""
+    def _caller_woken(self, within: float) -> bool:
+        """Whether the caller is woken within this many seconds: all ranks have left, or Ctrl-C was pressed."""
         return self.caller.park(timeout=within)
 
-    def _gone(self, within: float) -> bool:
+    def _strands_ended(self, within: float) -> bool:
         """Whether all strands end within this many seconds."""
         deadline = time.monotonic() + within
         alive = [task.strand for task in self._everyone() if task.strand.is_alive()]

@@ -20,7 +20,7 @@ def deadlock_of(tasks: list[Task]) -> DeadlockError:
     waiting = {
         task.rank: WaitsFor(
             task.rank,
-            _call(task),
+            _blocked_call(task),
             _peers(task),
             places[task.rank],
             tuple(sorted(str(request) for request in task.open if not request.met)),
@@ -46,16 +46,20 @@ def _peers(task: Task) -> tuple[int, ...]:
     return tuple(sorted({message.dst if message.src == task.rank else message.src for message in late}))
 
 
-def _call(task: Task) -> str:
+def _blocked_call(task: Task) -> str:
     """The call in which a task is blocked, with the ranks that it names."""
-    if not isinstance(task.waits_for, tuple):
+    if not isinstance(task.waits_for, tuple):  # a collective, or a signal
         return task.call
-    # A sendrecv waits for its send first; a message to oneself has the same rank at both ends.
-    sends = [task.call in ("send", "isend"), False] if task.call != "sendrecv" else [True, False]
-    return call_of(task.call, [(m.dst if out else m.src, out) for m, out in zip(task.waits_for, sends, strict=False)])
+    if task.call == "sendrecv":
+        out, back = task.waits_for
+        return call_as_text(task.call, [(out.dst, True), (back.src, False)])
+    (message,) = task.waits_for
+    if task.call in ("send", "isend"):
+        return call_as_text(task.call, [(message.dst, True)])
+    return call_as_text(task.call, [(message.src, False)])
 
 
-def call_of(name: str, ends: Iterable[tuple[int, bool]]) -> str:
+def call_as_text(name: str, ends: Iterable[tuple[int, bool]]) -> str:
     """A call as text. `ends` are its messages: the other rank, and whether the call sends to it."""
     said = ", ".join(f"to {peer}" if out else f"from {peer}" for peer, out in ends)
     return f"{name}({said})" + ".wait()" * (name in ("isend", "irecv"))
@@ -94,14 +98,14 @@ def _line_of(frame: FrameType | None) -> Line | None:
     return file, number, frame.f_code.co_name
 
 
-def mismatch(message: Message, like: Value) -> str | None:
+def message_mismatch(message: Message, like: Value) -> str | None:
     """How a message differs from the form of `like`, or from the expected label, as text; None if it fits."""
     if not values.same_form(message.value, like):
-        return other_form(message, values.form(message.value), values.form(like))
-    return other_label(message)
+        return form_mismatch(message, values.form(message.value), values.form(like))
+    return label_mismatch(message)
 
 
-def other_form(message: Message, sent: str, expected: str) -> str:
+def form_mismatch(message: Message, sent: str, expected: str) -> str:
     """The text of a message whose form is `sent`, and not `expected`."""
     label = "" if message.label is None else f" ({message.label})"
     return (
@@ -111,7 +115,7 @@ def other_form(message: Message, sent: str, expected: str) -> str:
     )
 
 
-def other_label(message: Message) -> str | None:
+def label_mismatch(message: Message) -> str | None:
     """How the labels of both ends differ, as text; None if they do not."""
     label, expected = message.label, message.expected_label
     if label is not expected and label is not None and expected is not None and str(label) != str(expected):
@@ -122,7 +126,7 @@ def other_label(message: Message) -> str | None:
     return None
 
 
-def difference(collective: CollectiveCall, group: str) -> str | None:
+def collective_mismatch(collective: CollectiveCall, group: str) -> str | None:
     """How the calls of the group's members differ, as text; None if they do not."""
     first = collective.members[0]
     expected = collective.arrivals[first].call

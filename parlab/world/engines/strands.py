@@ -46,7 +46,7 @@ class Thread:
 class Cooperative(ABC):
     """A strand that shares one thread with all others: it runs until it parks or ends, and nothing stops it before.
 
-    A subclass says how it pauses, so that others run, and how it resumes.
+    A subclass says how it pauses, so that others run, and how it resumes: `Stack` in a browser, a greenlet in tests.
     """
 
     ident = 0  # no thread has it: an exception that is sent there goes nowhere
@@ -145,7 +145,7 @@ def _javascript() -> SimpleNamespace:
 Strand = Thread | Cooperative
 
 
-def here() -> type[Strand]:
+def kind_of_strand() -> type[Strand]:
     """The kind of strand that this interpreter has.
 
     Raises:

@@ -91,7 +91,7 @@ class Group:
         self.name = name
         self.members = members
         self.mailboxes: dict[tuple[str, int, int], Mailbox] = {}
-        self.collective: CollectiveCall | None = None
+        self.collective: CollectiveCall | None = None  # on threads: the one that some members have entered, not all
 
     def mailbox(self, channel: str, src: int, dst: int) -> Mailbox:
         """The mailbox from group rank `src` to group rank `dst`. Both ends call this; the first one makes it."""
@@ -123,8 +123,8 @@ class Task:
         self.rank = rank
         self.background: list[Task] = []  # collectives that this task has started
         self.is_background = main is not None
-        self.inside = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for ever;
-        # afterwards, another thread may have its ident
+        self.interruptible = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for
+        # ever; afterwards, another thread may have its ident
         # While it is blocked:
         self.missing = 0  # of what it waits for: messages that have not passed; 1 for a collective or a signal
         self.waits_for: Awaited = ()
@@ -139,4 +139,4 @@ class Task:
         self.error: BaseException | None = None
 
 
-working: ContextVar[Task | None] = ContextVar("working", default=None)  # the task of the current strand
+current_task: ContextVar[Task | None] = ContextVar("current_task", default=None)  # that runs in this strand

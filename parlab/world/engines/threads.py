@@ -13,7 +13,7 @@ from typing import Any
 
 from parlab.world import values
 from parlab.world.engines.base import Engine
-from parlab.world.engines.diagnosis import deadlock_of, difference, mismatch
+from parlab.world.engines.diagnosis import collective_mismatch, deadlock_of, message_mismatch
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.process_state import wake_without_preempting
 from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Message, Task
@@ -51,7 +51,7 @@ class ThreadsEngine(Engine):
             message.label = label
             task.log += (POST_SEND, message)
             if like is not None:
-                message.error = mismatch(message, like)
+                message.error = message_mismatch(message, like)
                 self._mark_passed(message)
             must_wait = call != "" and self._block_until_passed(task, message, call)
         if must_wait:
@@ -71,7 +71,7 @@ class ThreadsEngine(Engine):
             message.expected_label = label
             task.log += (POST_RECEIVE, message)
             if sent:
-                message.error = mismatch(message, like)
+                message.error = message_mismatch(message, like)
                 self._mark_passed(message)
             must_wait = call != "" and self._block_until_passed(task, message, call)
         if must_wait:
@@ -89,7 +89,7 @@ class ThreadsEngine(Engine):
             self._block_until_begun(task, group, collective)
             return collective, True
         group.collective = None
-        collective.error = difference(collective, group.name)
+        collective.error = collective_mismatch(collective, group.name)
         for waiter in collective.waiters:
             self._release(waiter)
         return collective, False

@@ -1,8 +1,8 @@
 """Deadlocks among processes, from reports of the ranks: exact, whatever the time at which a rank reports.
 
 A rank that waits sends a report: how many messages and collectives it has posted, and what each of its tasks waits for.
-Suppose that every rank has reported, and that no report covers what another rank waits for. Then no rank has moved
-since its report, and none ever will.
+A report *covers* a post that is among those it counts. Suppose that every rank has reported, and that no report covers
+the post for which another rank waits. Then no rank has moved since its report, and none ever will.
 
 Proof by contradiction. Suppose some rank moved after its report, and take the first one that did. Another rank posted
 what it waited for. If that rank posted before its own report, the report covers it. If after, that rank moved earlier.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parlab.world.engines.diagnosis import call_of
+from parlab.world.engines.diagnosis import call_as_text
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
@@ -172,7 +172,7 @@ def _waits_for(main: Waiting, report: Report, reports: Mapping[int, Report]) -> 
     """The call in which the program of a rank is blocked, and its peers."""
     call = main.call
     if isinstance(main.needs, list):
-        call = call_of(call, [(message.peer, message.end == POST_SEND) for message in main.needs])
+        call = call_as_text(call, [(message.peer, message.end == POST_SEND) for message in main.needs])
     unmet = [text for text, message in report.open if message is None or not _other_end_posted(message, reports)]
     peers = tuple(_peers(main.needs, report, reports))
     return WaitsFor(report.rank, call, peers, report.place, tuple(sorted(unmet)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import count
 from typing import NamedTuple
 
-from parlab.world.engines.diagnosis import difference
+from parlab.world.engines.diagnosis import collective_mismatch
 from parlab.world.engines.tasks import Arrival, CollectiveCall
 
 CollectiveKey = tuple[str, int]  # the name of its group, and the number of collectives before it there
@@ -61,4 +61,4 @@ class Doorkeeper:
         del self.entering[note.key]
         group, _ = note.key
         split_id = next(self.split_ids) if collective.is_split else 0
-        return Begins(note.key, collective.arrivals, difference(collective, group), split_id)
+        return Begins(note.key, collective.arrivals, collective_mismatch(collective, group), split_id)

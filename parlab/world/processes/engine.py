@@ -1,7 +1,7 @@
 """The engine of ranks as processes: one rank in this process.
 
-It is a loop and a post office. A task that waits polls: it moves the messages of this process on (`under_way`), handles
-the notes of other ranks, then sleeps, longer and longer. So ranks that wait leave the cores to ranks that compute.
+A task that waits polls: it moves the messages of this process on (`under_way`), handles the notes of other ranks, then
+sleeps, longer and longer. So ranks that wait leave the cores to ranks that compute.
 
 Notes are of four kinds, in two pairs. A rank asks, and one rank answers all:
 
@@ -71,7 +71,8 @@ class ProcessEngine(Engine):
     def _sleep(self, task: Task) -> None:
         """See `Crew`."""
         began = time.perf_counter_ns()
-        what = waited_for(task) if task.waits_for and not task.is_background else None
+        measured = task.waits_for and not task.is_background  # a task that has not started waits for nothing
+        what = waited_for(task) if measured else None
         self._poll(lambda: task.strand.park(blocking=False))
         if what is not None:
             self.measurements.waits.append((began, time.perf_counter_ns(), what))
@@ -203,7 +204,8 @@ class ProcessEngine(Engine):
         self._poll(lambda: self.last_reports or self.presses)
 
     def _report_if_due(self) -> None:
-        if self.blocked == self.present and time.monotonic() >= self.report_at:
+        all_blocked = self.blocked == self.present  # also when the program is over, and no task is present
+        if all_blocked and time.monotonic() >= self.report_at:
             self.report_at = math.inf  # once
             main = self.tasks[0]
             place = places_of(self.tasks).get(main.rank, "")

@@ -45,7 +45,9 @@ def run_on_processes(job: Job, size: int, library: str) -> Outcome:
     another number of processes.
     """
     machine.check(library, size)
-    return _on_these_processes(job, size, library) if machine.inside() else _on_new_processes(job, size, library)
+    if machine.inside_mpiexec():
+        return _on_these_processes(job, size, library)
+    return _on_new_processes(job, size, library)
 
 
 def _on_these_processes(job: Job, size: int, library: str) -> Outcome:

@@ -32,8 +32,8 @@ MANY_KERNELS = {  # many pairs have kernels on a GPU at once, and code that is l
 ENVIRONMENT = {"mpi": POLITE, "nccl": POLITE | MANY_KERNELS}  # variables of the processes, unless they are set already
 
 
-def inside() -> bool:
-    """Whether this script is one of several processes that mpiexec or Slurm has started."""
+def inside_mpiexec() -> bool:
+    """Whether this script is one of several processes that mpiexec, or Slurm in its place, has started."""
     return any(name in os.environ for name in ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"))
 
 
@@ -48,7 +48,7 @@ def check(library: str, size: int) -> None:
                 f"by; start it by {by_hand(size)} {sys.argv[0]}, or by srun --mpi=pmi2 python {sys.argv[0]}"
             )
         _check_gpus()
-        if not inside():
+        if not inside_mpiexec():
             _check_enough(size)
     if importlib.util.find_spec("mpi4py") is None:
         raise ValueError(f"engine={library!r}: mpi4py is not installed; {INSTALL_MPI}")
@@ -58,7 +58,7 @@ def _started_without_mpi() -> str | None:
     """The program that has started several processes of this script, but told them nothing of MPI."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "torchrun"
-    return "srun" if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and not inside() else None
+    return "srun" if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and not inside_mpiexec() else None
 
 
 def command(library: str, size: int) -> list[str]:

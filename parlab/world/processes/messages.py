@@ -14,7 +14,7 @@ import numpy as np
 
 from parlab import arrays
 from parlab.world import values
-from parlab.world.engines.diagnosis import other_form, other_label
+from parlab.world.engines.diagnosis import form_mismatch, label_mismatch
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import Message
 from parlab.world.processes.mailboxes import BoxKey, ProcessMailbox
@@ -71,10 +71,10 @@ class ReceiveEnd(MessageEnd):
         form, types, sizes, self.label = json.loads(header)
         expected_form = values.form(self.like)
         if (form, types) == (expected_form, _types(self.like)):
-            self.error = other_label(self)
+            self.error = label_mismatch(self)
             specs = [spec_of(leaf) for leaf in values.leaves(self.like)]
         else:
-            self.error = other_form(self, form, expected_form)
+            self.error = form_mismatch(self, form, expected_form)
             specs = [((size,), np.uint8) for size in sizes]
         self.leaves = self.wire.into(specs)
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from parlab.world.processes.mpi_collectives import MPICollectives, as_bytes, in_bytes
+from parlab.world.processes.mpi_collectives import MPICollectives, memory_of, mpi_buffer
 from parlab.world.processes.transport import ArraySpec, in_host_memory
 from parlab.world.processes.wallclock import clock_ahead
 
@@ -56,7 +56,7 @@ class _SendWire:
         self._requests = [comm.Issend([first, MPI.BYTE], dst, first_tag)]
         if rest:
             self._requests.append(comm.Isend([rest, MPI.BYTE], dst, rest_tag))
-        self._requests += [comm.Isend(as_bytes(leaf), dst, rest_tag) for leaf in leaves if leaf.size]
+        self._requests += [comm.Isend(mpi_buffer(leaf), dst, rest_tag) for leaf in leaves if leaf.size]
 
     def has_passed(self) -> bool:
         return MPI.Request.Testall(self._requests)
@@ -73,7 +73,7 @@ class _ReceiveWire:
         self._header = b""
 
     def receive_header(self) -> bytes | None:
-        if not self.has_passed():
+        if not MPI.Request.Testall(self._requests):
             return None
         end = LENGTH + int.from_bytes(self._framed[:LENGTH], "big")
         if end > len(self._framed):
@@ -91,13 +91,13 @@ class _ReceiveWire:
         if _fits(self._header, leaves):
             self._fill_from_first_packet(filled)
         else:
-            self._requests = [self._comm.Irecv(as_bytes(leaf), self._src, self._rest_tag) for leaf in filled]
+            self._requests = [self._comm.Irecv(mpi_buffer(leaf), self._src, self._rest_tag) for leaf in filled]
         return leaves
 
     def _fill_from_first_packet(self, leaves: list[np.ndarray]) -> None:
         start = LENGTH + len(self._header)
         for leaf in leaves:
-            in_bytes(leaf)[:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
+            memory_of(leaf)[:] = np.frombuffer(self._framed, np.uint8, leaf.nbytes, start)
             start += leaf.nbytes
 
     def has_passed(self) -> bool:

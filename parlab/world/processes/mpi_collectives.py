@@ -11,14 +11,14 @@ import numpy as np
 from mpi4py import MPI
 
 
-def in_bytes(x: np.ndarray) -> np.ndarray:
-    """The memory of `x`, which is in C order."""
+def memory_of(x: np.ndarray) -> np.ndarray:
+    """The bytes of `x`, which is in C order: an array on the same memory."""
     return x.reshape(-1).view(np.uint8)
 
 
-def as_bytes(x: np.ndarray) -> list[Any]:
-    """The memory of `x`, which is in C order, as bytes for MPI: its derived datatypes are many times slower."""
-    return [in_bytes(x), MPI.BYTE]
+def mpi_buffer(x: np.ndarray) -> list[Any]:
+    """The bytes of `x`, as an argument of a call of MPI, whose derived datatypes are many times slower."""
+    return [memory_of(x), MPI.BYTE]
 
 
 OPERATIONS = {"add": MPI.SUM, "multiply": MPI.PROD, "maximum": MPI.MAX, "minimum": MPI.MIN}
@@ -75,12 +75,12 @@ class MPICollectives:
         """MPI_Ialltoall."""
         out = np.stack(pieces)
         back = np.empty(out.shape, out.dtype)  # in C order, in which `out` need not be
-        return _Started(self._comm.Ialltoall(as_bytes(out), as_bytes(back)), out, back), list(back)
+        return _Started(self._comm.Ialltoall(mpi_buffer(out), mpi_buffer(back)), out, back), list(back)
 
     def binomial_broadcast(self, x: np.ndarray, root: int) -> tuple[_Started, np.ndarray]:
         """MPI_Ibcast."""
         x = np.array(x, order="C")
-        return _Started(self._comm.Ibcast(as_bytes(x), root), x), x
+        return _Started(self._comm.Ibcast(mpi_buffer(x), root), x), x
 
     def binomial_reduce(self, x: np.ndarray, root: int, combine: Any) -> tuple[_Started, np.ndarray | None]:
         """MPI_Ireduce."""
@@ -90,15 +90,15 @@ class MPICollectives:
 
     def linear_scatter(self, pieces: list[np.ndarray], root: int) -> tuple[_Started, np.ndarray]:
         """MPI_Iscatter."""
-        out = as_bytes(np.stack(pieces)) if self._comm.rank == root else None
+        out = mpi_buffer(np.stack(pieces)) if self._comm.rank == root else None
         own = np.empty(pieces[0].shape, pieces[0].dtype)
-        return _Started(self._comm.Iscatter(out, as_bytes(own), root), out, own), own
+        return _Started(self._comm.Iscatter(out, mpi_buffer(own), root), out, own), own
 
     def linear_gather(self, x: np.ndarray, root: int) -> tuple[_Started, list[np.ndarray] | None]:
         """MPI_Igather."""
         x = np.array(x, order="C")
         back = np.empty((self._comm.size, *x.shape), x.dtype) if self._comm.rank == root else None
-        request = self._comm.Igather(as_bytes(x), None if back is None else as_bytes(back), root)
+        request = self._comm.Igather(mpi_buffer(x), None if back is None else mpi_buffer(back), root)
         return _Started(request, x, back), None if back is None else list(back)
 
     def dissemination_barrier(self) -> tuple[_Started, None]:

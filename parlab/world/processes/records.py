@@ -20,7 +20,7 @@ from parlab.world.processes.doorkeeper import ProcessCollective
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
-from parlab.world.processes.wallclock import Measurements, measured
+from parlab.world.processes.wallclock import Measurements, measured_timeline
 from parlab.world.program import Outcome
 
 
@@ -51,10 +51,10 @@ class LoggedEnd:
     """One end of a message, as it is in a log that has left its process."""
 
     index = -1
-    like: tuple[()] = ()  # stays in its process, as the value does
+    like: tuple[()] = ()  # no arrays: the value and its form stay in their process, and `nbytes` says its size
 
 
-OF_END = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "passed_at")  # of a `MessageEnd`
+LOGGED_FIELDS = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "passed_at")  # of an end, beside its label
 
 
 class _LogPickler(pickle.Pickler):
@@ -63,7 +63,7 @@ class _LogPickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, MessageEnd):
             label = thing.label if isinstance(thing.label, str | int | float | None) else str(thing.label)
-            state = {name: getattr(thing, name) for name in OF_END}
+            state = {name: getattr(thing, name) for name in LOGGED_FIELDS}
             state["label"] = label
             return LoggedEnd, (), state
         if isinstance(thing, ProcessCollective):
@@ -108,7 +108,8 @@ def merge_records(records: list[bytes], reports: list[Report]) -> Outcome:
     unpacked: list[Record] = [pickle.loads(record) for record in records]
     mains = [_main_task(rank, record) for rank, record in enumerate(unpacked)]
     messages = _merge_logs([task for main in mains for task in (main, *main.background)])
-    return Outcome(mains, deadlock_in(reports), measured([record.measurements for record in unpacked], messages))
+    wallclock = measured_timeline([record.measurements for record in unpacked], messages)
+    return Outcome(mains, deadlock_in(reports), wallclock)
 
 
 def _main_task(rank: int, record: Record) -> Task:

@@ -41,7 +41,7 @@ class ReceiveWire(Protocol):
         """
 
     def has_passed(self) -> bool:
-        """Whether the arrays are filled; before `into`, whether all that was asked for has come."""
+        """Whether the arrays of `into` are filled."""
 
 
 class Transport(Protocol):
@@ -89,9 +89,9 @@ class NativeTransport(Transport, Protocol):
     def connect(self, members: tuple[int, ...], tag: int) -> Any:
         """The library's own collectives among `members`. All members call this.
 
-        Each is a method with the name of our algorithm. It starts the collective, and returns a handle, whose
-        `finish_if_over` says whether this rank's part is over, and the result of our algorithm. `free` gives all of
-        them back.
+        Each is a method with the name of our algorithm. It starts the collective, and returns two things at once: a
+        handle, whose `finish_if_over` says whether this rank's part is over, and the result of our algorithm, which is
+        whole from then on. `free` gives all of them back.
         """
 
 

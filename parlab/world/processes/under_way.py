@@ -4,7 +4,7 @@ A message passes in four steps. Each process makes its steps whenever a task of 
 
     sender                                          receiver
     post: offers header and arrays                  post: asks for the next message of this mailbox
-                                            ────▶   listen: the header has come; makes the arrays
+                                            ────▶   header: it has come; makes the arrays
     passed: the receiver has asked,         ────▶   passed: the arrays are filled; keeps the value
             and the arrays are free
     wakes the task that waits                       wakes the task that waits
@@ -37,14 +37,14 @@ class UnderWay:
 
     def take_passed(self) -> list[MessageEnd]:
         """Receive the headers that have arrived, and take out the messages that have passed."""
-        self._listen()
+        self._receive_headers()
         passed = [message for message in self.moving if message.finish_if_passed()]
         for message in passed:
             self.moving.remove(message)
         return passed
 
-    def _listen(self) -> None:
-        """Headers of a mailbox come in the order of its receives."""
+    def _receive_headers(self) -> None:
+        """Receive those that have arrived. Headers of a mailbox come in the order of its receives."""
         for box_key, receives in list(self.no_header_yet.items()):
             while receives and (header := receives[0].wire.receive_header()) is not None:
                 message = receives.popleft()

@@ -36,49 +36,52 @@ def clock_ahead(
     return ahead
 
 
+class WaitedFor(NamedTuple):
+    """The cause of a wait: the peer and the name, as a `Wait` has them, and the key of the message."""
+
+    peer: int
+    name: str
+    key: Any = None  # None: it was no message
+
+
 class Measurements(NamedTuple):
     """The times of one rank, in nanoseconds of its own clock."""
 
     ahead: int  # of that clock, ahead of rank 0's
     computes: list[tuple[int, int, str]]  # (start, end, name)
-    waits: list[tuple[int, int, tuple[int, str, Any]]]  # (start, end, `waited_for`)
+    waits: list[tuple[int, int, WaitedFor]]  # (start, end, cause)
 
 
-def measured(ranks: Sequence[Measurements], messages: Sequence[tuple[Any, Any]]) -> Timeline:
+def measured_timeline(ranks: Sequence[Measurements], messages: Sequence[tuple[Any, Any]]) -> Timeline:
     """The timeline of these ranks, in picoseconds of rank 0's clock, from the first thing that was measured on.
 
     A message is ready when both ends are posted, each by the clock of its rank, and lasts until its receiver has it.
     `messages` are the two ends of each message, the send and the receive, None for one that was not posted. Memory is
     not measured.
     """
-    ahead = [of_rank.ahead for of_rank in ranks]
     passed = [
         (send, receive) for send, receive in messages if send is not None and receive is not None and receive.passed_at
     ]
-    starts = [start - each.ahead for each in ranks for start, *_ in (*each.computes, *each.waits)]
-    for send, receive in passed:
-        starts += [send.posted_at - ahead[send.src], receive.posted_at - ahead[receive.dst]]
-    first = min(starts, default=0)
-
-    def at(rank: int, nanoseconds: int) -> int:
-        return max(0, nanoseconds - ahead[rank] - first) * 1000
-
-    transfers, ready_at = [], {}
+    at = _one_clock(ranks, passed)
+    transfers, ready_at, ends = [], {}, []
     for send, receive in passed:
         ready = max(at(send.src, send.posted_at), at(send.dst, receive.posted_at))
-        end = max(ready, at(send.dst, receive.passed_at))
-        ready_at[send.key] = ready
         start = ready  # a watch sees no ports, for which a message may have waited
+        end = max(ready, at(send.dst, receive.passed_at))
         transfers.append((send.src, send.dst, send.nbytes, ready, start, end, send.name, send.label))
+        ready_at[send.key] = ready
+        ends.append(end)
     computes, waits = [], []
     for rank, of_rank in enumerate(ranks):
-        computes += [(rank, at(rank, start), at(rank, end), name) for start, end, name in of_rank.computes]
-        for start, end, (peer, name, key) in of_rank.waits:
-            start, end = at(rank, start), at(rank, end)
-            waits.append((rank, start, end, peer, name, min(end, max(start, ready_at.get(key, end)))))
-    ends = [end for _, _, end, _ in computes]
-    ends += [end for _, _, _, _, _, end, _, _ in transfers]
-    ends += [end for _, _, end, _, _, _ in waits]
+        for began, ended, name in of_rank.computes:
+            start, end = at(rank, began), at(rank, ended)
+            computes.append((rank, start, end, name))
+            ends.append(end)
+        for began, ended, (peer, name, key) in of_rank.waits:
+            start, end = at(rank, began), at(rank, ended)
+            came = min(end, max(start, ready_at.get(key, end)))
+            waits.append((rank, start, end, peer, name, came))
+            ends.append(end)
     return Timeline(
         len(ranks),
         max(ends, default=0),
@@ -89,13 +92,29 @@ def measured(ranks: Sequence[Measurements], messages: Sequence[tuple[Any, Any]])
     )
 
 
-def waited_for(task: Task) -> tuple[int, str, Any]:
-    """The peer and the name of a task's wait, as a `Wait` has them, and the key of its message."""
+def _one_clock(ranks: Sequence[Measurements], passed: Sequence[tuple[Any, Any]]) -> Callable[[int, int], int]:
+    """The function `at(rank, nanoseconds)`: what the clock of `rank` said, as a time of `measured_timeline`."""
+    ahead = [of_rank.ahead for of_rank in ranks]
+    starts = [start - each.ahead for each in ranks for start, *_ in (*each.computes, *each.waits)]
+    for send, receive in passed:
+        starts += [send.posted_at - ahead[send.src], receive.posted_at - ahead[receive.dst]]
+    first = min(starts, default=0)
+
+    def at(rank: int, nanoseconds: int) -> int:
+        return max(0, nanoseconds - ahead[rank] - first) * 1000
+
+    return at
+
+
+def waited_for(task: Task) -> WaitedFor:
+    """The cause for which a task is blocked."""
     waits_for: Any = task.waits_for
     if isinstance(waits_for, Signal):
-        return task.rank, "request", None
+        return WaitedFor(task.rank, "request")
     if isinstance(waits_for, CollectiveCall):
-        return waits_for.members[0], task.call, None
+        return WaitedFor(waits_for.members[0], task.call)
     late = [message for message in waits_for if not message.passed] or waits_for
     message = late[-1]  # of a sendrecv the receive, as on the simulated clock
-    return (message.dst, "send", message.key) if message.end == POST_SEND else (message.src, "receive", message.key)
+    if message.end == POST_SEND:
+        return WaitedFor(message.dst, "send", message.key)
+    return WaitedFor(message.src, "receive", message.key)

@@ -44,15 +44,15 @@ class _Caller:
         self.program = self._connection.recv_bytes()
         shutil.rmtree(folder, ignore_errors=True)  # the process that made it may be killed
         self._answered = threading.Event()
-        threading.Thread(target=self._end_with, daemon=True).start()
+        threading.Thread(target=self._end_when_caller_ends, daemon=True).start()
 
     def answer(self, reply: object) -> None:
         """Send the records and reports of all ranks."""
         self._answered.set()
         self._connection.send_bytes(pickle.dumps(reply))
 
-    def _end_with(self) -> None:
-        """End this process, and so all of them, when the connection ends."""
+    def _end_when_caller_ends(self) -> None:
+        """End this process, and so all of them, if the connection ends before there is an answer."""
         with suppress(EOFError, OSError):
             self._connection.recv_bytes()
         if not self._answered.is_set():

@@ -76,7 +76,7 @@ def test_a_rank_reports_once_after_a_while_in_a_wait_and_at_once_when_its_progra
     assert reports == [(0, Report)] * 2
 
     world.present = world.blocked = 0
-    monkeypatch.setattr(world, "_news", lambda within: True)
+    monkeypatch.setattr(world, "_caller_woken", lambda within: True)
     monkeypatch.setattr(world, "_poll", lambda over: world._report_if_due())
     world._await_the_end()
     assert reports == [(0, Report)] * 3  # its program is over, which will not change

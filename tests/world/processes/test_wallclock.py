@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parlab.world.processes.wallclock import Measurements, measured
+from parlab.world.processes.wallclock import Measurements, measured_timeline
 
 AHEAD = 1000  # nanoseconds by which rank 1's clock is ahead of rank 0's
 
@@ -23,7 +23,7 @@ def test_a_wait_from_4_to_9_us_for_a_message_that_is_ready_at_8_us_and_works_bes
         Measurements(AHEAD, [(6000 + AHEAD, 8000 + AHEAD, "work there")], []),
     ]
     ends = message(posted=8000 + AHEAD, asked=4500, done=8600)
-    timeline = measured(ranks, [ends, (ends[0], None), (None, ends[1]), message(1, 1, 0)])
+    timeline = measured_timeline(ranks, [ends, (ends[0], None), (None, ends[1]), message(1, 1, 0)])
     us = 10**6  # picoseconds, from the first thing on
     assert [tuple(compute) for compute in timeline.computes] == [
         (0, 1 * us, 3 * us, "compute", "work"),
@@ -45,7 +45,7 @@ def test_time_begins_with_the_first_thing_that_any_rank_notes(first, dst):
         Measurements(AHEAD, [], [(at["wait"] + AHEAD, 4000 + AHEAD, (0, "send", "key"))]),
     ]
     sender, receiver = (0, AHEAD) if dst else (AHEAD, 0)
-    timeline = measured(ranks, [message(at["send"] + sender, at["receive"] + receiver, 4000 + receiver, dst)])
+    timeline = measured_timeline(ranks, [message(at["send"] + sender, at["receive"] + receiver, 4000 + receiver, dst)])
     assert timeline.makespan == 3 * 10**6
     assert timeline.transfers[0].ready == 2 * 10**6  # when the later of its two ends is there
     assert timeline.computes[0].start == (0 if first == "compute" else 2 * 10**6)
@@ -53,5 +53,5 @@ def test_time_begins_with_the_first_thing_that_any_rank_notes(first, dst):
 
 
 def test_nothing_noted_is_a_timeline_of_no_length():
-    timeline = measured([Measurements(0, [], []), Measurements(AHEAD, [], [])], [])
+    timeline = measured_timeline([Measurements(0, [], []), Measurements(AHEAD, [], [])], [])
     assert (timeline.size, timeline.makespan, timeline.transfers) == (2, 0, [])
