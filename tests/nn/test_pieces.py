@@ -11,15 +11,9 @@ from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, 
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
 from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
-from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 
 EPS = 1e-5
-
-
-@pytest.fixture(params=EACH_LIBRARY)
-def xp(request):
-    return request.param
 
 
 def test_linear_matches_finite_differences(xp):
