@@ -284,7 +284,6 @@ def test_num_parameters_of_llama_3_8b_is_8_030_261_248():
         ({"num_key_value_heads": 3}, "num_attention_heads 4 do not divide among num_key_value_heads 3"),
         ({"head_dim": 3}, "head_dim 3 is odd"),
         ({"rms_norm_eps": 0.0}, "rms_norm_eps=0.0: must be a number greater than 0 and finite"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "type='yarn': use one of default, linear, llama3"),
     ],
 )
 def test_bad_configurations_are_refused(changes, text):

@@ -192,15 +192,3 @@ def test_messages_of_a_named_group_say_its_name_also_beside_the_program_and_in_g
         "Comm(rank 0 of 2, group tp 1 (world/1))",
         "Comm(rank 0 of 2, group tp 1 (world/1)/2:0)",
     )
-
-
-def test_two_splits_of_one_name_are_two_groups():
-    def program(comm):
-        one, other = (comm.split(0, name="tp") for _ in range(2))
-        request = one.isend(np.ones(1), one.right)
-        sent_elsewhere = other.isend(np.zeros(1), other.right)
-        found = one.recv(one.left, np.ones(1)), other.recv(other.left, np.ones(1))
-        request.wait(), sent_elsewhere.wait()
-        return float(found[0][0]), float(found[1][0])
-
-    assert run(program, 2).results == [(1.0, 0.0)] * 2
