@@ -314,13 +314,6 @@ def test_uneven_pieces_cross_to_each_other_node_once_at_once_and_in_the_backgrou
         assert sum(between_nodes(done, g)) == 2 * (k - 1) * total * 8
 
 
-def test_an_all_reduce_in_the_background_is_hierarchical_with_ranks_per_node():
-    xs = draw(np, 6, 7)
-    done = run(lambda comm, x: comm.iall_reduce(x, ranks_per_node=3).wait(), 6, per_rank(xs), cluster=nodes_of(3))
-    assert_each_rank_has(done.results, sum_of(xs))
-    assert_cost(done, cost_of("all_reduce", "hierarchical", 6, 7, 3))
-
-
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("counts", [None, [2, 2, 2], [4, 0, 2]])
 def test_all_gather_writes_into_out_where_each_rank_may_hold_its_own_part_already(xp, counts, beside):
