@@ -324,7 +324,7 @@ def test_bad_input_is_refused_before_any_work(call, text):
 
 
 def test_positions_may_be_a_function_of_the_number_of_tokens():
-    model, tokens = Llama.random(small(), dtype="float64"), np.arange(6)[None, :]
+    model, tokens = small_model(), np.arange(6)[None, :]
     shifted = {S: Llama(model.config, model.weights, positions=np.arange(S) * 3).logits(tokens[:, :S]) for S in (4, 6)}
     asked = Llama(model.config, model.weights, positions=lambda S: np.arange(S) * 3)
     assert all((asked.logits(tokens[:, :S]) == logits).all() for S, logits in shifted.items())
@@ -332,17 +332,13 @@ def test_positions_may_be_a_function_of_the_number_of_tokens():
 
 def test_no_gradient_needs_its_weight():
     """ZeRO-3 may free the weights when the backward for the input is done."""
-    model, tokens = Llama.random(small(), dtype="float64"), np.arange(6)[None, :]
+    model, tokens = small_model(), np.arange(6)[None, :]
     expected = model.loss_and_gradients(tokens, tokens)[1]
     _, cache = model.chain.forward(tokens, tokens)
     _, pending = model.chain.backward_input(1.0, cache)
     model.weights.clear()
     found = model.chain.backward_weight(pending)
     assert all((found[name] == gradient).all() for name, gradient in expected.items())
-
-
-def small() -> LlamaConfig:
-    return LlamaConfig(vocab_size=7, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
 
 
 def test_the_stages_of_a_pipeline_name_the_weights_of_all_their_pieces_each_once():

@@ -206,16 +206,6 @@ def test_the_error_of_the_lowest_rank_that_raises_arrives_with_its_rank_run_note
     assert any('raise KeyError(f"from rank' in line for line in traceback.format_tb(error.__traceback__))
 
 
-def test_a_rank_that_raises_is_the_cause_also_where_the_others_would_be_deadlocked():
-    def program(comm):
-        if comm.rank == 3:
-            raise ZeroDivisionError
-        comm.recv(comm.left, np.ones(1))
-
-    with pytest.raises(ZeroDivisionError):
-        run(program, 4)
-
-
 def test_a_rank_that_raises_leaves_the_others_their_work():
     done = []
 
