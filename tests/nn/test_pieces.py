@@ -129,15 +129,6 @@ def test_rotary_products_depend_on_the_distance_alone(xp):
     assert abs(product(3, 1) - product(3, 2)) > 1e-3
 
 
-def test_rotary_follows_the_tokens_of_a_zigzag_shard(xp):
-    """Rank 0 of 2 holds chunks 0 and 3: turned there, its queries are the rows of the whole turned sequence."""
-    x, chosen = draw(xp, 1, 2, 8, 4), [0, 1, 6, 7]
-    whole, _ = rotate(x, rotary_tables(xp.arange(8), head_dim=4))
-    rows = xp.asarray(chosen)
-    shard, _ = rotate(xp.take(x, rows, axis=2), rotary_tables(rows, head_dim=4))
-    assert bool(xp.all(shard == xp.take(whole, rows, axis=2)))
-
-
 def test_llama3_rope_keeps_fast_pairs_divides_slow_ones_by_8_and_blends_between(xp):
     """Llama 3.1's own numbers: head size 128, base 500 000, factor 8, 1 and 4 turns in 8192 tokens."""
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
