@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -341,8 +342,6 @@ def test_a_comm_used_after_its_run_is_refused_outside_and_inside_another_run_and
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_two_threads_of_one_rank_in_comm_at_once_are_named_and_no_deadlock_is_invented(call):
-    from concurrent.futures import ThreadPoolExecutor
-
     def program(comm):
         if comm.rank == 0:
             with ThreadPoolExecutor(1) as pool:
@@ -359,8 +358,6 @@ def test_two_threads_of_one_rank_in_comm_at_once_are_named_and_no_deadlock_is_in
 
 
 def test_a_request_of_a_rank_is_waited_for_on_its_own_thread():
-    from concurrent.futures import ThreadPoolExecutor
-
     def program(comm):
         request = comm.iall_reduce(np.ones(2))
         with ThreadPoolExecutor(1) as pool:
