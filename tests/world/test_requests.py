@@ -37,6 +37,22 @@ def test_a_request_waited_for_twice_is_an_error_that_names_it():
         run(twice, 2)
 
 
+def test_a_collective_beside_the_program_sums_what_its_array_was_at_the_call():
+    """Rank 1 comes when rank 0 has changed its own."""
+
+    def program(comm):
+        x = np.ones(2)
+        if comm.rank == 1:
+            comm.recv(0, x)
+        total = comm.iall_reduce(x)
+        x += 10
+        if comm.rank == 0:
+            comm.send(x, 1)
+        return total.wait().tolist()
+
+    assert run(program, 2).results == [[2.0, 2.0]] * 2
+
+
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_a_collective_beside_the_program_takes_what_the_other_takes_and_has_its_defaults(name):
     signatures = (inspect.signature(getattr(Comm, call)) for call in (f"i{name}", name))
