@@ -151,10 +151,11 @@ def test_huge_and_tiny_logits_stay_finite_and_right(dtype, factor):
     assert_parity(found[2:], expected[2:], tolerance, floor=factor)  # where one weight is 1, dq and dk are 0 and noise
 
 
-def test_the_backward_of_peaked_logits_is_exact_and_makes_no_denormal_numbers():
-    """Of logits 0 and −95: exp(−95) is denormal in float32, and a product with such numbers takes ten times as long."""
+@pytest.mark.parametrize("logits", [(0, -95), (46, -46)])
+def test_the_backward_of_peaked_logits_is_exact_and_makes_no_denormal_numbers(logits):
+    """Of 0 and −95: exp(−95) is denormal in float32, and a product with such numbers takes ten times as long."""
     dout, q = (np.ones((1, 1, 1, 1), dtype=np.float32) for _ in range(2))
-    k, v = (np.array(x, dtype=np.float32).reshape(1, 1, 2, 1) for x in ([0, -95], [0, 1]))
+    k, v = (np.array(x, dtype=np.float32).reshape(1, 1, 2, 1) for x in (logits, [0, 1]))
     found = strips_of_tile(dout, q, k, v, None)
     assert_parity(found, dense_tile(*(x.astype(np.float64) for x in (dout, q, k, v)), None), 1e-7, floor=1.0)
     tiny = np.finfo(np.float32).tiny
@@ -182,15 +183,17 @@ def test_what_comes_later_changes_no_bit_of_what_came_before(factor):
     assert np.array_equal(before[:, :, :5], after[:, :, :5])
 
 
+@pytest.mark.parametrize("scale", [1.0, -1.0])
 @pytest.mark.parametrize("score", [29.0, 31.0, 94.0, 3000.0])
-def test_float32_scores_of_29_to_3000_give_the_mean_of_equal_keys(score):
+def test_float32_scores_of_29_to_3000_give_the_mean_of_equal_keys(score, scale):
     """Above 88 exp overflows in float32, unless the largest score is taken off."""
-    q = k = np.full((1, 1, 4, 1), np.sqrt(score), dtype=np.float32)
+    q = np.full((1, 1, 4, 1), np.sqrt(score), dtype=np.float32)
+    k = q * np.float32(scale)
     v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
-    out, lse = attention(q, k, v, scale=1.0)
+    out, lse = attention(q, k, v, scale=scale)
     assert np.allclose(out, 1.5, rtol=1e-6)
     assert np.allclose(lse, score + np.log(4), rtol=1e-6)
-    dq, dk, dv = attention_backward(np.ones_like(q), q, k, v, out, lse, scale=1.0)
+    dq, dk, dv = attention_backward(np.ones_like(q), q, k, v, out, lse, scale=scale)
     assert np.allclose(dv, 1, rtol=1e-3 if score == 3000 else 1e-5)  # lse itself is rounded
     assert np.isfinite([dq, dk]).all()
 

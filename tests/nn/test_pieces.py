@@ -159,6 +159,7 @@ def test_linear_rope_scaling_stretches_positions(xp):
     ("call", "text"),
     [
         (lambda: embedding(np.asarray([[0, 5]]), np.ones((5, 2))), r"tokens hold 0..5: the vocabulary has 0..4"),
+        (lambda: embedding(np.asarray([[-1, 1]]), np.ones((5, 2))), r"tokens hold -1..1: the vocabulary has 0..4"),
         (lambda: embedding(np.ones((1, 2)), np.ones((5, 2))), r"tokens have dtype float64: integers are needed"),
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([[0, 5]])), r"targets hold 0..5"),
         (lambda: cross_entropy(np.ones((1, 2, 5)), np.asarray([0, 1])), r"one target a token is needed, \(1, 2\)"),
