@@ -209,16 +209,16 @@ def test_hold_takes_nested_values_and_names_add_up(xp):
     assert timeline.peak_bytes(0) == 110
 
 
-def test_what_is_returned_is_held_to_the_end_and_dies_after_the_run_unnoticed():
-    def program(comm):
-        x = bytes_(np, KB)
-        comm.hold("result", x)
-        return x
+def test_what_outlives_its_program_is_held_to_the_end_and_dies_after_the_run_unnoticed():
+    kept = []
 
-    done = run(program, 2)
-    results, done.results = done.results, None
-    del results
-    assert done.timeline.held(1) == [(0, KB)]
+    def program(comm):
+        kept.append(bytes_(np, KB))
+        comm.hold("kept", kept[-1])
+
+    done = run(program, 1)
+    kept.clear()
+    assert done.timeline.held(0) == [(0, KB)]
 
 
 def test_an_empty_array_holds_nothing(xp):

@@ -111,7 +111,7 @@ def test_a_model_among_the_arguments_is_the_ranks_own_as_in_a_process(wrap):
 def test_what_two_arguments_share_their_copies_share_too():
     table = Model()
     first, second = SimpleNamespace(table=table), SimpleNamespace(table=table)
-    assert run(lambda comm, a, b: a.table is b[0].table is not table, 2, first, [second]).results == [True, True]
+    assert run(lambda comm, a, b: a.table is b[0].table is not table, 2, first, b=[second]).results == [True, True]
 
 
 def test_per_rank_takes_any_sequence_of_items():

@@ -86,9 +86,10 @@ def test_times_and_bytes_have_three_digits_in_the_largest_unit_that_fits(shown):
     assert {value: shown(value) for value in SHOWN[shown]} == SHOWN[shown]
 
 
-def test_a_timeline_of_a_schedule_counts_in_its_own_unit():
-    timeline = Timeline(1, 3, computes=([0], [0], [3], ["F"]), unit="units of cost")
+def test_a_timeline_of_a_schedule_counts_in_its_own_unit_of_which_perfetto_draws_one_as_a_second(tmp_path):
+    timeline = Timeline(1, 3, computes=([0], [1], [3], ["F"]), unit="units of cost")
     assert repr(timeline).splitlines()[0] == "Timeline: 1 rank, makespan 3 units of cost"
+    assert [(e["ts"], e["dur"]) for e in events_of(timeline, tmp_path) if e["ph"] == "X"] == [(1e6, 2e6)]
 
 
 def test_messages_that_start_together_come_by_sender_not_by_end():
