@@ -50,6 +50,7 @@ def assert_agrees(model: Llama, expected: dict[str, np.ndarray], tokens, targets
 @every_configuration
 def test_logits_loss_and_gradients_equal_transformers_stored(name, dtype, tolerance, xp):
     model = llama.load(STORED / name, xp=xp, dtype=dtype)
+    assert model.weights["model.norm.weight"].dtype == getattr(xp, dtype)
     expected = load_file(STORED / name / "expected.safetensors")
     tokens, targets = (xp.asarray(expected.pop(key)) for key in ("tokens", "targets"))
     assert_agrees(model, expected, tokens, targets, tolerance)
