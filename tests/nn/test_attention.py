@@ -267,9 +267,10 @@ def test_merge_with_a_side_without_keys_is_the_other_side_without_nan(xp):
     assert_parity(merge(nothing, never, nothing, never), (nothing, never))
 
 
-def test_merging_far_apart_tiles_does_not_overflow():
-    out, lse = merge(np.array([[1.0]]), np.array([-1e4]), np.array([[2.0]]), np.array([1e4]))
-    assert out.tolist() == [[2.0]]
+def test_merging_far_apart_tiles_does_not_overflow_and_changes_neither():
+    low, high = np.array([[1.0]]), np.array([[2.0]])
+    out, lse = merge(low, np.array([-1e4]), high, np.array([1e4]))
+    assert (out.tolist(), low.tolist(), high.tolist()) == ([[2.0]], [[1.0]], [[2.0]])
     assert lse.tolist() == [1e4]
 
 

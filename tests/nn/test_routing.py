@@ -43,7 +43,7 @@ def chosen_by_definition(scores, k, groups=1, group_limit=None):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_token_goes_to_its_k_best_and_gates_follow_the_definition(xp, kind):
     method, how = kind.split()[0], KINDS[kind]
-    x, weights, bias = draw(xp, 20, 5), draw(xp, 5, 8), draw(xp, 8, seed=1)
+    x, weights, bias = draw(xp, 20, 5), draw(xp, 5, 12), 0.1 * draw(xp, 12, seed=1)
     biased = {"bias": bias} if method == "sigmoid" else {}
     routing = route(x, weights, 4, scores=method, **biased, **how)
     logits = to_numpy(x) @ to_numpy(weights)
