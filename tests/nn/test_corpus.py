@@ -1,20 +1,15 @@
-"""The source against its own counts, its floors against Shannon's formulas, and a model against the floor."""
+"""The source against its own counts, and its floors against Shannon's formulas."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from functools import partial
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from parlab.arrays import to_numpy
 from parlab.nn.corpus import MarkovSource
-from parlab.nn.llama import Llama, LlamaConfig
-from parlab.nn.optimizer import AdamW, warmup_cosine
-from parlab.nn.training import train
 from tests.libraries import LIBRARIES
 
 
@@ -110,25 +105,3 @@ def test_windows_shorter_than_the_order_are_drawn_too(length):
 def test_bad_input_is_refused(call, text):
     with pytest.raises(ValueError, match=text):
         call()
-
-
-@pytest.mark.slow
-def test_training_reaches_the_entropy_rate_within_5_percent():
-    """Far below the floor of a model that sees one character: this one has learnt to look back."""
-    source, steps, length = MarkovSource(), 300, 64
-    config = LlamaConfig(
-        vocab_size=source.vocab_size, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.08,
-    )  # fmt: skip
-    model = Llama.random(config)
-    with threadpool_limits(1):  # on matrices as small as these, a second thread of BLAS only waits
-        losses = train(
-            model,
-            (source.batch(step, batch_size=16, length=length) for step in range(steps)),
-            AdamW(betas=(0.9, 0.95)),
-            schedule=partial(warmup_cosine, peak=1e-2, warmup_steps=20, total_steps=steps),
-        )
-    assert losses[0] > math.log(source.vocab_size)
-    unseen = source.batch(10**6, batch_size=128, length=length)
-    loss, _ = model.chain.forward(*unseen)
-    assert source.entropy_rate < float(loss) < 1.05 * source.entropy_rate

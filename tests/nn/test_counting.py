@@ -19,20 +19,13 @@ from parlab.nn.formulas import (
     linear_flops,
 )
 from parlab.nn.layers import Core
-from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.llama import Llama, LlamaConfig
-from tests.libraries import EACH_LIBRARY
 from tests.nn.counter import Counter
 from tests.nn.finite_differences import draw
 from tests.nn.kept import itemize
 from tests.nn.transformers_reference import SIZES, draw_tokens
 
 DENSE = Core(partial(dense_attention, causal=True), partial(dense_attention_backward, causal=True))
-
-
-@pytest.fixture(params=EACH_LIBRARY)
-def xp(request):
-    return request.param
 
 
 def products_of(counter, call):
@@ -45,31 +38,13 @@ def model_flops(config, B, S):
     return add_flops(*flops_by_block(config, B, S).values())
 
 
-def test_linear_costs_2nmk_three_times(xp):
-    counter = Counter()
-    x, weight, dy = (counter.watch(draw(xp, *shape)) for shape in ((2, 3, 4), (4, 5), (2, 3, 5)))
-    (_, cache), forward = products_of(counter, lambda: linear(x, weight))
-    (_, pending), backward_input = products_of(counter, lambda: linear_backward_input(dy, cache, weight))
-    _, backward_weight = products_of(counter, lambda: linear_backward_weight(pending))
-    assert (forward, backward_input, backward_weight) == (2 * 6 * 4 * 5,) * 3 == linear_flops(6, 4, 5)
-
-
-def test_dense_attention_costs_4_and_10_bhssd(xp):
-    counter = Counter()
-    q, k, v, dout = (counter.watch(draw(xp, 2, heads, 5, 4)) for heads in (6, 3, 3, 6))
-    (out, lse), forward = products_of(counter, lambda: dense_attention(q, k, v))
-    _, backward = products_of(counter, lambda: dense_attention_backward(dout, q, k, v, out, lse))
-    assert (forward, backward) == (4 * 2 * 6 * 5 * 5 * 4, 10 * 2 * 6 * 5 * 5 * 4)
-    assert attention_flops(B=2, H=6, S=5, D=4) == (forward, backward, 0)
-
-
-def test_every_part_of_the_model_costs_what_the_formula_says(xp):
+def test_every_part_of_the_model_costs_what_the_formula_says():
     """Forward, input part and weight part; the norms' own small products come on top and are taken off here."""
     config = LlamaConfig(**SIZES)
     counter = Counter()
-    plain = Llama.random(config, xp=xp, dtype="float64", core=DENSE)
+    plain = Llama.random(config, xp=np, dtype="float64", core=DENSE)
     model = Llama(config, {name: counter.watch(x) for name, x in plain.weights.items()}, core=DENSE)
-    tokens, targets = (counter.watch(xp.asarray(x)) for x in draw_tokens())
+    tokens, targets = map(counter.watch, draw_tokens())
     B, S = tokens.shape
     (loss, cache), forward = products_of(counter, lambda: model.chain.forward(tokens, targets))
     (_, pending), backward_input = products_of(counter, lambda: model.chain.backward_input(1.0, cache))
@@ -77,7 +52,7 @@ def test_every_part_of_the_model_costs_what_the_formula_says(xp):
     norm = 2 * B * S * config.hidden_size * (2 * config.num_hidden_layers + 1)  # one in F, and one each for dx and dw
     expected = model_flops(config, B, S)
     assert (forward - norm, backward_input - 2 * norm, backward_weight) == expected
-    assert float(loss) == plain.loss_and_gradients(*(xp.asarray(x) for x in draw_tokens()))[0]
+    assert float(loss) == plain.loss_and_gradients(*draw_tokens())[0]
 
 
 def test_model_flops_are_6_a_weight_and_token_and_attention():

@@ -58,7 +58,6 @@ def truncate(path, bytes_lost):
     [
         (lambda f: truncate(f / "model.safetensors", 1), "model.safetensors is damaged or truncated"),
         (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is damaged or truncated"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors is damaged or truncated"),
         (lambda f: truncate(f / "config.json", 20), "config.json is damaged"),
         (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "config.json is damaged"),
         (lambda f: (f / "config.json").write_text("[1]"), "config.json holds a list: a JSON object is needed"),
@@ -175,11 +174,8 @@ def test_saving_over_a_model_in_parts_leaves_no_file_of_the_old_one(folder_in_pa
     assert (llama.load(folder_in_parts).weights[LAYER_0_UP] == second.weights[LAYER_0_UP]).all()
 
 
-def test_a_write_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch):
-    first, second = (Llama.random(LlamaConfig(**SIZES), seed=seed) for seed in (1, 2))
-    first.save(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert sorted(before) == ["config.json", "model.safetensors"]
+def test_a_write_that_fails_leaves_the_old_model_whole(folder_in_parts, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder_in_parts.iterdir()}
     write = huggingface.Path.write_bytes
 
     def full_disk(path, content):
@@ -189,16 +185,17 @@ def test_a_write_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(huggingface.Path, "write_bytes", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        second.save(tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        Llama.random(LlamaConfig(**SIZES), seed=2).save(folder_in_parts)
+    assert {path.name: path.read_bytes() for path in folder_in_parts.iterdir()} == before
 
 
 def test_what_config_json_says_besides_is_kept(folder, tmp_path):
-    edit_config(folder, eos_token_id=7, bos_token_id=None, torch_dtype="bfloat16")
+    edit_config(folder, eos_token_id=7, bos_token_id=None, torch_dtype="bfloat16", dtype="bfloat16")
     llama.load(folder).save(tmp_path / "again")
     values = json.loads((tmp_path / "again" / "config.json").read_text())
     assert values["eos_token_id"] == 7
     assert values["torch_dtype"] == "float32"  # what the weights now are
+    assert "dtype" not in values  # its name in transformers 5
 
 
 def test_old_checkpoints_rotary_buffers_and_copies_of_a_tied_head_are_passed_over(tmp_path):

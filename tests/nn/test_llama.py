@@ -11,8 +11,6 @@ from pathlib import Path
 import array_api_strict
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from parlab.arrays import owning_buffer, to_numpy
@@ -48,11 +46,11 @@ def assert_agrees(model: Llama, expected: dict[str, np.ndarray], tokens, targets
         assert error <= tolerance, f"{name}: relative error {error:.1e}"
 
 
-@pytest.mark.parametrize("xp", EACH_LIBRARY)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
 @every_configuration
 def test_logits_loss_and_gradients_equal_transformers_stored(name, dtype, tolerance, xp):
     model = llama.load(STORED / name, xp=xp, dtype=dtype)
+    assert model.weights["model.norm.weight"].dtype == getattr(xp, dtype)
     expected = load_file(STORED / name / "expected.safetensors")
     tokens, targets = (xp.asarray(expected.pop(key)) for key in ("tokens", "targets"))
     assert_agrees(model, expected, tokens, targets, tolerance)
@@ -105,37 +103,6 @@ def test_bfloat16_folders_open_as_float32_with_the_same_values(tmp_path):
     for name, weight in theirs.named_parameters():
         assert model.weights[name].dtype == np.float32
         assert (turned(name, model.weights[name]) == weight.detach().double().numpy()).all()
-
-
-@settings(max_examples=25)
-@given(
-    heads=st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 3)]),
-    head_dim=st.sampled_from([2, 4]),
-    sizes=st.tuples(*[st.integers(1, 5)] * 5),
-    tied=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_gradients_of_random_models_give_the_slope_along_a_random_direction(heads, head_dim, sizes, tied, seed):
-    vocabulary, middle, layers, batch, length = sizes
-    config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=2 * heads[0], intermediate_size=middle, num_hidden_layers=layers,
-        num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=head_dim, tie_word_embeddings=tied,
-        initializer_range=0.5, rms_norm_eps=1e-2,  # at 1e-6 a row near 0 bends the loss within a step of 1e-5
-    )  # fmt: skip
-    model = Llama.random(config, seed, dtype="float64")
-    draw = np.random.default_rng(seed)
-    tokens, targets = draw.integers(vocabulary, size=(2, batch, length))
-    _, gradients = model.loss_and_gradients(tokens, targets)
-    direction = {name: draw.normal(size=x.shape) for name, x in model.weights.items()}
-
-    def loss(step):
-        moved = {name: x + step * direction[name] for name, x in model.weights.items()}
-        return float(Llama(config, moved).chain.forward(tokens, targets)[0])
-
-    slope = sum(float(np.sum(gradients[name] * direction[name])) for name in gradients)
-    steps = 1e-5, 2e-5
-    near, far = ((loss(step) - loss(-step)) / (2 * step) for step in steps)
-    assert slope == pytest.approx((4 * near - far) / 3, rel=1e-6, abs=1e-8)  # the error in step² taken out
 
 
 def test_a_float16_model_has_float16_gradients_near_those_of_float32():
@@ -286,7 +253,6 @@ def test_num_parameters_of_llama_3_8b_is_8_030_261_248():
         ({"head_dim": 3}, "head_dim 3 is odd"),
         ({"head_dim": -2}, "head_dim=-2: must be a whole number, at least 1"),
         ({"rms_norm_eps": 0.0}, "rms_norm_eps=0.0: must be a number greater than 0 and finite"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "type='yarn': use one of default, linear, llama3"),
     ],
 )
 def test_bad_configurations_are_refused(changes, text):
@@ -371,7 +337,7 @@ def test_what_cannot_be_seen_on_a_device_without_a_wait_is_refused_when_the_loss
 
 
 def test_positions_may_be_a_function_of_the_number_of_tokens():
-    model, tokens = Llama.random(small(), dtype="float64"), np.arange(6)[None, :]
+    model, tokens = small_model(), np.arange(6)[None, :]
     shifted = {S: Llama(model.config, model.weights, positions=np.arange(S) * 3).logits(tokens[:, :S]) for S in (4, 6)}
     asked = Llama(model.config, model.weights, positions=lambda S: np.arange(S) * 3)
     assert all((asked.logits(tokens[:, :S]) == logits).all() for S, logits in shifted.items())
@@ -379,24 +345,10 @@ def test_positions_may_be_a_function_of_the_number_of_tokens():
 
 def test_no_gradient_needs_its_weight():
     """ZeRO-3 may free the weights when the backward for the input is done."""
-    model, tokens = Llama.random(small(), dtype="float64"), np.arange(6)[None, :]
+    model, tokens = small_model(), np.arange(6)[None, :]
     expected = model.loss_and_gradients(tokens, tokens)[1]
     _, cache = model.chain.forward(tokens, tokens)
     _, pending = model.chain.backward_input(1.0, cache)
     model.weights.clear()
     found = model.chain.backward_weight(pending)
     assert all((found[name] == gradient).all() for name, gradient in expected.items())
-
-
-def small() -> LlamaConfig:
-    return LlamaConfig(vocab_size=7, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
-
-
-def test_the_stages_of_a_pipeline_name_the_weights_of_all_their_pieces_each_once():
-    for tied in (False, True):
-        model = Llama.random(LlamaConfig(11, 8, 16, 3, 2, tie_word_embeddings=tied), xp=np)
-        first, last = (stage.weight_names for stage in model.stages([range(2), range(2, 3)]))
-        assert len(set(first)) == len(first)
-        assert len(set(last)) == len(last)
-        assert {*first, *last} == set(model.weights)
-        assert set(first) & set(last) == ({"model.embed_tokens.weight"} if tied else set())

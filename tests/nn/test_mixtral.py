@@ -7,7 +7,6 @@ from safetensors.numpy import load_file
 
 from parlab.nn import mixtral
 from parlab.nn.mixtral import Mixtral, MixtralConfig
-from tests.libraries import EACH_LIBRARY
 from tests.nn.test_llama import STORED, assert_agrees, live
 from tests.nn.transformers_reference import (
     EAGER_EXPERTS,
@@ -22,7 +21,6 @@ STORED_HERE = STORED.parent / "mixtral"
 every_mixture = pytest.mark.parametrize("name", MIXTURES)
 
 
-@pytest.mark.parametrize("xp", EACH_LIBRARY)
 @every_mixture
 def test_logits_loss_and_gradients_equal_transformers_stored_to_1e_12(name, xp):
     model = mixtral.load(STORED_HERE / name, xp=xp, dtype="float64")

@@ -7,8 +7,6 @@ import pytest
 
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.moe import MixtureOfExperts
-from parlab.nn.routing import expert_loads
-from tests.libraries import EACH_LIBRARY
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 from tests.nn.parity import assert_parity
 
@@ -19,7 +17,6 @@ CASES = {
     "deepseek": {"k": 4, "scores": "sigmoid", "groups": 4, "group_limit": 2},
     "all experts": {"k": 8},
 }
-each_library = pytest.mark.parametrize("xp", EACH_LIBRARY)
 
 
 def layer(xp, case, seed=0):
@@ -47,7 +44,6 @@ def by_tokens(made, x):
     return y
 
 
-@each_library
 @pytest.mark.parametrize("case", CASES)
 def test_forward_equals_a_loop_over_tokens_and_slots(xp, case):
     made, x = layer(xp, case), draw(xp, 13, E)
@@ -71,17 +67,6 @@ def test_every_gradient_equals_finite_differences(case):
 
         assert_gradient(gradients[name], loss, start, 1e-7)
         made.weights[name] = start
-
-
-def test_an_expert_without_rows_has_a_gradient_of_zeros_not_none():
-    made, x = layer(np, "switch"), np.ones((3, E))  # equal tokens go to one expert
-    _, cache = made.forward(x)
-    loads = expert_loads(cache.routing, N)
-    assert sorted(loads) == [0] * 7 + [3]
-    _, gradients = made.backward(np.ones((3, E)), cache)
-    empty = loads.index(0)
-    assert not gradients[f"m.experts.{empty}.w1.weight"].any()
-    assert gradients[f"m.experts.{loads.index(3)}.w1.weight"].all()
 
 
 def test_the_gradient_with_an_auxiliary_loss_is_that_of_the_sum_with_f_held():
@@ -108,9 +93,10 @@ def test_32_pairs_are_counted_and_move_the_bias_of_each_expert_by_its_rate():
     made.auxiliary, made.bias_rate = 0.5, 0.1
     x = draw(np, 1, 16, E)
     _, cache = made.forward(x)
-    made.backward(x, cache)
-    assert sum(cache.loads) == sum(made.counted) == 32
-    before = made.counted
-    made.rebalance(before)
+    for _ in range(2):  # microbatches of a step
+        made.backward(x, cache)
+    assert sum(cache.loads) == 32
+    assert made.counted == [2 * load for load in cache.loads]
+    made.rebalance(made.counted)
     assert made.counted == [0] * N
-    assert made.bias == [0.1 * np.sign(4 - load) for load in before]
+    assert made.bias == [0.1 * np.sign(4 - load) for load in cache.loads]

@@ -18,12 +18,11 @@ from parlab.plan import (
     Layout,
     Software,
     estimate,
-    software_of,
 )
 from parlab.plan.case import Case
 from parlab.plan.layer import layer_seconds
 from parlab.plan.machine import Machine
-from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
+from parlab.world import CLASSROOM, DGX_A100, Cluster
 from parlab.zero import elements_sent
 
 V, E, S, LAYERS = 128256, 4096, 2048, 32
@@ -37,16 +36,6 @@ def seconds(software, batch=1, config=LLAMA_8B, **knobs):
 
 def turn(nbytes, ranks):
     return 8.4e-6 + (ranks - 1) * (LINK.latency + nbytes / ranks / (0.78 * LINK.bandwidth))
-
-
-@pytest.mark.parametrize(
-    ("cluster", "software", "hides"),
-    [(DGX_A100, PLAIN, set()), (DGX_H100, LLAMA_3, {"tp", "cp", "dp", "pp"}), (CLASSROOM, OURS, {"pp"})],
-)
-def test_an_a100_hides_nothing_by_itself_its_software_does(cluster, software, hides):
-    assert software_of(cluster) is software
-    assert set(software.hides) == hides
-    assert all(habits.source for habits in (MEGATRON, PLAIN, LLAMA_3, TORCHTITAN, OURS))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 
 import pytest
@@ -25,13 +24,6 @@ def no_thread_left_behind():
     for thread in after:
         thread.join(10)  # seconds, for one that is about to end
     assert not [thread for thread in after if thread.is_alive()]
-
-
-@pytest.fixture
-def port():
-    """One that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 if os.environ.get("PARLAB_STRANDS") == "greenlets":  # see tests/test_strands.py

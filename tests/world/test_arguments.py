@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parlab.world import CLASSROOM, Cluster, Device, Link, per_rank, run
+from parlab.world import CLASSROOM, Cluster, Device, Link, fit_cluster, per_rank, run
 
 X = np.ones((4, 2))
 FLAT = X[:, 0]
@@ -86,6 +86,7 @@ ROWS = [
     (lambda: per_rank("ab"), "items='ab': per_rank takes a list, one item a rank"),
     (lambda: DONE.on(None), "cluster=None: must be a Cluster"),
     (lambda: DONE.on(cluster(device=(DEVICE,))()), "cluster=x: has 1 device, but there are 2 ranks"),
+    (lambda: fit_cluster("threads", 1), "size=1: needs at least 2 ranks"),
     # Link, Device, Cluster
     *[
         (lambda v=v: Link(v, 1), f"latency={v!r}: must be a number, at least 0 and less than 1e+18")
@@ -132,7 +133,6 @@ ROWS = [
     (of("hold", "x", X, 3), "arrays[1] is 3 (int): a message carries arrays"),
     *[(of(name, 2), "x is 2 (int): a message carries arrays") for name in COLLECTIVES],
     *[(of(name, [X]), "x is a list: a collective takes one array") for name in COLLECTIVES],
-    (of("reduce", {}), "x is a dict: a collective takes one array"),
     (of("all_to_all", (X,), 0, 0), "x is a tuple: a collective takes one array"),
     # ranks
     *[(of("send", X, v), f"dst={v!r}: must be a whole number") for v in ("0", 1.5, None)],

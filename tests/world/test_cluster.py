@@ -49,8 +49,3 @@ def test_a_transfer_is_latency_plus_bytes_over_bandwidth_rounded_half_up_exactly
 
 def test_a_link_of_infinite_bandwidth_costs_its_latency_alone():
     assert Link(2e-6, math.inf).picoseconds(10**12) == 2_000_000
-
-
-def test_the_roofline_is_the_longer_of_computing_and_moving():
-    device = Device("x", flops=100, memory_bandwidth=10)
-    assert (device.seconds(50, 1), device.seconds(50, 50), device.seconds(0, 0)) == (0.5, 5.0, 0.0)

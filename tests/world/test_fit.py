@@ -53,8 +53,3 @@ def test_of_noisy_and_unequal_ranks_the_slowest_counts_at_every_size_and_each_si
     assert cluster.inter.latency == pytest.approx(alpha, rel=1e-9)
     assert 1 / cluster.inter.bandwidth == pytest.approx(beta, rel=1e-9)
     assert (cluster.device.flops, cluster.device.memory_bandwidth) == (2e9, 1e9)
-
-
-def test_one_rank_is_refused():
-    with pytest.raises(ValueError, match="size=1: needs at least 2 ranks"):
-        fit_cluster("threads", 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -252,24 +250,6 @@ def test_a_deadlock_is_named_with_ranks_calls_and_cause(program, size, waiting, 
         assert f"  rank {path[-1]} has already returned from the program" in text
 
 
-@pytest.mark.parametrize(("program", "size"), [case[:2] for case in CASES], ids=[c[0].__name__ for c in CASES])
-def test_the_run_of_a_deadlock_can_be_drawn_with_waits_that_last_to_its_end(program, size):
-    def later(comm):
-        with comm.compute("before", seconds=(comm.rank + 1) * 1e-6):
-            program(comm)
-
-    error = deadlock_of(later, size)
-    timeline = error.run.timeline
-    assert timeline.makespan >= size * 1_000_000
-    for wait in timeline.waits:
-        step = error.waiting.get(wait.rank)
-        its_first = step is not None and wait.start == (wait.rank + 1) * 1_000_000 and wait.name != "split"
-        if its_first and wait.end == timeline.makespan and "iall" not in step.call:
-            assert wait.peer in step.peers or "sendrecv" in step.call
-    assert error.run.results == [None] * size
-    assert error.run.on(error.run.cluster).makespan == timeline.makespan
-
-
 def test_the_line_of_the_innermost_caller_is_shown():
     text = str(deadlock_of(inside_a_strategy, 2))
     assert "of strategy: comm.send(x, comm.right)" in text
@@ -302,16 +282,6 @@ def test_a_collective_of_20_ranks_of_which_9_are_missing_names_8_and_counts_1():
             comm.barrier()
 
     assert "for ranks 11, 12, 13, 14, 15, 16, 17, 18 and 1 more, at" in str(deadlock_of(nine_missing, 20))
-
-
-def test_work_that_takes_long_is_no_deadlock():
-    def slow(comm):
-        if comm.rank == 0:
-            time.sleep(0.3)
-            return comm.send(X, 1)
-        return comm.recv(0, X).sum()
-
-    assert run(slow, 2).results == [None, 2]
 
 
 def test_a_deadlock_that_cannot_be_described_still_ends_the_run(monkeypatch):

@@ -36,23 +36,6 @@ def one_computes_the_others_wait(comm):
     comm.barrier()
 
 
-def one_sleeps_while_the_others_are_in(call):
-    def program(comm):
-        if comm.rank == 0:
-            while True:
-                time.sleep(0.01)
-        call(comm)
-
-    return program
-
-
-STATES = {
-    "one computes": one_computes_the_others_wait,
-    "sendrecv": one_sleeps_while_the_others_are_in(lambda comm: comm.sendrecv(X, 0, 0)),
-    "iall_reduce": one_sleeps_while_the_others_are_in(lambda comm: comm.iall_reduce(X).wait()),
-}
-
-
 def interrupted(program, size, *after, ready=None):
     """Run `program`, and press Ctrl-C so many seconds after the run began to handle it, and the event `ready`; returns
     how long it lasted from the first press on.
@@ -94,15 +77,6 @@ def ranks_left():
     while (left := ranks()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
-
-
-@SLOW
-@pytest.mark.parametrize("program", STATES.values(), ids=STATES)
-def test_ctrl_c_ends_4_ranks_and_the_next_run_works(program):
-    before = set(threading.enumerate())
-    assert interrupted(program, 4, 0.1) < SOON
-    assert not set(threading.enumerate()) - before
-    assert run(lambda comm: float(comm.all_reduce(X)[0]), 4).results == [4.0] * 4
 
 
 @SLOW
