@@ -1,4 +1,4 @@
-"""A small model with a two-part backward, and the schedules that it runs under."""
+"""A small model with a two-part backward, the schedules that it runs under, and schedules that are spoilt."""
 
 import math
 from collections import deque
@@ -49,6 +49,15 @@ ALL = [
     zb_h2(5, 10),
     Schedule.from_csv(DATA / "pytorch_zb1p_2rank.csv"),
     Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"),
+]
+
+TO_SPOIL = [
+    gpipe(2, 3),
+    one_f_one_b(3, 4),
+    looped_bfs(2, 3, 2),
+    interleaved_one_f_one_b(2, 4, 2),
+    zb_h1(3, 4),
+    zb_h2(2, 4),
 ]
 
 
@@ -180,3 +189,25 @@ INPUTS = {  # p, m, v, F, I, W, c in ms
     "6.2B p8 m32": (8, 32, 4, 29.802, 29.428, 19.530, 0.577),
     "14.6B p16 m48": (16, 48, 3, 11.347, 11.248, 8.132, 0.377),
 }
+
+
+def spoil(seed: int) -> Schedule:
+    """A valid schedule with two actions of a rank swapped, or one dropped, repeated or renumbered."""
+    rng = np.random.default_rng(seed)
+    rows = [list(row) for row in TO_SPOIL[rng.integers(len(TO_SPOIL))].actions]
+    row = rows[rng.integers(len(rows))]
+    at, other = (int(i) for i in rng.choice(len(row), 2, replace=False))
+    kind, stage, microbatch = row[at]
+    match rng.choice(["swap", "swap neighbours", "drop", "repeat", "renumber"]):
+        case "swap":
+            row[at], row[other] = row[other], row[at]
+        case "swap neighbours":
+            at = min(at, len(row) - 2)
+            row[at], row[at + 1] = row[at + 1], row[at]
+        case "drop":
+            row.pop(at)
+        case "repeat":
+            row.insert(other, row[at])
+        case "renumber":
+            row[at] = Action(kind, stage, (microbatch + int(rng.integers(1, 3))) % 5)
+    return Schedule(rows)

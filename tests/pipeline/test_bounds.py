@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlab.labs import on_rank_0, three_arguments
 from parlab.pipeline import (
     Action,
     Costs,
@@ -167,33 +168,21 @@ def test_no_schedule_on_several_chunks_or_from_both_ends_is_below_the_bound_of_i
 PUBLISHED = 18.522, 18.086, 9.337, 0.601  # ms of F, I, W and a transfer: Qi et al. 2024, table 9, 1.5B
 
 
-def of_the_last_i(p, m, limit, f, i, w, c):
-    return (p - 1) * (f + i + 2 * c) + m * (f + i + w) - (min(limit, m) - 1) * w
-
-
 @pytest.mark.parametrize("limit", [9, 16, 24])
 def test_at_published_costs_the_last_i_bounds_a_step_in_a_row_and_the_search_meets_it_from_9_to_24(limit):
     found = simulate(zb_auto(8, 24, Costs(*PUBLISHED), limit), Costs(*PUBLISHED))
     assert max(found.peak_activations) == limit
-    assert found.longest_stage == pytest.approx(of_the_last_i(8, 24, limit, *PUBLISHED), abs=0.01)
     least = lower_bound(8, 24, Costs(*PUBLISHED), limit, metric="longest_stage")
-    assert least == pytest.approx(of_the_last_i(8, 24, limit, *PUBLISHED), abs=0.01)
+    assert found.longest_stage == pytest.approx(on_rank_0(8, 24, limit, *PUBLISHED), abs=0.01)
+    assert least == pytest.approx(on_rank_0(8, 24, limit, *PUBLISHED), abs=0.01)
 
 
 @settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 10), COST, COST, COST, st.integers(0, 4))
 def test_the_three_times_of_alike_stages_are_never_above_the_bound(p, m, limit, f, i, w, c):
-    costs, a_place = Costs(f, i, w, c), p * (f + i) + 2 * (p - 1) * c + w
-    on_rank_0 = max(-(-m // limit) * a_place, of_the_last_i(p, m, limit, f, i, w, c))
-    assert on_rank_0 <= lower_bound(p, m, costs, limit, metric="longest_stage")
-    assert max((p - 1) * (f + c) + m * (f + i + w), on_rank_0) <= lower_bound(p, m, costs, limit)
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), COST, COST, COST, st.integers(0, 4))
-def test_the_last_i_is_never_above_what_rank_0_takes_in_the_best_schedule(p, m, limit, f, i, w, c):
-    row = simulate(best_schedule(p, m, Costs(f, i, w, c), limit), Costs(f, i, w, c)).steps(0)
-    assert of_the_last_i(p, m, limit, f, i, w, c) <= row[-1].end - row[0].start
+    case, costs = (p, m, limit, f, i, w, c), Costs(f, i, w, c)
+    assert on_rank_0(*case) <= lower_bound(p, m, costs, limit, metric="longest_stage")
+    assert three_arguments(*case) <= lower_bound(p, m, costs, limit)
 
 
 def test_where_microbatches_enter_at_both_ends_no_rank_need_start_at_0_and_the_longest_takes_70():

@@ -1,7 +1,5 @@
 """Schedules executed on arrays: the serial loss and gradients, and what cannot run refused."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -12,15 +10,12 @@ from parlab.pipeline import (
     Action,
     Schedule,
     execute,
-    gpipe,
     interleaved_one_f_one_b,
     interpreter,
     one_f_one_b,
     partition,
     run_schedule,
-    validate,
     zb_h1,
-    zb_h2,
     zb_v,
 )
 from parlab.world import run
@@ -46,7 +41,7 @@ def test_loss_and_gradients_on_other_libraries_are_the_serial_ones_to_1e_12(sche
     assert off_serial(results, model, batch, target) <= 1e-12
 
 
-@pytest.mark.parametrize("schedule", [gpipe(2, 3), interleaved_one_f_one_b(2, 4, 2), zb_h2(2, 4)], ids=name_of)
+@pytest.mark.parametrize("schedule", [interleaved_one_f_one_b(2, 4, 2), zb_h1(4, 4)], ids=name_of)
 def test_invariant_that_a_rank_keeps_nothing_after_its_last_action(schedule, monkeypatch):
     made = []
 
@@ -164,27 +159,6 @@ def test_a_stage_on_three_ranks_is_summed_in_one_order_and_has_the_same_bits_on_
 
 
 # What cannot run
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_12_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
-    schedule = corrupted(seed)
-    stages = schedule.num_stages
-    model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)
-    arguments = (run_schedule, schedule.num_ranks, schedule, model, inputs, targets)
-    if reason := refusal(schedule):
-        with pytest.raises(ValueError, match=re.escape(reason)):
-            run(*arguments)
-    else:
-        assert off_serial(run(*arguments).results, model, batch, target) <= 1e-12
-
-
-def refusal(schedule):
-    try:
-        validate(schedule)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def own_stages(comm, schedule, model, inputs, targets, like):

@@ -8,7 +8,7 @@ from parlab.pipeline import Action, Schedule, gpipe, interleaved_one_f_one_b, on
 from parlab.pipeline.stuck import until_stuck
 from parlab.views.engine.picture import png
 from parlab.views.pipeline.stuck import cause_of
-from tests.pipeline.conftest import spoil
+from tests.pipeline.models import spoil
 from tests.views.drawn import artists, boxes
 
 F, B = "F", "B"
