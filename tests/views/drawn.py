@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from parlab import run
@@ -22,6 +23,21 @@ def boxes(figure, name):
                 (left, low), (right, high) = polygon.min(axis=0), polygon.max(axis=0)
                 found.append((left, right, low, high))
     return found
+
+
+def lanes(figure, name):
+    """(lane, left, right) of every box drawn under `name`, in order."""
+    return sorted((round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, name))
+
+
+def coloured(figure, name):
+    """(lane, left, right, colour) of every box drawn under `name`, in order."""
+    found = []
+    for artist in artists(figure, name):
+        for path, color in zip(artist.get_paths(), artist.get_facecolors(), strict=True):
+            (left, low), (right, high) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            found.append((round((low + high) / 2), left, right, to_hex(color).upper()))
+    return sorted(found)
 
 
 def title(figure):

@@ -23,11 +23,16 @@ def check_film(film):
     assert repr(film) == "\n".join([film.headline, *film.lines])
 
 
+def numbers_of(part):
+    """The numbers of a moving part by name: from when to when, how far, ..."""
+    return {name: float(value) for name, value in re.findall(r"--(\w+):([-\d.e]+)", part.get("style", ""))}
+
+
+def parts(film, kind):
+    """The moving parts of a `kind`, with their numbers."""
+    return [(numbers_of(part), part) for part in tree_of(film).iter() if part.get("class") == kind]
+
+
 def marks(film, kind):
     """The moving parts of a `kind`: their numbers by name, and the words in them."""
-    found = []
-    for part in tree_of(film).iter():
-        if part.get("class") == kind:
-            numbers = re.findall(r"--(\w+):([-\d.e]+)", part.get("style", ""))
-            found.append(({name: float(value) for name, value in numbers}, list(filter(None, part.itertext()))))
-    return found
+    return [(numbers, list(filter(None, part.itertext()))) for numbers, part in parts(film, kind)]

@@ -10,7 +10,7 @@ from parlab import Cluster, labs, per_rank, run, views
 from parlab.labs.patient import in_turn, posted_ahead
 from parlab.views.engine import theme
 from parlab.views.world.waits_film import RED
-from tests.views.filmed import check_film, tree_of
+from tests.views.filmed import check_film, numbers_of, parts, tree_of
 
 MS = 10**9  # picoseconds
 
@@ -22,12 +22,8 @@ def waits_of(done):
 
 def arrows(film):
     """When each red arrow is seen, in seconds of the film."""
-    seen = [part for part in tree_of(film).iter("g") if [one.get("stroke") for one in part] == [RED]]
-    found = []
-    for part in seen:
-        numbers = dict(one.split(":") for one in part.get("style").split(";"))
-        found.append((float(numbers["--a"]), float(numbers["--b"])))
-    return found
+    seen = [numbers for numbers, part in parts(film, "see") if [one.get("stroke") for one in part] == [RED]]
+    return [(numbers["a"], numbers["b"]) for numbers in seen]
 
 
 def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_meets_at_rank_1():
@@ -95,7 +91,7 @@ def test_a_caption_that_names_a_wait_is_not_seen_before_the_first_arrow_that_it_
     for part in tree_of(film).iter("p"):
         line = " ".join(part.itertext())
         if re.match(r"ranks? \d.* waits? for rank \d", line):
-            captions[line] = float(re.search(r"--a:([\d.]+)", part.get("style"))[1])
+            captions[line] = numbers_of(part)["a"]
     assert len(captions) == len([line for line in film.lines if "no rank" not in line])
     for line, start in captions.items():
         named = [int(rank) for rank in re.findall(r"\d", line.partition(" wait")[0])]
@@ -113,11 +109,10 @@ def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, nu
 def discs(film, kind):
     """When the discs of a kind are seen, and how many: (from, until, how many)."""
     found = []
-    for part in tree_of(film).iter("g"):
+    for numbers, part in parts(film, "see"):
         circles = [one for one in part if one.get("fill") == theme.KINDS[kind].color and one.tag == "circle"]
         if circles:
-            numbers = dict(one.split(":") for one in part.get("style").split(";"))
-            found.append((float(numbers.get("--a", 0)), float(numbers["--b"]), len(circles)))
+            found.append((numbers.get("a", 0), numbers["b"], len(circles)))
     return found
 
 
@@ -128,10 +123,9 @@ def test_a_rank_that_waits_for_a_rank_is_hatched_from_when_its_arrow_comes_until
 
 def test_8_discs_are_blue_before_the_clock_starts_since_all_ranks_work_from_0_on():
     """The film stands still at first. Without this its ranks would seem to wait for a transfer."""
-    works = theme.KINDS["compute"].color
-    film = tree_of(views.film(labs.patient(), waits=True))
-    early = [part for part in film.iter("g") if "--b" in part.get("style", "") and "--a" not in part.get("style", "")]
-    assert [one.get("fill") for part in early for one in part].count(works) == 8
+    seen = parts(views.film(labs.patient(), waits=True), "see")
+    early = [one.get("fill") for numbers, part in seen if "a" not in numbers and "b" in numbers for one in part]
+    assert early.count(theme.KINDS["compute"].color) == 8
 
 
 def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank_is_done_and_then_empty():
@@ -139,10 +133,9 @@ def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank
     film = views.film(labs.patient(posted_ahead, stall=18e-3), waits=True)
     ends = [film.second(ms * MS, leaves=True) for ms in (64, 70, 76, 82)]
     assert discs(film, "transfer") == [(0, end, many) for end, many in zip(ends, (3, 2, 2, 1), strict=True)]
-    words = [part for part in tree_of(film).iter("g") if [one.get("class") for one in part][:1] == ["strong"]]
-    assert ["".join(part.itertext()) for part in words] == ["012", "37", "46", "5"]
-    inked = [float(re.search(r"--a:([\d.]+)", part.get("style"))[1]) for part in words]
-    assert inked == ends  # ink of the page, from then on
+    words = [one for one in parts(film, "see") if [text.get("class") for text in one[1]][:1] == ["strong"]]
+    assert ["".join(part.itertext()) for _, part in words] == ["012", "37", "46", "5"]
+    assert [numbers["a"] for numbers, _ in words] == ends  # ink of the page, from then on
 
 
 def test_a_stall_that_is_swallowed_stops_at_its_neighbours():
