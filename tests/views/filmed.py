@@ -23,14 +23,11 @@ def check_film(film):
     assert repr(film) == "\n".join([film.headline, *film.lines])
 
 
-def numbers_of(part):
-    """The numbers of a moving part by name: from when to when, how far, ..."""
-    return {name: float(value) for name, value in re.findall(r"--(\w+):([-\d.e]+)", part.get("style", ""))}
-
-
 def parts(film, kind):
-    """The moving parts of a `kind`, with their numbers."""
-    return [(numbers_of(part), part) for part in tree_of(film).iter() if part.get("class") == kind]
+    """The moving parts of a `kind`, each with its numbers by name: from when to when, how far, ..."""
+    found = [part for part in tree_of(film).iter() if part.get("class") == kind]
+    styles = [re.findall(r"--(\w+):([-\d.e]+)", part.get("style", "")) for part in found]
+    return [({name: float(value) for name, value in style}, part) for style, part in zip(styles, found, strict=True)]
 
 
 def marks(film, kind):
