@@ -6,6 +6,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from parlab import run
+from parlab.views.engine import marks
 from parlab.world import DeadlockError
 
 
@@ -40,9 +41,19 @@ def coloured(figure, name):
     return sorted(found)
 
 
+def written(figure, texts, name="words"):
+    """(x, lane, text) wherever one of these texts is drawn as outlines under `name`, in order."""
+    known = {marks._outline(text).vertices.tobytes(): text for text in texts}
+    found = []
+    for artist in artists(figure, name):
+        for path, (x, y) in zip(artist.get_paths(), artist.get_offsets(), strict=True):
+            found.append((x, round(float(y)), known.get(path.vertices.tobytes())))
+    return sorted(place for place in found if place[2] is not None)
+
+
 def title(figure):
-    (written,) = artists(figure, "title")
-    return written.get_text()
+    (text,) = artists(figure, "title")
+    return text.get_text()
 
 
 def words(figure):

@@ -7,9 +7,9 @@ import pytest
 
 from parlab import run, views
 from parlab.pipeline import Costs, one_f_one_b, simulate, zb_h1
-from parlab.views.engine import marks, theme
+from parlab.views.engine import theme
 from parlab.views.engine.picture import percents
-from tests.views.drawn import artists, boxes, coloured, lanes, ring
+from tests.views.drawn import artists, boxes, coloured, lanes, ring, written
 
 SIZES = (1, 2, 4, 8)
 
@@ -68,10 +68,12 @@ def test_a_rank_writes_that_it_waits_for_another_and_then_for_the_transfer():
             comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
 
     figure = views.timeline(run(late, 2, np.ones(10**4)))
-    (written,) = (words for words in artists(figure, "words") if _says(words, "waits for rank 1"))
-    assert not _says(written, "waits for rank 0")  # which was there first
-    (written,) = (words for words in artists(figure, "words") if _says(words, "transfer from rank 1"))
-    assert _says(written, "transfer from rank 0")
+    said = written(figure, [f"{words} rank {rank}" for words in ("waits for", "transfer from") for rank in (0, 1)])
+    assert [(lane, text) for _, lane, text in said] == [
+        (0, "waits for rank 1"),  # and not 1 for 0, which was there first
+        (0, "transfer from rank 1"),
+        (1, "transfer from rank 0"),
+    ]
 
 
 @pytest.mark.parametrize("parts", [(1, 1, 1), (1, 2, 4, 8, 16), (1, 999), (1, 1, 1, 1, 1, 1), (5,), (33.5, 33.5, 33)])
@@ -89,8 +91,8 @@ def test_a_rank_that_waits_for_what_it_started_waits_for_its_own_collective():
         request.wait()
 
     figure = views.timeline(run(gathers, 2, np.ones(10**4)))
-    (written,) = (words for words in artists(figure, "words") if _says(words, "waits for its own collective"))
-    assert not _says(written, "waits for rank 0")
+    said = written(figure, ["waits for its own collective", "waits for rank 0", "waits for rank 1"])
+    assert [(lane, text) for _, lane, text in said] == [(rank, "waits for its own collective") for rank in (0, 1)]
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])  # in larger ones a word stands over several waits
@@ -105,11 +107,6 @@ def test_no_word_is_wider_than_the_box_around_it(runs, size):
             left, right = min(box[0] for box in around), max(box[1] for box in around)
             room = to_pixels((right, y))[0] - to_pixels((left, y))[0]
             assert scale * np.ptp(path.vertices[:, 0]) <= room
-
-
-def _says(words, text):
-    outline = marks._outline(text).vertices
-    return any(np.array_equal(path.vertices, outline) for path in words.get_paths())
 
 
 @pytest.mark.parametrize("schedule", [one_f_one_b(8, 32), zb_h1(4, 8)])
