@@ -30,7 +30,7 @@ from parlab.world import Cluster, run
 
 DATA = Path(__file__).parent.parent / "data"
 SECOND = 10**12  # picoseconds
-IN_ORDER = [
+ALL = [
     naive(2, 4),
     gpipe(4, 4),
     one_f_one_b(2, 4),
@@ -39,9 +39,6 @@ IN_ORDER = [
     zb_h1(4, 4),
     zb_h2(2, 4),
     one_f_one_b(1, 4),
-]
-ALL = [
-    *IN_ORDER,
     looped_bfs(2, 4, 2),
     interleaved_one_f_one_b(2, 3, 4),
     one_f_one_b(8, 8),
