@@ -27,6 +27,7 @@ from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import action_table, input_from
 from parlab.pipeline.steps import receives
 from parlab.world import Cluster, run
+from tests.nn.parity import relative_error
 
 DATA = Path(__file__).parent.parent / "data"
 SECOND = 10**12  # picoseconds
@@ -116,17 +117,13 @@ def together(results):
     return losses[0], dict(chain.from_iterable(gradients.items() for _, gradients in results))
 
 
-def error(found, expected):
-    found, expected = arrays.to_numpy(found), arrays.to_numpy(expected)
-    return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
-
-
 def off_serial(results, model, batch, target):
     """How far loss and gradients of all ranks are from the serial ones, relative to these: the most."""
     (loss, gradients), (expected_loss, expected) = together(results), serial(model, batch, target)
     assert gradients.keys() == expected.keys()
     return max(
-        abs(loss - expected_loss) / expected_loss, *(error(gradients[name], expected[name]) for name in expected)
+        abs(loss - expected_loss) / expected_loss,
+        *(relative_error(gradients[name], expected[name]) for name in expected),
     )
 
 

@@ -22,10 +22,10 @@ from parlab.pipeline import (
 )
 from parlab.world import run
 from tests.libraries import EACH_LIBRARY
+from tests.nn.parity import relative_error
 from tests.pipeline.models import (
     CONFIG,
     TanhStage,
-    error,
     name_of,
     off_serial,
     serial,
@@ -99,7 +99,7 @@ def test_a_small_llama_has_the_serial_loss_and_gradients_to_1e_12(schedule, tied
         parts = [gradients[name] for _, gradients in results if name in gradients]
         apart = schedule.rank_of(0, 0) != schedule.rank_of(schedule.num_stages - 1, 0)
         assert len(parts) == 1 + (tied and name == "model.embed_tokens.weight" and apart)
-        assert error(sum(parts), expected[name]) <= 1e-12
+        assert relative_error(sum(parts), expected[name]) <= 1e-12
 
 
 def test_microbatches_of_unequal_size_count_by_their_targets():
@@ -134,7 +134,7 @@ def test_a_stage_on_three_ranks_is_summed_in_one_order_and_has_the_same_bits_on_
     first, *others = [
         gradients["w0"] for _, gradients in run(run_schedule, 3, schedule, model, inputs, targets).results
     ]
-    assert error(first, serial(model, batch, target)[1]["w0"]) <= 1e-12
+    assert relative_error(first, serial(model, batch, target)[1]["w0"]) <= 1e-12
     assert all((other == first).all() for other in others)
 
 
