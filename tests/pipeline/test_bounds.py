@@ -17,7 +17,6 @@ from parlab.pipeline import (
     best_schedule,
     dualpipe,
     dualpipe_v,
-    gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
     lower_bound,
@@ -29,7 +28,6 @@ from parlab.pipeline import (
     validate,
     zb_auto,
     zb_h1,
-    zb_h2,
     zb_v,
 )
 from parlab.pipeline.search import exact
@@ -48,26 +46,12 @@ def small_cases(draw, most_ranks=3, most_microbatches=4):
     return p, m, Costs(f, i, w, draw(st.integers(0, 4))), limit
 
 
-def heuristics(p, m, costs, limit):
-    yield zb_auto(p, m, costs, limit, tries=5, metric="makespan")
-    for make in (gpipe, one_f_one_b, zb_h1, zb_h2):
-        schedule = make(p, m)
-        try:
-            validate(schedule, limit)
-        except ValueError:
-            continue
-        yield schedule
-
-
 @settings(max_examples=120)
 @given(small_cases())
-def test_bound_at_most_exact_at_most_every_heuristic_on_120_small_cases(case):
-    p, m, costs, limit = case
+def test_the_bound_is_at_most_the_best_possible_on_120_small_cases(case):
     best = best_schedule(*case)
-    validate(best, limit)
-    makespan = simulate(best, costs).makespan
-    assert lower_bound(*case) <= makespan
-    assert all(makespan <= simulate(schedule, costs).makespan for schedule in heuristics(*case))
+    validate(best, case[3])
+    assert lower_bound(*case) <= simulate(best, case[2]).makespan
 
 
 def shortest_by_hand(p, m, costs, within):
