@@ -1,7 +1,6 @@
 """Which schedules are refused, and for which reason."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from parlab.pipeline import (
     validate,
     zb_h1,
 )
-
-DATA = Path(__file__).parent.parent / "data"
 
 
 def action(text: str) -> Action:
@@ -48,6 +45,8 @@ def test_the_listing_that_pytorch_prints_is_refused_for_that_reason(tmp_path):
             ["0F0 0I0 0W0 0B0"],
             "0I0 (rank 0, action 1) and 0B0 (rank 0, action 3): a full backward contains both halves",
         ),
+        (["0F0 0B0 0W0"], "0W0 (rank 0, action 2) and 0B0 (rank 0, action 1): a full backward contains both halves"),
+        (["0F0 0B0", "1W0"], "1W0 (rank 1, action 0) needs 1I0, which no rank does"),  # before what rank 0 lacks later
         (["0F0 0I0"], "0I0 has no 0W0: the gradient of the weights would miss microbatch 0"),
         (["0F0 0B0 0F1", "1F0 1B0 1F1 1B1"], "0F1 has no backward: 0B1, or 0I1 and 0W1, is missing"),
         (["0F0 0B0 0F2 0B2"], "0F1 is missing: every stage does each microbatch once"),

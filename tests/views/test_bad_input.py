@@ -26,7 +26,6 @@ from parlab.views.tensor.mlp_film import STEPS
 from parlab.world import DGX_H100
 from tests.views.drawn import check_refused, nothing, ring
 from tests.views.sequence.ring_runs import learners_ring
-from tests.views.tensor.test_tensor import CONFIG
 from tests.views.zero.zero_runs import step
 
 NAN = float("nan")
@@ -94,11 +93,6 @@ def steps_of(schedules, steps="one step"):
     return views.step_frontier(schedules, Costs(), three_arguments, on_rank_0, steps)
 
 
-def costs_of(schedule="1F1B", layers=(2, 2), costs=None):
-    told = {"told": lambda layers: Costs(forward=layers)} if costs is None else costs
-    return views.step_by_costs({"1F1B": WIDE[0]}, told, schedule=schedule, layers=list(layers))
-
-
 REFUSED = [  # rules that many figures share
     (lambda: views.timeline([1, 2]), "run=[1, 2]", "what run() or simulate() returned"),
     (lambda: views.lanes_of(DONE, 4), "rank=4", "0 to 3"),
@@ -155,8 +149,6 @@ REFUSED = [  # rules that many figures share
     (lambda: zigzag(slice(2), 2, True), "expected (slice of queries, slice of keys, whether causal"),
     (lambda: zigzag(slice(None, None, 2), slice(2), True), "slices with a step cannot be drawn"),
     (lambda: zigzag(slice(0), slice(2), False), "selects no pair"),
-    (lambda: views.ring_masks(10, 4), "length 10", "multiple of 4"),
-    (lambda: views.ring_masks(12, 4, "zigzag"), "length 12", "multiple of 8"),
     (lambda: views.packed_ring([0, 2048], 4), "documents[-1]=2048: must be a whole number from 1 to 1024"),
     (lambda: views.packed_ring([0, 6, 64], 4, "zigzag"), "two for each of 4 ranks"),
     (lambda: views.ring_film(own_ring(works=3)), "rank 0 computes 3 times; with causal=False and", "attends 4 tiles"),
@@ -179,8 +171,6 @@ REFUSED = [  # rules that many figures share
     # tensor
     (lambda: views.tensor(ranks_per_node=3), "ranks_per_node=3: groups of 1, 2, 4, 8, 16, 32, 64 ranks must fill"),
     (lambda: views.explore_tensor(ranks_per_node=24), "ranks_per_node=24: use one of 8, 16, 32, 64"),
-    (lambda: views.kept_arrays(CONFIG, 3, 9), "do not divide among 3"),
-    (lambda: views.kept_arrays(CONFIG, 4, 6), "sequence length"),
     (lambda: views.wrong_gradients({"a": ONE[:0]}, {"a": ONE[:0]}), "expected", "must have one"),
     (lambda: views.wrong_gradients({"a": ONE}, {"a": ONE, "b": ONE}), "found lacks b"),
     (lambda: views.wrong_gradients({"a": ONE}, {"a": ONE[0]}), "found['a'] has shape (1, 2, 3)"),
@@ -220,7 +210,6 @@ REFUSED = [  # rules that many figures share
     *((lambda goals=goals: views.reorder(WIDE[1], goals), "target=", "or goals: (makespan, most kept) each")
       for goals in ([], 11, [(0, 1)], [(11, "much")])),
     (lambda: views.bubble_prices(chunks=1), "chunks=1", "at least 2"),
-    (lambda: views.bubble_prices(m=9), "m=9", "multiple"),
     (lambda: views.bubble_prices(first="1F1B"), "first='1F1B'", "must be a function of (p, m)"),
     (lambda: views.bubble_prices({4: OF_4}), "kept=", "what is kept on each of 8"),
     (lambda: views.bubble_prices({4: OF_8, 8: OF_8}), "kept=", "each of the 4 stages"),
@@ -230,8 +219,7 @@ REFUSED = [  # rules that many figures share
     (lambda: views.frontier(4, 8, schedules={"Ada": gpipe(3, 8)}), "schedules['Ada']=", "4 ranks and 8"),
     (lambda: steps_of({"a": zb_h1(4, 8), "b": zb_h1(8, 8)}), "schedules=['a', 'b']", "same ranks"),
     (lambda: steps_of({}), "schedules=[]", "one or more"),
-    (lambda: costs_of(layers=(2, 2, 2)), "3 costs", "2 stages"),
-    (lambda: costs_of(costs={}), "costs={}", "one or more"),
+    (lambda: views.step_by_costs({"1F1B": WIDE[0]}, {}, schedule="1F1B", layers=[2, 2]), "costs={}", "one or more"),
     (lambda: views.explore_step_costs({"1F1B": WIDE[0]}, [[2, 2]], {"told": Costs}), "layers=[[2, 2]]", "two or more"),
     (lambda: views.won_back({}, 1, 1), "ran=", "at least one timeline"),
     (lambda: views.won_back({"1F1B": simulate(WIDE[0]), "GPipe": simulate(gpipe(4, 4))}, 1, 1), "the same number of"),
