@@ -14,7 +14,7 @@ from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
 from parlab.views.experts.copies import DARK, LINES
 from tests.views.drawn import words
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, parts
 
 EIGHT = [5, 40, 41, 77, 113, 120, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7; 40 and 41 on one rank
 
@@ -51,11 +51,9 @@ def test_the_copies_that_have_crossed_between_nodes_are_counted_one_by_one_as_th
 def test_answers_start_where_copies_have_come_to_and_copies_are_seen_there_until_they_are_answered():
     film = views.token_way(EIGHT, copy="expert")
     ways = {}
-    for style, x, y, text in re.findall(
-        r'class="go" style="([^"]*)"[^>]*><rect x="([\d.]+)" y="([\d.]+)".*?>(\w+)<', film.html
-    ):
-        times = {name: float(number) for name, number in re.findall(r"--(\w):([-\d.]+)", style)}
-        ways[text] = times, (float(x), float(y))
+    for times, part in parts(film, "go"):
+        copy = part.find("rect")
+        ways["".join(part.itertext())] = times, (float(copy.get("x")), float(copy.get("y")))
     stays = {words[0]: times for times, words in marks(film, "see") if len(words) == 1}
     for expert in EIGHT:
         (there, start), (back, end) = ways[f"t{expert}"], ways[f"y{expert}"]
