@@ -100,19 +100,13 @@ def test_a_posted_message_stands_dashed_at_its_sender_until_the_receiver_looks()
     assert [at["x"] > 0 for at in moved] == [True, False]
 
 
-def real(**columns):
-    """A measured timeline of 2 ranks."""
-    return Timeline(2, 1000, cluster="the wall clock", **columns)
-
-
 def test_a_clock_whose_first_computation_starts_at_120_begins_there():
-    shown = from_first_computation(
-        real(
-            computes=((0, 1), (120, 150), (200, 250), ("a", "b")),
-            transfers=((0, 1), (1, 0), (8, 8), (5, 90), (10, 100), (20, 130), ("barrier", "message"), (None, None)),
-            waits=((1, 0), (10, 100), (110, 140), (0, 1), ("barrier", "receive"), (60, 130)),
-        )
-    )
+    columns = {
+        "computes": ((0, 1), (120, 150), (200, 250), ("a", "b")),
+        "transfers": ((0, 1), (1, 0), (8, 8), (5, 90), (10, 100), (20, 130), ("barrier", "message"), (None, None)),
+        "waits": ((1, 0), (10, 100), (110, 140), (0, 1), ("barrier", "receive"), (60, 130)),
+    }
+    shown = from_first_computation(Timeline(2, 1000, cluster="the wall clock", **columns))
     assert [(span.start, span.end) for span in shown.computes] == [(0, 80), (30, 130)]
     assert [(t.ready, t.start, t.end) for t in shown.transfers] == [(0, 0, 10)]
     assert [(w.start, w.came, w.end) for w in shown.waits] == [(0, 10, 20)]
