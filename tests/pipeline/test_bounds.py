@@ -204,18 +204,6 @@ def test_the_bound_is_the_best_itself_where_memory_orders_all(p, m, costs, withi
     assert lower_bound(p, m, costs, MemoryLimit(*within)) == best
 
 
-def test_on_the_turn_of_a_v_nothing_travels_and_only_what_comes_back_to_rank_0_counts_for_the_longest_stage():
-    for schedule, costs in (
-        (zb_v(2, 1), Costs([9, 9, 0, 0], [9, 0, 1, 0], [2, 9, 1, 9], [9, 3, 0, 0])),
-        (zb_v(1, 1), Costs([9, 2], [0, 9], [0, 0], [0, 9])),
-        (zb_v(2, 1), Costs([1, 9, 1, 0], [0, 2, 0, 9], [1, 9, 2, 9], [9, 3, 9, 9])),
-    ):
-        timeline = simulate(schedule, costs)
-        for metric in ("makespan", "longest_stage"):
-            bound = lower_bound(schedule.num_ranks, 1, costs, like=schedule, metric=metric)
-            assert bound <= getattr(timeline, metric)
-
-
 def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():
     made = [make(4, 8) for make in (one_f_one_b, zb_h1, v_min)]
     bounds = [lower_bound(4, 8, like=schedule) for schedule in made]

@@ -122,17 +122,6 @@ def test_every_schedule_runs_any_number_of_microbatches_also_fewer_than_ranks(ma
         validate(make(p, m))
 
 
-@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 3), (7, 2), (16, 5)])
-def test_with_fewer_microbatches_than_ranks_1f1b_takes_gpipes_time_and_both_keep_m(p, m):
-    """PyTorch's warm-up: the m forwards that there are. ZB-H1 has its W's left for its end."""
-    f, i, w = 3, 2, 1
-    costs, slots = Costs(f, i, w), m + p - 1
-    assert simulate(one_f_one_b(p, m), costs).makespan == simulate(gpipe(p, m), costs).makespan == slots * (f + i + w)
-    assert simulate(one_f_one_b(p, m)).peak_activations == [min(m, p - r) for r in range(p)]
-    assert slots * (f + i) < simulate(zb_h1(p, m), costs).makespan <= slots * (f + i) + m * w
-    assert simulate(zb_h1(p, m)).peak_activations == [m] * p
-
-
 @pytest.mark.parametrize("p", [2, 4, 5])
 def test_interleaving_takes_m_divided_by_the_whole_groups_of_p_as_pytorch_does(p):
     """p + 1 microbatches are one group, 2p + 2 are two; 2p + 1 make no two groups."""
