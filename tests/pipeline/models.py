@@ -1,4 +1,4 @@
-"""A small model with a two-part backward, and the schedules that it runs under."""
+"""A small model with a two-part backward, the schedules that it runs under, and schedules that are spoilt."""
 
 import math
 from collections import deque
@@ -27,10 +27,11 @@ from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import action_table, input_from
 from parlab.pipeline.steps import receives
 from parlab.world import Cluster, run
+from tests.nn.parity import relative_error
 
 DATA = Path(__file__).parent.parent / "data"
 SECOND = 10**12  # picoseconds
-IN_ORDER = [
+ALL = [
     naive(2, 4),
     gpipe(4, 4),
     one_f_one_b(2, 4),
@@ -39,9 +40,6 @@ IN_ORDER = [
     zb_h1(4, 4),
     zb_h2(2, 4),
     one_f_one_b(1, 4),
-]
-ALL = [
-    *IN_ORDER,
     looped_bfs(2, 4, 2),
     interleaved_one_f_one_b(2, 3, 4),
     one_f_one_b(8, 8),
@@ -49,6 +47,15 @@ ALL = [
     zb_h2(5, 10),
     Schedule.from_csv(DATA / "pytorch_zb1p_2rank.csv"),
     Schedule.from_csv(DATA / "pytorch_dualpipev_4rank_10mb.csv"),
+]
+
+TO_SPOIL = [
+    gpipe(2, 3),
+    one_f_one_b(3, 4),
+    looped_bfs(2, 3, 2),
+    interleaved_one_f_one_b(2, 4, 2),
+    zb_h1(3, 4),
+    zb_h2(2, 4),
 ]
 
 
@@ -110,17 +117,13 @@ def together(results):
     return losses[0], dict(chain.from_iterable(gradients.items() for _, gradients in results))
 
 
-def error(found, expected):
-    found, expected = arrays.to_numpy(found), arrays.to_numpy(expected)
-    return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
-
-
 def off_serial(results, model, batch, target):
     """How far loss and gradients of all ranks are from the serial ones, relative to these: the most."""
     (loss, gradients), (expected_loss, expected) = together(results), serial(model, batch, target)
     assert gradients.keys() == expected.keys()
     return max(
-        abs(loss - expected_loss) / expected_loss, *(error(gradients[name], expected[name]) for name in expected)
+        abs(loss - expected_loss) / expected_loss,
+        *(relative_error(gradients[name], expected[name]) for name in expected),
     )
 
 
@@ -180,3 +183,25 @@ INPUTS = {  # p, m, v, F, I, W, c in ms
     "6.2B p8 m32": (8, 32, 4, 29.802, 29.428, 19.530, 0.577),
     "14.6B p16 m48": (16, 48, 3, 11.347, 11.248, 8.132, 0.377),
 }
+
+
+def spoil(seed: int) -> Schedule:
+    """A valid schedule with two actions of a rank swapped, or one dropped, repeated or renumbered."""
+    rng = np.random.default_rng(seed)
+    rows = [list(row) for row in TO_SPOIL[rng.integers(len(TO_SPOIL))].actions]
+    row = rows[rng.integers(len(rows))]
+    at, other = (int(i) for i in rng.choice(len(row), 2, replace=False))
+    kind, stage, microbatch = row[at]
+    match rng.choice(["swap", "swap neighbours", "drop", "repeat", "renumber"]):
+        case "swap":
+            row[at], row[other] = row[other], row[at]
+        case "swap neighbours":
+            at = min(at, len(row) - 2)
+            row[at], row[at + 1] = row[at + 1], row[at]
+        case "drop":
+            row.pop(at)
+        case "repeat":
+            row.insert(other, row[at])
+        case "renumber":
+            row[at] = Action(kind, stage, (microbatch + int(rng.integers(1, 3))) % 5)
+    return Schedule(rows)

@@ -1,14 +1,10 @@
 """DualPipe and DualPipeV: PyTorch's listing, the published idle time and peaks, what each rank holds."""
 
-from pathlib import Path
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlab.pipeline import Costs, Pair, Schedule, bidirectional, dualpipe, dualpipe_v, simulate, validate
-
-DATA = Path(__file__).parent.parent / "data"
+from parlab.pipeline import Costs, Pair, Schedule, dualpipe, dualpipe_v, simulate, validate
+from tests.pipeline.models import DATA
 
 
 def test_dualpipe_v_p4_m10_is_the_file_of_pytorchs_tests():
@@ -44,14 +40,3 @@ def test_half_of_dualpipes_microbatches_enter_at_each_end_and_each_stage_is_on_t
     assert [schedule.rank_of(0, i) for i in range(m)] == [0] * (m // 2) + [p - 1] * (m // 2)
     pairs = [slot for row in schedule.ranks for slot in row if isinstance(slot, Pair)]
     assert all((pair.F.microbatch < m // 2) != (pair.B.microbatch < m // 2) for pair in pairs)
-
-
-def test_mutant_whose_second_pipeline_runs_in_the_first_ones_direction_cannot_run(monkeypatch):
-    honest = bidirectional._eight_phases
-
-    def turned(r, p, first, second):
-        return honest(r, p, min(first, second, key=min), max(first, second, key=min))
-
-    monkeypatch.setattr(bidirectional, "_eight_phases", turned)
-    with pytest.raises(ValueError, match="twice"):
-        validate(dualpipe(4, 8))

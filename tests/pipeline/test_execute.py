@@ -1,13 +1,10 @@
 """Schedules executed on arrays: the serial loss and gradients, and what cannot run refused."""
 
-import re
-
 import numpy as np
 import pytest
 
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
-from parlab.nn.stage import Stage
 from parlab.pipeline import (
     Action,
     Schedule,
@@ -15,21 +12,20 @@ from parlab.pipeline import (
     gpipe,
     interleaved_one_f_one_b,
     interpreter,
+    naive,
     one_f_one_b,
     partition,
     run_schedule,
-    validate,
     zb_h1,
     zb_h2,
     zb_v,
 )
 from parlab.world import run
 from tests.libraries import EACH_LIBRARY
+from tests.nn.parity import relative_error
 from tests.pipeline.models import (
     CONFIG,
-    IN_ORDER,
     TanhStage,
-    error,
     name_of,
     off_serial,
     serial,
@@ -46,7 +42,7 @@ def test_loss_and_gradients_on_other_libraries_are_the_serial_ones_to_1e_12(sche
     assert off_serial(results, model, batch, target) <= 1e-12
 
 
-@pytest.mark.parametrize("schedule", [gpipe(2, 3), interleaved_one_f_one_b(2, 4, 2), zb_h2(2, 4)], ids=name_of)
+@pytest.mark.parametrize("schedule", [interleaved_one_f_one_b(2, 4, 2), zb_h1(4, 4)], ids=name_of)
 def test_invariant_that_a_rank_keeps_nothing_after_its_last_action(schedule, monkeypatch):
     made = []
 
@@ -64,33 +60,12 @@ def test_invariant_that_a_rank_keeps_nothing_after_its_last_action(schedule, mon
         assert not any(kept)
 
 
-@pytest.mark.parametrize("schedule", IN_ORDER, ids=name_of)
+@pytest.mark.parametrize(
+    "schedule", [naive(4, 4), gpipe(4, 4), interleaved_one_f_one_b(2, 4, 2), zb_h1(4, 4), zb_h2(4, 4)], ids=name_of
+)
 def test_schedules_that_sum_in_the_same_order_give_the_same_bits(schedule):
-    """On the same stages, cut the same way: 8 matrices, as many a stage as it takes."""
     model, _, _, inputs, targets = tanh_model(4, 4)
-
-    class Two(Stage):
-        def __init__(self, *stages):
-            self.stages = stages
-
-        def forward(self, x, *target):
-            y, first = self.stages[0].forward(x)
-            y, second = self.stages[1].forward(y, *target)
-            return y, (first, second)
-
-        def backward_input(self, dy, cache):
-            dy, second = self.stages[1].backward_input(dy, cache[1])
-            dy, first = self.stages[0].backward_input(dy, cache[0])
-            return dy, (first, second)
-
-        def backward_weight(self, pending):
-            first, second = (s.backward_weight(p) for s, p in zip(self.stages, pending, strict=True))
-            return first | second
-
-    cut = {1: [Two(Two(*model[:2]), Two(*model[2:]))], 2: [Two(*model[:2]), Two(*model[2:])], 4: model}
-    loss, gradients = together(
-        run(run_schedule, schedule.num_ranks, schedule, cut[schedule.num_stages], inputs, targets).results
-    )
+    loss, gradients = together(run(run_schedule, schedule.num_ranks, schedule, model, inputs, targets).results)
     expected_loss, expected = together(run(run_schedule, 4, one_f_one_b(4, 4), model, inputs, targets).results)
     assert loss == expected_loss
     assert all((gradients[name] == expected[name]).all() for name in expected)
@@ -124,7 +99,7 @@ def test_a_small_llama_has_the_serial_loss_and_gradients_to_1e_12(schedule, tied
         parts = [gradients[name] for _, gradients in results if name in gradients]
         apart = schedule.rank_of(0, 0) != schedule.rank_of(schedule.num_stages - 1, 0)
         assert len(parts) == 1 + (tied and name == "model.embed_tokens.weight" and apart)
-        assert error(sum(parts), expected[name]) <= 1e-12
+        assert relative_error(sum(parts), expected[name]) <= 1e-12
 
 
 def test_microbatches_of_unequal_size_count_by_their_targets():
@@ -159,32 +134,11 @@ def test_a_stage_on_three_ranks_is_summed_in_one_order_and_has_the_same_bits_on_
     first, *others = [
         gradients["w0"] for _, gradients in run(run_schedule, 3, schedule, model, inputs, targets).results
     ]
-    assert error(first, serial(model, batch, target)[1]["w0"]) <= 1e-12
+    assert relative_error(first, serial(model, batch, target)[1]["w0"]) <= 1e-12
     assert all((other == first).all() for other in others)
 
 
 # What cannot run
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_12_corruptions_run_to_the_right_gradients_or_are_refused_and_nothing_hangs(seed, corrupted):
-    schedule = corrupted(seed)
-    stages = schedule.num_stages
-    model, batch, target, inputs, targets = tanh_model(stages, schedule.num_microbatches)
-    arguments = (run_schedule, schedule.num_ranks, schedule, model, inputs, targets)
-    if reason := refusal(schedule):
-        with pytest.raises(ValueError, match=re.escape(reason)):
-            run(*arguments)
-    else:
-        assert off_serial(run(*arguments).results, model, batch, target) <= 1e-12
-
-
-def refusal(schedule):
-    try:
-        validate(schedule)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def own_stages(comm, schedule, model, inputs, targets, like):

@@ -3,10 +3,8 @@
 import pytest
 
 from parlab.pipeline import (
-    Action,
     Costs,
     interleaved_one_f_one_b,
-    one_f_one_b,
     run_schedule,
     zb_v,
 )
@@ -71,10 +69,3 @@ def test_p_ranks_of_v_chunks_send_each_microbatch_over_pv_minus_1_boundaries_and
     timeline = run(run_schedule, 3, schedule, model, inputs, targets).timeline
     assert sum(timeline.messages(rank) for rank in range(3)) == 2 * 6 * (3 * chunks - 1)
     assert sum(timeline.bytes_sent(rank) for rank in range(3)) == 2 * 6 * (3 * chunks - 1) * inputs[0].nbytes
-
-
-def test_messages_are_labelled_with_the_action_that_made_them():
-    model, _, _, inputs, targets = tanh_model(2, 2)
-    timeline = run(run_schedule, 2, one_f_one_b(2, 2), model, inputs, targets).timeline
-    assert {t.label for t in timeline.transfers} == {"0F0", "0F1", "1B0", "1B1"}
-    assert str(Action("F", 0, 0)) == "0F0"

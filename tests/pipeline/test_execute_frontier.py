@@ -19,7 +19,8 @@ from parlab.pipeline import (
     zb_v,
 )
 from parlab.world import run
-from tests.pipeline.models import SECOND, TanhStage, error, run_and_simulated, serial, tanh_model
+from tests.nn.parity import relative_error
+from tests.pipeline.models import SECOND, TanhStage, run_and_simulated, serial, tanh_model
 
 SIZES = st.integers(1, 8), st.integers(0, 6), st.integers(0, 2)
 MAKERS = {
@@ -46,7 +47,7 @@ def test_serial_gradients_to_1e_12_and_the_simulated_clock_for_random_p_1_to_8(m
     assert abs(sum(loss for loss, _ in done.results if loss is not None) - expected_loss) <= 1e-12 * expected_loss
     for stage in range(schedule.num_stages):
         for rank in schedule.holders(stage):
-            assert error(done.results[rank][1][f"w{stage}"], expected[f"w{stage}"]) <= 1e-12
+            assert relative_error(done.results[rank][1][f"w{stage}"], expected[f"w{stage}"]) <= 1e-12
 
     assert sorted(done.timeline.computes) == sorted(
         s._replace(start=s.start * SECOND, end=s.end * SECOND) for s in simulated.computes
@@ -87,7 +88,7 @@ def test_gradients_that_a_stage_hands_on_itself_are_neither_summed_nor_exchanged
     for number in range(2):
         taken = [one for _, of_stages in done.results for one in of_stages[number]]
         assert len(taken) == 4
-        assert error(sum(taken), expected[f"w{number}"]) <= 1e-12
+        assert relative_error(sum(taken), expected[f"w{number}"]) <= 1e-12
 
 
 def test_the_loss_scale_multiplies_gradients_and_not_the_loss():
@@ -95,7 +96,7 @@ def test_the_loss_scale_multiplies_gradients_and_not_the_loss():
     results = run(run_schedule, 2, zb_h1(2, 4), model, inputs, targets, loss_scale=1024.0).results
     expected_loss, expected = serial(model, batch, target)
     assert abs(results[1][0] - expected_loss) <= 1e-12
-    assert all(error(results[r][1][f"w{r}"], 1024 * expected[f"w{r}"]) <= 1e-12 for r in range(2))
+    assert all(relative_error(results[r][1][f"w{r}"], 1024 * expected[f"w{r}"]) <= 1e-12 for r in range(2))
 
 
 class Fused(TanhStage):
@@ -113,4 +114,4 @@ def test_a_full_backward_is_the_stages_own_where_it_has_one():
     before = Fused.calls
     results = run(run_schedule, 1, one_f_one_b_v(1, 4), model, inputs, targets).results
     assert Fused.calls - before == 2 * 4
-    assert all(error(results[0][1][name], g) <= 1e-12 for name, g in serial(model, batch, target)[1].items())
+    assert all(relative_error(results[0][1][name], g) <= 1e-12 for name, g in serial(model, batch, target)[1].items())

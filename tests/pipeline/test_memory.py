@@ -18,7 +18,6 @@ from parlab.pipeline import (
     validate,
     zb_auto,
 )
-from parlab.pipeline.search.local import improve
 
 THREE_OF_A_TENTH = MemoryLimit(0.3, 0.1)
 
@@ -39,10 +38,7 @@ def test_the_best_of_p3_m4_within_3_tenths_is_valid_and_the_best_within_3():
     ("chunks", "same"),
     [
         (3, THREE_OF_A_TENTH),
-        (3, MemoryLimit(2.1, 0.7)),
         (5, MemoryLimit([0.5] * 4, 0.1)),
-        (8, MemoryLimit(0.8, 0.1)),
-        (3, MemoryLimit(5, 5 / 3)),
         (6, MemoryLimit(Fraction(6, 7), Fraction(1, 7))),
     ],
 )
@@ -77,11 +73,6 @@ def test_whole_numbers_and_fractions_are_compared_exactly():
     with pytest.raises(ValueError, match="but its limit is"):
         validate(gpipe(1, 3), MemoryLimit(Fraction(3 * most - 1), Fraction(most)))
     assert MemoryLimit(7).of_ranks(1) == [7]
-
-
-def test_a_search_that_starts_at_the_limit_keeps_to_it():
-    start = zb_auto(3, 6, memory_limit=THREE_OF_A_TENTH, tries=0)
-    validate(improve(start, Costs(), THREE_OF_A_TENTH, 30, "longest_stage"), THREE_OF_A_TENTH)
 
 
 def test_limits_that_differ_by_rank_are_kept_on_the_v():

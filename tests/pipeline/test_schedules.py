@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.pipeline import (
-    Action,
     Costs,
     Schedule,
     gpipe,
@@ -98,15 +97,6 @@ def test_zb_h2_idles_p_minus_1_times_f_plus_i_minus_2w_and_keeps_2p_minus_1(p, d
     assert simulate(zb_h2(p, m)).peak_activations == [2 * p - 1] * p
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (4, 64), (8, 24), (16, 64)])
-def test_small_transfers_cost_gpipe_2c_a_rank_and_1f1b_2c_a_group_of_p_microbatches(p, m):
-    f, i, w, c = 1000, 700, 400, 1
-    without = (m + p - 1) * (f + i + w)
-    costs = Costs(f, i, w, c)
-    assert simulate(gpipe(p, m), costs).makespan - without == 2 * c * (p - 1)
-    assert simulate(one_f_one_b(p, m), costs).makespan - without == 2 * c * (p - 1 + (p - 1) * m // p - 1)
-
-
 @pytest.mark.parametrize("p", [1, 2, 5])
 @pytest.mark.parametrize("m", [1, 4])
 def test_naive_runs_one_rank_at_a_time_and_keeps_1(p, m):
@@ -132,17 +122,6 @@ def test_every_schedule_runs_any_number_of_microbatches_also_fewer_than_ranks(ma
         validate(make(p, m))
 
 
-@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 3), (7, 2), (16, 5)])
-def test_with_fewer_microbatches_than_ranks_1f1b_takes_gpipes_time_and_both_keep_m(p, m):
-    """PyTorch's warm-up: the m forwards that there are. ZB-H1 has its W's left for its end."""
-    f, i, w = 3, 2, 1
-    costs, slots = Costs(f, i, w), m + p - 1
-    assert simulate(one_f_one_b(p, m), costs).makespan == simulate(gpipe(p, m), costs).makespan == slots * (f + i + w)
-    assert simulate(one_f_one_b(p, m)).peak_activations == [min(m, p - r) for r in range(p)]
-    assert slots * (f + i) < simulate(zb_h1(p, m), costs).makespan <= slots * (f + i) + m * w
-    assert simulate(zb_h1(p, m)).peak_activations == [m] * p
-
-
 @pytest.mark.parametrize("p", [2, 4, 5])
 def test_interleaving_takes_m_divided_by_the_whole_groups_of_p_as_pytorch_does(p):
     """p + 1 microbatches are one group, 2p + 2 are two; 2p + 1 make no two groups."""
@@ -159,27 +138,6 @@ def test_interleaving_takes_m_divided_by_the_whole_groups_of_p_as_pytorch_does(p
         if m >= p:
             assert idle_time(schedule, Costs(3, 2, 1), 2 * m * 6) == (p - 1) * 6
         validate(schedule, memory_limit=[min(2 * m, m // rounds + 2 * (p - r) - 1) for r in range(p)])
-
-
-def interleaved_with(a_rank: int) -> Schedule:
-    """p = 4, m = 8, v = 2, with so many forwards more for each rank further up."""
-    from parlab.pipeline.schedules import one_forward_one_backward
-
-    def rank(r: int) -> list[Action]:
-        forwards = [a for a in interleaved_one_f_one_b(4, 8, 2).actions[r] if a.kind == "F"]
-        backwards = [a for a in interleaved_one_f_one_b(4, 8, 2).actions[r] if a.kind == "B"]
-        return one_forward_one_backward(forwards, backwards, warmup=a_rank * (3 - r) + 4)
-
-    return Schedule(map(rank, range(4)))
-
-
-def test_two_forwards_more_a_rank_hide_the_messages_of_interleaving_idle_23_where_one_idles_39_and_three_deadlock():
-    assert interleaved_with(2) == interleaved_one_f_one_b(4, 8, 2)
-    for transfer, idle in ((0, [9, 9]), (1, [39, 23])):
-        spans = [simulate(interleaved_with(more), Costs(transfer=transfer)).makespan for more in (1, 2)]
-        assert [span - 2 * 8 * 3 for span in spans] == idle
-    with pytest.raises(ValueError, match="deadlock"):
-        validate(interleaved_with(3))
 
 
 # PyTorch's own listings
@@ -202,10 +160,3 @@ def test_the_order_of_actions_is_pytorchs(name, schedule, chunks):
     rows = visualizer.get_schedule_ops(name, schedule.num_ranks, schedule.num_microbatches, num_stages_per_rank=chunks)
     listed = [[str(a) for a in row if a is not None and "REDUCE_GRAD" not in str(a)] for row in rows]
     assert listed == [[str(action) for action in row] for row in schedule.actions]
-
-
-@pytest.mark.parametrize(("group", "makespan", "kept"), [(4, 28.5, 11), (5, 29.5, 12), (7, 33.5, 14), (8, 28.5, 15)])
-def test_a_last_group_of_fewer_than_p_4_makes_ranks_wait_and_each_more_in_a_row_keeps_a_chunk(group, makespan, kept):
-    """8 microbatches, 2 chunks of half a forward each; 4 + 4 and 8 waste (p - 1)(F + B)/v = 4.5."""
-    timeline = simulate(interleaved_one_f_one_b(4, 8, 2, group), Costs(0.5, 0.5, 0.5))
-    assert (timeline.makespan, timeline.peak_activations[0]) == (makespan, kept)

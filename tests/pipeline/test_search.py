@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parlab.pipeline import (
@@ -101,6 +101,7 @@ def test_zb_auto_keeps_the_limit_and_is_not_below_the_bound(p, m, f, i, w, c, li
 
 
 @settings(max_examples=20)
+@example(3, 0, [3, 6, 5], [2, 5, 4], [1, 2, 1], [3, 1, 0])  # its own heuristic is longer than ZB-H2
 @given(st.integers(1, 6), st.integers(0, 9), UNEVEN, UNEVEN, UNEVEN, st.integers(0, 3))
 def test_zb_auto_is_never_longer_than_zb_h1_with_p_nor_than_zb_h2_with_2p_minus_1(p, more, f, i, w, c):
     costs = Costs(f[:p], i[:p], w[:p], c)
@@ -183,12 +184,6 @@ def test_forwards_fill_the_wait_for_the_first_gradient_on_uneven_stages_11_5_and
         assert straight._warmups(costs, fits, step=99, may_delay=False, behind_full=2) == (4, 2, 1)
 
 
-def test_zb_auto_is_no_longer_than_zb_h2_where_its_own_heuristic_is():
-    costs = Costs([3, 6, 5], [2, 5, 4], [1, 2, 1], [3, 1, 0])
-    found = simulate(zb_auto(3, 3, costs, 3, tries=0), costs).longest_stage
-    assert found <= simulate(zb_h2(3, 3), costs).longest_stage
-
-
 @pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
 def test_the_cost_of_pairs_changes_no_time_of_a_search(metric):
     plain, pairs, start = Costs(3, 2, 2, 1), Costs(3, 2, 2, 1, pair=4), zb_h1(4, 8)
@@ -210,11 +205,6 @@ def test_a_message_travels_for_the_transfer_of_the_stage_that_it_leaves():
     planned = Filler(rows, Costs(transfer=[2, 3, 5]), None).planned
     assert [planned[Action("F", stage, 0)].travel for stage in range(3)] == [0, 2, 3]
     assert [planned[Action("I", stage, 0)].travel for stage in range(3)] == [3, 5, 0]
-
-
-def test_the_same_search_twice_finds_the_same():
-    first, second = (zb_auto(4, 9, Costs(3, 2, 2, 1), 5, tries=60) for _ in range(2))
-    assert first == second
 
 
 def test_a_limit_may_be_an_array_as_costs_may():

@@ -2,7 +2,6 @@
 
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,9 +25,8 @@ from parlab.pipeline import (
 from parlab.pipeline.dependencies import action_table
 from parlab.pipeline.simulate import durations
 from parlab.pipeline.times import start_and_end
-from tests.pipeline.models import INPUTS
+from tests.pipeline.models import DATA, INPUTS
 
-DATA = Path(__file__).parent.parent / "data"
 UNIT_F_AND_B = Costs(forward=1, backward_input=1, backward_weight=0)
 
 
@@ -130,29 +128,6 @@ def test_whole_numbers_stay_whole_numbers():
     assert all(type(time) is int for span in timeline.spans for time in span[1:3])
 
 
-def test_idle_slots_of_a_file_change_nothing():
-    schedule = one_f_one_b(3, 4)
-    spaced = Schedule([[slot for action in row for slot in (None, action, None)] for row in schedule.ranks])
-    assert simulate(spaced).spans == simulate(schedule).spans
-
-
-def test_costs_a_stage_make_the_slow_stage_the_clock():
-    timeline = simulate(gpipe(3, 10), Costs(forward=[1, 5, 1], backward_input=[1, 5, 1], backward_weight=0))
-    assert timeline.makespan == 1 + 10 * 5 + 1 + 1 + 10 * 5 + 1
-    assert [timeline.busy(rank) for rank in range(3)] == [20, 100, 20]
-
-
-def test_a_transfer_a_stage_counts_for_what_leaves_that_stage():
-    timeline = simulate(gpipe(3, 1), Costs(1, 1, 0, transfer=[10, 100, 1000]))
-    assert timeline.makespan == 6 + 10 + 100 + 1000 + 100
-
-
-def test_nothing_travels_between_two_stages_of_one_rank():
-    v_shape = Schedule([[Action(k, s, 0) for k, s in (("F", 0), ("F", 1), ("B", 1), ("B", 0))]])
-    timeline = simulate(v_shape, Costs(transfer=100))
-    assert (timeline.makespan, timeline.transfers) == (6, [])
-
-
 def test_each_action_starts_when_its_rank_is_free_and_its_input_is_there():
     timeline = simulate(one_f_one_b(2, 2), Costs(2, 1, 3, transfer=1))
     spans = {span.name: (span.rank, span.start, span.end) for span in timeline.computes}
@@ -172,16 +147,6 @@ def test_each_action_starts_when_its_rank_is_free_and_its_input_is_there():
         (1, 0, 9, 10, "1B0"),
         (1, 0, 15, 16, "1B1"),
     ]
-
-
-def test_an_atomic_pair_starts_when_both_inputs_are_there_and_sends_both_results_when_it_ends():
-    first = [Action("F", 0, 0), Action("F", 1, 0), Pair(Action("F", 0, 1), Action("B", 1, 0))]
-    schedule = Schedule([[*first, Action("B", 0, 0), Action("F", 1, 1), Action("B", 1, 1), Action("B", 0, 1)]])
-    assert simulate(schedule).makespan == 12
-    timeline = simulate(schedule, Costs(pair=10))
-    assert timeline.makespan == 2 + 10 + 2 + 1 + 2 + 2
-    assert [(s.start, s.end) for s in timeline.computes if s.name == "(0F1;1B0)OVERLAP_F_B"] == [(2, 12)]
-    assert timeline.busy(0) == 19
 
 
 # What the timeline shows

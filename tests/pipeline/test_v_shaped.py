@@ -22,6 +22,10 @@ def test_controllable_memory_bubble_reached_and_peak_exact(row):
     assert max(timeline.peak_activations) == peak
 
 
+def test_v_min_of_6_ranks_takes_89_slots_for_12_microbatches_as_no_i_waits_behind_ws_at_the_end():
+    assert simulate(v_min(6, 12)).makespan <= 89
+
+
 @settings(max_examples=8)
 @given(st.integers(2, 10), st.data())
 def test_peaks_of_v_half_are_p_plus_2_or_1_and_of_v_min_2_thirds_of_p_plus_4(p, data):

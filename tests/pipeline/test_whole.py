@@ -17,7 +17,8 @@ from parlab.pipeline import (
     step_of_ranks,
     zb_h1,
 )
-from tests.pipeline.models import error, name_of, peak_but_for_sent, simulated_bytes
+from tests.nn.parity import relative_error
+from tests.pipeline.models import name_of, peak_but_for_sent, simulated_bytes
 
 CONFIG = LlamaConfig(
     vocab_size=5, hidden_size=4, intermediate_size=8, num_hidden_layers=4, num_attention_heads=2, initializer_range=0.3
@@ -34,7 +35,7 @@ def test_loss_and_every_gradient_are_the_serial_ones_to_1e_12(schedule):
     done = step_of_ranks(schedule, MODEL, TOKENS, TOKENS)
     assert abs(done.loss - loss) <= 1e-12 * loss
     assert done.gradients.keys() == gradients.keys()
-    assert max(error(done.gradients[name], gradients[name]) for name in gradients) <= 1e-12
+    assert max(relative_error(done.gradients[name], gradients[name]) for name in gradients) <= 1e-12
     assert done.timeline.size == schedule.num_ranks
 
 
@@ -55,7 +56,7 @@ def test_losses_are_those_of_serial_steps_on_the_same_batches_and_the_weights_to
         optimizer.step(serial.weights, gradients)
         expected.append(loss)
     assert losses_of_steps(schedule, parallel, batches, AdamW(lr=0.1)) == pytest.approx(expected, rel=1e-9)
-    assert max(error(parallel.weights[name], serial.weights[name]) for name in serial.weights) <= 1e-9
+    assert max(relative_error(parallel.weights[name], serial.weights[name]) for name in serial.weights) <= 1e-9
 
 
 def test_each_step_is_of_changed_stages():

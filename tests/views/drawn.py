@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from parlab import run
+from parlab.views.engine import marks
 from parlab.world import DeadlockError
 
 
@@ -24,9 +26,34 @@ def boxes(figure, name):
     return found
 
 
+def lanes(figure, name):
+    """(lane, left, right) of every box drawn under `name`, in order."""
+    return sorted((round((low + high) / 2), left, right) for left, right, low, high in boxes(figure, name))
+
+
+def coloured(figure, name):
+    """(lane, left, right, colour) of every box drawn under `name`, in order."""
+    found = []
+    for artist in artists(figure, name):
+        for path, color in zip(artist.get_paths(), artist.get_facecolors(), strict=True):
+            (left, low), (right, high) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            found.append((round((low + high) / 2), left, right, to_hex(color).upper()))
+    return sorted(found)
+
+
+def written(figure, texts, name="words"):
+    """(x, lane, text) wherever one of these texts is drawn as outlines under `name`, in order."""
+    known = {marks._outline(text).vertices.tobytes(): text for text in texts}
+    found = []
+    for artist in artists(figure, name):
+        for path, (x, y) in zip(artist.get_paths(), artist.get_offsets(), strict=True):
+            found.append((x, round(float(y)), known.get(path.vertices.tobytes())))
+    return sorted(place for place in found if place[2] is not None)
+
+
 def title(figure):
-    (written,) = artists(figure, "title")
-    return written.get_text()
+    (text,) = artists(figure, "title")
+    return text.get_text()
 
 
 def words(figure):

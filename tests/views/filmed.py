@@ -23,11 +23,13 @@ def check_film(film):
     assert repr(film) == "\n".join([film.headline, *film.lines])
 
 
+def parts(film, kind):
+    """The moving parts of a `kind`, each with its numbers by name: from when to when, how far, ..."""
+    found = [part for part in tree_of(film).iter() if part.get("class") == kind]
+    styles = [re.findall(r"--(\w+):([-\d.e]+)", part.get("style", "")) for part in found]
+    return [({name: float(value) for name, value in style}, part) for style, part in zip(styles, found, strict=True)]
+
+
 def marks(film, kind):
     """The moving parts of a `kind`: their numbers by name, and the words in them."""
-    found = []
-    for part in tree_of(film).iter():
-        if part.get("class") == kind:
-            numbers = re.findall(r"--(\w+):([-\d.e]+)", part.get("style", ""))
-            found.append(({name: float(value) for name, value in numbers}, list(filter(None, part.itertext()))))
-    return found
+    return [(numbers, list(filter(None, part.itertext()))) for numbers, part in parts(film, kind)]

@@ -5,6 +5,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from parlab import run, views
+from parlab.pipeline import Action, Schedule, one_f_one_b, simulate
 from parlab.views import display
 from tests.views.drawn import ring
 
@@ -18,16 +19,25 @@ def shown():
 
 
 DONE = run(ring, 4, np.ones(64))
-LAST_LINES = {"run": DONE, "timeline": DONE.timeline, "figure": views.compare_timelines({"ring": DONE})}
+STUCK = Schedule([[Action("B", 0, 0), Action("F", 0, 0)]])
+LAST_LINES = {  # a value, its picture, and whose text it has
+    "run": (DONE, views.timeline(DONE), DONE),
+    "timeline": (DONE.timeline, views.timeline(DONE), DONE.timeline),
+    "figure": [views.compare_timelines({"ring": DONE})] * 3,
+    "schedule": (one_f_one_b(4, 8), *[views.schedule(one_f_one_b(4, 8))] * 2),
+    "simulated": (simulate(one_f_one_b(4, 8)), *[views.schedule(one_f_one_b(4, 8))] * 2),
+    "a schedule that cannot run": (STUCK, *[views.schedule(STUCK)] * 2),
+}
 
 
 @pytest.mark.parametrize("name", LAST_LINES)
 def test_the_last_line_of_a_cell_is_a_picture_and_its_numbers(shown, name):
-    data, metadata = shown(LAST_LINES[name])
-    assert data["text/plain"] == repr(LAST_LINES[name])
-    assert "makespan" in data["text/plain"] or "through one port" in data["text/plain"]
-    assert data["image/png"].startswith(b"\x89PNG")
-    assert set(data) == {"text/plain", "image/png"}
+    value, picture, text = LAST_LINES[name]
+    data, _ = shown(value)
+    assert data == {"text/plain": repr(text), "image/png": picture._repr_png_()[0]}
+    assert any(
+        words in repr(text) for words in ("makespan", "through one port", "cannot run: 0B0 (rank 0, action 0) needs")
+    )
 
 
 def test_a_picture_is_as_wide_as_its_page_with_half_as_many_pixels_more_and_says_what_it_shows(shown):

@@ -5,9 +5,7 @@ import os
 import subprocess
 import sys
 
-import numpy as np
-
-from parlab import run, views
+from parlab import views
 from parlab.pipeline import gpipe, one_f_one_b, simulate
 from tests.views.filmed import check_film
 from tests.views.world.test_timeline_film import stall
@@ -40,13 +38,3 @@ def test_every_source_has_a_film_under_60_kB_with_the_same_bytes_whatever_the_ha
 def test_a_simulated_schedule_has_the_film_of_its_schedule():
     schedule = one_f_one_b(4, 8)
     assert views.film(simulate(schedule)).html == views.film(schedule).html
-
-
-def test_a_runs_film_is_that_of_its_type_whatever_the_run_does():
-    """No name or label of a run leads to another film."""
-
-    def all_reduce(comm, x):
-        with comm.compute("ring, causal=True, layout=zigzag", flops=1):
-            return comm.all_reduce(x)
-
-    assert views.film(run(all_reduce, 4, np.ones(8))).headline.startswith("4 ranks: ")

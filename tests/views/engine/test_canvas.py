@@ -1,6 +1,5 @@
 """What holds for every figure: it fits its canvas, comes out the same twice, and leaves no trace outside itself."""
 
-from io import BytesIO
 from itertools import product
 
 import matplotlib
@@ -10,7 +9,6 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
-from PIL import Image
 
 from parlab import run, views
 from parlab.pipeline import one_f_one_b
@@ -33,14 +31,6 @@ def test_the_same_run_drawn_twice_gives_the_same_pixels_and_a_figure_keeps_its_s
     before = png(figure)
     figure._repr_png_()
     assert png(figure) == before == png(FIGURES[name]())
-
-
-def test_a_picture_written_quickly_has_the_pixels_of_one_that_is_stored_but_for_its_palette():
-    figure = FIGURES["no time"]()
-    images = [Image.open(BytesIO(png(figure, compress_level=level))).convert("RGB") for level in (1, 6)]
-    quick, stored = (np.asarray(image, dtype=int) for image in images)
-    assert quick.shape == stored.shape
-    assert np.abs(quick - stored).max() <= 8  # see test_picture.py
 
 
 def on_white(renderer, text, prop, angle, x, y):

@@ -137,13 +137,15 @@ def test_what_goes_before_it_comes_is_refused():
 
 def test_a_narration_changes_between_stops_and_its_last_line_waits_until_the_clock_goes_on():
     film = Film("Two steps", (0, 1_000_000, 4_000_000), 60, moving=8, resting=0.5)
-    film.narrate([(0, "both work"), (500_000, "one waits"), (1_000_000, "both work again")])
+    told = ((0, "both work"), (500_000, "one waits"), (1_000_000, "both wait"), (4_000_000, "both work again"))
+    film.narrate(told)
     check_film(film)
-    assert film.lines == ["0 s: both work", "500 ns: one waits", "1.00 µs: both work again"]
+    assert film.lines == ["0 s: both work", "500 ns: one waits", "1.00 µs: both wait", "4.00 µs: both work again"]
     seen = [(numbers.get("a"), numbers.get("b"), words) for numbers, words in marks(film, "see")]
-    assert seen == [(None, 1.5, ["both work"]), (1.5, 3.0, ["one waits"]), (3.0, None, ["both work again"])]
+    assert [times for *times, _ in seen] == [[None, 1.5], [1.5, 2.5], [2.5, 9.5], [9.5, None]]
+    assert [words for *_, words in seen] == [[line] for _, line in told]
     assert film.second(500_000) == 1.5
-    assert film.second(1_000_000, leaves=True) == 3.0
+    assert (film.second(1_000_000), film.second(4_000_000, leaves=True)) == (2.5, 9.5)
 
 
 def test_a_narration_that_does_not_ascend_from_the_start_is_refused():

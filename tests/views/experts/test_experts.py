@@ -14,7 +14,7 @@ from parlab.labs.seeds import loads_of_seeds
 from parlab.views.engine import theme
 from parlab.views.experts.copies import DARK, LINES
 from tests.views.drawn import words
-from tests.views.filmed import check_film, marks
+from tests.views.filmed import check_film, marks, parts
 
 EIGHT = [5, 40, 41, 77, 113, 120, 200, 250]  # on nodes 0, 1, 1, 2, 3, 3, 6, 7; 40 and 41 on one rank
 
@@ -51,11 +51,9 @@ def test_the_copies_that_have_crossed_between_nodes_are_counted_one_by_one_as_th
 def test_answers_start_where_copies_have_come_to_and_copies_are_seen_there_until_they_are_answered():
     film = views.token_way(EIGHT, copy="expert")
     ways = {}
-    for style, x, y, text in re.findall(
-        r'class="go" style="([^"]*)"[^>]*><rect x="([\d.]+)" y="([\d.]+)".*?>(\w+)<', film.html
-    ):
-        times = {name: float(number) for name, number in re.findall(r"--(\w):([-\d.]+)", style)}
-        ways[text] = times, (float(x), float(y))
+    for times, part in parts(film, "go"):
+        copy = part.find("rect")
+        ways["".join(part.itertext())] = times, (float(copy.get("x")), float(copy.get("y")))
     stays = {words[0]: times for times, words in marks(film, "see") if len(words) == 1}
     for expert in EIGHT:
         (there, start), (back, end) = ways[f"t{expert}"], ways[f"y{expert}"]
@@ -131,17 +129,22 @@ def rows_of(film):
     return found
 
 
+def still(film, second):
+    """The rows that lie still at a second of the film."""
+    return [row for row in rows_of(film) if "x" not in row[0] and row[0].get("a", -9) <= second < row[0].get("b", 9999)]
+
+
+def at_stop(film, number):
+    return film.second(film.times[number]) + 0.1
+
+
 def test_after_the_dispatch_rows_lie_by_source_and_then_by_expert_and_all_come_home():
     film = views.rows_way(WANTED, 4)
     check_film(film)
     assert film.headline == "Rank 0 gets 6 rows, the mean is 4"
     assert "the ranks get 6, 2" in film.story
-    now = film.second(film.times[2]) + 0.1  # dispatched
-    there = sorted(
-        (starts[0][1], starts[0][0], digits)
-        for times, starts, digits, pale in rows_of(film)
-        if pale and "x" not in times and times.get("a", 0) <= now < times["b"]
-    )
+    dispatched = [row for row in still(film, at_stop(film, 2)) if row[3]]
+    there = sorted((starts[0][1], starts[0][0], digits) for _, starts, digits, _ in dispatched)
     lanes = ["".join(digits for y, _, digits in there if y == lane) for lane in sorted({y for y, _, _ in there})]
     assert lanes == ["001" + "011", "3" + "2"]  # from rank 0, then from rank 1
 
@@ -214,7 +217,7 @@ def test_each_row_carries_the_name_of_its_token_through_all_steps(wanted):
     film = views.rows_way(wanted, 4 if wanted is WANTED else 3)
     its = [(str(e), f"t{t}") for of_rank in wanted for t, of_token in enumerate(of_rank) for e in of_token]
     for stop in range(6):
-        now = film.second(film.times[stop]) + 0.1
+        now = at_stop(film, stop)
         rows = [
             row
             for kind, times, of_mark in named(film)
@@ -231,8 +234,7 @@ def lying(film, second):
     return Counter(
         {
             (*place, digit): 1
-            for times, starts, digits, _ in rows_of(film)
-            if "x" not in times and times.get("a", -9) <= second < times.get("b", 9999)
+            for _, starts, digits, _ in still(film, second)
             for place, digit in zip(starts, digits, strict=True)
         }
     )
@@ -241,7 +243,7 @@ def lying(film, second):
 def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where_it_lies():
     film = views.rows_way(WANTED, 4)
     for stop in range(6):
-        there = lying(film, film.second(film.times[stop]) + 0.1)
+        there = lying(film, at_stop(film, stop))
         assert sorted(digit for *_, digit in there) == sorted(str(e) for e in np.ravel(WANTED)), stop
     moves = [(times, starts, digits) for times, starts, digits, _ in rows_of(film) if "x" in times]
     for times, starts, digits in moves:
@@ -254,13 +256,7 @@ def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where
 def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
     film = views.rows_way(WANTED, 4)
     for stop, expected in ((0, True), (1, True), (2, True), (4, False), (5, False)):
-        now = film.second(film.times[stop]) + 0.1
-        seen = {
-            pale
-            for times, _, _, pale in rows_of(film)
-            if "x" not in times and times.get("a", -9) <= now < times.get("b", 9999)
-        }
-        assert seen == {expected}, stop
+        assert {pale for *_, pale in still(film, at_stop(film, stop))} == {expected}, stop
 
 
 def test_the_sums_y_are_seen_from_the_last_stop_on():

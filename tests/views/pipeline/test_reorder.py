@@ -1,5 +1,6 @@
 """The widget in which actions are moved: each move answers with the clock and the memory, or with why it cannot run."""
 
+import math
 import re
 from itertools import accumulate, product
 
@@ -8,6 +9,7 @@ import pytest
 from parlab import views
 from parlab.pipeline import Action, KeptBytes, Schedule, one_f_one_b, simulate, zb_h1
 from parlab.views.pipeline.board import BAR, DIGIT, LANE, LEVEL, NARROWEST, STRIP
+from tests.pipeline.test_bounds import orders_of_a_rank
 
 GOALS = [(12, 3), (11, 3)]
 KEPT = KeptBytes(activation=[10, 10, 12], pending=[14, 14, 16])
@@ -133,21 +135,15 @@ def test_a_goal_is_not_reached_with_an_activation_too_many_and_its_limit_is_draw
 def test_12_units_need_no_more_than_1f1bs_fullest_rank_and_11_need_all_that_zb_h1_keeps():
     """All orders on 3 ranks in which the F's, the I's and the W's of a rank each stand in order."""
 
-    def orders(rank, f=0, i=0, w=0):
-        """Each order of a rank with f, i and w of its actions done."""
-        if f == i == w == 3:
-            yield ()
-        for kind, done, ready in (("F", f, 3), ("I", i, f), ("W", w, i)):
-            if done < ready:
-                for rest in orders(rank, f + (kind == "F"), i + (kind == "I"), w + (kind == "W")):
-                    yield (Action(kind, rank, done), *rest)
+    orders = list(orders_of_a_rank(3, (math.inf, 1, 1)))
+    of_ranks = [[[Action(kind, rank, i) for kind, i in order] for order in orders] for rank in range(3)]
 
     def most(row, rank):
         change = {"F": KEPT.activation[rank], "I": KEPT.pending[rank] - KEPT.activation[rank], "W": -KEPT.pending[rank]}
         return max(accumulate(change[action.kind] for action in row))
 
     least: dict[int, int] = {}  # the last rank begins at 2 and works for 9: none ends before 11, so 48 is enough room
-    for rows in product(*([row for row in orders(rank) if most(row, rank) <= 48] for rank in range(3))):
+    for rows in product(*([row for row in of_ranks[rank] if most(row, rank) <= 48] for rank in range(3))):
         try:
             makespan = simulate(Schedule(rows)).makespan
         except ValueError:

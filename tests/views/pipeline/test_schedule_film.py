@@ -120,12 +120,6 @@ def test_of_two_free_slots_the_first_is_taken_and_one_that_was_freed_before_has_
     assert {(int(x), number) for x, number in places if int(x) >= 500} == {(500, "0"), (522, "1"), (500, "2")}
 
 
-def test_where_a_microbatch_passes_a_rank_twice_the_stage_is_named():
-    lines = views.film(zb_v(2, 3)).lines
-    assert lines[0] == "0: rank 0 0F0 starts; kept 1, 0"
-    assert "rank 1 2F0" in lines[2]  # the turn of the V
-
-
 def test_1f1b_p4_m6_has_4_phases_and_an_arrow_stays_until_the_next_action():
     film = views.film(one_f_one_b(4, 6), phases=True)
     check_film(film)

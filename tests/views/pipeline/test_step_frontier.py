@@ -10,7 +10,6 @@ from parlab.pipeline import (
     Costs,
     MemoryLimit,
     interleaved_one_f_one_b,
-    lower_bound,
     one_f_one_b,
     simulate,
     v_half,
@@ -142,13 +141,6 @@ def test_in_a_row_the_search_meets_the_grey_with_room_for_16_and_24_and_zb_v_is_
         assert round(on_rank_0(8, 24, kept, *TIMES)) == row
     assert round(on_rank_0(8, 24, 8, *TIMES) - found["ZB-V"][2]) == 113
     assert on_rank_0(8, 24, 21, *TIMES) < found["ZB-V"][2] < on_rank_0(8, 24, 20, *TIMES)  # a straight one needs 21
-
-
-def test_three_arguments_are_never_above_the_librarys_bound():
-    for limit in (2, 4, 5, 8, 16, 24):
-        assert three_arguments(8, 24, limit, *TIMES) <= lower_bound(8, 24, MS, memory_limit=limit) + 1e-9
-        row = lower_bound(8, 24, MS, memory_limit=limit, metric="longest_stage")
-        assert on_rank_0(8, 24, limit, *TIMES) <= row + 1e-9
 
 
 def test_only_points_that_gain_in_a_row_leave_a_ring_where_they_were():

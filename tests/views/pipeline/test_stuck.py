@@ -8,8 +8,8 @@ from parlab.pipeline import Action, Schedule, gpipe, interleaved_one_f_one_b, on
 from parlab.pipeline.stuck import until_stuck
 from parlab.views.engine.picture import png
 from parlab.views.pipeline.stuck import cause_of
-from tests.pipeline.conftest import spoil
-from tests.views.drawn import artists, boxes
+from tests.pipeline.models import spoil
+from tests.views.drawn import artists, boxes, lanes
 
 F, B = "F", "B"
 WAITING = [Action(F, 0, 0), Action(B, 0, 0), Action(F, 0, 1), Action(B, 0, 1)]
@@ -39,8 +39,8 @@ def test_of_eight_stuck_ranks_the_two_in_the_cycle_are_red():
     assert [stop.peer for stop in stops] == [1, 2, 3, 2, 3, 4, 5, 6]
     assert cause_of(stops) == {2, 3}
     figure = views.schedule(Schedule(rows))
-    assert [round((low + high) / 2) for _, _, low, high in boxes(figure, "stuck")] == [2, 3]
-    assert [round((low + high) / 2) for _, _, low, high in boxes(figure, "waiting")] == [0, 1, 4, 5, 6, 7]
+    assert [lane for lane, *_ in lanes(figure, "stuck")] == [2, 3]
+    assert [lane for lane, *_ in lanes(figure, "waiting")] == [0, 1, 4, 5, 6, 7]
 
 
 def test_where_an_action_is_missing_the_rank_that_needs_it_is_red():

@@ -13,7 +13,6 @@ from parlab.world import DGX_H100
 from parlab.world.units import format_bytes
 from tests.views.drawn import artists, boxes, title
 
-ASKED = {"batch": 64, "sequence": 8192}
 WITHOUT_GROUPS = {"recompute": ["none", "full"], "software": LLAMA_3.but(sends_by_group=False)}
 META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
 

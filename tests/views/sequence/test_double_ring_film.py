@@ -3,16 +3,16 @@
 import pytest
 
 from parlab import labs, run, views
-from parlab.sequence import LAYOUTS, RingSchedule, double_ring_attention
+from parlab.sequence import LAYOUTS, double_ring_attention
 from parlab.views.sequence.double_ring_film import NODE, NOW, OTHER, double_ring_of
-from parlab.views.sequence.ring_film import LENGTH
 from tests.views.filmed import check_film, marks
+from tests.views.sequence.ring_runs import check_tiles
 
 
-def ran(layout="zigzag", causal=True, size=4, ranks_per_node=2, **given):
-    text = labs.tokens_on(gpus=size, each=14336, layout=layout)
-    how = {"causal": causal, "layout": layout, "ranks_per_node": ranks_per_node, **given}
-    return run(double_ring_attention, size, text, text, text, cluster=labs.h100s(ranks_per_node=2), **how).timeline
+def ran(layout="zigzag", **given):
+    text = labs.tokens_on(gpus=4, each=14336, layout=layout)
+    how = {"causal": True, "layout": layout, "ranks_per_node": 2, **given}
+    return run(double_ring_attention, 4, text, text, text, cluster=labs.h100s(ranks_per_node=2), **how).timeline
 
 
 def filmed():
@@ -26,11 +26,7 @@ def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_ca
     ring = double_ring_of(shown, True, layout)
     came = {(message.t.dst, message.source): message.t.end for message in ring.messages}
     assert len(came) == 4 * 3
-    for rank, tiles in enumerate(ring.tiles):
-        wanted = {s: RingSchedule(rank, 4).tile(s, LENGTH, layout, causal=True) for s in range(4)}
-        assert {source: tile for _, source, tile in tiles} == {s: tile for s, tile in wanted.items() if tile}
-        for span, source, _ in tiles:
-            assert source == rank or came[rank, source] <= span.start
+    check_tiles(ring.tiles, came, layout)
     check_film(views.double_ring_film(shown, True, layout))
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from parlab import Cluster, per_rank, run, views
-from parlab.sequence import LAYOUTS, RingSchedule, ring_attention, ring_attention_backward, shard
+from parlab.sequence import LAYOUTS, ring_attention, ring_attention_backward, shard
 from parlab.views.engine import theme
-from parlab.views.sequence.ring_film import CHIP, HERE, LENGTH, ROW, TOP, ring_of
-from tests.views.filmed import check_film, tree_of
-from tests.views.sequence.ring_runs import learners_ring
+from parlab.views.sequence.ring_film import CHIP, HERE, ROW, TOP, ring_of
+from tests.views.filmed import check_film, parts, tree_of
+from tests.views.sequence.ring_runs import check_tiles, learners_ring
 
 LINK = Cluster.uniform(latency=0, bandwidth=50e9, flops=1e12)
 
@@ -40,12 +40,7 @@ def test_every_rank_attends_every_tile_of_its_mask_once_and_only_k_and_v_that_ca
     shown = ran(size, layout, causal, backward).timeline
     ring = ring_of(shown, causal, layout, backward=backward)
     came = {(hop.t.dst, hop.source): hop.t.end for hop in ring.hops if not hop.gradients}
-    for rank, tiles in enumerate(ring.tiles):
-        rule = RingSchedule(rank, size)
-        wanted = {s: rule.tile(s, LENGTH, layout, causal=causal) for s in range(size)}
-        assert {source: tile for _, source, tile in tiles} == {s: tile for s, tile in wanted.items() if tile}
-        for span, source, _ in tiles:
-            assert source == rank or came[rank, source] <= span.start
+    check_tiles(ring.tiles, came, layout, causal)
     check_film(views.ring_film(shown, causal, layout, backward=backward))
 
 
@@ -81,7 +76,7 @@ def test_the_bars_of_the_lanes_are_the_work_and_the_messages_of_both_ports_in_th
 
 def test_k_and_v_that_come_while_a_rank_works_wait_beside_those_that_it_attends():
     """Ranks 1, 2 and 3 work when the second hop ends, ranks 2 and 3 when the third does."""
-    seen = [group.find("rect") for group in tree_of(filmed(4, "contiguous")).iter("g") if group.get("class") == "see"]
+    seen = [part.find("rect") for _, part in parts(filmed(4, "contiguous"), "see")]
     places = [float(rect.get("x")) for rect in seen if rect is not None and rect.get("width") == str(CHIP)]
     assert places.count(HERE[1]) == 3 + 2
 
@@ -135,14 +130,11 @@ def test_a_learners_program_is_filmed_whatever_its_work_is_called(name):
 
 @pytest.mark.parametrize("size", [3, 4])
 def test_no_letter_that_goes_back_to_rank_0_covers_one_that_goes_down_or_kv_attended_now(size):
-    tree, ways = tree_of(filmed(size, backward=True)), {}
-    for part in tree.iter("g"):
-        if part.get("class") == "go":
-            numbers = dict(re.findall(r"--(\w+):([-\d.e]+)", part.get("style")))
-            dx, dy, aside = (float(numbers.get(name, 0)) for name in "xyv")
-            frame = part.find("rect")  # the first is the letter's
-            x, y = float(frame.get("x")), float(frame.get("y"))
-            ways.setdefault(numbers["a"], []).append((x, y, dx, dy, aside))
+    ways = {}
+    for numbers, part in parts(filmed(size, backward=True), "go"):
+        frame = part.find("rect")  # the first is the letter's
+        x, y = float(frame.get("x")), float(frame.get("y"))
+        ways.setdefault(numbers["a"], []).append((x, y, *(numbers.get(name, 0) for name in "xyv")))
     assert len(ways) == 2 * size - 1  # hops
     for letters in ways.values():
         (up,), downs = ([one for one in letters if (one[3] < 0) == way] for way in (True, False))
@@ -162,14 +154,12 @@ def place(way, part):
 
 
 def test_gradients_rest_at_a_rank_until_they_leave_and_stand_framed_at_home():
-    seen = [part for part in tree_of(filmed(3, backward=True)).iter("g") if part.get("class") == "see"]
-    rests = [part for part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
-    home = [part for part in rests if len(part.findall("rect")) == 2]
+    seen = parts(filmed(3, backward=True), "see")
+    rests = [(at, part) for at, part in seen if part.find("rect") is not None and part.find("rect").get("stroke")]
     assert len(rests) == 3 * 4  # where it is made, and after each of 3 hops
-    lowered = sorted((float(part.find("text").get("y")), part.find("text").text) for part in home)
-    assert [text for _, text in lowered] == ["0", "1", "2"]
-    assert all("--b" not in part.get("style") for part in home)
-    assert all("--b" in part.get("style") for part in rests if part not in home)
+    home = [part.find("text") for at, part in rests if len(part.findall("rect")) == 2]
+    assert [text.text for text in sorted(home, key=lambda text: float(text.get("y")))] == ["0", "1", "2"]
+    assert all(("b" in at) == (len(part.findall("rect")) == 1) for at, part in rests)  # those at home stay
 
 
 def test_the_story_of_a_backward_ends_when_all_gradients_come_home():

@@ -54,13 +54,10 @@ def test_pixels_are_the_causal_mask_between_the_tokens_of_both_ranks(size, layou
 
 @settings(max_examples=8)
 @given(size=st.integers(1, 8), chunk=st.integers(1, 4), layout=st.sampled_from(LAYOUTS))
-def test_as_many_pixels_are_coloured_as_pairs_are_attended_and_bars_are_as_long(size, chunk, layout):
+def test_bars_and_numbers_are_the_pairs_that_are_attended_and_a_line_their_mean(size, chunk, layout):
     S = 2 * size * chunk
     figure = views.ring_masks(S, size, layout)
-    blank = [to_rgb(MASKED), to_rgb(SKIPPED)]
-    coloured = (pixels(figure)[:, :, None, :] != np.array(blank)).any(axis=-1).all(axis=-1)
-    load = coloured.reshape(size, 2 * chunk, S).sum(axis=(1, 2)).tolist()
-    assert load == unmasked_pairs(S, size, layout)
+    load = unmasked_pairs(S, size, layout)
     assert [box[:2] for box in boxes(figure, "load")] == [(0, pairs) for pairs in load]
     assert artists(figure, "mean")[0].get_xdata() == [sum(load) / size] * 2
     shown = [text for text, _ in texts(figure)]

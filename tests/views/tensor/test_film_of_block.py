@@ -4,7 +4,7 @@ import re
 
 from parlab import views
 from parlab.views.engine import theme
-from tests.views.filmed import check_film, marks, tree_of
+from tests.views.filmed import check_film, marks, parts, tree_of
 
 
 def test_the_film_of_a_block_passes_1_to_8_and_back_and_no_word_says_where_ranks_add():
@@ -22,7 +22,7 @@ def test_both_ranks_pass_four_places_in_each_of_four_legs_rightward_twice_then_l
     legs = [numbers for numbers, _ in marks(film, "go")]
     assert [numbers["x"] > 0 for numbers in legs] == [True, True, False, False]
     assert [said for _, said in marks(film, "go")] == 2 * [["0", "→", "1", "→"]] + 2 * [["0", "←", "1", "←"]]
-    chips = [part for leg in tree_of(film).iter() if leg.get("class") == "go" for part in leg.iter("rect")]
+    chips = [part for _, leg in parts(film, "go") for part in leg.iter("rect")]
     assert [(chip.get("y"), chip.get("height")) for chip in chips] == 8 * [("-10", "20")]  # around its number, at 0
     frames = sorted(part["a"] for part, said in marks(film, "see") if "b" in part and not said)
     assert len(frames) == 16

@@ -10,7 +10,7 @@ from parlab import Cluster, views
 from parlab.labs import mlp_run, mlp_step
 from parlab.views.engine import theme
 from parlab.views.tensor.mlp_film import GREY, HIGH, STEPS, WIDE
-from tests.views.filmed import check_film, marks, tree_of
+from tests.views.filmed import check_film, marks, parts, tree_of
 
 SLOW = Cluster.uniform(latency=1e-6, bandwidth=1e9, flops=1e9)
 
@@ -44,22 +44,20 @@ def overlap(one, two):
 
 @pytest.mark.parametrize("made", [ran, ran_by_tokens])
 def test_a_message_between_2_ranks_covers_no_array_but_its_own_two_and_no_other_message(made):
-    tree = tree_of(views.mlp_film(made(2)))
-    arrays = [rectangle(part) for part in tree.iter("rect") if part.get("width") == str(WIDE)]
+    film = views.mlp_film(made(2))
+    arrays = [rectangle(part) for part in tree_of(film).iter("rect") if part.get("width") == str(WIDE)]
     ways = {}
-    for part in tree.iter("g"):
-        if part.get("class") == "go":
-            numbers = {name: float(n) for name, n in re.findall(r"--(\w+):([-\d.e]+)", part.get("style"))}
-            frame = rectangle(part.find("rect"))
-            own = {array for array in arrays for by in (0, numbers["y"]) if overlap(moved(frame, 0, by), array)}
-            for share in np.linspace(0, 1, 41):
-                bow = 4 * share * (1 - share)
-                here = moved(frame, numbers.get("v", 0) * bow, numbers["y"] * share)
-                assert {array for array in arrays if overlap(here, array)} <= own
-                assert here[0] >= 0
-                assert here[1] <= 640
-                if share == 0.5:
-                    ways.setdefault(numbers["a"], []).append(here)
+    for numbers, part in parts(film, "go"):
+        frame = rectangle(part.find("rect"))
+        own = {array for array in arrays for by in (0, numbers["y"]) if overlap(moved(frame, 0, by), array)}
+        for share in np.linspace(0, 1, 41):
+            bow = 4 * share * (1 - share)
+            here = moved(frame, numbers.get("v", 0) * bow, numbers["y"] * share)
+            assert {array for array in arrays if overlap(here, array)} <= own
+            assert here[0] >= 0
+            assert here[1] <= 640
+            if share == 0.5:
+                ways.setdefault(numbers["a"], []).append(here)
     assert ways
     assert not any(overlap(*pair) for pair in ways.values())  # two leave at a time, and meet half-way
 

@@ -36,15 +36,6 @@ def test_a_cut_weight_has_2_gradients_at_the_end_a_norm_and_a_head_4_of_one_stag
 
 def test_the_sums_are_shown_one_by_one_so_that_16_chips_travel_at_most():
     film = views.film_of_sums()
-    assert [(done.kind, done.group) for done in sums_of(right_sums)] == [
-        ("cut", "data"),
-        ("norm", "tp"),
-        ("norm", "data"),
-        ("K/V", "tp"),
-        ("K/V", "data"),
-        ("tied", "ends"),
-        ("tied", "data"),
-    ]
     at = {}
     for numbers, words in marks(film, "go"):
         at[numbers["a"]] = at.get(numbers["a"], 0) + len(words)

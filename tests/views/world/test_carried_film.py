@@ -22,22 +22,19 @@ def computed(size=2):
     return run(exchange, size, np.ones(1000), cluster=CLUSTER)
 
 
-def watched(**changed):
-    """A clock of a watch, in µs: both ranks work from 0 on, rank 0 until 10 and rank 1 until 12."""
-    columns = {
-        "computes": ((0, 1), (0, 0), (10, 12), ("work", "work")),
-        "transfers": ((0, 1), (1, 0), (8000, 8000), (0, 1), (0, 1), (15, 11), ("message", "message"), (None, None)),
-    } | changed
-    columns = {
-        name: tuple(
-            tuple(n * 10**6 for n in column) if index in TIMES[name] else column for index, column in enumerate(of)
-        )
-        for name, of in columns.items()
-    }
-    return Timeline(2, 15 * 10**6, cluster="the wall clock", **columns)
+def us(*times):
+    """Microseconds in picoseconds."""
+    return tuple(time * 10**6 for time in times)
 
 
-TIMES = {"computes": (1, 2), "transfers": (3, 4, 5)}
+NAMES = ("message", "message"), (None, None)
+SENT = (0, 1), (1, 0), (8000, 8000), us(0, 1), us(0, 1), us(15, 11), *NAMES
+WORK = (0, 1), us(0, 0), us(10, 12), ("work", "work")
+
+
+def watched(transfers=SENT, computes=WORK):
+    """A clock of a watch: both ranks work from 0 on, rank 0 until 10 µs and rank 1 until 12."""
+    return Timeline(2, 15 * 10**6, cluster="the wall clock", computes=computes, transfers=transfers)
 
 
 def in_us(messages):
@@ -53,7 +50,7 @@ def test_by_a_watch_a_message_posted_by_hand_lies_until_its_receiver_has_worked_
 
 
 def test_what_a_helper_carries_passes_beside_the_work_and_a_barrier_is_no_message():
-    names = ((0, 1), (1, 0), (8000, 0), (2, 2), (2, 2), (5, 5), ("all_reduce", "barrier"), (None, None))
+    names = ((0, 1), (1, 0), (8000, 0), us(2, 2), us(2, 2), us(5, 5), ("all_reduce", "barrier"), (None, None))
     assert in_us(carried(watched(transfers=names))) == [Carried(0, 8000, 2, 2, 5)]
 
 
@@ -73,15 +70,15 @@ def test_the_story_tells_of_each_clock_whether_its_messages_travel():
 
 def test_a_message_that_is_posted_before_the_next_stop_lies_there():
     """Posted at 1 µs; the first stop after 0 is at 10 µs, where its receiver has worked."""
-    sent = ((0, 1), (1, 0), (8000, 8000), (1, 1), (1, 1), (15, 11), ("message", "message"), (None, None))
+    sent = ((0, 1), (1, 0), (8000, 8000), us(1, 1), us(1, 1), us(15, 11), *NAMES)
     film = views.film({"watch": watched(transfers=sent)}, messages=True)
     assert repr(film).splitlines()[1] == "0 s: watch: lies there"
 
 
 def test_between_the_two_messages_of_a_helper_half_is_there():
     """Each way one from 1 to 3 µs and one from 6 to 8."""
-    columns = ((0, 1, 0, 1), (1, 0, 1, 0), (4000,) * 4, (1, 1, 6, 6), (1, 1, 6, 6), (3, 3, 8, 8))
-    transfers, work = (*columns, ("all_reduce",) * 4, (None,) * 4), ((0, 1), (0, 0), (10, 10), ("work", "work"))
+    columns = ((0, 1, 0, 1), (1, 0, 1, 0), (4000,) * 4, us(1, 1, 6, 6), us(1, 1, 6, 6), us(3, 3, 8, 8))
+    transfers, work = (*columns, ("all_reduce",) * 4, (None,) * 4), ((0, 1), us(0, 0), us(10, 10), ("work", "work"))
     film = views.film({"watch": watched(transfers=transfers, computes=work)}, messages=True)
     assert repr(film).splitlines()[1:] == [
         "0 s: watch: nothing posted",
@@ -103,19 +100,13 @@ def test_a_posted_message_stands_dashed_at_its_sender_until_the_receiver_looks()
     assert [at["x"] > 0 for at in moved] == [True, False]
 
 
-def real(**columns):
-    """A measured timeline of 2 ranks."""
-    return Timeline(2, 1000, cluster="the wall clock", **columns)
-
-
 def test_a_clock_whose_first_computation_starts_at_120_begins_there():
-    shown = from_first_computation(
-        real(
-            computes=((0, 1), (120, 150), (200, 250), ("a", "b")),
-            transfers=((0, 1), (1, 0), (8, 8), (5, 90), (10, 100), (20, 130), ("barrier", "message"), (None, None)),
-            waits=((1, 0), (10, 100), (110, 140), (0, 1), ("barrier", "receive"), (60, 130)),
-        )
-    )
+    columns = {
+        "computes": ((0, 1), (120, 150), (200, 250), ("a", "b")),
+        "transfers": ((0, 1), (1, 0), (8, 8), (5, 90), (10, 100), (20, 130), ("barrier", "message"), (None, None)),
+        "waits": ((1, 0), (10, 100), (110, 140), (0, 1), ("barrier", "receive"), (60, 130)),
+    }
+    shown = from_first_computation(Timeline(2, 1000, cluster="the wall clock", **columns))
     assert [(span.start, span.end) for span in shown.computes] == [(0, 80), (30, 130)]
     assert [(t.ready, t.start, t.end) for t in shown.transfers] == [(0, 0, 10)]
     assert [(w.start, w.came, w.end) for w in shown.waits] == [(0, 10, 20)]

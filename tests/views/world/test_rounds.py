@@ -1,25 +1,18 @@
 """The rounds of a loop: the picture shows that all ranks lose time, and not yet through whom."""
 
 import pytest
-from matplotlib.colors import to_hex
 
 from parlab import labs, views
 from parlab.labs.patient import posted_ahead
 from parlab.views.world.rounds import LONG
-from tests.views.drawn import artists, title
+from tests.views.drawn import coloured, title
 
 MS = 10**9  # picoseconds
 
 
 def longer(figure):
     """(rank, start, end) of each orange box, times in ms."""
-    (boxes,) = artists(figure, "rounds")
-    found = []
-    for path, color in zip(boxes.get_paths(), boxes.get_facecolors(), strict=True):
-        if to_hex(color).upper() == LONG:
-            corners = path.vertices
-            found.append((round(corners[:-1, 1].mean()), corners[:, 0].min() / MS, corners[:, 0].max() / MS))
-    return sorted(found)
+    return [(rank, start / MS, end / MS) for rank, start, end, color in coloured(figure, "rounds") if color == LONG]
 
 
 def test_each_rank_of_the_patient_has_one_round_of_16_ms_and_three_of_them_are_first_at_once():

@@ -1,7 +1,6 @@
 """The film of the waits: an arrow from each rank that waits to the rank that has not come, as long as it waits."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from parlab import Cluster, labs, per_rank, run, views
 from parlab.labs.patient import in_turn, posted_ahead
 from parlab.views.engine import theme
 from parlab.views.world.waits_film import RED
-from tests.views.filmed import check_film, tree_of
+from tests.views.filmed import check_film, parts, tree_of
 
 MS = 10**9  # picoseconds
 
@@ -22,12 +21,8 @@ def waits_of(done):
 
 def arrows(film):
     """When each red arrow is seen, in seconds of the film."""
-    seen = [part for part in tree_of(film).iter("g") if [one.get("stroke") for one in part] == [RED]]
-    found = []
-    for part in seen:
-        numbers = dict(one.split(":") for one in part.get("style").split(";"))
-        found.append((float(numbers["--a"]), float(numbers["--b"])))
-    return found
+    seen = [numbers for numbers, part in parts(film, "see") if [one.get("stroke") for one in part] == [RED]]
+    return [(numbers["a"], numbers["b"]) for numbers in seen]
 
 
 def test_the_stall_of_the_patient_travels_both_ways_one_rank_a_step_until_it_meets_at_rank_1():
@@ -69,6 +64,15 @@ def test_a_stop_comes_before_the_first_of_those_goes_on_that_wait_together_and_t
     ]
 
 
+def test_waits_that_begin_within_a_twentieth_of_all_time_stand_in_one_line_and_a_later_one_in_its_own():
+    """They begin at 10, 13 and 16 of 100 ms: the third is close to the second, and not to the first."""
+    seconds = per_rank([10e-3, 13e-3, 0.1, 0.1, 16e-3, 0.1])
+    assert views.film(run(in_pairs, 6, seconds, cluster=Cluster.uniform(0, math.inf)), waits=True).lines[1:3] == [
+        "10.0 ms: rank 0 waits for rank 3; from 13.0 ms, 1 for 2",
+        "16.0 ms: rank 4 waits for rank 5, and still 0 for 3, 1 for 2",
+    ]
+
+
 def test_the_one_work_that_is_longer_than_all_others_bears_its_time_and_equal_ones_bear_none():
     films = [views.film(labs.patient(stall=stall), waits=True) for stall in (6e-3, 0)]
     stalls, well = (["".join(part.itertext()) for part in tree_of(film).iter("text")] for film in films)
@@ -84,24 +88,6 @@ def test_an_arrow_is_seen_from_the_start_of_a_wait_until_the_other_rank_has_come
     assert arrows(film) == [(film.second(start), film.second(came, leaves=True)) for start, came in waits]
 
 
-@pytest.mark.parametrize("stall", [6e-3, 18e-3])
-@pytest.mark.parametrize("program", [in_turn, posted_ahead])
-def test_a_caption_that_names_a_wait_is_not_seen_before_the_first_arrow_that_it_names(program, stall):
-    film = views.film(labs.patient(program, stall=stall), waits=True)
-    first = {}  # of each wait: when its arrow is first seen
-    for wait, (start, _) in zip(waits_of(labs.patient(program, stall=stall)), arrows(film), strict=True):
-        first.setdefault(wait.rank, start)
-    captions = {}
-    for part in tree_of(film).iter("p"):
-        line = " ".join(part.itertext())
-        if re.match(r"ranks? \d.* waits? for rank \d", line):
-            captions[line] = float(re.search(r"--a:([\d.]+)", part.get("style"))[1])
-    assert len(captions) == len([line for line in film.lines if "no rank" not in line])
-    for line, start in captions.items():
-        named = [int(rank) for rank in re.findall(r"\d", line.partition(" wait")[0])]
-        assert start == min(first[rank] for rank in named)
-
-
 @pytest.mark.parametrize("program", [in_turn, posted_ahead])
 @pytest.mark.parametrize("number", [0, 5])
 def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, number):
@@ -113,11 +99,10 @@ def test_a_long_stall_for_which_all_ranks_wait_has_captions_that_fit(program, nu
 def discs(film, kind):
     """When the discs of a kind are seen, and how many: (from, until, how many)."""
     found = []
-    for part in tree_of(film).iter("g"):
+    for numbers, part in parts(film, "see"):
         circles = [one for one in part if one.get("fill") == theme.KINDS[kind].color and one.tag == "circle"]
         if circles:
-            numbers = dict(one.split(":") for one in part.get("style").split(";"))
-            found.append((float(numbers.get("--a", 0)), float(numbers["--b"]), len(circles)))
+            found.append((numbers.get("a", 0), numbers["b"], len(circles)))
     return found
 
 
@@ -128,10 +113,9 @@ def test_a_rank_that_waits_for_a_rank_is_hatched_from_when_its_arrow_comes_until
 
 def test_8_discs_are_blue_before_the_clock_starts_since_all_ranks_work_from_0_on():
     """The film stands still at first. Without this its ranks would seem to wait for a transfer."""
-    works = theme.KINDS["compute"].color
-    film = tree_of(views.film(labs.patient(), waits=True))
-    early = [part for part in film.iter("g") if "--b" in part.get("style", "") and "--a" not in part.get("style", "")]
-    assert [one.get("fill") for part in early for one in part].count(works) == 8
+    seen = parts(views.film(labs.patient(), waits=True), "see")
+    early = [one.get("fill") for numbers, part in seen if "a" not in numbers and "b" in numbers for one in part]
+    assert early.count(theme.KINDS["compute"].color) == 8
 
 
 def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank_is_done_and_then_empty():
@@ -139,10 +123,9 @@ def test_a_disc_that_neither_works_nor_waits_for_a_rank_is_dotted_until_its_rank
     film = views.film(labs.patient(posted_ahead, stall=18e-3), waits=True)
     ends = [film.second(ms * MS, leaves=True) for ms in (64, 70, 76, 82)]
     assert discs(film, "transfer") == [(0, end, many) for end, many in zip(ends, (3, 2, 2, 1), strict=True)]
-    words = [part for part in tree_of(film).iter("g") if [one.get("class") for one in part][:1] == ["strong"]]
-    assert ["".join(part.itertext()) for part in words] == ["012", "37", "46", "5"]
-    inked = [float(re.search(r"--a:([\d.]+)", part.get("style"))[1]) for part in words]
-    assert inked == ends  # ink of the page, from then on
+    words = [one for one in parts(film, "see") if [text.get("class") for text in one[1]][:1] == ["strong"]]
+    assert ["".join(part.itertext()) for _, part in words] == ["012", "37", "46", "5"]
+    assert [numbers["a"] for numbers, _ in words] == ends  # ink of the page, from then on
 
 
 def test_a_stall_that_is_swallowed_stops_at_its_neighbours():

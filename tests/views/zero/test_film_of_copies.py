@@ -5,7 +5,7 @@ from itertools import product
 from parlab import views
 from parlab.views.zero.film_of_copies import APART, BYTE, FIRST, OWN, TOP
 from parlab.views.zero.model_state import COLORS
-from tests.views.filmed import check_film, marks, tree_of
+from tests.views.filmed import check_film, marks, parts, tree_of
 
 
 def test_each_rank_sends_3_of_4_pieces_to_their_owners_and_then_its_sum_to_3_others():
@@ -28,11 +28,7 @@ def test_the_owner_of_a_quarter_has_its_sum_a_pass_before_the_others_and_all_hav
 def test_a_rank_keeps_its_own_quarter_until_the_sum_comes_and_sends_the_others_away():
     film = views.film_of_copies()
     kept = [(numbers, said) for numbers, said in marks(film, "see") if said in (["0"], ["1"], ["2"], ["3"])]
-    places = [
-        part.find("rect")
-        for part in tree_of(film).iter("g")
-        if part.get("class") == "see" and part.find("rect") is not None
-    ]
+    places = [rect for _, part in parts(film, "see") if (rect := part.find("rect")) is not None]
     drawn = [float(rect.get("x")) for rect in places if rect.get("fill") == OWN]
     assert len(kept) == len(drawn) == 16
     for (numbers, (said,)), x in zip(kept, drawn, strict=True):

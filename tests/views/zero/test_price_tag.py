@@ -126,7 +126,6 @@ def test_4_microbatches_send_2_2_5_and_12_passes_and_leave_stage_1_alone_in_fron
     [
         ({"params": 1e12, "P": 8}, "no stage fits"),
         ({"params": 1e9, "tokens": 32768}, "no stage that fits waits"),
-        ({"params": 1e9, "P": 1}, "no stage that fits waits"),
         ({"params": 7.5e9, "tokens": 256, "cluster": DGX_H100, "microbatches": 1}, "1 and 2 wait least"),
     ],
 )

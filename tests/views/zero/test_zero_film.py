@@ -1,11 +1,10 @@
 """The film of a step of ZeRO-3: blocks that are gathered, and gradients that are reduced."""
 
-import re
 from itertools import pairwise
 
 from parlab import views
 from parlab.views.zero.zero_film import UPDATE, step_of
-from tests.views.filmed import check_film, marks, tree_of
+from tests.views.filmed import check_film, marks, parts
 from tests.views.zero.zero_runs import step
 
 
@@ -34,8 +33,8 @@ def test_the_story_ends_with_the_optimizer_and_names_every_block():
 def test_the_frame_of_a_block_is_gone_when_the_next_one_is_framed():
     """A reader who stops the film between two blocks must see one in use."""
     film = views.zero_film(step(3, size=3))
-    framed = [part for part in tree_of(film).iter("g") if part.find("rect[@class='frame']") is not None]
-    spans = [[float(n) for n in re.findall(r"--[ab]:([-\d.e]+)", part.get("style"))] for part in framed]
+    framed = [numbers for numbers, part in parts(film, "see") if part.find("rect[@class='frame']") is not None]
+    spans = [list(numbers.values()) for numbers in framed]
     uses = [use for use in step_of(step(3, size=3).timeline).uses if use.end > use.start]
     assert len(spans) == len(uses) + 1  # and the shards that the optimizer updates
     assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
