@@ -64,7 +64,7 @@ def heads_not_summed(trainer: Trainer) -> None:
 
 def ends_not_summed(trainer: Trainer) -> None:
     """Each end of the pipeline updates its copy of the tied table by its own gradient."""
-    trainer.gradients.groups = dict.fromkeys(trainer.gradients.groups, ALONE)
+    trainer.gradients.shared = dict.fromkeys(trainer.gradients.shared, ALONE)
 
 
 def copies_counted(trainer: Trainer) -> None:

@@ -29,12 +29,12 @@ def sharded(
     """
     mesh, settings = job.mesh, job.settings
     options: dict[str, Any] = {**precision, "ranks_per_node": mesh.data_per_node}
+    options |= {"blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
     if settings.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
     else:
         options["accumulate"] = settings.reduce == "accumulate"
         options |= {"overlap_gather": settings.overlap_gather, "keep_last_block": settings.keep_last_block}
-    options |= {"blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
     return replica_of(mesh.data, own.model, settings.zero, optimizer, **options)
 
 
