@@ -1,13 +1,13 @@
 """The planner: the time and memory of each layout of a model on a cluster, the best layout, and why it is the best.
 
-Two sums are all there is. Of an even model on p stages of v chunks each, with t tensor-parallel ranks a stage and m
-microbatches for each of d replicas, a pencil can check them (`paper`, where one begins):
+Two sums are all there is. A pencil can check them (`paper`, where one begins) for an even model on a pipeline of p
+ranks with v chunks each, with every layer cut among t tensor-parallel ranks, and m microbatches for each of d replicas:
 
-    seconds of a step  =  (m + (p − 1)/v) · stage
+    seconds of a step  =  (m + (p − 1)/v) · microbatch
     bytes of a rank    =  (params · state + min(p, m) · kept) / (p · t)
 
-A stage is the work and the traffic of 1/p of the layers; `state` is 16 bytes a parameter, of which ZeRO divides some by
-d; `kept` are the activations of a microbatch.
+`microbatch` is its work and its traffic on a rank, which has 1/p of the layers; `state` is 16 bytes a parameter, of
+which ZeRO divides some by d; `kept` are the activations of a microbatch.
 
 `bills` has the same sums for real models, a kind a line: stages differ, links have a pace, and work hides traffic. The
 form of each kind stands in the file of its strategy, its seconds beside its bytes: `tensor`, `attention` (with the ring
@@ -15,7 +15,9 @@ of context parallelism), `pipeline`, `zero` and `experts`; and `layer` has the w
 `Case` (`case`: the model's `sizes`, the layout, its `stages`) and a `Machine` (`machine`: seconds of a product, of a
 ring, of a message).
 
-`estimate` checks a `layout` and adds its bills up; `search` does so for all that are possible (`rules`) at once.
+`estimate` checks a `layout` and adds its bills up; `search` does so for all that are possible (`rules`) at once, and
+returns `plans`, the fastest first; `why` shows the neighbours of one. `software` has the habits of public programs, and
+`validation` lays what the bills say beside published numbers.
 """
 
 from parlab.nn import GPTConfig

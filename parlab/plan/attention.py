@@ -4,8 +4,8 @@
         of K and V      cp − 1     cp − 1
         of dK and dV    none       cp: the last one brings them home, in float32 or wider
 
-Invariant: in each turn a rank attends to the block that it has, while the next one travels. So where software hides
-hops, they are waited for only as far as they are longer than the blocks' work; but the last one home, whole.
+Invariant: in each of cp turns a rank attends to the keys that it has, while the next ones travel. So where software
+hides hops, they are waited for only as far as they are longer than the work of cp − 1 turns; the last one home, whole.
 
 Source: Dao 2023, "FlashAttention-2", and Shah et al. 2024, "FlashAttention-3" (work); Liu et al. 2023, "Ring attention
 with blockwise transformers for near-infinite context". `parlab.sequence.ring_cost` counts the hops.
@@ -19,9 +19,9 @@ from parlab.pipeline.closed_forms import Column, Seconds
 from parlab.plan.case import Case
 from parlab.plan.machine import BACKWARD_ELEMENTWISE, Machine
 
-MERGES = 4  # times that an element goes through memory: a block writes it, it is read, the sum is read and written
-# Of a rank's queries, those of a block of the zigzag layout: all of them attend to keys of an earlier rank, and half of
-# them to keys of a later one; and as many ranks are earlier as are later
+MERGES = 4  # times that an element goes through memory: a turn writes it, it is read, the sum is read and written
+# The part of a rank's queries that a turn reads by the zigzag layout, on average: all of them where the keys are those
+# of an earlier rank, and half of them where they are those of a later one
 ZIGZAG_QUERIES = (1 + 1 / 2) / 2
 
 
@@ -47,19 +47,19 @@ def attention_seconds(machine: Machine, case: Case) -> Seconds:
 def ring_seconds(machine: Machine, case: Case, attention: Seconds) -> Seconds:
     """Seconds that a ring adds to a layer's `attention`.
 
-    Hops hide behind the blocks that are computed meanwhile, but for the last one of dK and dV. Each block after the
-    first one reads its queries again, in the backward also out and its gradient, and merges what it has computed into
-    the sum.
+    Hops hide behind the turns that are computed meanwhile, but for the last one of dK and dV. Each turn after the first
+    one reads its queries again, in the backward also out and its gradient, and merges what it has computed into the
+    sum.
     """
     share, cp, itemsize = case.share, case.layout.cp, case.itemsize
     elements = _keys_and_values(case)
-    inside = case.stride("cp") * cp <= machine.node
+    inside = case.stride("cp") * cp <= machine.ranks_per_node
     keys, gradients = (machine.hop(size * elements, inside) for size in (itemsize.activation, itemsize.wide))
     behind = (cp - 1) / cp if "cp" in case.software.hides else 0.0
     forward = np.maximum((cp - 1) * keys - behind * attention.forward, 0)
     last_hop, others = np.where(cp > 1, gradients, 0), (cp - 1) * (keys + gradients)
     backward = last_hop + np.maximum(others - behind * attention.backward, 0)
-    # Elements of the queries of all blocks
+    # Elements of the queries of all turns after the first
     queries = ZIGZAG_QUERIES * (cp - 1) * share.tokens * case.model.heads * case.model.head_dim / case.layout.tp
     of_byte = queries / machine.memory_pace  # seconds of one byte of each
     read, merged = itemsize.activation, MERGES * itemsize.wide

@@ -7,7 +7,7 @@ Of a model of L layers, on a pipeline of p ranks with v chunks each, which m mic
                                                         cp                                              `attention`
                                                         ep, of a mixture                                `experts`
             +  imbalance                                the slowest rank has more layers, or the head   `closed_forms`
-            +  bubble                                   it waits for the others: (p − 1)/v of a stage   `closed_forms`
+            +  bubble                                   it waits for the others: (p − 1)/v microbatches `closed_forms`
             +  pp                                       messages between stages                         `pipeline`
             +  dp + optimizer                           ZeRO's traffic, and the update                  `zero`
 
@@ -87,7 +87,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     first = of_layer.times(stages.first_layers).plus(of_embedding)
     last = of_layer.times(stages.last_layers).plus(of_head)
     slowest, idle = slowest_and_idle(case.pipeline, chunk, first, last)
-    average = per_rank * (num_layers * of_layer.both + (of_embedding.both + of_head.both))
+    average = per_rank * (num_layers * of_layer.both + (of_embedding.both + of_head.both))  # the kinds above, together
     return seconds | {
         "pp": pipeline_seconds(machine, case),
         "dp": zero_seconds(machine, case, chunk),

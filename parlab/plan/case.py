@@ -43,9 +43,10 @@ class Share(NamedTuple):
     """Of one microbatch, on one rank.
 
     Fields:
-        tokens: cp cuts them. In a block whose matrices are cut, attention or the MLP, each rank of tp has all of these;
-            between blocks, at norms and residuals, `token_ranks` divide them once more.
-        token_ranks: tp with sequence parallelism, else 1.
+        tokens: those of the rank's place on cp. In attention and the MLP, the regions whose matrices are cut, each rank
+            of tp has all of these.
+        token_ranks: the ranks that divide these tokens between regions, at norms and residuals: tp with sequence
+            parallelism, else 1.
         input_bytes: of a layer's input, on all of `token_ranks`.
         kv_heads: key/value heads. Where tp is more than the model has, ranks share a head and hold it each.
         attention_pairs: (query, key, head) triples that attention computes.
@@ -63,7 +64,7 @@ class Share(NamedTuple):
 
     @property
     def own_tokens(self) -> Column:
-        """Tokens that it has between blocks, and so at a router."""
+        """Tokens that it has between regions, and so at a router."""
         return self.tokens / self.token_ranks
 
     @property
@@ -114,6 +115,11 @@ class Case:
         """How often in a step a microbatch passes a tensor-parallel group of a stage: m times in each of dp · cp."""
         return self.pipeline.microbatches * self.layout.dp * self.layout.cp
 
+    @property
+    def holders_of_kv_head(self) -> Column:
+        """How many ranks of tp hold the same key/value head: 1, or more where tp is more than there are heads."""
+        return self.layout.tp * self.share.kv_heads / self.model.kv_heads
+
     def stride(self, axis: str) -> Column:
         """How far apart the ranks of an axis are: the product of the axes inside it, in the software's order."""
         inner = self.software.order[: self.software.order.index(axis)]
@@ -128,7 +134,7 @@ def _flops(model: Sizes, batch: int, sequence: int) -> float:
 
 
 def _share(model: Sizes, layout: Layout, sequence: int, itemsize: int, software: Software) -> Share:
-    """The record of columns of layouts; `itemsize` of an activation's element."""
+    """The share of a rank, of each layout; `itemsize` of an activation's element."""
     tokens = layout.microbatch * sequence / layout.cp
     token_ranks = np.where(layout.sequence_parallel, layout.tp, 1)
     return Share(
@@ -144,7 +150,7 @@ def _share(model: Sizes, layout: Layout, sequence: int, itemsize: int, software:
 
 
 def _pipeline(layout: Layout, batch: int) -> Pipeline:
-    """Ranks, microbatches of a replica, chunks, and how many microbatches pass a chunk in a row."""
+    """The pipeline of each layout, for a step of `batch` sequences."""
     microbatches = batch / (layout.dp * layout.microbatch)
     alternates = layout.schedule == "1f1b"
     fewest = np.minimum(layout.pp, microbatches)

@@ -133,19 +133,19 @@ class Machine:
         product_pace, attention_pace: FLOPs a second, in full tiles of a product and in the products of attention.
         memory_pace: bytes a second of a device's memory.
         intra_pace, inter_pace: bytes a second of a link in a node, and between nodes.
-        latencies: seconds, in a node and between nodes.
-        node: ranks in a node.
+        intra_latency, inter_latency: seconds of a message of no bytes, in a node and between nodes.
+        ranks_per_node: how many ranks share a node.
     """
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
-        self.device, self.node = cluster.device_of(0), cluster.ranks_per_node
+        self.device, self.ranks_per_node = cluster.device_of(0), cluster.ranks_per_node
         self.product_pace = self.device.flops * hardware.products
         self.attention_pace = self.device.flops * (hardware.attention or hardware.products)
         self.memory_pace = self.device.memory_bandwidth * hardware.memory
         self.intra_pace = cluster.intra.bandwidth * hardware.intra
         self.inter_pace = cluster.inter.bandwidth * hardware.inter
-        self.latencies = cluster.intra.latency, cluster.inter.latency
+        self.intra_latency, self.inter_latency = cluster.intra.latency, cluster.inter.latency
 
     def product(self, m: Column, k: Column, n: Column, itemsize: int) -> Column:
         """Seconds of [m, k] × [k, n]: its FLOPs by the processors that have a tile, or its bytes through memory.
@@ -154,7 +154,7 @@ class Machine:
         is cut into tiles, whose last wave may leave processors idle).
         """
         flops, moved = 2 * m * k * n / self.product_pace, itemsize * (m * k + k * n + m * n) / self.memory_pace
-        return np.maximum(flops / self.used(m, n), moved)
+        return np.maximum(flops / self.busy(m, n), moved)
 
     def linear(self, rows: Column, inputs: Column, outputs: Column, itemsize: int) -> Linear:
         """Seconds of x [rows, inputs] × W [inputs, outputs]; dX and dW have as many FLOPs, but other tiles."""
@@ -164,7 +164,7 @@ class Machine:
             dw=self.product(inputs, rows, outputs, itemsize),
         )
 
-    def used(self, rows: Column, columns: Column) -> Column:
+    def busy(self, rows: Column, columns: Column) -> Column:
         """The part of the processors' time that computes a result of rows × columns, at the best of `TILES`."""
         count = self.hardware.processors
         if count is None:
@@ -179,7 +179,7 @@ class Machine:
         >>> int(Machine(DGX_H100, None).in_a_node((16, 2)))  # of 8 ranks in a node every second one
         4
         """
-        return reduce(np.multiply, (np.clip(self.node // stride, 1, size) for size, stride in axes))
+        return reduce(np.multiply, (np.clip(self.ranks_per_node // stride, 1, size) for size, stride in axes))
 
     def ring(self, nbytes: Column, size: Column, together: Column | None = None) -> Column:
         """Seconds of an all-gather or a reduce-scatter of `nbytes` among P = `size` ranks; an all-reduce takes two.
@@ -201,4 +201,5 @@ class Machine:
         `across` None: the pace of one port.
         """
         across = self.inter_pace if across is None else across
-        return np.where(inside, *self.latencies) + nbytes / np.where(inside, self.intra_pace, across)
+        latency = np.where(inside, self.intra_latency, self.inter_latency)
+        return latency + nbytes / np.where(inside, self.intra_pace, across)

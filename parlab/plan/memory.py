@@ -17,9 +17,9 @@ from parlab.plan.experts import kept_of_experts
 from parlab.plan.zero import gathered_weight_bytes
 
 # The places of a layer's cache (`nn.formulas`) by how the ranks of tp divide them; all others are columns or heads.
-# Blocks are attention and the MLP, whose matrices are cut; norms and residuals lie between them
+# Regions are attention and the MLP, whose matrices are cut; norms and residuals lie between them
 NORMS = ("attention_norm.x", "attention_norm.inverse", "mlp_norm.x", "mlp_norm.inverse")
-BETWEEN_BLOCKS = (*NORMS, "attention.output_keep", "mlp.output_keep")
+BETWEEN_REGIONS = (*NORMS, "attention.output_keep", "mlp.output_keep")
 COLUMN_INPUTS = ("attention.x", "mlp.x")
 KEYS_AND_VALUES = ("attention.k", "attention.v")
 SCORES = ("attention.softmax", "attention.dropped", "attention.keep")  # 5 a s² b in 16 bits: S × S of each head
@@ -29,7 +29,7 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     """Bytes of one layer and microbatch that a rank keeps for the backward, by this way to recompute.
 
         places                    a rank of tp keeps
-        BETWEEN_BLOCKS            all; with sequence parallelism a t-th
+        BETWEEN_REGIONS           all; with sequence parallelism a t-th
         COLUMN_INPUTS             the same; all in software that does not gather them again
         KEYS_AND_VALUES           a t-th; one head where t ranks are more than heads
         SCORES                    a t-th; nothing by any way to recompute
@@ -49,18 +49,17 @@ def kept_of_layer(case: Case, recompute: Column) -> Column:
     >>> int(kept_of_layer(case, "none"))
     18028000
     """
-    model, share, tp, items = case.model, case.share, case.layout.tp, _kept_items(case)
+    share, tp, items = case.share, case.layout.tp, _kept_items(case)
 
     def nbytes(places: tuple[str, ...]) -> int:
         return sum(items.get(place, 0) for place in places)
 
-    between, inputs, keys, scores = map(nbytes, (BETWEEN_BLOCKS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
+    between, inputs, keys, scores = map(nbytes, (BETWEEN_REGIONS, COLUMN_INPUTS, KEYS_AND_VALUES, SCORES))
     others: Column = sum(items.values()) - between - inputs - keys - scores
     others = others - np.where(recompute == "mlp.hidden", items.get("mlp.hidden", 0), 0)
-    holders = share.kv_heads * tp / model.kv_heads  # ranks that hold the same key/value head
-    by_tp = others + keys * holders + np.where(recompute == "none", scores, 0)
-    cut, whole = (between + inputs, 0) if case.software.gathers_again else (between, inputs)
-    of_sequence = cut / share.token_ranks + whole + by_tp / tp  # on a rank of tp
+    by_tp = others + keys * case.holders_of_kv_head + np.where(recompute == "none", scores, 0)
+    by_tokens, whole = (between + inputs, 0) if case.software.gathers_x_again else (between, inputs)
+    of_sequence = by_tokens / share.token_ranks + whole + by_tp / tp  # on a rank of tp
     kept = case.layout.microbatch / case.layout.cp * of_sequence + kept_of_experts(case)
     return np.where(recompute == "full", share.own_input_bytes, kept)
 

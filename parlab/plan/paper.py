@@ -8,7 +8,7 @@ FLOPs and 10¹⁰ bytes a second, as dp 2 · pp 2 · tp 2. Of 8 sequences of 100
 
     work of a layer          of a microbatch: products 60 ms and attention 7.007 ms, by t = 2: 33.5035 ms
     exchanges of a layer     8 of 2 MB, of which (t − 1)/t pass a port: 0.8 ms
-    a stage                  4 layers · 34.3035 ms = 137.2 ms, and a step has m + (p − 1)/v = 5 of these
+    a microbatch on a rank   4 layers · 34.3035 ms = 137.2 ms, and a step has m + (p − 1)/v = 5 of these
     parameters               82 017 000, with 2 + 2 + 12/d = 10 bytes each, by p · t = 4
     activations              of min(p, m) = 2 microbatches, 18 028 000 bytes a layer of each rank of tp
 
@@ -72,10 +72,10 @@ def memory_on_paper(
 def seconds_on_paper(
     work: float, nbytes: float, speed: float, dp: int, pp: int, tp: int, chunks: int, batch: int
 ) -> float:
-    """Seconds of a step by interleaved 1F1B: m + (pp − 1)/chunks times what a stage needs for a microbatch.
+    """Seconds of a step by interleaved 1F1B: m + (pp − 1)/chunks times what a rank needs for a microbatch.
 
     That is so if m = batch/dp, the microbatches of a replica, are pp or more. If they are fewer, only the breadth-first
-    schedule runs with several chunks, and each next chunk waits until the first microbatch has passed pp stages.
+    schedule runs with several chunks, and each next chunk waits until the first microbatch has passed all pp ranks.
 
     Args:
         work: seconds of a microbatch of one sequence on one device, forward and backward, all layers.
@@ -95,6 +95,6 @@ def seconds_on_paper(
     positive("speed", speed)
     for name, size in {"dp": dp, "pp": pp, "tp": tp, "chunks": chunks, "batch": batch}.items():
         whole(name, size, 1)
-    stage = (work / tp + (tp - 1) / tp * nbytes / speed) / pp
+    microbatch = (work / tp + (tp - 1) / tp * nbytes / speed) / pp  # on a rank, all its chunks
     m = batch / dp
-    return stage * (m + (pp - 1) / chunks + (chunks - 1) / chunks * max(pp - m, 0))
+    return microbatch * (m + (pp - 1) / chunks + (chunks - 1) / chunks * max(pp - m, 0))

@@ -23,8 +23,8 @@ def pipeline_seconds(machine: Machine, case: Case) -> Column:
     one stream waits for each message of 1F1B.
     """
     pp, input_bytes, token_ranks = case.layout.pp, case.share.input_bytes, case.share.token_ranks
-    inside = case.stride("pp") * pp <= machine.node
-    parts = case.layout.tp if case.software.scatters else token_ranks
+    inside = case.stride("pp") * pp <= machine.ranks_per_node
+    parts = case.layout.tp if case.software.scatters_messages else token_ranks
     gathered = np.where(parts > token_ranks, machine.ring(input_bytes, case.layout.tp), 0)
     waited_for = exposed_transfers(case.pipeline, apart="pp" in case.software.hides)
     if case.software.one_stream:

@@ -16,6 +16,7 @@ from parlab.plan.layout import Layout
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import MESH
 
+# `memory.kept_of_layer` says what each keeps, `layer` what it computes again, `search` for which models it is tried
 RECOMPUTE = ("none", "selective", "mlp.hidden", "full")
 # Of each rule: its fields, the right values, the layouts that break it. {pp} in the text is the pp of one that does
 Rules = Iterator[tuple[str, str, np.ndarray]]
@@ -47,7 +48,7 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     """The rules that join fields with each other, the model and the batch. Each field keeps its own rules already."""
     layout = layout.columns(np.int64)
     dp, pp, cp, tp, ep, chunks = layout.dp, layout.pp, layout.cp, layout.tp, layout.ep, layout.chunks
-    one_f_one_b, group, cut = layout.schedule == "1f1b", layout.group, layout.sequence_parallel
+    one_f_one_b, group = layout.schedule == "1f1b", layout.group
     in_microbatches = dp * layout.microbatch
     microbatches = batch // in_microbatches
 
@@ -70,7 +71,7 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     right = f"sequence {sequence} must be a multiple of 2·cp, two chunks a rank (zigzag)"
     yield "cp", right, (cp > 1) & (sequence % (2 * cp) != 0)
     right = f"sequence parallelism cuts sequence {sequence} by cp·tp: use a divisor"
-    yield "cp tp", right, cut & (sequence % (cp * tp) != 0)
+    yield "cp tp", right, layout.sequence_parallel & (sequence % (cp * tp) != 0)
 
     # The batch, and the schedule
     yield "dp microbatch", f"batch {batch} must be a multiple of their product", batch % in_microbatches != 0

@@ -140,6 +140,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def _axes(tried: dict[str, list], *names: str) -> dict[str, np.ndarray]:
-    """The values of each field along an axis of its own, before the columns': broadcast, they are all combinations."""
-    *axes, _ = np.meshgrid(*(tried[name] for name in names), 0, indexing="ij", sparse=True)  # 0: the columns' axis
+    """The values of each field, along an axis of its own: broadcast, they are all combinations.
+
+    The last axis is left free, for the columns of a layout that these are combined with.
+    """
+    *axes, _ = np.meshgrid(*(tried[name] for name in names), 0, indexing="ij", sparse=True)  # 0: the free axis
     return dict(zip(names, axes, strict=True))

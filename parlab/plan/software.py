@@ -28,17 +28,17 @@ class Software:
         hides: the traffic that it sends while it computes: some of tp, cp, pp, dp.
         order: the axes of the mesh, the innermost one first.
         joins_products: gate and up are one product, so that their gradients of x are summed together.
-        gathers_again: with sequence parallelism the backward gathers x again; else it is kept gathered.
+        gathers_x_again: with sequence parallelism the backward gathers x again; else it is kept gathered.
         cuts_logits: the loss runs over a rank's part of the vocabulary; else the logits are gathered.
         logit: bytes a logit that its loss holds besides the logit and one copy in float32.
-        scatters: t ranks send a t-th each to the next stage, where it is gathered.
+        scatters_messages: t ranks send a t-th each of a message to the next stage, where it is gathered.
         one_stream: it computes and sends in one stream, and so waits for each message between stages.
         gradient: bytes of a gradient that travels. None: as many as one that is held.
         scatters_gradients: ZeRO-1 reduce-scatters gradients; else it all-reduces them.
         sends_by_group: by 1F1B, ZeRO-2 sums the gradients of microbatches that pass a chunk in a row, and sends them
             once for the group; else for each microbatch.
-        gathers_once: where all microbatches go through a chunk one after the other, ZeRO-3 gathers its weights once
-            for them, and sends their gradients once; else for each microbatch.
+        gathers_weights_once: where all microbatches go through a chunk one after the other, ZeRO-3 gathers its weights
+            once for them, and sends their gradients once; else for each microbatch.
         source: where the habits can be read.
 
     Raises:
@@ -49,17 +49,17 @@ class Software:
     order: tuple[str, ...] = MESH
     # Tensor parallelism (`tensor`), and the loss
     joins_products: bool = True
-    gathers_again: bool = True
+    gathers_x_again: bool = True
     cuts_logits: bool = True
     logit: int = 0
     # Pipelines (`pipeline`)
-    scatters: bool = False
+    scatters_messages: bool = False
     one_stream: bool = False
     # ZeRO (`zero`)
     gradient: int | None = None
     scatters_gradients: bool = True
     sends_by_group: bool = False
-    gathers_once: bool = False
+    gathers_weights_once: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:

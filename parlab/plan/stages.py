@@ -52,7 +52,7 @@ class Stages(NamedTuple):
 
 
 def stages_of(model: Sizes, layout: Layout, kv_heads: Column) -> Stages:
-    """The record of columns of layouts; `kv_heads` of a rank."""
+    """The stages of each layout; `kv_heads` of a rank."""
     pp, tp, chunks = layout.pp, layout.tp, layout.chunks
     chunk_layers, first_layers, last_layers = _layers_of_chunks(model, pp, chunks)
     of_kv_head = 2 * model.hidden_size * model.head_dim  # parameters; ranks that share a head hold it each

@@ -1,14 +1,16 @@
 """Tensor parallelism: how often a layer's input travels in a group, how long its ranks wait, and what all ranks send.
 
         exchanges of        forward                      backward, waited for   backward, beside dW
-        a cut block         sum y: 2                     none                   sum dX: 2; 4 if gate and up do so apart
+        a region            sum y: 2                     none                   sum dX: 2; 4 if gate and up do so apart
         the embedding       sum its rows: 2              none                   none
         the head            none                         none                   sum dX: 2
 
         with sequence parallelism
-        a cut block         gather x, scatter sums y: 2  gather dY: 1           scatter sums dX: 1; 2 if x comes again
+        a region            gather x, scatter sums y: 2  gather dY: 1           scatter sums dX: 1; 2 if x comes again
         the embedding       scatter sums of rows: 1      gather gradients: 1    none
         the head            gather x: 1                  none                   scatter sums dX, and x comes again: 2
+
+A region has its matrices cut: attention is one, and the MLP. Norms and residuals lie between regions.
 
 Invariant: one exchange is an all-gather or a reduce-scatter of a layer's input; an all-reduce is two.
 
@@ -42,24 +44,28 @@ class Exchanges(NamedTuple):
 
 
 def _of_layer(case: Case) -> Exchanges:
-    """Those of a layer. Two blocks are cut: attention, and the MLP, if no experts are in its place."""
-    model, software, cut = case.model, case.software, case.layout.sequence_parallel
-    blocks = 1 if model.num_experts else 2
+    """Those of a layer. It has two regions: attention, and the MLP, if no experts are in its place."""
+    model, software, sequence_parallel = case.model, case.software, case.layout.sequence_parallel
+    regions = 1 if model.num_experts else 2
     has_gate = model.up_columns > model.mlp_columns
     apart = 2 if has_gate and not software.joins_products else 0
-    beside = np.where(cut, blocks * (2 if software.gathers_again else 1), 2 * blocks + apart)
-    return Exchanges(2 * blocks, np.where(cut, blocks, 0), beside)
+    x_again = 1 if software.gathers_x_again else 0
+    return Exchanges(
+        forward=2 * regions,
+        waited=np.where(sequence_parallel, regions, 0),
+        beside=np.where(sequence_parallel, regions * (1 + x_again), 2 * regions + apart),
+    )
 
 
 def _of_embedding(case: Case) -> Exchanges:
     """Those of the embedding: each rank looks up a part of the table, and the parts are summed."""
-    cut = case.layout.sequence_parallel
-    return Exchanges(np.where(cut, 1, 2), np.where(cut, 1, 0), 0)
+    sequence_parallel = case.layout.sequence_parallel
+    return Exchanges(forward=np.where(sequence_parallel, 1, 2), waited=np.where(sequence_parallel, 1, 0), beside=0)
 
 
 def _of_head(case: Case) -> Exchanges:
     """Those of the head, without its loss."""
-    return Exchanges(np.where(case.layout.sequence_parallel, 1, 0), 0, 2)
+    return Exchanges(forward=np.where(case.layout.sequence_parallel, 1, 0), waited=0, beside=2)
 
 
 def layer_tensor_seconds(machine: Machine, case: Case, dw: Column) -> Seconds:
@@ -114,18 +120,23 @@ def _loss_rings(case: Case) -> tuple[int, Column]:
 
 
 def tensor_bytes(case: Case) -> Column:
-    """Exchanges of a layer's input, gradients that several ranks have a part of, and the loss."""
-    model, tp, itemsize, cut = case.model, case.layout.tp, case.itemsize.activation, case.layout.sequence_parallel
+    """Bytes that all ranks send: exchanges of a layer's input, gradients that several ranks have a part of, the loss.
+
+    In an all-gather or a reduce-scatter tp ranks send tp − 1 times the whole array, all together.
+    """
+    model, layout, itemsize = case.model, case.layout, case.itemsize.activation
+    tp, sequence_parallel = layout.tp, layout.sequence_parallel
     of_layer, of_ends = _of_layer(case), sum(_of_embedding(case)) + sum(_of_head(case))
     exchange = (tp - 1) * case.share.input_bytes
     keys = model.hidden_size * model.kv_heads * model.head_dim  # parameters of k; v has as many
-    # Ranks that share a head sum its gradients: of k and of v, each an all-reduce, which is two passes
-    shared = 2 * 2 * (tp * case.share.kv_heads / model.kv_heads - 1) * keys * itemsize
-    norm = np.where(cut, 2 * (tp - 1) * model.hidden_size * itemsize, 0)
+    # Gradients that several ranks have a part of are all-reduced: 2 each. Those of k and of v by the ranks of a head;
+    # with sequence parallelism a norm's by all, because each has its own tokens
+    shared = 2 * 2 * (case.holders_of_kv_head - 1) * keys * itemsize
+    norm = np.where(sequence_parallel, 2 * (tp - 1) * model.hidden_size * itemsize, 0)
     exchanges = of_layer.forward * (1 + case.recomputed) + of_layer.waited + of_layer.beside
     layer = exchange * exchanges + shared + 2 * norm
     if model.num_experts:
-        layer = layer + np.where(cut, 2 * (tp - 1) * _token_params(case) * itemsize, 0)
+        layer = layer + np.where(sequence_parallel, 2 * (tp - 1) * _token_params(case) * itemsize, 0)
     count, nbytes = _loss_rings(case)
     outside = exchange * of_ends + norm + (tp - 1) * count * nbytes
     return case.group_passes * (model.num_layers * layer + outside)

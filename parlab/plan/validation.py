@@ -163,10 +163,9 @@ def _kept(run: _Run) -> float:
 
 def _state(run: _Run) -> float:
     """GB of a rank's state, of a model with the 7.5 billion parameters of the paper, rounded as it is printed there."""
-    found = run.estimate()
-    state = (
-        7.5 / run.case.config.num_parameters * sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
-    )
+    found, billions = run.estimate(), 7.5
+    nbytes = sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
+    state = billions / run.case.config.num_parameters * nbytes
     return round(state + 1e-9, len(f"{run.row['published']}".partition(".")[2]))
 
 

@@ -71,20 +71,31 @@ def why(plans: Plans, layout: Layout | None = None) -> Why:
     distance = sum((column != at[field]) * (1 if field in MESH else 2) for field, column in columns.items())
     close = np.flatnonzero(distance <= 2)
     fastest = close[np.lexsort((plans.bytes[close], plans.seconds[close]))]
-    fits = plans.bytes[fastest] <= plans.memory
     neighbours, listed = Why(), set()
     neighbours.base, neighbours.memory, neighbours.flips = base, plans.memory, plans.flips()
     for field in (*ORDERED, "schedule", "sequence_parallel", "recompute", "offload"):
         values = columns[field][fastest]
         for value in _next_values(field, values, at[field]):
-            inside, outside = (fastest[(values == value) & part] for part in (fits, ~fits))
-            faster = outside[plans.seconds[outside] < base.total_seconds]
-            leanest = outside[np.argsort(plans.bytes[outside], kind="stable")]
-            forbidden = faster if len(inside) or len(faster) else leanest
-            chosen = [int(number) for number in (*inside[:1], *forbidden[:1]) if number not in listed]
+            alike = fastest[values == value]
+            chosen = [number for number in _shown_of(plans, alike, base) if number not in listed]
             neighbours += [_neighbour(field, plans.grid[number], base, plans.memory) for number in chosen]
             listed.update(chosen)
     return neighbours
+
+
+def _shown_of(plans: Plans, alike: np.ndarray, base: Estimate) -> list[int]:
+    """The neighbours that are listed of those with the same value, which are `alike`, the fastest first.
+
+    They are the fastest one that fits, and the fastest one that does not, if it is faster than the base. If there is
+    neither, it is the one with the fewest bytes.
+    """
+    fits = plans.bytes[alike] <= plans.memory
+    inside, outside = alike[fits], alike[~fits]
+    faster = outside[plans.seconds[outside] < base.total_seconds]
+    shown = [*inside[:1], *faster[:1]]
+    if not shown:
+        shown = [outside[np.argmin(plans.bytes[outside])]]
+    return [int(number) for number in shown]
 
 
 def _next_values(field: str, values: np.ndarray, now: Any) -> list[Any]:

@@ -40,18 +40,19 @@ class Passes(NamedTuple):
     """How often all gradients and all weights travel in a step.
 
     Fields:
-        gradients: as often as they are reduced; of an all-reduce two.
+        rounds: how often all gradients are reduced. ZeRO-3 gathers its weights as often, before forwards and
+            before backwards.
+        each_microbatch: each of several microbatches has a round of its own, where a layer's gradients leave before the
+            next layer's come; else those of a chunk are summed over microbatches first.
+        gradients: a pass a round; two, if they are all-reduced.
         before_forwards, before_backwards: of weights.
-        reductions: how often a gradient is reduced.
-        each_microbatch: of several microbatches each sends its gradients, a layer's before the next layer's come; else
-            those of a chunk are summed over microbatches first.
     """
 
+    rounds: Column
+    each_microbatch: Column
     gradients: Column
     before_forwards: Column
     before_backwards: Column
-    reductions: Column
-    each_microbatch: Column
 
 
 def passes_of(case: Case) -> Passes:
@@ -59,27 +60,27 @@ def passes_of(case: Case) -> Passes:
     zero, pipeline, software = case.layout.zero, case.pipeline, case.software
     groups = np.ceil(pipeline.microbatches / pipeline.group)
     by_group = (zero == 2) & pipeline.alternates & software.sends_by_group
-    at_once = _whole_gradients(case) | _gathers_once(case)
-    reductions = np.where(at_once, 1, np.where(by_group, groups, pipeline.microbatches))
+    in_one_round = _sums_all_first(case) | _gathers_once(case)
+    rounds = np.where(in_one_round, 1, np.where(by_group, groups, pipeline.microbatches))
     all_reduced = (zero == 0) | ((zero == 1) & (not software.scatters_gradients))
     return Passes(
-        gradients=np.where(all_reduced, 2, reductions),
-        before_forwards=np.where(zero == 3, reductions, zero > 0),
-        before_backwards=np.where(zero == 3, reductions, 0),
-        reductions=reductions,
-        each_microbatch=(reductions > 1) & ~(by_group & (pipeline.group > 1)),
+        rounds=rounds,
+        each_microbatch=(rounds > 1) & ~(by_group & (pipeline.group > 1)),
+        gradients=np.where(all_reduced, 2, rounds),
+        before_forwards=np.where(zero == 3, rounds, zero > 0),
+        before_backwards=np.where(zero == 3, rounds, 0),
     )
 
 
-def _whole_gradients(case: Case) -> Column:
-    """Whether a rank keeps its gradients whole until the step ends."""
+def _sums_all_first(case: Case) -> Column:
+    """Whether a rank sums its whole gradients over all microbatches, and sends them once. (ZeRO-3: `_gathers_once`.)"""
     zero = case.layout.zero
     return (zero < 2) | ((zero == 2) & ~case.pipeline.alternates)
 
 
 def _gathers_once(case: Case) -> Column:
     """Whether ZeRO-3 gathers its weights once for all microbatches, and sends their gradients once."""
-    return (case.layout.zero == 3) & ~case.pipeline.alternates & case.software.gathers_once
+    return (case.layout.zero == 3) & ~case.pipeline.alternates & case.software.gathers_weights_once
 
 
 # ---- bytes that a rank holds
@@ -151,7 +152,7 @@ def zero_seconds(machine: Machine, case: Case, chunk: Seconds) -> Column:
     if "dp" not in case.software.hides:
         return after + before
     in_forward = _waited(case, passes, before, np.maximum(passes.before_forwards, 1), chunk.forward)
-    return in_forward + _waited(case, passes, after, passes.reductions, chunk.backward)
+    return in_forward + _waited(case, passes, after, passes.rounds, chunk.backward)
 
 
 def _one_pass(machine: Machine, case: Case, itemsize: int) -> Column:
@@ -227,14 +228,14 @@ def zero_bytes(case: Case) -> Column:
 def _more_of_tied_table(case: Case, passes: Passes) -> Column:
     """Bytes that each parameter of a tied table sends more than any other; fewer if negative.
 
-    the model's ends   tables in `params`   what differs, in a step with r reductions
+    the model's ends   tables in `params`   what differs, in a step of r rounds
     on one rank        1, for both ends     ZeRO-3 gathers it for each end: 2r weights more
-                                            each end has a gradient: r more, or 0 if whole gradients are kept
+                                            each end has a gradient: r more, or 0 if all are summed first
     on two ranks       2, one each          the two sum their gradients first, once a step, and each sends the sum:
                                             1 gradient in place of r, twice
     """
     weight, gradient = case.itemsize.state.weight, case.itemsize.sent_gradient
-    second_gradient = np.where(_whole_gradients(case), 0, gradient * passes.reductions)
+    second_gradient = np.where(_sums_all_first(case), 0, gradient * passes.rounds)
     on_one_rank = second_gradient + 2 * weight * passes.before_backwards
-    on_two_ranks = 2 * gradient * (1 - passes.reductions)
+    on_two_ranks = 2 * gradient * (1 - passes.rounds)
     return np.where(case.layout.pp == 1, on_one_rank, on_two_ranks)

@@ -14,7 +14,8 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
     """The bytes that all ranks sent to others, by strategy.
 
     dp: weights and gradients over dp × cp (an expert's over edp), and the loss. ep: tokens to their experts and back,
-    if there are experts. norm: the sum of squares, for clipping and skipping, over all ranks.
+    if there are experts. norm: the sum of squares, for clipping and skipping, over all ranks; or, where ZeRO shards
+    nothing, over those of one copy of the model.
     """
     instance("timeline", timeline, Timeline)
     found = Counter(dict.fromkeys(("dp", "pp", "cp", "tp", "norm"), 0))
@@ -25,6 +26,6 @@ def bytes_by_strategy(timeline: Timeline) -> dict[str, int]:
 
 
 def _strategy_of(transfer: Transfer) -> str:
-    """The strategy by the message's group; the group of all ranks has no name."""
+    """The strategy by the message's group; that of all ranks has no name, and a step uses it for the norm alone."""
     group, named, _ = transfer.name.partition(": ")
     return STRATEGIES.get(group, group) if named else "norm"

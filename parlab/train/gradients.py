@@ -21,12 +21,12 @@ class GradientsToZero:
     Args:
         comm: all ranks; it counts the memory that gradients hold.
         own: this rank's model and its blocks.
-        groups: see `groups_of_shared_blocks`.
+        shared: the blocks here that several ranks of pp hold, each with the group of these ranks.
         replica: ZeRO's.
     """
 
-    def __init__(self, comm: Comm, own: OwnModel, groups: dict[str, Any], replica: Replica) -> None:
-        self.comm, self.blocks, self.groups, self.replica = comm, own.blocks, groups, replica
+    def __init__(self, comm: Comm, own: OwnModel, shared: dict[str, Any], replica: Replica) -> None:
+        self.comm, self.blocks, self.shared, self.replica = comm, own.blocks, shared, replica
         self.waiting: dict[str, Gradients] = {}
 
     def take(self, gradients: Gradients) -> None:
@@ -34,7 +34,7 @@ class GradientsToZero:
         self.comm.hold("new gradients", gradients)
         for block, names in self.blocks.items():
             found = {name: gradients[name] for name in names if name in gradients}
-            if found and block in self.groups:
+            if found and block in self.shared:
                 self.waiting[block] = add_gradients(self.waiting.get(block, {}), found)
                 self.comm.hold("gradients", self.waiting[block])
             elif found:
@@ -42,7 +42,7 @@ class GradientsToZero:
 
     def sum_shared(self) -> None:
         """Sum the gradients of each shared block over the ranks of pp that hold it, and give them to ZeRO."""
-        for block, group in self.groups.items():
+        for block, group in self.shared.items():
             own = self.waiting.pop(block)
             self.replica.add_gradients(block, {name: group.all_reduce(x) for name, x in own.items()})
 

@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from parlab.arrays import to_host
+from parlab.arrays import Array, to_host
 from parlab.experts import ExpertParallel
 from parlab.experts.layer import DispatchCache
 from parlab.nn.config import LlamaConfig
@@ -53,12 +53,14 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
 class BatchExperts(ExpertParallel):
     """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
 
-    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`. In the first pass the forwards count in
-    `counted`; after it, from 0 again, the backwards do, for the bias.
+    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`. Pairs are counted in `counted`:
+
+        first pass         by each forward    their sum is `batch_loads`; `counted` is 0 again
+        all of the step    by each backward   their sum moves the bias; `counted` is 0 again
 
     Attributes:
-        counting: the first pass is under way: a forward counts.
-        batch_loads: pairs on each expert, of all tokens, as the pass has counted them; None: a call has all tokens.
+        counting: the first pass is under way.
+        batch_loads: pairs on each expert, of the whole batch. None: there is no first pass, and a call has all tokens.
     """
 
     counting = False
@@ -145,6 +147,25 @@ class Mixtures:
             mixture.counted = [0] * mixture.num_experts
         loads: list[list[int]] = to_host(counts)
         return loads
+
+
+def rows_to_experts(job: TrainJob, model: Any, tokens: Array) -> list[list[list[int]]]:
+    """See `Trainer.rows_to_experts`; `model`: this rank's."""
+    mesh, rows, zero = job.mesh, tokens.shape[0], job.settings.zero
+    if not isinstance(job.config, MixtralConfig) or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
+        raise ValueError(
+            f"rows_to_experts: needs a Mixtral on dp and ep alone, with zero=0, 1 or 2; this is "
+            f"{job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
+        )
+    if rows % mesh.dp.size:
+        raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
+    own = rows // mesh.dp.size
+    hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
+    tables = []
+    for block in model.blocks:
+        hidden, cache = block.forward(hidden)
+        tables.append(rows_in_cache(cache))
+    return tables
 
 
 def rows_in_cache(cache_of_block: Any) -> list[list[int]]:

@@ -27,12 +27,11 @@ def sharded(
         precision: dtype, loss_scale and max_norm.
     """
     mesh, settings = job.mesh, job.settings
-    options = dict(precision)
+    options: dict[str, Any] = {**precision, "blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
     if settings.zero == 0:
         options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
     else:
         options["accumulate"] = settings.reduce == "accumulate"
-    options |= {"blocks": own.blocks, "model_parallel": model_parallel(job, own, expected)}
     return replica_of(mesh.data, own.model, settings.zero, optimizer, **options)
 
 

@@ -29,7 +29,7 @@ class OwnStages(NamedTuple):
     """The pipeline stages of this rank, and how a step uses ZeRO's blocks in them."""
 
     chains: Mapping[int, Chain]  # a pipeline stage by its number
-    first_pass: list[Action]  # before the schedule's actions; empty, if no auxiliary loss needs it
+    first_forwards: list[Action]  # of the first pass, before the schedule's; none, if no auxiliary loss needs it
     opening_order: list[str]  # of the blocks in a step
     uses: Mapping[str, int]  # how often a step makes gradients of each block
 

@@ -92,9 +92,9 @@ def forward_backward(
     """
     job, stages, replica = parts.job, parts.stages, parts.replica
     like = job.activation(inputs[0], replica.dtype)
-    if stages.first_pass:
+    if stages.first_forwards:
         parts.mixtures.begin_first_pass()
-        run_first_pass(job.mesh.pp, job.schedule, stages.first_pass, stages.chains, inputs, targets, like)
+        run_first_pass(job.mesh.pp, job.schedule, stages.first_forwards, stages.chains, inputs, targets, like)
         parts.mixtures.end_first_pass()
     loss, _ = run_schedule(
         job.mesh.pp,
@@ -112,5 +112,5 @@ def forward_backward(
 def mean_loss(job: TrainJob, loss: float | None) -> float:
     """The mean over the whole batch, on every rank, from the loss on the last stage's ranks."""
     of_rank = job.xp.asarray(loss or 0.0, dtype=job.xp.float64, device=job.device)
-    of_pipeline = job.mesh.pp.all_reduce(of_rank)
+    of_pipeline = job.mesh.pp.all_reduce(of_rank)  # the other stages' ranks add 0
     return to_host(job.mesh.data.all_reduce(of_pipeline)) / job.mesh.data.size

@@ -32,7 +32,7 @@ from parlab.train.arguments import (
 from parlab.train.gradients import GradientsToZero, expected_calls, groups_of_shared_blocks
 from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_in_cache
+from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_to_experts
 from parlab.train.own_model import own_model
 from parlab.train.pieces import CheckpointPiece
 from parlab.train.sharding import sharded
@@ -174,22 +174,7 @@ class Trainer:
         Raises:
             ValueError: no Mixtral, or a mesh with pp, cp or tp, or stage 3 of ZeRO; rows that do not divide among dp.
         """
-        mesh, rows, zero = self.job.mesh, tokens.shape[0], self.job.settings.zero
-        if not self.mixtures.of_layer or zero == 3 or max(mesh.pp.size, mesh.cp.size, mesh.tp.size) > 1:
-            raise ValueError(
-                f"rows_to_experts: needs a Mixtral on dp and ep alone, with zero=0, 1 or 2; this is "
-                f"{self.job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, with zero={zero}"
-            )
-        if rows % mesh.dp.size:
-            raise ValueError(f"tokens: {rows} rows do not divide among {mesh.dp.size} ranks of dp")
-        own = rows // mesh.dp.size
-        model: Any = self.own.model
-        hidden, _ = model.embedding.forward(tokens[mesh.dp.rank * own : (mesh.dp.rank + 1) * own, :])
-        tables = []
-        for block in model.blocks:
-            hidden, cache = block.forward(hidden)
-            tables.append(rows_in_cache(cache))
-        return tables
+        return rows_to_experts(self.job, self.own.model, tokens)
 
     # The weights and gradients, whole
 

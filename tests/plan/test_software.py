@@ -60,8 +60,8 @@ def test_where_zero_3_gathers_once_a_chunk_breadth_first_sends_for_8_microbatche
     """Weights twice, gradients once. 1F1B comes back to a chunk after another one, and gathers again."""
     layout = Layout(dp=2, pp=2, chunks=2, zero=3, schedule=schedule)
     each, once = (
-        estimate(LLAMA_8B, DGX_A100, layout, batch=16, sequence=S, software=OURS.but(gathers_once=flag)).sent["dp"]
-        for flag in (False, True)
+        estimate(LLAMA_8B, DGX_A100, layout, batch=16, sequence=S, software=software).sent["dp"]
+        for software in (OURS, OURS.but(gathers_weights_once=True))
     )
     assert each == 2 * elements_sent(LLAMA_8B.num_parameters, 2, 3, microbatches=8)
     assert once == 2 * elements_sent(LLAMA_8B.num_parameters, 2, 3, microbatches=1 if schedule == "looped_bfs" else 8)

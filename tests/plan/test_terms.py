@@ -50,8 +50,8 @@ def ring(nbytes, ranks):
     ],
 )
 def test_a_product_of_2048_by_2304_uses_288_of_324_places_of_3_waves_and_one_of_a_tile_1_of_108(m, n, used):
-    assert Machine(DGX_A100, None).used(m, n) == pytest.approx(used, rel=1e-12)
-    assert Machine(DGX_A100, A100.but(processors=None)).used(m, n) == 1
+    assert Machine(DGX_A100, None).busy(m, n) == pytest.approx(used, rel=1e-12)
+    assert Machine(DGX_A100, A100.but(processors=None)).busy(m, n) == 1
 
 
 @pytest.mark.parametrize("k", [64, 8192])
