@@ -202,13 +202,15 @@ def _chunks_beside(case: Case, passes: Passes, rounds: Column) -> Column:
         after each microbatch's backward (ZeRO-2 and ZeRO-3)   m · v         m · v − 1
         after the backwards of a group of N microbatches       rounds · v    N · (rounds · v − 1)
 
-    v is that of the rank with the least work: the last, whose last chunk may have fewer layers.
+    Weights come before a forward in the same way. Those of ZeRO-1 and ZeRO-2 travel once, before the first group: one
+    round. v is that of the rank with the least work: the last, whose last chunk may have fewer layers.
     """
     stages, pipeline = case.stages, case.pipeline
     v = case.layout.chunks - (stages.chunk_layers - stages.last_layers) / stages.chunk_layers
     after_each = pipeline.microbatches * v - 1
     after_groups = pipeline.group * (rounds * v - 1)
-    return np.maximum(np.where(passes.each_microbatch, after_each, after_groups), 0)
+    in_each_microbatch = passes.each_microbatch & (rounds > 1)
+    return np.maximum(np.where(in_each_microbatch, after_each, after_groups), 0)
 
 
 # ---- bytes that all ranks send

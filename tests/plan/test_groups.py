@@ -90,6 +90,19 @@ def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk
     assert gradients > times * machine.ring(4 * params, 2) / 4  # more than the piece that nothing hides
 
 
+def test_weights_of_zero_2_travel_once_beside_a_group_of_2_where_gradients_leave_after_each_of_4_microbatches():
+    """2 chunks, a network so slow that work hides only a part."""
+    slow, software = Cluster.uniform(0, 1e5, flops=1e12), LLAMA_3.but(sends_by_group=False)
+    layout = Layout(dp=2, pp=2, chunks=2, zero=2)
+    case, machine = Case(SMALL, layout, 8, 64, software=software), Machine(slow, None)
+    forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
+    params = max(rank.params.item() for rank in case.stages.ranks)
+    gradients = 4 * machine.ring(4 * params, 2) - (4 * 2 - 1) * backward
+    weights = machine.ring(2 * params, 2) - 2 * forward
+    found = estimate(SMALL, slow, layout, batch=8, sequence=64, software=software).seconds["dp"]
+    assert found == pytest.approx((gradients + weights).item(), rel=1e-12)
+
+
 def test_a_last_rank_of_fewer_layers_computes_no_more_of_them_again_than_it_has():
     """7 layers in 4 chunks: 4 on the first rank, 3 on the last, which has the logits, and keeps 3 chunks."""
     config, S = LlamaConfig(2**15, 512, 1536, 7, 8), 4096
