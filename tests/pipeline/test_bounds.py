@@ -169,6 +169,13 @@ def test_the_three_times_of_alike_stages_are_never_above_the_bound(p, m, limit, 
     assert three_arguments(*case) <= lower_bound(p, m, costs, limit)
 
 
+@settings(max_examples=30)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), COST, COST, COST, st.integers(0, 4))
+def test_two_arguments_are_never_above_what_rank_0_takes_in_the_best_schedule(p, m, limit, f, i, w, c):
+    row = simulate(best_schedule(p, m, Costs(f, i, w, c), limit), Costs(f, i, w, c)).steps(0)
+    assert on_rank_0(p, m, limit, f, i, w, c) <= row[-1].end - row[0].start
+
+
 def test_where_microbatches_enter_at_both_ends_no_rank_need_start_at_0_and_the_longest_takes_70():
     """Rank 0 starts at 10 with what comes from rank 1, so that its first transfer is no idle time of its own."""
     rows = ["1F2 1I2 0F0 0F1 1W2 0I0 0I1 0W0 0W1", "0F2 1F0 1I0 1F1 1I1 1W0 1W1 0I2 0W2"]

@@ -97,6 +97,15 @@ def test_zb_h2_idles_p_minus_1_times_f_plus_i_minus_2w_and_keeps_2p_minus_1(p, d
     assert simulate(zb_h2(p, m)).peak_activations == [2 * p - 1] * p
 
 
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (4, 64), (8, 24), (16, 64)])
+def test_small_transfers_cost_gpipe_2c_a_rank_and_1f1b_2c_a_group_of_p_microbatches(p, m):
+    f, i, w, c = 1000, 700, 400, 1
+    without = (m + p - 1) * (f + i + w)
+    costs = Costs(f, i, w, c)
+    assert simulate(gpipe(p, m), costs).makespan - without == 2 * c * (p - 1)
+    assert simulate(one_f_one_b(p, m), costs).makespan - without == 2 * c * (p - 1 + (p - 1) * m // p - 1)
+
+
 @pytest.mark.parametrize("p", [1, 2, 5])
 @pytest.mark.parametrize("m", [1, 4])
 def test_naive_runs_one_rank_at_a_time_and_keeps_1(p, m):
@@ -160,3 +169,10 @@ def test_the_order_of_actions_is_pytorchs(name, schedule, chunks):
     rows = visualizer.get_schedule_ops(name, schedule.num_ranks, schedule.num_microbatches, num_stages_per_rank=chunks)
     listed = [[str(a) for a in row if a is not None and "REDUCE_GRAD" not in str(a)] for row in rows]
     assert listed == [[str(action) for action in row] for row in schedule.actions]
+
+
+@pytest.mark.parametrize(("group", "makespan", "kept"), [(4, 28.5, 11), (5, 29.5, 12), (7, 33.5, 14), (8, 28.5, 15)])
+def test_a_last_group_of_fewer_than_p_4_makes_ranks_wait_and_each_more_in_a_row_keeps_a_chunk(group, makespan, kept):
+    """8 microbatches, 2 chunks of half a forward each; 4 + 4 and 8 waste (p - 1)(F + B)/v = 4.5."""
+    timeline = simulate(interleaved_one_f_one_b(4, 8, 2, group), Costs(0.5, 0.5, 0.5))
+    assert (timeline.makespan, timeline.peak_activations[0]) == (makespan, kept)

@@ -221,6 +221,22 @@ def test_steps_with_the_auxiliary_loss_and_the_bias_equal_serial_ones_and_the_lo
     assert wrong_balance(axes, schedule, **options) == set()
 
 
+@pytest.mark.parametrize(
+    ("axes", "schedule"), [({"dp": 2, "ep": 2}, one_f_one_b(1, 4)), ({"dp": 2, "pp": 2, "ep": 2}, zb_v(2, 4))], ids=str
+)
+def test_gradients_with_an_auxiliary_loss_are_serial_to_1e_12(axes, schedule):
+    start, (text,) = model(**EXPERTS), batches(B, S)
+    _, expected = Mixtral(start.config, start.weights, auxiliary=0.3).loss_and_gradients(*text)
+
+    def program(comm):
+        trainer = Trainer(Mesh(comm, **axes), start, AdamW(), auxiliary=0.3, schedule=schedule)
+        trainer.step(*text)
+        return trainer.full_gradients()
+
+    for own in run(program, ranks_of(axes)).results:
+        assert worst_error([own[n] for n in expected], list(expected.values())) <= 1e-12
+
+
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
     def own_f(trainer):
         for mixture in trainer.mixtures.of_layer.values():
