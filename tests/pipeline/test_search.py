@@ -154,6 +154,12 @@ def test_a_search_that_starts_at_the_bound_ends_before_its_billion_tries():
     assert improve(start, Costs(), None, 10**9, "longest_stage") == start
 
 
+def test_by_makespan_the_shortest_start_is_taken_which_meets_the_bound_of_81_before_any_try():
+    costs = Costs(3, 2, 6, 2)
+    found = zb_auto(4, 6, costs, 8, tries=0, metric="makespan")  # the one with the shortest longest stage takes 82
+    assert simulate(found, costs).makespan == lower_bound(4, 6, costs, 8) == 81
+
+
 @pytest.mark.parametrize("metric", ["makespan", "longest_stage"])
 @pytest.mark.parametrize("start", [zb_h1(4, 8), v_min(3, 6)], ids=["zb_h1", "v_min"])
 def test_a_search_with_uneven_costs_is_shorter_than_its_start(start, metric):
