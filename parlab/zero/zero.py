@@ -16,7 +16,8 @@ that several ranks have are equal to the bit. A rank has in memory, for a block 
 | `step()`             | n new weights, no gradients  | n new weights, no gradients  | n_r new weights, no gradients |
 
 and always n_r of the optimizer's state. During a step there are also at most two gathered blocks, the one in use and
-the next (and a tied table beside the head), the gradients of one block on their way, and two messages of at most ⌈n/P⌉.
+the next (and a tied table beside the head), sharded gradients of one block on their way (whole ones stay until the
+step), and two messages of at most ⌈n/P⌉.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
@@ -137,7 +138,7 @@ class Zero(Replica):
 
     def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         if self._reducing is not None:
-            self._reducing.finish()  # at most one block's gradients are on their way
+            self._reducing.finish()  # sharded gradients: at most one block's are on their way; whole ones stay
         self._reducing = self._gradients[block]
         self._reducing.add(gradients, complete)
         self._blocks[block].weights.backward_done()
@@ -156,16 +157,16 @@ class Zero(Replica):
         factor = self._decide(gradients, self.group)
         # one number, or None, the same on every rank: all ranks skip the step, or none does; `steps` has counted it
         if factor is not None:
-            for block, gradient in zip(self._blocks.values(), gradients, strict=True):
-                new = block.state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n_r]
+            for of_block, gradient in zip(self._blocks.values(), gradients, strict=True):
+                new = of_block.state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n_r]
                 # M: n_r new moments and masters, which no other rank of the group has
-                block.weights.put(new)
+                of_block.weights.put(new)
                 # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way
-        for name, block in self._blocks.items():
+        for block, of_block in self._blocks.items():
             if not self.overlap_gather:
-                block.weights.finish()
+                of_block.weights.finish()
             # W: in stages 1 and 2 n new ones, on every rank the same bits; in stage 3 n_r
-            self._gradients[name].free()
+            self._gradients[block].free()
             # G: none
         self._reducing = None
         self._prefetch.begin(None)
