@@ -35,7 +35,7 @@ def no_bug(trainer: Trainer) -> None:
 
 def extra_mean(trainer: Trainer) -> None:
     """Gradients are divided by cp once more."""
-    trainer.replica.guard.mean /= trainer.job.mesh.cp.size
+    trainer.replica.guard.mean_factor /= trainer.job.mesh.cp.size
 
 
 def mean_of_means(trainer: Trainer) -> None:

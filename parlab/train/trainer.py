@@ -213,7 +213,7 @@ class Trainer:
     def pieces(self) -> list[CheckpointPiece]:
         """The elements of weights and of optimizer state that this rank keeps."""
         job, mesh, found = self.job, self.job.mesh, []
-        for name, flat_start, master, mean, square in self.replica.state():
+        for name, flat_start, master, mean, square in self.replica.state_pieces():
             axis, start, stop, shared_by = self.own.model.slices[name]
             first_copy = mesh.pp.rank == self.own.pp_ranks[name][0] and mesh.tp.rank % shared_by == 0
             if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's

@@ -2,7 +2,7 @@
 
 Begin with `step`: the algorithm on one flat array, an all-reduce with the optimizer in the middle. Then:
 
-`stages`                    the table of the three stages, and a block's weights; `gradients` and `state` have the rest
+`weights`                   the table of the three stages, and a block's weights; `gradients` and `state` have the rest
 `zero`                      all blocks of a model: `Zero._step` says after each line what a rank has
 `replica`                   what it shares with `data_parallel`, the baseline: the order of calls, and their checks
 `precision`                 the loss scale and the norm, which decide each step

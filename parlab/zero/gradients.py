@@ -1,6 +1,6 @@
 """The gradients of one block of n weights in ZeRO's stages: whole until the step, or with their owners at once.
 
-The table of the three stages stands in `stages.py`. The reduce-scatters run beside the backward pass.
+The table of the three stages stands in `weights.py`. The reduce-scatters run beside the backward pass.
 
 Invariant: a microbatch's gradients are in exactly one reduce-scatter of a step: whole gradients are reduced once, with
 the last microbatch, sharded ones after each. `reduced()` is the sum over all ranks and microbatches.

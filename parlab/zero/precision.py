@@ -101,12 +101,12 @@ class StepGuard:
     all-reduced, and nothing else that a rank alone knows.
 
     Args:
-        mean: 1 / (ranks · microbatches), which turns summed gradients into their mean.
+        mean_factor: 1 / (ranks · microbatches), which turns summed gradients into their mean.
         max_norm: the mean gradient is clipped to this norm; None: it is not clipped.
         scale: of the loss; None: always 1.
     """
 
-    mean: float
+    mean_factor: float
     max_norm: float | None
     scale: LossScale | None
     norm: float | None = field(default=None, init=False)
@@ -138,17 +138,17 @@ class StepGuard:
             comm: the ranks that hold the other shards; None: the gradients are whole.
             in_norm: how much each counts in the norm, which is then always computed; None: 1.
         """
-        mean = self.mean / self.loss_scale
+        factor = self.mean_factor / self.loss_scale  # makes the mean gradient of their sum
         if self.max_norm is None and self.scale is None and in_norm is None:
             self.steps += 1
-            return mean
+            return factor
         # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
         algorithm = None if in_norm is None else "recursive_doubling"
         in_norm = [1.0] * len(gradients) if in_norm is None else in_norm
         squares = sum(share * sum_of_squares(x) for share, x in zip(in_norm, gradients, strict=True))
         if comm is not None:
             squares = comm.all_reduce(squares, algorithm=algorithm)
-        self.norm = math.sqrt(to_host(squares)) * mean
+        self.norm = math.sqrt(to_host(squares)) * factor
         overflow = not math.isfinite(self.norm)
         if self.scale is not None:
             self.scale.update(overflow)
@@ -156,7 +156,7 @@ class StepGuard:
             self.skipped += 1
             return None
         self.steps += 1
-        return mean if self.max_norm is None else mean * clip_factor(self.norm, self.max_norm)
+        return factor if self.max_norm is None else factor * clip_factor(self.norm, self.max_norm)
 
     def result(self, factor: float | None) -> StepResult:
         """The result of the step that used `factor`."""

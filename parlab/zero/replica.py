@@ -27,8 +27,8 @@ from parlab.zero.arguments import (
 )
 from parlab.zero.precision import LossScale, StepGuard, StepResult
 from parlab.zero.shards import FlatLayout
-from parlab.zero.stages import BlockWeights
 from parlab.zero.state import Offload, OptimizerShard
+from parlab.zero.weights import BlockWeights
 
 
 class Replica(ABC):
@@ -192,7 +192,7 @@ class Replica(ABC):
             gradients |= of_block.layout.unpack(wide * self._mean_of_sum)
         return gradients
 
-    def state(self) -> list[StatePiece]:
+    def state_pieces(self) -> list[StatePiece]:
         """This rank's shard of the optimizer's state, weight by weight. Call `restore` after it was written."""
         self.finish()  # a write must not meet a gather of the same memory
         return [
@@ -209,7 +209,7 @@ class Replica(ABC):
         return {"steps": self.steps, "skipped": self.skipped, **moved}
 
     def restore(self, progress: Mapping[str, float]) -> None:
-        """Go on from `progress` and from the state written into `state()`: all weights become those of the masters."""
+        """Go on from `progress` and from the state written into `state_pieces()`: all weights become the masters'."""
         self.guard.steps, self.guard.skipped = int(progress["steps"]), int(progress["skipped"])
         if self.guard.scale is not None and "loss_scale" in progress:  # else the run had no scale: it begins now
             self.guard.scale.value, self.guard.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])
@@ -259,7 +259,7 @@ class Replica(ABC):
         if self.model_parallel is None:
             return self.guard.decide(gradients, comm)
         self._summed = dict(zip(self.block_names, gradients, strict=True))
-        self._mean_of_sum = self.guard.mean / self.loss_scale
+        self._mean_of_sum = self.guard.mean_factor / self.loss_scale
         owned = [
             (summed[place], self.model_parallel.in_norm[name])
             for block, summed in self._summed.items()
@@ -315,8 +315,8 @@ class ModelParallel(NamedTuple):
         in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
         expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
             calls is this rank's mean gradient.
-        groups: of each block that other ranks hold than those of the replica's `comm` (experts), these ranks. Their
-            summed gradients are still divided by the size of `comm`.
+        groups: the blocks that another group of ranks holds than the replica's `comm` (experts), each with that group.
+            Their summed gradients are still divided by the size of `comm`.
     """
 
     comm: Comm

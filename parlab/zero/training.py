@@ -104,6 +104,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
             with weights_of(replica, read[block]), comm.compute(f"forward {block}", flops=flops[block].forward):
                 x, caches[block] = stage.forward(x, *beside_x.get(block, ()))
             comm.hold(ACTIVATIONS, *_activations(caches[block]))
+        loss = x  # the last stage's output
 
         dy: Any = replica.loss_scale
         carried: Gradients = {}  # of weights whose own block is still to come: the head's share of a tied table
@@ -114,7 +115,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
             gradients = add_gradients(carried, gradients)
             replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
             carried = gradients
-    return loss_to_host(x, tokens, targets, model.config.vocab_size)
+    return loss_to_host(loss, tokens, targets, model.config.vocab_size)
 
 
 def _check_batch(tokens: Any, targets: Any) -> None:

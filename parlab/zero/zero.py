@@ -1,6 +1,6 @@
 """`Zero`: data parallelism whose ranks share the model's state instead of repeating it.
 
-This file cuts the blocks, gathers ahead, and runs the step over all of them. A block's weights are in `stages.py`, its
+This file cuts the blocks, gathers ahead, and runs the step over all of them. A block's weights are in `weights.py`, its
 gradients in `gradients.py`, its moments in `state.py`; `replica.py` checks what a program calls, and in which order.
 
 Invariant, after each call: the n weights of a block are cut at the same places for its weights, gradients and
@@ -35,8 +35,8 @@ from parlab.zero.arguments import check_ranks_per_node, check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.replica import Replica
 from parlab.zero.shards import FlatLayout, cut
-from parlab.zero.stages import Prefetch
 from parlab.zero.state import Offload
+from parlab.zero.weights import Prefetch
 
 
 class Zero(Replica):

@@ -137,7 +137,7 @@ def test_schedules_own_microbatches_are_weighted_once():
     """A second mean over microbatches is the usual one: the losses are right, and the gradients m times too small."""
 
     def change(trainer):
-        trainer.replica.guard.mean /= trainer.job.schedule.num_microbatches
+        trainer.replica.guard.mean_factor /= trainer.job.schedule.num_microbatches
 
     wrong = seen(change, pp=2, schedule=one_f_one_b(2, 4))
     assert {"gradients", "norm"} <= wrong

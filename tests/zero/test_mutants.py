@@ -15,8 +15,8 @@ from parlab.world import Comm, WorldError
 from parlab.zero import LossScale
 from parlab.zero.gradients import ShardedGradients
 from parlab.zero.precision import StepGuard
-from parlab.zero.stages import BlockWeights
 from parlab.zero.state import OptimizerShard
+from parlab.zero.weights import BlockWeights
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, STAGES, add_all, replica_of, toy
 

@@ -121,7 +121,7 @@ def test_state_written_and_restored_while_new_weights_are_being_gathered_is_what
         zero = Zero(comm, toy(0), stage, AdamW(), overlap_gather=True)
         add_all(zero, toy(1))
         zero.step()
-        for piece in zero.state():
+        for piece in zero.state_pieces():
             piece.master[...] = 7.0
         zero.restore(zero.progress)
         return zero.full_weights()

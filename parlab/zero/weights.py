@@ -42,7 +42,7 @@ class BlockWeights:
     block here while it has other `users`, or is `pinned` until `backward_done`; `put` frees it, for it is old.
 
     Args:
-        group: the ranks among which the block is cut.
+        comm: the ranks among which the block is cut.
         layout: of the block.
         params: the model's weights by name; those of this block become views of one flat array. Where the block is not
             here, a `Freed` stands in their place.
