@@ -32,7 +32,7 @@ from parlab.tensor.operators import (
     NOTHING,
     REDUCE,
     SCATTER,
-    Operator,
+    ExitOperator,
     copy,
     copy_backward,
     gather,

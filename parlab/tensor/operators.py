@@ -7,6 +7,9 @@
 | gather   | all-gather     | reduce-scatter | S/t tokens on each rank     | all S, read by each rank's columns |
 | scatter  | reduce-scatter | all-gather     | a partial sum on each rank  | S/t tokens of their sum            |
 
+gather and scatter say what happens to the sequence: Megatron-LM's `gather_from_` and `reduce_scatter_to_` its
+`sequence_parallel_region`. reduce, gather and scatter of `Comm` are others: collectives with a root.
+
 copy and reduce (f and f̄ in the paper) are a pair: each one's backward is the other's forward. So are gather and scatter
 (g and ḡ), which stand in their places under sequence parallelism, and send as many bytes: a ring all-reduce *is* a
 reduce-scatter and an all-gather.
@@ -83,14 +86,14 @@ def scatter_backward(comm: Comm, dy: Array) -> Array:
     return comm.all_gather(dy, axis=SEQUENCE)
 
 
-class Operator(NamedTuple):
+class ExitOperator(NamedTuple):
     """reduce or scatter, which stand behind the rows; a rank waits for either way."""
 
     forward: Move
     backward: Move
 
 
-class RegionEntry(NamedTuple):
+class EntryOperator(NamedTuple):
     """copy or gather, which stand in front of the columns: both ways can also be started, while a rank computes."""
 
     forward: Move
@@ -119,14 +122,14 @@ def _start_reduce_scatter(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = RegionEntry(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of a forgotten one
-COPY = RegionEntry(copy, copy_backward, _start_nothing, _start_all_reduce)
-REDUCE = Operator(reduce, reduce_backward)
-GATHER = RegionEntry(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
-SCATTER = Operator(scatter, scatter_backward)
+NOTHING = EntryOperator(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of a forgotten one
+COPY = EntryOperator(copy, copy_backward, _start_nothing, _start_all_reduce)
+REDUCE = ExitOperator(reduce, reduce_backward)
+GATHER = EntryOperator(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
+SCATTER = ExitOperator(scatter, scatter_backward)
 
 
-def pair(sequence_parallel: bool) -> tuple[RegionEntry, Operator]:
+def pair(sequence_parallel: bool) -> tuple[EntryOperator, ExitOperator]:
     """The operator in front of a column layer, and the operator behind the row layer that follows it."""
     flag("sequence_parallel", sequence_parallel)
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)
@@ -134,7 +137,7 @@ def pair(sequence_parallel: bool) -> tuple[RegionEntry, Operator]:
 
 def overlapped_backward(
     comm: Comm,
-    enter: RegionEntry,
+    enter: EntryOperator,
     x: Array,
     input_part: Callable[[], tuple[Array, Any]],
     weight_part: Callable[[Array, Any], Gradients],

@@ -5,6 +5,8 @@
 The stage inside is a serial one, which learns its sizes from its weights: tensor parallelism adds the messages and
 nothing else. Between columns and rows a rank must not need another rank's columns. Heads and activation functions do
 not; a norm would. And no nonlinearity may stand between rows and `leave`: f(a) + f(b) is not f(a + b).
+
+Sources: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2 (sequence parallelism).
 """
 
 from __future__ import annotations

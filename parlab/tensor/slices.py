@@ -68,13 +68,13 @@ def _slice(config: LlamaConfig, name: str, shape: tuple[int, ...], rank: int, si
     if layer in ("o_proj", "down_proj"):
         return even_slice(shape, ROWS, rank, size)
     if name in (EMBEDDING, HEAD):
-        block = owned_tokens(config.vocab_size, rank, size)
-        return WeightSlice(ROWS if name == EMBEDDING else COLUMNS, block.start, block.stop, 1)
+        owned = owned_tokens(config.vocab_size, rank, size)
+        return WeightSlice(ROWS if name == EMBEDDING else COLUMNS, owned.start, owned.stop, 1)
     return WeightSlice(None, 0, shape[0], size)
 
 
 def even_slice(shape: tuple[int, ...], axis: int, rank: int, size: int, shared_by: int = 1) -> WeightSlice:
-    """The slice of `rank` where so many consecutive ones of the `size` ranks share one, all of one length."""
+    """Of equal slices, the one of `rank`; each belongs to `shared_by` neighbouring ranks."""
     length = shape[axis] * shared_by // size
     start = rank // shared_by * length
     return WeightSlice(axis, start, start + length, shared_by)
@@ -94,10 +94,10 @@ def owned_tokens(vocab_size: int, rank: int, size: int) -> slice:
     return pieces_of(piece_sizes(vocab_size, size))[rank]
 
 
-def take(x: Array, piece: WeightSlice) -> Array:
+def take(x: Array, own: WeightSlice) -> Array:
     """A copy of the slice of `x`."""
-    if piece.axis is not None:
-        x = x[(slice(None),) * piece.axis + (slice(piece.start, piece.stop), ...)]
+    if own.axis is not None:
+        x = x[(slice(None),) * own.axis + (slice(own.start, own.stop), ...)]
     return namespace(x).asarray(x, copy=True)
 
 
@@ -124,9 +124,9 @@ def unshard_weights(config: LlamaConfig, shards: Sequence[Mapping[str, Array]]) 
         raise ValueError(f"shards={shards!r:.60}: must be a list with a dictionary of arrays for each rank")
     xp = namespace(shards[0][EMBEDDING])
     joined = {}
-    for name, piece in weight_slices(config, 0, len(shards)).items():
-        owned = [of_rank[name] for of_rank in shards[:: piece.shared_by]]  # of those that share one, the first's
-        joined[name] = owned[0] if piece.axis is None else xp.concat(owned, axis=piece.axis)
+    for name, first in weight_slices(config, 0, len(shards)).items():
+        owned = [of_rank[name] for of_rank in shards[:: first.shared_by]]  # of those that share one, the first's
+        joined[name] = owned[0] if first.axis is None else xp.concat(owned, axis=first.axis)
     return joined
 
 

@@ -73,8 +73,8 @@ class VocabParallelEmbedding(Stage):
         """
         matrix("weight", weight)
         V = weight.shape[0]
-        block = owned_tokens(V, comm.rank, comm.size)
-        return cls(comm, {name: take(weight, WeightSlice(ROWS, block.start, block.stop, 1))}, name, V, **options)
+        owned = owned_tokens(V, comm.rank, comm.size)
+        return cls(comm, {name: take(weight, WeightSlice(ROWS, owned.start, owned.stop, 1))}, name, V, **options)
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(rows, cache)`.
@@ -140,12 +140,12 @@ def vocab_parallel_cross_entropy(
     place, here = _place(targets, owned)
     chosen = xp.take_along_axis(wide, place[..., None], axis=-1)[..., 0]
     chosen = comm.all_reduce(xp.where(here, chosen, xp.zeros_like(chosen)))  # [B, S]
-    probabilities = xp.exp(wide - largest[..., None])  # [B, S, V/t]
-    total = comm.all_reduce(xp.sum(probabilities, axis=-1))  # [B, S]
-    probabilities /= total[..., None]
-    loss = or_nan(mean_of_counted(largest + xp.log(total) - chosen, counted), inside)
+    exps = xp.exp(wide - largest[..., None])  # [B, S, V/t]
+    sum_of_exps = comm.all_reduce(xp.sum(exps, axis=-1))  # [B, S]
+    exps /= sum_of_exps[..., None]  # the probabilities, in the same memory
+    loss = or_nan(mean_of_counted(largest + xp.log(sum_of_exps) - chosen, counted), inside)
     place = xp.where(counted, place, xp.full_like(place, IGNORED))
-    return xp.asarray(loss), (xp.astype(probabilities, logits.dtype, copy=False), place, here)
+    return xp.asarray(loss), (xp.astype(exps, logits.dtype, copy=False), place, here)
 
 
 def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Array:
