@@ -118,6 +118,8 @@ def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> Array:
         gates: `[T, k]`, this rank's.
 
     Returns y `[T, E]`, added in the order of the slots: the same bits as without ranks.
+
+    A caller that needs the backward takes the two steps itself, and keeps the slots: `bring_back`, then `sum_of_slots`.
     """
     return sum_of_slots(bring_back(comm, rows, plan, "combine"), gates)
 
@@ -160,20 +162,20 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
 
 
 def exchange_parts(
-    comm: Comm, leaving: Sequence[Any], room_for: Callable[[int], Any], label: str
+    comm: Comm, leaving: Sequence[Any], like_from: Callable[[int], Any], label: str
 ) -> Iterator[tuple[int, Any]]:
     """`leaving[rank]` goes to `rank`; yields (source, what comes from there), this rank's own part first.
 
     In round d a rank sends to the one d ahead, and receives from the one d behind. The caller's loop drives the rounds:
-    each next part travels when it is asked for. `room_for(source)` has the shape and type of what comes.
+    each next part travels when it is asked for. `like_from(source)` has the shape and type of what comes.
     """
     yield comm.rank, leaving[comm.rank]
     for ahead, behind in partners(comm):
-        yield behind, comm.sendrecv(leaving[ahead], ahead, behind, like=room_for(behind), label=label)
+        yield behind, comm.sendrecv(leaving[ahead], ahead, behind, like=like_from(behind), label=label)
 
 
 def rows_like(rows: Array, count: int) -> Array:
-    """Room for `count` rows of the same shape and type."""
+    """`count` rows of the same shape and type, with any values."""
     return namespace(rows).empty((count, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
 
 

@@ -37,7 +37,7 @@ class DispatchCache(NamedTuple):
     """The arrays that a rank keeps of a dispatch and its experts for its backward."""
 
     plan: Plan
-    experts: list[Any]  # the caches of this rank's experts
+    expert_caches: list[Any]  # of this rank's experts
     slots: Array  # [T, k, E]: the answers, before they are multiplied by the gates
 
 
@@ -54,8 +54,8 @@ class ExpertParallel(MixtureOfExperts):
         exchange: `all_to_all`: a copy for each expert of a token. `hierarchical`: a copy for each node, and inside it
             one for each rank. `all_gather`: all tokens to all ranks.
         ranks_per_node: for `hierarchical`: how many consecutive ranks share a node; divides P.
-        together: the groups over which the auxiliary loss counts the pairs on each expert, one after the other; None:
-            over `comm`.
+        together: for the auxiliary loss, the pairs on each expert are all-reduced over each of these groups in turn;
+            None: over `comm`.
 
     Raises:
         ValueError: the experts do not divide among the ranks, another exchange, or ranks_per_node where it does not
@@ -125,11 +125,11 @@ class ExpertParallel(MixtureOfExperts):
     def mix_dispatched(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
         """Dispatch, the experts, combine."""
         rows, plan = dispatch(self.comm, x, routing, self.num_experts)  # [R, E], by source, expert, token
-        answers, caches = self.apply_experts(by_expert(rows, plan.counts_here), plan.loads_here)
+        answers, expert_caches = self.apply_experts(by_expert(rows, plan.counts_here), plan.loads_here)
         answers = by_source(answers, plan.counts_here)
         slots = bring_back(self.comm, answers, plan, "combine")  # [T, k, E]
         self.comm.hold("slots", slots)
-        return sum_of_slots(slots, routing.gates), DispatchCache(plan, caches, slots)
+        return sum_of_slots(slots, routing.gates), DispatchCache(plan, expert_caches, slots)
 
     def mix_dispatched_backward(
         self, dy: Array, routing: Routing, cache: DispatchCache
@@ -139,7 +139,7 @@ class ExpertParallel(MixtureOfExperts):
         drows, dgates = combine_backward(self.comm, dy, cache.slots, plan, routing.gates)  # [R, E], [T, k]
         self.comm.hold("drows", drows)
         drows, of_experts = self.apply_experts_backward(
-            by_expert(drows, plan.counts_here), plan.loads_here, cache.experts
+            by_expert(drows, plan.counts_here), plan.loads_here, cache.expert_caches
         )
         drows = by_source(drows, plan.counts_here)
         return dispatch_backward(self.comm, drows, plan), dgates, of_experts

@@ -54,7 +54,7 @@ def send_rows(exchange: Exchange, arrays: tuple[Array, ...], label: str) -> tupl
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
     comm, xp = exchange.comm, namespace(*arrays)
     leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
-    arriving = exchange_parts(comm, leaving, lambda source: _room(arrays, exchange.coming[source]), label)
+    arriving = exchange_parts(comm, leaving, lambda source: _parts_like(arrays, exchange.coming[source]), label)
     by_source = [parts for _, parts in sorted(arriving)]
     return tuple(xp.concat(of_array) for of_array in zip(*by_source, strict=True))
 
@@ -69,13 +69,13 @@ def add_back(exchange: Exchange, arrays: tuple[Array, ...], rows: int, label: st
     leaving = list(zip(*of_arrays, strict=True))  # for each rank, a part of each array
     returning = [numbers.shape[0] for numbers in exchange.numbers]
     sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
-    for source, parts in exchange_parts(comm, leaving, lambda source: _room(arrays, returning[source]), label):
+    for source, parts in exchange_parts(comm, leaving, lambda source: _parts_like(arrays, returning[source]), label):
         _add_rows(sums, exchange.numbers[source], parts)
         del parts  # before the next ones come
     return sums
 
 
-def _room(arrays: tuple[Array, ...], count: int) -> tuple[Array, ...]:
+def _parts_like(arrays: tuple[Array, ...], count: int) -> tuple[Array, ...]:
     return tuple(rows_like(x, count) for x in arrays)
 
 
@@ -133,10 +133,10 @@ def mix_in_two_levels_backward(
 
 
 def local_routing(chosen: Array, gates: Array, own: range) -> Routing:
-    """The routing of rows among this rank's experts alone, numbered from 0. Slots of other experts are not kept."""
+    """The routing of rows among this rank's experts alone, numbered from 0. Slots of other experts are not `here`."""
     xp = namespace(gates)
     here = (chosen >= own.start) & (chosen < own.stop)
-    return Routing(xp.where(here, chosen - own.start, 0), gates, kept=here)
+    return Routing(xp.where(here, chosen - own.start, 0), gates, here=here)
 
 
 def _wants(chosen: Array, experts_each: int, ranks: range) -> Array:

@@ -48,7 +48,7 @@ from parlab.nn.stage import Gradients, Stage, Weights
 class Pairs(NamedTuple):
     """The (token, slot) pairs of a routing, sorted by expert."""
 
-    order: Array  # [T·k]: the pair token·k + slot at each place; pairs that are not kept come last
+    order: Array  # [T·k]: the pair token·k + slot at each place; pairs whose expert is not here come last
     counts: list[int]  # rows of each expert
 
 
@@ -70,7 +70,7 @@ def gates_of(gates: Array, pairs: Pairs) -> Array:
 
 
 def slots_of(rows: Array, pairs: Pairs, k: int) -> Array:
-    """The rows back at their tokens: `[Σ counts, E]` -> `[T, k, E]`, with zeros where a slot is not kept."""
+    """The rows back at their tokens: `[Σ counts, E]` -> `[T, k, E]`, with zeros where a slot's expert is not here."""
     xp, elsewhere = namespace(rows), pairs.order.shape[0] - rows.shape[0]
     if elsewhere:
         rows = xp.concat([rows, xp.zeros((elsewhere, rows.shape[1]), dtype=rows.dtype, device=rows.device)])
@@ -107,7 +107,7 @@ class OwnExpertsCache(NamedTuple):
     """The arrays that `mix_own_experts` keeps for its backward."""
 
     pairs: Pairs
-    experts: list[Any]  # each expert's cache: its input and activations
+    expert_caches: list[Any]  # each expert's input and activations
     slots: Array  # [T, k, E]: the answers, before the gates
 
 
@@ -126,8 +126,8 @@ class MixtureOfExperts(Stage):
     Attributes:
         bias: `[N]` numbers, 0 at first; used where bias_rate is not 0.
         counted: pairs on each expert, of all backwards since the last `rebalance`; where bias_rate is not 0.
-        loss_weight: of this layer's mean over tokens in the number whose gradient is taken. It is 1 if that is the mean
-            loss of these tokens.
+        loss_weight: the factor of the auxiliary loss's gradient: loss scale / number of calls over whose tokens the
+            loss is one mean; 1 for one call without a scale.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class MixtureOfExperts(Stage):
             logits, _ = linear(x, self.weights[self.router])
             dlogits = dlogits + auxiliary_loss(logits, loads, self.k, self.auxiliary * self.loss_weight)[1]
         if self.bias_rate:
-            self.count(routing)
+            self.count(routing)  # in the backward: a forward may run again
         return linear_backward_input(dlogits, x, self.weights[self.router])
 
     def count(self, routing: Routing) -> list[int]:
@@ -204,18 +204,18 @@ class MixtureOfExperts(Stage):
     def mix_own_experts(self, x: Array, routing: Routing) -> tuple[Array, OwnExpertsCache]:
         """As `mix`, over the experts that are here; `routing` numbers them from 0."""
         pairs = sort_by_expert(routing, len(self.experts))
-        answers, caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
+        answers, expert_caches = self.apply_experts(rows_of(x, pairs, self.k), pairs.counts)  # [Σ counts, E]
         slots = slots_of(answers, pairs, self.k)  # [T, k, E]
-        return sum_of_slots(slots, routing.gates), OwnExpertsCache(pairs, caches, slots)
+        return sum_of_slots(slots, routing.gates), OwnExpertsCache(pairs, expert_caches, slots)
 
     def mix_own_experts_backward(
         self, dy: Array, routing: Routing, cache: OwnExpertsCache
     ) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-        pairs, caches, slots = cache
+        pairs, expert_caches, slots = cache
         dgates = namespace(dy).sum(slots * dy[:, None, :], axis=2)
         drows = rows_of(dy, pairs, self.k) * gates_of(routing.gates, pairs)  # [Σ counts, E]
-        drows, of_experts = self.apply_experts_backward(drows, pairs.counts, caches)
+        drows, of_experts = self.apply_experts_backward(drows, pairs.counts, expert_caches)
         return sum_of_slots(slots_of(drows, pairs, self.k)), dgates, of_experts
 
     def routed(self, x: Array) -> Routing:

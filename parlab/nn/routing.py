@@ -33,7 +33,7 @@ class Routing(NamedTuple):
     gates: Array  # [T, k]
     affinities: Array = None  # [T, N]: logits, probabilities or sigmoids, as `scores` says
     scores: str = "softmax_chosen"  # one of SCORES, as `route` was told
-    kept: Array | None = None  # [T, k] booleans: False where the slot's expert is on another rank; None: all are kept
+    here: Array | None = None  # [T, k] booleans: False where the slot's expert is on another rank; None: all are here
 
 
 def route(
@@ -159,16 +159,16 @@ def _unchanged(logits: Array) -> Array:
 
 
 def expert_loads(routing: Routing, num_experts: int) -> list[int]:
-    """How many (token, slot) pairs go to each expert; pairs that are not kept go to none."""
+    """How many (token, slot) pairs go to each expert; pairs whose expert is not here go to none."""
     xp, goes_to = namespace(routing.chosen), destinations(routing, num_experts)
     return to_host(xp.stack([xp.count_nonzero(goes_to == expert) for expert in range(num_experts)]))
 
 
 def destinations(routing: Routing, num_experts: int) -> Array:
-    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where it is not kept."""
+    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where that is not here."""
     xp, chosen = namespace(routing.chosen), routing.chosen
-    if routing.kept is not None:
-        chosen = xp.where(routing.kept, chosen, num_experts)
+    if routing.here is not None:
+        chosen = xp.where(routing.here, chosen, num_experts)
     return xp.reshape(chosen, (-1,))
 
 

@@ -67,7 +67,7 @@ def test_the_kept_bytes_of_the_experts_are_those_of_the_layers_cache(ep):
         layer = ExpertParallel.from_full(comm, mixtral.weights, prefix, 4, 4)
         x = np.random.default_rng(comm.rank).normal(size=(2, S, mixtral.config.hidden_size))
         cache = layer.forward(x)[1]
-        held = sum(x.nbytes for of_expert in cache.mix_cache.experts for x in of_expert)  # x, gate, up, hidden
+        held = sum(x.nbytes for of_expert in cache.mix_cache.expert_caches for x in of_expert)  # x, gate, up, hidden
         held += cache.mix_cache.slots.nbytes + cache.routing.affinities.nbytes
         return held + cache.mix_cache.plan.pairs.order.nbytes + cache.routing.chosen.nbytes + cache.routing.gates.nbytes
 
