@@ -35,7 +35,7 @@ def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing
     """`(y [T, E], cache)`; every rank has equally many tokens."""
     parts = x, routing.chosen, routing.gates
     tokens, chosen, gates = (comm.all_gather(part) for part in parts)  # [P·T, E], twice [P·T, k]
-    local = local_routing(chosen, gates, layer.own_experts())
+    local = local_routing(chosen, gates, layer.own_experts)
     share, of_experts = layer.mix_own_experts(tokens, local)  # [P·T, E]
     comm.hold("slots", of_experts.slots)
     return comm.reduce_scatter(share), GatheredCache(local, of_experts)

@@ -83,7 +83,8 @@ class ExpertParallel(MixtureOfExperts):
             self.inside, self.between = node_groups(comm, ranks_per_node)
         elif ranks_per_node is not None:
             raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
-        super().__init__(weights, prefix, num_experts, k, **options)
+        own_experts = experts_of(comm.rank, num_experts, comm.size)
+        super().__init__(weights, prefix, num_experts, k, own_experts=own_experts, **options)
 
     @classmethod
     def from_full(
@@ -93,10 +94,6 @@ class ExpertParallel(MixtureOfExperts):
         return cls(
             comm, own_weights(weights, prefix, num_experts, comm.rank, comm.size), prefix, num_experts, k, **options
         )
-
-    def own_experts(self) -> range:
-        """The experts of this rank."""
-        return experts_of(self.comm.rank, self.num_experts, self.comm.size)
 
     def loads_together(self, routing: Routing) -> list[int]:
         """Pairs on each expert, of the tokens of all ranks: an all-reduce of N whole numbers."""

@@ -112,7 +112,7 @@ def mix_in_two_levels(
     second = make_exchange(inside, _wants(chosen_at_node, experts_per_node // inside.size, ranks_of_node))
     rows, chosen, gates = send_rows(second, at_node, "dispatch inside")
 
-    local = local_routing(chosen, gates, layer.own_experts())
+    local = local_routing(chosen, gates, layer.own_experts)
     sums, of_experts = layer.mix_own_experts(rows, local)
     inside.hold("slots", of_experts.slots)
     (sums,) = add_back(second, (sums,), rows_at_node, "combine inside")

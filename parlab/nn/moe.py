@@ -121,6 +121,7 @@ class MixtureOfExperts(Stage):
         k: experts a token.
         auxiliary: α of the auxiliary loss whose gradient backward adds.
         bias_rate: γ, by which `rebalance` moves the bias of each expert.
+        own_experts: the numbers of the experts whose weights are here; None: all.
         options: `scores`, `bias`, `groups` and `group_limit`, as for `route`.
 
     Attributes:
@@ -139,19 +140,17 @@ class MixtureOfExperts(Stage):
         *,
         auxiliary: float = 0.0,
         bias_rate: float = 0.0,
+        own_experts: range | None = None,
         **options: Any,
     ) -> None:
         self.weights, self.router, self.k = weights, f"{prefix}.gate.weight", k
         self.num_experts = num_experts
-        self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in self.own_experts()]
+        self.own_experts = range(num_experts) if own_experts is None else own_experts
+        self.experts = [Expert(weights, f"{prefix}.experts.{expert}") for expert in self.own_experts]
         self.options = options
         self.auxiliary, self.bias_rate, self.loss_weight = auxiliary, bias_rate, 1.0
         self.bias, self.counted = [0.0] * num_experts, [0] * num_experts
         self.weight_names = (self.router, *(name for expert in self.experts for name in expert.weight_names))
-
-    def own_experts(self) -> range:
-        """The experts whose weights are here: all."""
-        return range(self.num_experts)
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
