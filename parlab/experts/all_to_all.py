@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
-from parlab.nn.moe import Pairs, gates_of, parts_of, rows_of, slots_of, sort_by_expert, sum_of_slots
+from parlab.nn.moe import MixtureOfExperts, Pairs, gates_of, parts_of, rows_of, slots_of, sort_by_expert, sum_of_slots
 from parlab.nn.routing import Routing
 from parlab.world import Comm
 from parlab.world.collectives.walks import partners
@@ -215,6 +215,38 @@ def mixed_rows(
     parts = enumerate(parts_of(by_expert(rows, plan.counts_here), plan.loads_here), comm.rank * plan.experts_per_rank)
     answers = namespace(x).concat([expert(number, part) for number, part in parts])
     return combine(comm, by_source(answers, plan.counts_here), plan, gates)
+
+
+class DispatchCache(NamedTuple):
+    """The arrays that a rank keeps of a dispatch and its experts for its backward."""
+
+    plan: Plan
+    expert_caches: list[Any]  # of this rank's experts
+    slots: Array  # [T, k, E]: the answers, before they are multiplied by the gates
+
+
+def mix_dispatched(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
+    """`(y [T, E], cache)`: dispatch, the experts, combine."""
+    rows, plan = dispatch(comm, x, routing, layer.num_experts)  # [R, E], by source, expert, token
+    answers, expert_caches = layer.apply_experts(by_expert(rows, plan.counts_here), plan.loads_here)
+    answers = by_source(answers, plan.counts_here)
+    slots = bring_back(comm, answers, plan, "combine")  # [T, k, E]
+    comm.hold("slots", slots)
+    return sum_of_slots(slots, routing.gates), DispatchCache(plan, expert_caches, slots)
+
+
+def mix_dispatched_backward(
+    layer: MixtureOfExperts, comm: Comm, dy: Array, routing: Routing, cache: DispatchCache
+) -> tuple[Array, Array, list[Any]]:
+    """`(dx [T, E], dgates [T, k], pending of the experts)`: combine's backward, the experts', dispatch's."""
+    plan = cache.plan
+    drows, dgates = combine_backward(comm, dy, cache.slots, plan, routing.gates)  # [R, E], [T, k]
+    comm.hold("drows", drows)
+    drows, of_experts = layer.apply_experts_backward(
+        by_expert(drows, plan.counts_here), plan.loads_here, cache.expert_caches
+    )
+    drows = by_source(drows, plan.counts_here)
+    return dispatch_backward(comm, drows, plan), dgates, of_experts
 
 
 def by_expert(rows: Array, counts: Sequence[Sequence[int]]) -> Array:

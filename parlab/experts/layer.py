@@ -8,37 +8,20 @@ Sources: as `all_to_all`, `two_levels` and `gathered`, the three exchanges.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arguments import one_of, whole
 from parlab.arrays import Array, namespace, to_host
-from parlab.experts.all_to_all import (
-    Plan,
-    bring_back,
-    by_expert,
-    by_source,
-    check_experts,
-    combine_backward,
-    dispatch,
-    dispatch_backward,
-)
+from parlab.experts.all_to_all import check_experts, mix_dispatched, mix_dispatched_backward
 from parlab.experts.gathered import mix_gathered, mix_gathered_backward
 from parlab.experts.two_levels import mix_in_two_levels, mix_in_two_levels_backward
 from parlab.nn.formulas import linear_flops
-from parlab.nn.moe import MixtureOfExperts, sum_of_slots
+from parlab.nn.moe import MixtureOfExperts
 from parlab.nn.routing import Routing, expert_loads
 from parlab.nn.stage import Gradients, Weights
 from parlab.world import Comm
 
 EXCHANGES = ("all_to_all", "hierarchical", "all_gather")
-
-
-class DispatchCache(NamedTuple):
-    """The arrays that a rank keeps of a dispatch and its experts for its backward."""
-
-    plan: Plan
-    expert_caches: list[Any]  # of this rank's experts
-    slots: Array  # [T, k, E]: the answers, before they are multiplied by the gates
 
 
 class ExpertParallel(MixtureOfExperts):
@@ -109,7 +92,7 @@ class ExpertParallel(MixtureOfExperts):
             return mix_in_two_levels(self, self.between, self.inside, x, routing)
         if self.exchange == "all_gather":
             return mix_gathered(self, self.comm, x, routing)
-        return self.mix_dispatched(x, routing)
+        return mix_dispatched(self, self.comm, x, routing)
 
     def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
         """`(dx [T, E], dgates [T, k], pending of the experts)`."""
@@ -117,29 +100,7 @@ class ExpertParallel(MixtureOfExperts):
             return mix_in_two_levels_backward(self, dy, cache)
         if self.exchange == "all_gather":
             return mix_gathered_backward(self, self.comm, dy, cache)
-        return self.mix_dispatched_backward(dy, routing, cache)
-
-    def mix_dispatched(self, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
-        """Dispatch, the experts, combine."""
-        rows, plan = dispatch(self.comm, x, routing, self.num_experts)  # [R, E], by source, expert, token
-        answers, expert_caches = self.apply_experts(by_expert(rows, plan.counts_here), plan.loads_here)
-        answers = by_source(answers, plan.counts_here)
-        slots = bring_back(self.comm, answers, plan, "combine")  # [T, k, E]
-        self.comm.hold("slots", slots)
-        return sum_of_slots(slots, routing.gates), DispatchCache(plan, expert_caches, slots)
-
-    def mix_dispatched_backward(
-        self, dy: Array, routing: Routing, cache: DispatchCache
-    ) -> tuple[Array, Array, list[Any]]:
-        """Combine's backward, the experts', dispatch's."""
-        plan = cache.plan
-        drows, dgates = combine_backward(self.comm, dy, cache.slots, plan, routing.gates)  # [R, E], [T, k]
-        self.comm.hold("drows", drows)
-        drows, of_experts = self.apply_experts_backward(
-            by_expert(drows, plan.counts_here), plan.loads_here, cache.expert_caches
-        )
-        drows = by_source(drows, plan.counts_here)
-        return dispatch_backward(self.comm, drows, plan), dgates, of_experts
+        return mix_dispatched_backward(self, self.comm, dy, routing, cache)
 
     def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """As the serial layer's, on the clock."""

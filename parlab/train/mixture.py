@@ -25,7 +25,7 @@ from typing import Any
 
 from parlab.arrays import Array, to_host
 from parlab.experts import ExpertParallel
-from parlab.experts.layer import DispatchCache
+from parlab.experts.all_to_all import DispatchCache
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.moe import MoECache

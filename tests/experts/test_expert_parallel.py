@@ -231,8 +231,8 @@ def reversed_within_an_expert(x, pairs, k, rows_of=all_to_all.rows_of):
     return rows_of(x, pairs._replace(order=order), k)
 
 
-def doubled_gates(comm, rows, plan, label, bring_back=layer.bring_back):
-    return bring_back(comm, rows, plan, label) * 0.5
+def doubled_gates(comm, rows, plan, label, bring_back=all_to_all.bring_back):
+    return bring_back(comm, rows, plan, label) * (0.5 if label == "combine" else 1)
 
 
 def sorted_by_rank_only(rows, counts):
@@ -249,17 +249,21 @@ def ungated(gates, pairs):
 
 
 def last_slot_forgotten(slots, gates=None):
-    return sum_of_slots(slots[:, :-1, :], None if gates is None else gates[:, :-1])
+    return sum_of_slots(slots) if gates is None else sum_of_slots(slots[:, :-1, :], gates[:, :-1])
+
+
+def last_slot_forgotten_backward(slots, gates=None):
+    return sum_of_slots(slots[:, :-1, :]) if gates is None else sum_of_slots(slots, gates)
 
 
 MUTANTS = {
     "the pairs of one expert in another order": (all_to_all, "rows_of", reversed_within_an_expert),
-    "the gates twice": (layer, "bring_back", doubled_gates),
-    "sorted by rank and not by expert": (layer, "by_expert", sorted_by_rank_only),
+    "the gates twice": (all_to_all, "bring_back", doubled_gates),
+    "sorted by rank and not by expert": (all_to_all, "by_expert", sorted_by_rank_only),
     "the neighbour's experts": (layer, "experts_of", neighbours_experts),
     "gates forgotten backward": (all_to_all, "gates_of", ungated),
-    "the last slot forgotten": (layer, "sum_of_slots", last_slot_forgotten),
-    "the last slot forgotten backward": (all_to_all, "sum_of_slots", last_slot_forgotten),
+    "the last slot forgotten": (all_to_all, "sum_of_slots", last_slot_forgotten),
+    "the last slot forgotten backward": (all_to_all, "sum_of_slots", last_slot_forgotten_backward),
 }
 
 
