@@ -188,7 +188,7 @@ def _joined(comm: Comm, x: Array, of_all: list[WeightSlice]) -> Array:
     axis, _, _, shared_by = of_all[0]
     if axis is None:
         return x
-    lengths = [piece.stop - piece.start for piece in of_all]
+    lengths = [own.stop - own.start for own in of_all]
     gathered = comm.all_gather(x, axis, counts=lengths)
     firsts = pieces_of(lengths)[::shared_by]
     return namespace(x).concat([take(gathered, WeightSlice(axis, own.start, own.stop, 1)) for own in firsts], axis=axis)
