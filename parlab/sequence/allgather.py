@@ -172,7 +172,7 @@ def allgather_cost(
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
     """
-    c = shape.shard(size, rank)
+    c = shape.shard_length(size, rank)
     reads = readers(sharded_mask(size, c, **how))
     our_readers, our_sources = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1  # how many other ranks
     there, home = our_readers, our_sources  # messages with K/V, and with dK/dV

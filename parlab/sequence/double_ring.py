@@ -166,7 +166,7 @@ def double_ring_cost(
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
-    token, c = shape.token(backward=backward), shape.shard(size, rank)
+    token, c = shape.token(backward=backward), shape.shard_length(size, rank)
     per_node = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
     turns = size // per_node
     inner, outer = (plain_ring_cost(token, c, ring, backward=backward) for ring in (per_node, turns))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from parlab.arrays import Array
 from parlab.sequence.attend import SUMS, Scale, attend, call_label, narrowed, no_keys_yet
-from parlab.sequence.costs import RankCost, Token
+from parlab.sequence.costs import RankCost, TokenBytes
 from parlab.sequence.tiles import ShardedMask, kv_hops, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
@@ -33,7 +33,7 @@ def packed_ring_attention(
     return out, lse
 
 
-def packed_ring_cost(token: Token, rank: int, mask: ShardedMask, *, backward: bool) -> RankCost:
+def packed_ring_cost(token: TokenBytes, rank: int, mask: ShardedMask, *, backward: bool) -> RankCost:
     """`ring_cost` with documents: the K/V of rank s make `kv_hops(mask)[s]` hops, and their dK/dV one more."""
     size, c, hops = mask.size, mask.length, kv_hops(mask)
     sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step

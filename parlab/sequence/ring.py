@@ -23,7 +23,7 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, Token
+from parlab.sequence.costs import AttentionShape, RankCost, TokenBytes
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.layouts import Documents
 from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_cost
@@ -162,14 +162,14 @@ def ring_cost(
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    c, token = shape.shard_length(size, rank), shape.token(backward=backward)
     mask = sharded_mask(size, c, causal, layout, documents)
     if documents is not None:
         return packed_ring_cost(token, rank, mask, backward=backward)
     return plain_ring_cost(token, c, size, backward=backward)
 
 
-def plain_ring_cost(token: Token, c: int, size: int, *, backward: bool = False) -> RankCost:
+def plain_ring_cost(token: TokenBytes, c: int, size: int, *, backward: bool = False) -> RankCost:
     """`ring_cost` of shards of c tokens without documents: P − 1 hops of K/V, and backward P of dK/dV.
 
     Beside its own arrays and sums a rank holds two pairs of K/V: one is attended, one arrives. Backward it holds two

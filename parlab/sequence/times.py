@@ -62,7 +62,7 @@ def method_times(
     instance("cluster", cluster, Cluster)
     positive("kernel", kernel)
     amount("step", step)
-    shape.shard(size)
+    shape.shard_length(size)
     cluster = cluster.reaching(kernel)
     charge = _charge(step, shape, size, cluster)
     mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
@@ -93,7 +93,7 @@ def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """
     whole("size", size)
     instance("cluster", cluster, Cluster)
-    merged = shape.B * shape.H * shape.shard(size) * shape.D * MERGED
+    merged = shape.B * shape.H * shape.shard_length(size) * shape.D * MERGED
     return picoseconds(CALL) + picoseconds(cluster.device_of(0).seconds(0, merged))
 
 
@@ -127,7 +127,7 @@ def usp_time(
 def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str, charge: int) -> int:
     """`usp_time` of checked arguments, with the time that a step costs as `charge`."""
     mine = _heads_of(shape, ulysses)
-    C, ring = shape.shard(size) * ulysses, size // ulysses
+    C, ring = shape.shard_length(size) * ulysses, size // ulysses
     hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
     own = _attend(mine, C * (C + 1) // 2, cluster)
     half = _attend(mine, C * C // 2, cluster) + charge
@@ -137,7 +137,7 @@ def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, 
 
 def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str) -> int:
     """The time of both all-to-alls of a group: there with q, k and v, and back with out and lse."""
-    c, token = shape.shard(size), _heads_of(shape, ulysses).token(backward=False)
+    c, token = shape.shard_length(size), _heads_of(shape, ulysses).token(backward=False)
     pieces = c * (token.rows + token.kv), c * token.result
     if way == FLAT:
         return (ulysses - 1) * sum(map(_link(cluster, ulysses).picoseconds, pieces))
@@ -162,7 +162,7 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, charge
     With a port for each level these leave early, and the whole turn hides them. With one port for both they leave late:
     the last two tiles hide them and the last hop.
     """
-    c, places, one_port = shape.shard(size), cluster.ranks_per_node, cluster.ports == 1
+    c, places, one_port = shape.shard_length(size), cluster.ranks_per_node, cluster.ports == 1
     kv = c * shape.token(backward=False).kv
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
     own = _attend(shape, c * (c + 1) // 2, cluster)
@@ -180,7 +180,7 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, charge
 def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> int:
     """The time of `allgather_attention` with zigzag shards: no message is hidden behind work."""
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each portion
-    portions = [shape.shard(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
+    portions = [shape.shard_length(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
     work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
     if way == FLAT:
         return (size - 1) * sum(map(_link(cluster, size).picoseconds, portions)) + work
