@@ -11,7 +11,8 @@ fastest of its own:
     early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
 What a step of attention costs beside its hop and its pairs, the call of a kernel and the merge of its output, is not on
-the clock: `step` charges for it, a multiple of the least that it can cost (`step_time`); inside, `charge` is that time.
+the clock. The argument `step` is its price: how many times the least that it can cost (`step_time`). The private
+functions take the product, in picoseconds, as `charge`.
 
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
@@ -31,7 +32,8 @@ from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 
 METHODS = ("ring", "double ring", "Ulysses", "USP", "all-gather")
-FLAT, GRID, TWO_LEVELS = WAYS = ("flat", "grid", "two levels")
+FLAT, GRID, TWO_LEVELS = "flat", "grid", "two levels"
+WAYS = FLAT, GRID, TWO_LEVELS
 FLASH_ATTENTION_3 = 0.65  # of an H100's peak: 648 of 989 TFLOP/s forward, 16-bit, D 128, 16k tokens, no mask (figure 5)
 CALL = 8e-6  # seconds: of a call beyond the latency of its message, as NCCL counts it (8.4 µs, src/graph/tuning.cc)
 MERGED = 10  # bytes of memory traffic for a number of out: reads the old one (4) and the new one (2), writes one (4)
@@ -66,9 +68,9 @@ def method_times(
     cluster = cluster.reaching(kernel)
     charge = _charge(step, shape, size, cluster)
     mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
-    groups = {"ring": [1], "Ulysses": [size], "USP": mixed}
+    group_sizes = {"ring": [1], "Ulysses": [size], "USP": mixed}  # U, those to be timed
     found: dict[str, list[MethodTime]] = {name: [] for name in METHODS}
-    for name, sizes in groups.items():
+    for name, sizes in group_sizes.items():
         for u in sizes:
             if _even(shape, u):
                 for way in _ways(shape, u, size, cluster):
@@ -131,8 +133,8 @@ def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, 
     hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
     own = _attend(mine, C * (C + 1) // 2, cluster)
     half = _attend(mine, C * C // 2, cluster) + charge
-    turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
-    return _exchanges(shape, size, cluster, ulysses, way) + turn
+    ring_time = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
+    return _exchanges(shape, size, cluster, ulysses, way) + ring_time
 
 
 def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str) -> int:
