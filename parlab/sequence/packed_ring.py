@@ -34,7 +34,18 @@ def packed_ring_attention(
 
 
 def packed_ring_cost(token: TokenBytes, rank: int, mask: ShardedMask, *, backward: bool) -> RankCost:
-    """`ring_cost` with documents: the K/V of rank s make `kv_hops(mask)[s]` hops, and their dK/dV one more."""
+    """`ring_cost` with documents: the K/V of rank s make `kv_hops(mask)[s]` hops, and their dK/dV one more.
+
+    Rank 2 of 4, where the K/V of ranks 0, 1, 2 and 3 make 2, 1, 1 and 0 hops:
+
+        step      0    1    2    3
+        source    2    1    0    3
+        here      yes  yes  yes  no     their K/V are on this rank
+        goes      yes  no   no   no     they go on to the right
+        comes     yes  yes  no   no     those of the next step are on their way to this rank
+        leaves    yes  yes  yes  no     their dK/dV leave this rank, to the right or straight home
+        home      no   yes  yes  yes    our own dK/dV are on their way home, or here
+    """
     size, c, hops = mask.size, mask.length, kv_hops(mask)
     sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
     here = [hops[source] >= step for step, source in enumerate(sources)]

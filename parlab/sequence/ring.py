@@ -134,12 +134,12 @@ def ring_attention_backward(
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
         tiles = tiles_between(comm.rank, source, mask)
-        share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None
+        share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv is not None else None
         homeward.pass_on(share)
         del kv, share  # no longer held when the next hop begins
     dk, dv = homeward.wait()
-    comm.hold(GRADIENTS, dk, dv)
-    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dk, dv)  # as they are summed, until they are returned
+    dq = narrowed(dq, q)  # under the same name, so that the wide sum is no longer held
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
 
