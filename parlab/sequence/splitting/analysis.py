@@ -130,8 +130,8 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     length = xp.astype(xp.clip(stop - start, 1), xp.float64)  # [S+1, S+1]
     crossing, W = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
     cost = crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * W * (length / S) ** 2
-    held = stop - xp.clip(start - overlap, 0)
-    cost = xp.where((start < stop) & (held <= limit), cost, xp.inf)
+    with_overlap = stop - xp.clip(start - overlap, 0)
+    cost = xp.where((start < stop) & (with_overlap <= limit), cost, xp.inf)
     best, choices = cost[0, :], []  # of the first chunks up to each position
     for _ in range(n - 1):
         total = best[:, None] + cost
