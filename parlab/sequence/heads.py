@@ -42,7 +42,9 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
 
 
 def reads_on_rank(query_heads: slice, kv_heads: slice, each: int) -> Heads:
-    """Which of a rank's query heads read which of its K/V heads, if `each` of these is read by as many of all ranks.
+    """Which of a rank's query heads read which of its K/V heads, counted from the first of each.
+
+    `query_heads` and `kv_heads` are counted over all ranks, and so is `each`, the query heads that read one K/V head.
 
     >>> reads_on_rank(slice(3, 6), slice(0, 2), each=4)  # query head 3 reads K/V head 0, and 4 and 5 read 1
     [(slice(0, 1, None), slice(0, 1, None)), (slice(1, 3, None), slice(1, 2, None))]
