@@ -49,13 +49,8 @@ from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
 from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.ring_schedule import RingSchedule, RingStep
-from parlab.sequence.splitting.analysis import (
-    AttentionAnalysis,
-    HeadPattern,
-    analyse_attention,
-    split_by_attention,
-    weight_cut,
-)
+from parlab.sequence.splitting.analysis import AttentionAnalysis, HeadPattern, analyse_attention
+from parlab.sequence.splitting.attention import split_by_attention, weight_cut
 from parlab.sequence.splitting.balance import (
     causal_work,
     imbalance,

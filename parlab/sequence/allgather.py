@@ -61,7 +61,7 @@ def allgather_attention(
     kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
-        gathered = kv_exchange.gather(few)  # of every source
+        gathered = kv_exchange.gather(few)  # of every source; P − 1 `sendrecv` in `swap_with_all`
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
@@ -172,7 +172,7 @@ def allgather_cost(
     >>> allgather_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4)[:2]
     (3, 786432)
     """
-    c = shape.shard(size, rank)
+    c = shape.shard_length(size, rank)
     reads = readers(sharded_mask(size, c, **how))
     our_readers, our_sources = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1  # how many other ranks
     there, home = our_readers, our_sources  # messages with K/V, and with dK/dV

@@ -12,7 +12,7 @@ from parlab.arguments import checked_rank, flag, whole
 from parlab.sequence.layouts import checked_documents
 
 
-class Token(NamedTuple):
+class TokenBytes(NamedTuple):
     """Bytes of one token's arrays, all its heads, in one pass."""
 
     rows: int  # the query's arrays that the attending rank needs: q; backward also dout, lse and delta
@@ -40,13 +40,13 @@ class AttentionShape:
         if self.H % self.G:
             raise ValueError(f"H={self.H}: must be a multiple of G={self.G}, as many query heads for each K/V head")
 
-    def shard(self, size: int, rank: int = 0) -> int:
+    def shard_length(self, size: int, rank: int = 0) -> int:
         """S/P, the tokens of `rank`, one of `size` ranks; ValueError: it is none of them, or P does not divide S."""
         checked_documents(None, self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
         return self.S // size
 
-    def token(self, *, backward: bool, H: int | None = None, G: int | None = None) -> Token:
+    def token(self, *, backward: bool, H: int | None = None, G: int | None = None) -> TokenBytes:
         """Bytes of each token, of all heads or of so many query and K/V heads. Sums, lse and gradients on their way
         take 4 bytes an element or more.
         """
@@ -58,8 +58,8 @@ class AttentionShape:
         keys, dkv = kv * self.itemsize, kv * wide
         if backward:
             rows = 2 * q + 2 * lse
-            return Token(rows, keys, own=rows + keys + q, sums=elements * wide, dkv=dkv, result=q + dkv)
-        return Token(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
+            return TokenBytes(rows, keys, own=rows + keys + q, sums=elements * wide, dkv=dkv, result=q + dkv)
+        return TokenBytes(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
 
 
 class RankCost(NamedTuple):

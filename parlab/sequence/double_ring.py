@@ -40,7 +40,8 @@ from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
 
-EARLY, LATE = CROSSINGS = ("early", "late")  # with the first hop of a turn inside the node, or with the last
+EARLY, LATE = "early", "late"  # with the first hop of a turn inside the node, or with the last
+CROSSINGS = EARLY, LATE
 
 
 def double_ring_attention(
@@ -73,7 +74,7 @@ def double_ring_attention(
         source_node = (between.rank - turn) % between.size
         last = turn == between.size - 1
         for place, kv in around_ring(node, from_node, label):  # of this place of the source node
-            step = (node.rank - place) % node.size
+            step = (node.rank - place) % node.size  # not by `enumerate`, which holds the last K/V during the next hop
             if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
@@ -166,7 +167,7 @@ def double_ring_cost(
     >>> double_ring_cost(AttentionShape(S=1024, H=8, G=2, D=64, itemsize=4), 4, ranks_per_node=2)[:2]
     (3, 786432)
     """
-    token, c = shape.token(backward=backward), shape.shard(size, rank)
+    token, c = shape.token(backward=backward), shape.shard_length(size, rank)
     per_node = checked_group("ranks_per_node", size if ranks_per_node is None else ranks_per_node, size)
     turns = size // per_node
     inner, outer = (plain_ring_cost(token, c, ring, backward=backward) for ring in (per_node, turns))

@@ -34,17 +34,30 @@ def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
         raise ValueError(
             f"{size} ranks share {several(H, 'query head')}: a rank needs at least one, so use at most {most}"
         )
-    shares, readers_each = [], H // G  # query heads that read one K/V head
+    shares, each = [], H // G  # query heads that read one K/V head
     for query_heads in pieces_of(piece_sizes(H, size)):
-        first, last = query_heads.start, query_heads.stop
-        kv_heads = slice(first // readers_each, (last - 1) // readers_each + 1)
-        within = range((kv_heads.start + 1) * readers_each, last, readers_each)
-        edges = [first, *within, last]  # of the readers of each K/V head
-        readers = [slice(start - first, stop - first) for start, stop in pairwise(edges)]
-        even = len({part.stop - part.start for part in readers}) == 1
-        reads = ALL if even else [(part, slice(number, number + 1)) for number, part in enumerate(readers)]
-        shares.append(HeadShare(query_heads, kv_heads, reads))
+        kv_heads = slice(query_heads.start // each, (query_heads.stop - 1) // each + 1)
+        shares.append(HeadShare(query_heads, kv_heads, reads_on_rank(query_heads, kv_heads, each)))
     return shares
+
+
+def reads_on_rank(query_heads: slice, kv_heads: slice, each: int) -> Heads:
+    """Which of a rank's query heads read which of its K/V heads, counted from the first of each.
+
+    `query_heads` and `kv_heads` are counted over all ranks, and so is `each`, the query heads that read one K/V head.
+
+    >>> reads_on_rank(slice(3, 6), slice(0, 2), each=4)  # query head 3 reads K/V head 0, and 4 and 5 read 1
+    [(slice(0, 1, None), slice(0, 1, None)), (slice(1, 3, None), slice(1, 2, None))]
+    >>> reads_on_rank(slice(2, 6), slice(0, 2), each=4) == ALL  # 2 and 3 read 0, 4 and 5 read 1: equally many
+    True
+    """
+    first, stop = query_heads.start, query_heads.stop
+    next_begins = range((kv_heads.start + 1) * each, stop, each)  # the first reader of each K/V head after the first
+    edges = [first, *next_begins, stop]
+    readers = [slice(start - first, end - first) for start, end in pairwise(edges)]  # of each K/V head
+    if len({part.stop - part.start for part in readers}) == 1:
+        return ALL
+    return [(part, slice(number, number + 1)) for number, part in enumerate(readers)]
 
 
 Runs = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its shard, and where in the whole sequence
@@ -53,7 +66,8 @@ Runs = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its sha
 class HeadLevel(NamedTuple):
     """One all-to-all between tokens and heads: the ranks that take part, and of each of them its heads and its tokens.
 
-    `shares` count the heads that come into the level, which are all heads in the first.
+    Heads are counted from the first that comes into the level: all come into the first level, and into a second one,
+    inside a node, the node's.
     """
 
     comm: Comm

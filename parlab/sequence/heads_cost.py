@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from parlab.sequence.arguments import checked_group
-from parlab.sequence.costs import AttentionShape, RankCost, Token
+from parlab.sequence.costs import AttentionShape, RankCost, TokenBytes
 from parlab.sequence.heads import HeadShare, head_shares
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.two_levels import node_shares, ranks_inside
@@ -24,20 +24,20 @@ class LevelCost(NamedTuple):
     arriving: int  # bytes of the largest message that comes
 
 
-def share_token(shape: AttentionShape, share: HeadShare, *, backward: bool) -> Token:
+def share_token(shape: AttentionShape, share: HeadShare, *, backward: bool) -> TokenBytes:
     """Bytes of each token, of these heads."""
     H, G = (heads.stop - heads.start for heads in (share.query_heads, share.kv_heads))
     return shape.token(backward=backward, H=H, G=G)
 
 
-def to_heads_cost(tokens: list[Token], rank: int, length: int) -> LevelCost:
+def to_heads_cost(tokens: list[TokenBytes], rank: int, length: int) -> LevelCost:
     """`to_heads` of shards of `length` tokens; `tokens[rank]`: bytes of a token, of the heads of each rank."""
     nbytes = [length * (token.rows + token.kv) for token in tokens]
     mine, others = nbytes[rank], len(tokens) - 1
     return LevelCost(others, sum(nbytes) - mine, made=len(tokens) * mine, arriving=mine * min(others, 1))
 
 
-def to_tokens_cost(all_heads: Token, tokens: list[Token], rank: int, length: int) -> LevelCost:
+def to_tokens_cost(all_heads: TokenBytes, tokens: list[TokenBytes], rank: int, length: int) -> LevelCost:
     """The same of `to_tokens`; `all_heads`: bytes of a token, of the heads of all ranks."""
     others = [length * token.result for token in tokens]
     mine = others.pop(rank)
@@ -54,7 +54,7 @@ def most_held(levels: list[LevelCost]) -> int:
 class ExchangeCost(NamedTuple):
     """The cost of turning shards into heads and back, on one rank."""
 
-    token: Token  # bytes of one token, of the heads of this rank
+    token: TokenBytes  # bytes of one token, of the heads of this rank
     messages: int
     nbytes: int
     to_heads: int  # the most bytes held on the way to heads, beside the shards
@@ -110,7 +110,7 @@ def usp_cost(
     >>> usp_cost(shape, 4, ulysses=1)[:2], usp_cost(shape, 4, ulysses=2)[:2]
     ((3, 3145728), (3, 2101248))
     """
-    c = shape.shard(size, rank)
+    c = shape.shard_length(size, rank)
     C = c * checked_group("ulysses", ulysses, size)  # the tokens of a group
     in_node = ranks_inside(ulysses, ranks_per_node, size)
     exchange = exchange_cost(shape, ulysses, rank % ulysses, c, in_node, backward=backward)

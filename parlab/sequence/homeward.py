@@ -4,6 +4,9 @@ Invariant, when hop t starts (from 0): rank r sends the gradients of the K/V of 
 ranks s, s + 1, ..., r: to the right, as long as these K/V go on. Where they stop, after h hops, all their readers are
 in the sum; it goes straight from rank s + h to rank s.
 
+With P = 3 and h = 2, the gradients of rank 0's K/V: rank 0 sends its share to rank 1 in hop 0, rank 1 the sum with its
+own to rank 2 in hop 1, and rank 2 the sum of all three home in hop 2.
+
 Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", section 3.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from parlab.arrays import Array
 from parlab.sequence.attend import SUMS, Scale, attend, call_label, narrowed, no_keys_yet
-from parlab.sequence.costs import RankCost, Token
+from parlab.sequence.costs import RankCost, TokenBytes
 from parlab.sequence.tiles import ShardedMask, kv_hops, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
@@ -33,8 +33,19 @@ def packed_ring_attention(
     return out, lse
 
 
-def packed_ring_cost(token: Token, rank: int, mask: ShardedMask, *, backward: bool) -> RankCost:
-    """`ring_cost` with documents: the K/V of rank s make `kv_hops(mask)[s]` hops, and their dK/dV one more."""
+def packed_ring_cost(token: TokenBytes, rank: int, mask: ShardedMask, *, backward: bool) -> RankCost:
+    """`ring_cost` with documents: the K/V of rank s make `kv_hops(mask)[s]` hops, and their dK/dV one more.
+
+    Rank 2 of 4, where the K/V of ranks 0, 1, 2 and 3 make 2, 1, 1 and 0 hops:
+
+        step      0    1    2    3
+        source    2    1    0    3
+        here      yes  yes  yes  no     their K/V are on this rank
+        goes      yes  no   no   no     they go on to the right
+        comes     yes  yes  no   no     those of the next step are on their way to this rank
+        leaves    yes  yes  yes  no     their dK/dV leave this rank, to the right or straight home
+        home      no   yes  yes  yes    our own dK/dV are on their way home, or here
+    """
     size, c, hops = mask.size, mask.length, kv_hops(mask)
     sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
     here = [hops[source] >= step for step, source in enumerate(sources)]

@@ -23,7 +23,7 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.costs import AttentionShape, RankCost, Token
+from parlab.sequence.costs import AttentionShape, RankCost, TokenBytes
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.layouts import Documents
 from parlab.sequence.packed_ring import packed_ring_attention, packed_ring_cost
@@ -134,12 +134,12 @@ def ring_attention_backward(
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
         tiles = tiles_between(comm.rank, source, mask)
-        share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv else None
+        share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv is not None else None
         homeward.pass_on(share)
         del kv, share  # no longer held when the next hop begins
     dk, dv = homeward.wait()
-    comm.hold(GRADIENTS, dk, dv)
-    dq = narrowed(dq, q)
+    comm.hold(GRADIENTS, dk, dv)  # as they are summed, until they are returned
+    dq = narrowed(dq, q)  # under the same name, so that the wide sum is no longer held
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
 
@@ -162,14 +162,14 @@ def ring_cost(
     >>> [ring_cost(shape, 3, rank, causal=True, documents=[0, 6, 12])[:2] for rank in range(3)]  # cut inside rank 1
     [(1, 64), (1, 64), (0, 0)]
     """
-    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    c, token = shape.shard_length(size, rank), shape.token(backward=backward)
     mask = sharded_mask(size, c, causal, layout, documents)
     if documents is not None:
         return packed_ring_cost(token, rank, mask, backward=backward)
     return plain_ring_cost(token, c, size, backward=backward)
 
 
-def plain_ring_cost(token: Token, c: int, size: int, *, backward: bool = False) -> RankCost:
+def plain_ring_cost(token: TokenBytes, c: int, size: int, *, backward: bool = False) -> RankCost:
     """`ring_cost` of shards of c tokens without documents: P − 1 hops of K/V, and backward P of dK/dV.
 
     Beside its own arrays and sums a rank holds two pairs of K/V: one is attended, one arrives. Backward it holds two

@@ -11,7 +11,8 @@ fastest of its own:
     early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
 What a step of attention costs beside its hop and its pairs, the call of a kernel and the merge of its output, is not on
-the clock: `step` charges for it, a multiple of the least that it can cost (`step_time`); inside, `charge` is that time.
+the clock. The argument `step` is its price: how many times the least that it can cost (`step_time`). The private
+functions take the product, in picoseconds, as `charge`.
 
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
@@ -31,7 +32,8 @@ from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
 
 METHODS = ("ring", "double ring", "Ulysses", "USP", "all-gather")
-FLAT, GRID, TWO_LEVELS = WAYS = ("flat", "grid", "two levels")
+FLAT, GRID, TWO_LEVELS = "flat", "grid", "two levels"
+WAYS = FLAT, GRID, TWO_LEVELS
 FLASH_ATTENTION_3 = 0.65  # of an H100's peak: 648 of 989 TFLOP/s forward, 16-bit, D 128, 16k tokens, no mask (figure 5)
 CALL = 8e-6  # seconds: of a call beyond the latency of its message, as NCCL counts it (8.4 µs, src/graph/tuning.cc)
 MERGED = 10  # bytes of memory traffic for a number of out: reads the old one (4) and the new one (2), writes one (4)
@@ -62,13 +64,13 @@ def method_times(
     instance("cluster", cluster, Cluster)
     positive("kernel", kernel)
     amount("step", step)
-    shape.shard(size)
+    shape.shard_length(size)
     cluster = cluster.reaching(kernel)
     charge = _charge(step, shape, size, cluster)
     mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
-    groups = {"ring": [1], "Ulysses": [size], "USP": mixed}
+    group_sizes = {"ring": [1], "Ulysses": [size], "USP": mixed}  # U, those to be timed
     found: dict[str, list[MethodTime]] = {name: [] for name in METHODS}
-    for name, sizes in groups.items():
+    for name, sizes in group_sizes.items():
         for u in sizes:
             if _even(shape, u):
                 for way in _ways(shape, u, size, cluster):
@@ -93,7 +95,7 @@ def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     """
     whole("size", size)
     instance("cluster", cluster, Cluster)
-    merged = shape.B * shape.H * shape.shard(size) * shape.D * MERGED
+    merged = shape.B * shape.H * shape.shard_length(size) * shape.D * MERGED
     return picoseconds(CALL) + picoseconds(cluster.device_of(0).seconds(0, merged))
 
 
@@ -127,17 +129,17 @@ def usp_time(
 def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str, charge: int) -> int:
     """`usp_time` of checked arguments, with the time that a step costs as `charge`."""
     mine = _heads_of(shape, ulysses)
-    C, ring = shape.shard(size) * ulysses, size // ulysses
+    C, ring = shape.shard_length(size) * ulysses, size // ulysses
     hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
     own = _attend(mine, C * (C + 1) // 2, cluster)
     half = _attend(mine, C * C // 2, cluster) + charge
-    turn = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
-    return _exchanges(shape, size, cluster, ulysses, way) + turn
+    ring_time = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
+    return _exchanges(shape, size, cluster, ulysses, way) + ring_time
 
 
 def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str) -> int:
     """The time of both all-to-alls of a group: there with q, k and v, and back with out and lse."""
-    c, token = shape.shard(size), _heads_of(shape, ulysses).token(backward=False)
+    c, token = shape.shard_length(size), _heads_of(shape, ulysses).token(backward=False)
     pieces = c * (token.rows + token.kv), c * token.result
     if way == FLAT:
         return (ulysses - 1) * sum(map(_link(cluster, ulysses).picoseconds, pieces))
@@ -162,7 +164,7 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, charge
     With a port for each level these leave early, and the whole turn hides them. With one port for both they leave late:
     the last two tiles hide them and the last hop.
     """
-    c, places, one_port = shape.shard(size), cluster.ranks_per_node, cluster.ports == 1
+    c, places, one_port = shape.shard_length(size), cluster.ranks_per_node, cluster.ports == 1
     kv = c * shape.token(backward=False).kv
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
     own = _attend(shape, c * (c + 1) // 2, cluster)
@@ -180,7 +182,7 @@ def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, charge
 def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> int:
     """The time of `allgather_attention` with zigzag shards: no message is hidden behind work."""
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each portion
-    portions = [shape.shard(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
+    portions = [shape.shard_length(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
     work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
     if way == FLAT:
         return (size - 1) * sum(map(_link(cluster, size).picoseconds, portions)) + work

@@ -1,11 +1,13 @@
 """Tree attention: queries travel, not keys. Each rank attends all queries to its own K/V, and the partial outputs are
-merged pairwise by their lse, level by level: ⌈log₂P⌉ messages instead of P − 1.
+merged pairwise by their lse, level by level: ⌈log₂P⌉ levels up with the queries, and as many down with the outputs.
+Where P is a power of two a rank sends one message a level, so 2 log₂P in all; the ring sends P − 1.
 
 This pays for few queries and many keys. To decode, one new query against a long cache, `replicated` queries need no
-gathering, and every rank ends with the merged result.
+gathering: the outputs go up, log₂P messages in all, and every rank ends with the merged result.
 
 Invariants, where P is a power of two. Up, after level s (from 1): a rank has the rows of the 2ˢ ranks of its group.
-Down, after level s: of the rows of P/2ˢ ranks, its own among them, it has the results over the keys of 2ˢ ranks.
+Down, after level s: it has the rows of P/2ˢ ranks, its own among them, attended to the keys of 2ˢ ranks. So rank 0 of 4
+has after level 1 the rows of ranks 0 and 1 over the keys of 0 and 2; after level 2 its own rows over all keys.
 
 Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Context Attention on GPU Clusters".
 """

@@ -118,6 +118,14 @@ def ulysses_attention_backward(
 class HeadExchange:
     """The two all-to-alls: shards of the sequence with all heads -> heads of all tokens, and back.
 
+    H = 4 heads, P = 2 ranks, S = 4 tokens; each piece is `[heads, tokens]`:
+
+                  before               `to_heads` sends              between
+        rank 0    [0 to 3, 0 and 1]    [2 and 3, 0 and 1] to 1       [0 and 1, 0 to 3]
+        rank 1    [0 to 3, 2 and 3]    [0 and 1, 2 and 3] to 0       [2 and 3, 0 to 3]
+
+    `to_tokens` sends the same pieces of the results back: rank 0 has heads 0 and 1 of rank 1's tokens, 2 and 3.
+
     Each level is an all-to-all of its own (`head_levels`): one among all ranks, or one between nodes and one inside.
     """
 
@@ -147,7 +155,8 @@ class HeadExchange:
         for level in reversed(self.levels):
             ranks, tokens = range(level.comm.size), arrays[0].shape[2]
             heads = [level.heads(rank, len(queries), len(keys)) for rank in ranks]
-            made = [_zeros(x, h.stop, tokens // len(ranks)) for x, h in zip(arrays, heads[-1], strict=True)]  # of all
+            all_heads = [h.stop for h in heads[-1]]  # how many of each array: where the last rank's end
+            made = [_zeros(x, n, tokens // len(ranks)) for x, n in zip(arrays, all_heads, strict=True)]
             level.comm.hold("heads", *made)
             gives = [of_whole(arrays, level.runs[rank]) for rank in ranks]  # our heads of its tokens
             takes = [of_shard(made, heads[rank], level.our_runs) for rank in ranks]  # its heads of our tokens

@@ -53,7 +53,7 @@ def window_attention(
     W = checked_window(window, causal, length, comm.size)
     label = call_label("window", mask, window=W, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    left, right = neighbours(comm, length, W)
+    left, right = tails_of_neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
     leaving, coming = post_tails(comm, (k, v), left, right, label)
     attend(comm, [own_tile(length, W)], q, (k, v), (out, lse), scale=scale)
@@ -92,7 +92,7 @@ def window_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    left, right = neighbours(comm, length, W)
+    left, right = tails_of_neighbours(comm, length, W)
     dq = no_gradient_yet(comm, q)
     leaving, coming = post_tails(comm, (k, v), left, right, label)
     dk, dv = attend_backward(comm, [own_tile(length, W)], dout, q, (k, v), lse, delta, dq, scale=scale)
@@ -129,7 +129,7 @@ def checked_window(window: int | None, causal: bool, length: int, size: int) -> 
     return window
 
 
-def neighbours(comm: Comm, length: int, window: int) -> tuple[list[int], list[int]]:
+def tails_of_neighbours(comm: Comm, length: int, window: int) -> tuple[list[int], list[int]]:
     """How many tokens this rank takes from each neighbour on its left, and gives to each on its right, the nearest
     first, as far as there are any.
     """

@@ -82,6 +82,8 @@ class Mesh:
         self.cp: Comm = group("cp", at(d, p, 0, t))
         self.tp: Comm = group("tp", at(d, p, c, 0))
         self.data: Comm = group("data", at(0, p, 0, t))
+        # With dp 2, cp 2, ep 2: the rank (d, c) = (1, 0) is at place 0 of copy 1, which begins with it; (0, 0) is at
+        # place 0 of the first copy. So its ep is (1, 0), (1, 1), and its edp is (0, 0), (1, 0)
         copy, place = divmod(d * cp + c, ep)  # the copy of the experts that this rank is in, and its place there
         copy_d, copy_c = divmod(copy * ep, cp)  # where the copy begins in dp × cp
         place_d, place_c = divmod(place, cp)  # the rank at this place in the first copy

@@ -105,9 +105,10 @@ class Mixtures:
         self.loads: list[list[int]] = []
 
     def weigh_losses(self, loss_scale: float) -> None:
-        """Tell the mixtures the weight of their auxiliary losses in the step's gradient.
+        """Tell the mixtures the factor of their auxiliary losses in the step's gradient: loss scale / calls.
 
-        Such a loss is a mean over the tokens of one call. The mean over a rank's tokens is that of so many calls.
+        Such a loss is a mean over the tokens of one call. Each microbatch makes one call, or under sequence parallelism
+        one on each rank of tp, whose gradients are summed; their mean has 1/calls of each.
         """
         ranks_of_tokens = self.job.mesh.tp.size if self.job.settings.sequence_parallel else 1
         calls = self.job.schedule.num_microbatches * ranks_of_tokens

@@ -17,7 +17,7 @@ from parlab.zero import Replica, replica_of
 from parlab.zero.replica import ModelParallel
 
 
-def sharded(
+def zero_replica(
     job: TrainJob, own: OwnModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
 ) -> Replica:
     """ZeRO's replica, which takes over the weights of this rank's model.

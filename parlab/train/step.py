@@ -65,7 +65,7 @@ def train_step(parts: StepParts, tokens: Array, targets: Array, lr: float | None
     with replica.overflow_expected():
         own_tokens, own_targets = microbatches(job, tokens), microbatches(job, targets)
         mixtures.weigh_losses(replica.loss_scale)
-        loss = forward_backward(parts, own_tokens, own_targets, job.target_tokens_a_rank(targets))
+        loss = run_microbatches(parts, own_tokens, own_targets, job.target_tokens_a_rank(targets))
         parts.gradients.sum_shared()
     result = replica.step(lr)
     assert result.norm is not None  # with a `ModelParallel` ZeRO always computes it
@@ -83,10 +83,11 @@ def microbatches(job: TrainJob, x: Array) -> list[Array]:
     return [x[start : start + rows, :] for start in starts]
 
 
-def forward_backward(
+def run_microbatches(
     parts: StepParts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
-    """Run the schedule; returns the loss over `target_tokens` of this rank's microbatches, on the last stage's ranks.
+    """Run the schedule; returns the sum of the losses of this rank's target tokens, divided by `target_tokens`; None on
+    ranks without the last stage.
 
     The gradients do not come back here: `GatheredStage` gives them to `parts.gradients` after each B or W.
     """

@@ -35,7 +35,7 @@ from parlab.train.mesh import Mesh
 from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_to_experts
 from parlab.train.own_model import own_model
 from parlab.train.pieces import CheckpointPiece
-from parlab.train.sharding import sharded
+from parlab.train.sharding import zero_replica
 from parlab.train.stages import gathered_stages, own_stages
 from parlab.train.step import StepParts, TrainResult, train_step
 from parlab.zero import LossScale
@@ -137,7 +137,7 @@ class Trainer:
         plain = own_stages(self.job, self.own)
         shared = groups_of_shared_blocks(mesh.pp, self.own)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        self.replica = sharded(self.job, self.own, expected_calls(plain.uses, shared), optimizer, precision)
+        self.replica = zero_replica(self.job, self.own, expected_calls(plain.uses, shared), optimizer, precision)
         self.gradients = GradientsToZero(mesh.comm, self.own, shared, self.replica)
         stages = gathered_stages(plain, self.own.blocks, self.replica, self.gradients.take)
         self.parts = StepParts(self.job, stages, self.mixtures, self.gradients, self.replica)

@@ -56,7 +56,7 @@ def window_cost(shape: AttentionShape, size: int, rank: int, *, window: int, bac
     """A rank sends the last tokens of its K/V to those on the right that see them, and backward dK/dV to the left. It
     holds all that comes; backward, later, the dK/dV on their way back and the first that come for its own.
     """
-    c, token = shape.shard(size, rank), shape.token(backward=backward)
+    c, token = shape.shard_length(size, rank), shape.token(backward=backward)
     tails = [min(c, window - 1 - first) for first in range(0, min(window - 1, shape.S - c), c)]
     right, left = tails[: size - 1 - rank], tails[:rank]
     most = max(sum(left) * token.kv, (sum(left) + sum(right[:1])) * token.dkv)
@@ -69,7 +69,7 @@ def tree_cost(
     shape: AttentionShape, size: int, rank: int, *, queries: int | None = None, backward: bool = False
 ) -> RankCost:
     """At every level the rows of half the group travel, up and down; replicated queries up only, all of them."""
-    c, token, tree = shape.shard(size, rank), shape.token(backward=backward), levels(rank, size)
+    c, token, tree = shape.shard_length(size, rank), shape.token(backward=backward), levels(rank, size)
     clients = [len(level.clients) for level in tree]
     if queries is not None:
         sums = min(len(tree) + 1, 3) * token.sums  # its own, the merged ones so far, and those that arrive

@@ -135,11 +135,12 @@ def deal(stops: Sequence[int], ranks: int | Sequence[int], overlap: int = 0) -> 
     """
     owners = [index % ranks for index in range(len(stops))] if isinstance(ranks, int) else ranks
     cuts = [cut for cut in zip([0, *stops[:-1]], stops, owners, strict=True) if cut[0] < cut[1]]
-    shared = [min(overlap, start) for start, _, _ in cuts]
-    return [
-        Chunk(index, rank, start - before, stop, before, after)
-        for index, ((start, stop, rank), before, after) in enumerate(zip(cuts, shared, [*shared[1:], 0], strict=True))
-    ]
+    chunks = []
+    for index, (start, stop, rank) in enumerate(cuts):
+        before = min(overlap, start)
+        after = min(overlap, stop) if index < len(cuts) - 1 else 0  # which the next chunk has before its own
+        chunks.append(Chunk(index, rank, start - before, stop, before, after))
+    return chunks
 
 
 def _tokens(name: str, budget: float, bytes_per_token: float) -> int:

@@ -38,7 +38,7 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     whole("limit", limit, least=1)
     ends = unit_ends(text, unit)
     sizes = [size for start, stop in pairwise([0, *ends]) for size in _pieces(text[start:stop], limit)]
-    number = max(len(_packed(sizes, limit)), min(ranks, len(sizes)))
+    number = max(len(_filled(sizes, limit)), min(ranks, len(sizes)))
     before = list(accumulate(sizes, initial=0))
     return deal([before[stop] for stop in even_stops(sizes, number)], ranks)
 
@@ -69,10 +69,10 @@ def _pieces(unit: str, limit: int) -> list[int]:
         sizes += [_size(word)] if _size(word) <= limit else map(_size, word)
     if max(sizes) > limit:
         raise ValueError(f"limit={limit}: the text has a character of {max(sizes)} bytes")
-    return _packed(sizes, limit)
+    return _filled(sizes, limit)
 
 
-def _packed(sizes: list[int], limit: int) -> list[int]:
+def _filled(sizes: list[int], limit: int) -> list[int]:
     """The sizes of runs of neighbours, each as long as the limit allows."""
     packed = [0]
     for size in sizes:
