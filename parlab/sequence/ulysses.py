@@ -118,13 +118,11 @@ def ulysses_attention_backward(
 class HeadExchange:
     """The two all-to-alls: shards of the sequence with all heads -> heads of all tokens, and back.
 
-    H = 4 heads, P = 2 ranks, S = 4 tokens; each piece is `[heads, tokens]`:
+    H = 4 heads, P = 2 ranks, S = 4 tokens; each piece is `[heads, tokens]`, and `to_tokens` sends the same ones back:
 
                   before               `to_heads` sends              between
         rank 0    [0 to 3, 0 and 1]    [2 and 3, 0 and 1] to 1       [0 and 1, 0 to 3]
         rank 1    [0 to 3, 2 and 3]    [0 and 1, 2 and 3] to 0       [2 and 3, 0 to 3]
-
-    `to_tokens` sends the same pieces of the results back: rank 0 has heads 0 and 1 of rank 1's tokens, 2 and 3.
 
     Each level is an all-to-all of its own (`head_levels`): one among all ranks, or one between nodes and one inside.
     """

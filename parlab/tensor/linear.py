@@ -12,10 +12,8 @@ Invariant: between the layers rank r has exactly the columns y_r and dy_r; x, z,
 every rank.
 
 Columns, then rows: the first layer computes what the second one reads, and nothing is sent in between. f and f̄ are the
-operators copy and reduce; with sequence parallelism gather (g) and scatter (ḡ) stand in their places.
-
-The model's attention and MLP have their columns and rows inside one `ParallelRegion` (`region.py`), which sends at the
-same two places; its head is a column layer.
+operators copy and reduce; with sequence parallelism gather (g) and scatter (ḡ) stand in their places. Attention
+and the MLP have their columns and rows inside one `ParallelRegion` (`region.py`); the head is a column layer.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2 (sequence parallelism).
 """

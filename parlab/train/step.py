@@ -86,8 +86,7 @@ def microbatches(job: TrainJob, x: Array) -> list[Array]:
 def run_microbatches(
     parts: StepParts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
 ) -> float | None:
-    """Run the schedule; returns the sum of the losses of this rank's target tokens, divided by `target_tokens`; None on
-    ranks without the last stage.
+    """Run the schedule; on the last stage's ranks: the losses of this rank's target tokens, summed, / `target_tokens`.
 
     The gradients do not come back here: `GatheredStage` gives them to `parts.gradients` after each B or W.
     """
