@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.arguments import one_of, positive, text
-from parlab.arrays import Array, to_numpy
+from parlab.arrays import to_numpy
 from parlab.nn import IGNORED, AdamW, Llama, LlamaConfig, MarkovSource
 from parlab.nn.embedding import number_of_targets
 from parlab.nn.optimizer import clip_gradients
@@ -40,11 +40,9 @@ def extra_mean(trainer: Trainer) -> None:
 
 def mean_of_means(trainer: Trainer) -> None:
     """Each rank takes the mean over its own target tokens, however few they are."""
-
-    def own_target_tokens(targets: Array) -> float:
-        return sum(number_of_targets(own) for own in microbatches(trainer.job, targets))
-
-    object.__setattr__(trainer.job, "target_tokens_a_rank", own_target_tokens)  # a job is frozen
+    trainer.job.target_tokens_a_rank = lambda targets: sum(  # type: ignore[method-assign]
+        number_of_targets(own) for own in microbatches(trainer.job, targets)
+    )
 
 
 def norms_not_summed(trainer: Trainer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -42,9 +42,6 @@ class Point(NamedTuple):
     def place(self) -> tuple[float, Any]:
         """Where it is drawn."""
         return self.kept, self.timeline.makespan
-
-
-Bound = Callable[[int, int, int, float, float, float, float], float]
 
 
 def frontier(p: int, m: int, schedules: Mapping[str, Schedule]) -> Picture:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any
 
@@ -11,13 +11,15 @@ from parlab.pipeline import Costs, Schedule, simulate
 from parlab.views.engine import theme
 from parlab.views.engine.explore import Explorer, buttons
 from parlab.views.engine.picture import Picture, line_legend, note, plot, scale
-from parlab.views.pipeline.frontier import SQUARE, Bound, of_chunk
+from parlab.views.pipeline.frontier import SQUARE, of_chunk
 from parlab.views.pipeline.placement import PLACEMENTS, placement_of
 
 STEPS = ("one step", "steps in a row")
 HEIGHT, ROW = 4.9, 3  # inches; steps after which each step more takes the same
 NEAR = 4, 0.03  # activations, and a part of the time: a name would run into the next point
 GHOST = {"linestyle": "none", "markersize": 12, "markerfacecolor": "none", "gid": "one step"}
+
+Bound = Callable[[int, int, int, float, float, float, float], float]
 
 
 def step_frontier(
