@@ -98,19 +98,15 @@ class Engine(Crew):
     def wait(self, task: Task, messages: tuple[Message, ...], call: str) -> None:
         """Return when every message has passed; `call` names the waiting call in a deadlock."""
         self.check(task)
-        late = 0
         for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
             task.log += (WAIT, message)
-            late += not message.passed
-        if not late:  # a message that has passed stays so, and reading it needs no mutex
-            return
         with self.mutex:
-            still_late = [message for message in messages if not message.passed]
-            if not still_late:
+            late = [message for message in messages if not message.passed]
+            if not late:
                 return
-            for message in still_late:
+            for message in late:
                 message.waiter = task
-            self._block(task, messages, call, len(still_late))
+            self._block(task, messages, call, len(late))
         self._sleep(task)
 
     def take(self, task: Task, message: Message) -> Value:
