@@ -97,7 +97,7 @@ CLOCK = Hardware(source="the simulated clock of `parlab.world`: products and mes
 def hardware_of(cluster: Cluster) -> Hardware:
     """The hardware of a cluster, by the name of its device: A100, H100, or `CLOCK` for any other."""
     instance("cluster", cluster, Cluster)
-    name = cluster.device_of(0).name
+    name = cluster.device.name
     return A100 if "A100" in name else H100 if "H100" in name else CLOCK
 
 
@@ -139,7 +139,7 @@ class Machine:
 
     def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
         self.hardware = hardware = hardware or hardware_of(cluster)
-        self.device, self.ranks_per_node = cluster.device_of(0), cluster.ranks_per_node
+        self.device, self.ranks_per_node = cluster.device, cluster.ranks_per_node
         self.product_pace = self.device.flops * hardware.products
         self.attention_pace = self.device.flops * (hardware.attention or hardware.products)
         self.memory_pace = self.device.memory_bandwidth * hardware.memory

@@ -167,7 +167,7 @@ def test_the_product_of_gate_and_up_computed_again_saves_13_gib_of_half_the_pipe
     assert none.bytes["activations"] - hidden.bytes["activations"] == pytest.approx(8 * 16 * array, rel=0.01)
     assert hidden.bytes["working"] - none.bytes["working"] == array
     assert [round(e.total_bytes / GIB, 1) for e in (none, hidden)] == [77.0, 64.1]
-    seconds = 8 * 126 / 8 * 3 * array / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    seconds = 8 * 126 / 8 * 3 * array / (0.8 * DGX_H100.device.memory_bandwidth)
     assert hidden.seconds["recomputation"] == pytest.approx(seconds, rel=1e-12)
     assert seconds == pytest.approx(0.0154, abs=1e-4)
 

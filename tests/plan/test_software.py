@@ -27,7 +27,7 @@ from parlab.zero import elements_sent
 
 V, E, S, LAYERS = 128256, 4096, 2048, 32
 LINK = DGX_A100.intra
-MEMORY = 0.8 * DGX_A100.device_of(0).memory_bandwidth
+MEMORY = 0.8 * DGX_A100.device.memory_bandwidth
 
 
 def seconds(software, batch=1, config=LLAMA_8B, **knobs):

@@ -118,7 +118,7 @@ def _bill(kv_heads: int, method: str, gpus: int, step: int) -> Bill:
     shape = AttentionShape(S, H, kv_heads, D, ITEMSIZE)
     found = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step=step)[method]
     flops = pair_flops(unmasked_pairs(S, gpus, "zigzag")[0], 1, H, D)
-    work = picoseconds(DGX_H100.reaching(FLASH_ATTENTION_3).device_of(0).seconds(flops, 0))
+    work = picoseconds(DGX_H100.reaching(FLASH_ATTENTION_3).device.seconds(flops, 0))
     calls = (gpus // found.ulysses - 1) * step * step_time(shape, gpus, DGX_H100)
     waits = max(0, found.picoseconds - work - calls)  # the clock rounds each step
     return Bill(*(LAYERS * part / 1e12 for part in (work, calls, waits)))

@@ -148,7 +148,7 @@ def _passes(stage: int, microbatches: int) -> tuple[str, ...]:
 def _price(
     params: float, P: int, stage: int, tokens: int, state: StateBytes, cluster: Cluster, microbatches: int
 ) -> Price:
-    device, node = cluster.device_of(0), cluster.ranks_per_node
+    device, node = cluster.device, cluster.ranks_per_node
     bandwidth = cluster.intra.bandwidth
     if node < P:  # a ring through each card: together they pass what one ring would
         check_ranks_per_node(node, P)
@@ -172,7 +172,7 @@ def _price(
 
 
 def _device(cluster: Cluster, P: int) -> str:
-    return cluster.device_of(0).name.split()[0] + "s" * (P > 1)
+    return cluster.device.name.split()[0] + "s" * (P > 1)
 
 
 def _verdict(prices: Sequence[Price]) -> str:

@@ -150,7 +150,7 @@ class _Clock:
         """Begin a computation; returns whether it takes time."""
         rank = self.trace.ranks[task]
         if seconds is None:
-            seconds = self.cluster.device_of(rank).seconds(flops, moved)
+            seconds = self.cluster.device.seconds(flops, moved)
         end = self.now + picoseconds(seconds)
         ranks, starts, ends, names = self.computes
         ranks.append(rank)
