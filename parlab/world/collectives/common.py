@@ -148,4 +148,10 @@ class Cost:
 
 def cost_of_steps(size: int, nbytes: Sequence[int], link: Link) -> Cost:
     """The cost of messages of these sizes, one after the other, from each of `size` ranks."""
-    return Cost([len(nbytes)] * size, [sum(nbytes)] * size, sum(map(link.picoseconds, nbytes)))
+    return cost_of_uneven_steps(size, [[of_step] * size for of_step in nbytes], link)
+
+
+def cost_of_uneven_steps(size: int, nbytes: Sequence[Sequence[int]], link: Link) -> Cost:
+    """The cost of steps in which rank r sends one message, of `nbytes[step][r]`; the longest sets the step's pace."""
+    sent = [sum(of_step[rank] for of_step in nbytes) for rank in range(size)]
+    return Cost([len(nbytes)] * size, sent, sum(link.picoseconds(max(of_step)) for of_step in nbytes))

@@ -10,7 +10,6 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -20,6 +19,7 @@ from parlab.world.collectives.common import (
     Cost,
     Subset,
     cost_of_steps,
+    cost_of_uneven_steps,
     flat_copy,
     label_of,
     labels_of,
@@ -90,7 +90,9 @@ def recursive_halving_reduce_scatter(comm: Any, flat: Array, pieces: list[slice]
 
 def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: in each step a rank sends its partner's half of the window."""
-    return _halving_cost(nbytes, link, lambda rank, width: rank ^ width)
+    size = len(nbytes)
+    steps = [[_window_nbytes(nbytes, rank ^ width, width) for rank in range(size)] for width in _widths(size)]
+    return cost_of_uneven_steps(size, steps, link)
 
 
 def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
@@ -109,7 +111,9 @@ def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -
 
 def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: the halving backwards; in each step a rank sends its own half."""
-    return _halving_cost(nbytes, link, lambda rank, width: rank)
+    size = len(nbytes)
+    steps = [[_window_nbytes(nbytes, rank, width) for rank in range(size)] for width in _widths(size)]
+    return cost_of_uneven_steps(size, steps, link)
 
 
 def _aligned_window(pieces: list[slice], rank: int, width: int) -> slice:
@@ -118,19 +122,20 @@ def _aligned_window(pieces: list[slice], rank: int, width: int) -> slice:
     return slice(pieces[first].start, pieces[first + width - 1].stop)
 
 
+def _window_nbytes(nbytes: list[int], rank: int, width: int) -> int:
+    """The bytes of the pieces in the aligned window of `width` pieces around piece `rank`."""
+    first = rank - rank % width
+    return sum(nbytes[first : first + width])
+
+
+def _widths(size: int) -> list[int]:
+    """1, 2, 4, ... below `size`: how many pieces travel in each step."""
+    return [1 << step for step in range(size.bit_length() - 1)]
+
+
 def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
     """The labels of the two messages of an exchange: each has the aligned window of pieces around a rank's own."""
     return labels_of(how, parts=comm.size, count=width, sent=sent - sent % width, received=received - received % width)
-
-
-def _halving_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
-    """In the step of width w a rank sends the w pieces around `sent_around(rank, w)`; the first w are the longest."""
-    size = len(nbytes)
-    pieces = pieces_of(nbytes)
-    widths = [size >> step for step in range(1, size.bit_length())]
-    windows = [[_aligned_window(pieces, sent_around(rank, width), width) for width in widths] for rank in range(size)]
-    sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
-    return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
 
 
 def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Array:
