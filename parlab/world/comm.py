@@ -148,8 +148,8 @@ class Comm:
         return self._inboxes[src]
 
     def _post_send(self, box: Mailbox, x: Value, label: Any, call: str = "") -> Message:
-        nbytes, kept = values.nbytes(x), self._task.memory.kept_by_message(x)
-        return self._engine.post_send(self._task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
+        holds = self._task.memory.held_by_message(x)
+        return self._engine.post_send(self._task, box, values.copied(x), holds, self._name, label, call=call)
 
     def _post_receive(self, box: Mailbox, like: Value, label: Any, call: str = "") -> Message:
         return self._engine.post_receive(self._task, box, like, self._name, label, call=call)
@@ -158,7 +158,7 @@ class Comm:
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
     # `_enter` compares the calls and returns a `Comm` for the collective's messages; `_run` runs an algorithm on it.
     # Where there are several algorithms, `algorithms` has a table of them. It checks the arguments, and returns a
-    # function of a `Comm` and an array that runs the chosen one: here at once, below in the background.
+    # function of a `Comm` that runs the chosen one: here at once, below in the background.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -178,7 +178,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.all_reduce(self.size, x, op, algorithm, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
@@ -222,7 +222,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def reduce_scatter(
         self,
@@ -247,7 +247,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.reduce_scatter(self.size, x, axis, op, algorithm, counts, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def all_to_all(
         self,
@@ -271,7 +271,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.all_to_all(self.size, x, split_axis, concat_axis, algorithm, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
         """Rank r gets the r-th piece of the array of rank `root`. The others pass an array of its shape and dtype.
@@ -301,31 +301,31 @@ class Comm:
 
     def iall_reduce(self, x: Array) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x = one_array(x)
+        x = values.copied(one_array(x))
         return self._in_background("iall_reduce", x, algorithms.all_reduce(self.size, x))
 
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
-        x = one_array(x)
+        x = values.copied(one_array(x))
         gather = algorithms.all_gather(self.rank, self.size, x, axis, counts=counts, out=out)
         return self._in_background("iall_gather", x, gather)
 
     def ireduce_scatter(self, x: Array, axis: int = 0, *, counts: list[int] | None = None) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        x = one_array(x)
+        x = values.copied(one_array(x))
         return self._in_background("ireduce_scatter", x, algorithms.reduce_scatter(self.size, x, axis, counts=counts))
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
-        cell = [values.copied(x)]
+        """Run `collective`, whose array is `x`, in a task that begins when the one before it is over."""
         group = self._engine.background_of(self._group)
         self._last_in_background = self._engine.spawn(
             self._task,
-            lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy), cell[0]),
+            lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy)),
             self._last_in_background,
         )
-        return CollectiveRequest(self._engine, self._task, call, self._last_in_background, cell)
+        return CollectiveRequest(self._engine, self._task, call, self._last_in_background, x)
 
     def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks with the same `color` form a group, ordered by `key`, then by rank.

@@ -124,9 +124,9 @@ def run(
         for _, rank, text in done._replayed[1]:
             print(f"rank {rank}: {text}")
     for task in ended.tasks:
-        for line in (task, *task.background):
-            if line.error is not None:
-                raise _with_origin(line.error, line.rank, done)
+        for each in (task, *task.background):
+            if each.error is not None:
+                raise _with_origin(each.error, each.rank, done)
     if ended.deadlock is not None:
         raise _with_origin(ended.deadlock, min(ended.deadlock.waiting), done)
     return done
@@ -151,7 +151,7 @@ def _check_arguments(
     instance("cluster", cluster, Cluster)
     for argument in arguments:
         if not isinstance(argument, per_rank):
-            each_part(argument, lambda array: array, lambda other: other)
+            each_part(argument, lambda x: x, lambda x: x)  # which refuses a `per_rank` inside a list or dict
         elif len(argument.items) != size:
             raise ValueError(f"items: per_rank has {len(argument.items)}, but size={size}: give one a rank")
 

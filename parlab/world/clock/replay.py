@@ -80,8 +80,8 @@ class _Clock:
                 continue
             self.end_at[message] = now
             self.ports.release(message)
-            if trace.kept[message]:
-                self.held[trace.src[message]].append((now, -trace.kept[message], "sent"))
+            if trace.holds[message]:
+                self.held[trace.src[message]].append((now, -trace.holds[message], "sent"))
             if self.sender_task[message] >= 0:
                 going_on.append(self.sender_task[message])
             if self.receiver_task[message] >= 0:
@@ -108,8 +108,8 @@ class _Clock:
                 if code == POST_RECEIVE:
                     if trace.nbytes[operand]:
                         held.append((now, trace.nbytes[operand], "received"))
-                elif trace.kept[operand]:
-                    held.append((now, trace.kept[operand], "sent"))
+                elif trace.holds[operand]:
+                    held.append((now, trace.holds[operand], "sent"))
                 ends_posted[operand] += 1
                 if ends_posted[operand] == 2:
                     self.ready_at[operand] = now

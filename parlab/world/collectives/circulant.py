@@ -22,11 +22,11 @@ from parlab.world.collectives.common import (
     Cost,
     cost_of_uneven_steps,
     flat_copy,
-    in_joined,
     joined,
     labels_of,
     piece_sizes,
     pieces_of,
+    pieces_of_joined,
 )
 
 
@@ -103,5 +103,5 @@ def _window(pieces: list[Any], first: int, count: int) -> list[Any]:
 
 
 def _parted(message: Array, window: list[slice]) -> list[tuple[slice, Array]]:
-    """The pieces of a message, each with its place in the array."""
-    return [(piece, message[place]) for piece, place in zip(window, in_joined(window), strict=True)]
+    """The pieces of `window`, each with its numbers in the message that brings them joined."""
+    return [(piece, message[part]) for piece, part in zip(window, pieces_of_joined(window), strict=True)]

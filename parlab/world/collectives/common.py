@@ -1,4 +1,8 @@
-"""Helpers of the algorithms: cutting an array into pieces, combining, and a ring or a power of two inside a group."""
+"""Helpers of the algorithms: cutting an array into pieces, labels, some ranks of a group, and costs.
+
+The pieces of a flat array are slices of it: where they stand. The pieces of an all-to-all, a scatter or a gather are
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +51,8 @@ def joined(flat: Array, pieces: Sequence[slice]) -> Array:
     return namespace(flat).concat([flat[piece] for piece in pieces])
 
 
-def in_joined(pieces: Sequence[slice]) -> list[slice]:
-    """Where each of these pieces stands when they are joined."""
+def pieces_of_joined(pieces: Sequence[slice]) -> list[slice]:
+    """The same pieces of the `joined` array."""
     return pieces_of([piece.stop - piece.start for piece in pieces])
 
 

@@ -82,7 +82,7 @@ def recursive_halving_reduce_scatter(comm: Any, flat: Array, pieces: list[slice]
     while distance:
         partner = comm.rank ^ distance
         kept, given = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
-        labels = _labels("add", comm, distance, sent=partner, received=comm.rank)
+        labels = _window_labels("add", comm, distance, sent=partner, received=comm.rank)
         arrived = comm.sendrecv(flat[given], partner, partner, like=flat[kept], **labels)
         flat[kept] = combine(flat[kept], arrived)
         distance //= 2
@@ -104,7 +104,7 @@ def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -
     while distance < comm.size:
         partner = comm.rank ^ distance
         mine, theirs = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
-        labels = _labels("take", comm, distance, sent=comm.rank, received=partner)
+        labels = _window_labels("take", comm, distance, sent=comm.rank, received=partner)
         flat[theirs] = comm.sendrecv(flat[mine], partner, partner, like=flat[theirs], **labels)
         distance *= 2
 
@@ -133,7 +133,7 @@ def _widths(size: int) -> list[int]:
     return [1 << step for step in range(size.bit_length() - 1)]
 
 
-def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
+def _window_labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
     """The labels of the two messages of an exchange: each has the aligned window of pieces around a rank's own."""
     return labels_of(how, parts=comm.size, count=width, sent=sent - sent % width, received=received - received % width)
 

@@ -40,11 +40,11 @@ class Engine(Crew):
 
     @abstractmethod
     def post_send(
-        self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
+        self, task: Task, box: Mailbox, value: Value, holds: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
         """Offer `value` in `box`; the receiver will own it. If `call` is not empty, wait until it has passed.
 
-        The sender holds `kept` of its `nbytes` until the message has passed.
+        The message `holds` so many bytes at its sender until it has passed.
         """
 
     @abstractmethod

@@ -24,7 +24,7 @@ class Message:
     passed = False
     waiter: Task | None = None  # the task that is blocked for it; only an end that has posted can be
     nbytes = 0  # of the value that is sent
-    kept = 0  # bytes that the sender holds for this message until it has passed
+    holds = 0  # bytes at its sender, until it has passed
     label: Any = None
     expected_label: Any = None  # the receiver's
     error: str | None = None

@@ -115,7 +115,7 @@ class ProcessEngine(Engine):
     # Messages
 
     def post_send(
-        self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
+        self, task: Task, box: Mailbox, value: Value, holds: int, name: str, label: Any, *, call: str = ""
     ) -> MessageEnd:
         """See `Engine`."""
         assert isinstance(box, ProcessMailbox)
@@ -125,7 +125,7 @@ class ProcessEngine(Engine):
         with self.mutex:
             wire = self.transport.send(header, leaves, box.dst, box.tag)
             message = SendEnd(box, name, wire)
-            message.nbytes, message.kept, message.label = nbytes, kept, label
+            message.nbytes, message.holds, message.label = values.nbytes(value), holds, label
             task.log += (POST_SEND, message)
             self.under_way.offer(message)
             must_wait = call != "" and self._block_until_passed(task, message, call)

@@ -54,7 +54,7 @@ class LoggedEnd:
     like: tuple[()] = ()  # no arrays: the value and its form stay in their process, and `nbytes` says its size
 
 
-LOGGED_FIELDS = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "passed_at")  # of an end, beside its label
+LOGGED_FIELDS = ("key", "src", "dst", "name", "nbytes", "holds", "posted_at", "passed_at")  # of an end, but its label
 
 
 class _LogPickler(pickle.Pickler):
