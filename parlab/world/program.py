@@ -17,7 +17,7 @@ from parlab.world.engines.base import Engine
 from parlab.world.engines.process_state import interrupts, keep_freed_memory, one_blas_thread
 from parlab.world.engines.tasks import Task
 from parlab.world.errors import DeadlockError
-from parlab.world.send_buffer import finish
+from parlab.world.send_buffer import read_flags
 from parlab.world.timeline import Timeline
 
 
@@ -52,7 +52,7 @@ def carry_out(engine: Engine, program: Callable[..., Any], args: Sequence[Any], 
         own_args = [_argument(arg, task.rank, memo) for arg in args]
         own_kwargs = {name: _argument(arg, task.rank, memo) for name, arg in kwargs.items()}
         task.result = program(Comm(engine, task, engine.world), *own_args, **own_kwargs)
-        finish(task.to_finish)
+        read_flags(task.flags)
 
     keep_freed_memory()
     with interrupts(engine.interrupt), one_blas_thread():

@@ -134,7 +134,7 @@ class Task:
         self.memory: Memory = Memory(self.log, None if main is None else main.memory)
         self.printed = False
         self.open: set[Any] = set()  # requests that were not waited for yet
-        self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
+        self.flags: list[Any] = []  # of what it sent from a device, to be read when the program is over: `send_buffer`
         self.result: Any = None
         self.error: BaseException | None = None
 
