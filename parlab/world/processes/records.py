@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT, actions
 from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import RemoteError, WorldError
+from parlab.world.processes.coordinator import ProcessCollective
 from parlab.world.processes.deadlock import Report, deadlock_in
-from parlab.world.processes.doorkeeper import ProcessCollective
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
