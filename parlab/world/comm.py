@@ -35,16 +35,14 @@ class Comm:
         size: ranks in the group.
     """
 
-    def __init__(
-        self, engine: Engine, task: Task, group: Group, channel: str = "messages", strategy: str | None = None
-    ):
+    def __init__(self, engine: Engine, task: Task, group: Group, channel: str = "messages", prefix: str | None = None):
         self.rank = group.members.index(task.rank)
         self.size = len(group.members)
         self._engine = engine
         self._task = task
         self._group = group
         self._channel = channel
-        self._strategy = strategy  # the name that `split` was given
+        self._prefix = prefix  # of the names of its messages: the name that `split` was given
         self._name = self._named("message")  # timelines show its messages under this name
         self._outboxes: dict[int, Mailbox] = {}  # to each rank, when it was first needed
         self._inboxes: dict[int, Mailbox] = {}
@@ -203,7 +201,6 @@ class Comm:
         algorithm: str | None = None,
         *,
         counts: list[int] | None = None,
-        out: Array | None = None,
         ranks_per_node: int | None = None,
     ) -> Array:
         """Join the ranks' arrays along `axis`, in the order of the ranks. Every rank gets the whole.
@@ -214,14 +211,12 @@ class Comm:
             algorithm: ring (the default), bruck, circulant, recursive_doubling (a power of two of ranks), or
                 hierarchical.
             counts: the length of each rank's array along `axis`, where they differ (ring and hierarchical only).
-            out: for arrays of one axis: the result is written into this array, which is then returned. `x` may be this
-                rank's part of it.
             ranks_per_node: for hierarchical, as in `all_reduce`.
 
-        Raises: as `all_reduce`, and ValueError where `out` does not fit.
+        Raises: as `all_reduce`.
         """
         x = one_array(x)
-        collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
+        collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, ranks_per_node)
         return collective(self)
 
     def reduce_scatter(
@@ -307,7 +302,13 @@ class Comm:
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
-        """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
+        """Start an `all_gather` and go on; `wait()` returns its result.
+
+        Arrays of one axis are written into `out`, if it is given. `x` may be this rank's part of it. Do not touch `out`
+        before `wait()` returns it.
+
+        Raises: as `all_gather`, and ValueError where `out` does not fit.
+        """
         x = values.copied(one_array(x))
         gather = algorithms.all_gather(self.rank, self.size, x, axis, counts=counts, out=out)
         return self._in_background("iall_gather", x, gather)
@@ -322,7 +323,7 @@ class Comm:
         group = self._engine.background_of(self._group)
         self._last_in_background = self._engine.spawn(
             self._task,
-            lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy)),
+            lambda task: collective(Comm(self._engine, task, group, prefix=self._prefix)),
             self._last_in_background,
         )
         return CollectiveRequest(self._engine, self._task, call, self._last_in_background, x)
@@ -355,11 +356,11 @@ class Comm:
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"
         group = f"{place}:{color}" if name is None else f"{name} {color} ({place})"
-        strategy = self._strategy if name is None else name
-        return Comm(self._engine, self._task, self._engine.subgroup(group, members, split), strategy=strategy)
+        prefix = self._prefix if name is None else name
+        return Comm(self._engine, self._task, self._engine.subgroup(group, members, split), prefix=prefix)
 
     def _named(self, name: str) -> str:
-        return name if self._strategy is None else f"{self._strategy}: {name}"
+        return name if self._prefix is None else f"{self._prefix}: {name}"
 
     def _enter(
         self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any

@@ -10,8 +10,8 @@
   Then our algorithm sends its messages; with `native`, one of the `mpi_collectives` takes its place.
 - An error, as a result, comes back in the record of its rank: `records` packs it there, and merges all of them in the
   process that called `run`. `pickling` says how a program and its values leave a process.
-- Ranks that wait report to rank 0, where `deadlock` says whether any of them can move. `wallclock` makes one timeline of
-  what their watches said.
+- Ranks that wait report to rank 0, where `deadlock` says whether any of them can move. `wallclock` makes one timeline
+  of what their watches said.
 
 A message is *posted* at each of its ends, and later has *passed* there. A collective *begins* when all members have
 entered it. A task that waits for either is *blocked*, until it is *released* (`engines/crew.py`). A run is *over* when
