@@ -33,11 +33,13 @@ class Comm:
     Attributes:
         rank: this rank's number in the group, from 0.
         size: ranks in the group.
+        left, right: the previous and the next rank on the ring.
     """
 
     def __init__(self, engine: Engine, task: Task, group: Group, channel: str = "messages", prefix: str | None = None):
         self.rank = group.members.index(task.rank)
         self.size = len(group.members)
+        self.left, self.right = (self.rank - 1) % self.size, (self.rank + 1) % self.size
         self._engine = engine
         self._task = task
         self._group = group
@@ -49,16 +51,6 @@ class Comm:
         self._splits = 0
         self._inner: Comm | None = None
         self._last_in_background: Signal | None = None
-
-    @property
-    def left(self) -> int:
-        """The previous rank on the ring."""
-        return (self.rank - 1) % self.size
-
-    @property
-    def right(self) -> int:
-        """The next rank on the ring."""
-        return (self.rank + 1) % self.size
 
     def __repr__(self) -> str:
         return f"Comm(rank {self.rank} of {self.size}, group {self._group.name})"
@@ -376,8 +368,7 @@ class Comm:
 
     def _run(self, algorithm: Callable[..., Any], *arguments: Any) -> Any:
         """Run our algorithm of a collective; or in its place the library's own, if the engine has one for the call."""
-        native = self._engine.native_of(self._group, algorithm, arguments)
-        return algorithm(self, *arguments) if native is None else native()
+        return self._engine.run_algorithm(self, self._group, algorithm, arguments)
 
     # Notes
 

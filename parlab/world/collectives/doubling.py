@@ -10,6 +10,7 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from parlab.arrays import Array, namespace
@@ -34,7 +35,7 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
     Invariant: after step s (from 0), every rank has the sum over its aligned group of 2ˢ⁺¹ ranks.
     """
 
-    def exchange_everything(core: Any, total: Array) -> Array:
+    def exchange_everything(core: Subset, total: Array) -> Array:
         distance, label = 1, label_of("add", first=0, count=core.size, parts=core.size)
         while distance < core.size:
             partner = core.rank ^ distance
@@ -54,7 +55,7 @@ def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, li
 def rabenseifner_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     """A reduce-scatter by halving, then an all-gather by doubling: 2 log₂P steps, 2(P − 1)/P of the data."""
 
-    def halve_and_double(core: Any, total: Array) -> Array:
+    def halve_and_double(core: Subset, total: Array) -> Array:
         flat = flat_copy(total)  # [n]
         pieces = pieces_of(piece_sizes(flat.shape[0], core.size))
         recursive_halving_reduce_scatter(core, flat, pieces, combine)
@@ -138,7 +139,7 @@ def _window_labels(how: str, comm: Any, width: int, *, sent: int, received: int)
     return labels_of(how, parts=comm.size, count=width, sent=sent - sent % width, received=received - received % width)
 
 
-def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Array:
+def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Callable[[Subset, Array], Array]) -> Array:
     """An all-reduce of any number of ranks, by `core_all_reduce`, which needs a power of two."""
     extra = comm.size - power_of_two_below(comm.size)
     is_folded = comm.rank < 2 * extra  # with its neighbour into one rank of the core, the odd one of the two

@@ -94,10 +94,10 @@ def hierarchical_reduce_scatter(
     by_place, of_places = _by_place(pieces, ranks_per_node)
     together = joined(flat, by_place)  # [n]
     ring_reduce_scatter(inside, together, of_places, combine)
-    of_own_place = together[of_places[inside.rank]]  # the node's sums of the pieces of this place
+    sums = together[of_places[inside.rank]]  # the node's sums of the pieces of this place
     of_nodes = pieces_of_joined(pieces[inside.rank :: ranks_per_node])
-    ring_reduce_scatter(between, of_own_place, of_nodes, combine)
-    flat[pieces[comm.rank]] = of_own_place[of_nodes[between.rank]]
+    ring_reduce_scatter(between, sums, of_nodes, combine)
+    flat[pieces[comm.rank]] = sums[of_nodes[between.rank]]
 
 
 def hierarchical_reduce_scatter_cost(

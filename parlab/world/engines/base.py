@@ -71,11 +71,9 @@ class Engine(Crew):
         """The context that `comm.compute(name)` returns. An engine with a clock measures the time inside."""
         return nullcontext()
 
-    def native_of(
-        self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> Callable[[], Any] | None:
-        """The library's own collective, in place of our `algorithm(comm, *arguments)`; None: there is none."""
-        return None
+    def run_algorithm(self, comm: Any, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Run `algorithm(comm, *arguments)` of a collective of `group`, or the library's own in its place."""
+        return algorithm(comm, *arguments)
 
     # Messages
 
