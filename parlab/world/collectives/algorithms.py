@@ -1,8 +1,8 @@
 """The collectives that have several algorithms: of each a table of them by name, and the check of a call.
 
 A call is checked where the program makes it. The result is a `Collective`: a function of the `Comm` that shall send its
-messages. `Comm.all_reduce` calls it at once, with itself. `Comm.iall_reduce` lets a task in the background call it, with
-a `Comm` of that task.
+messages. `Comm.all_reduce` calls it at once, with itself. `Comm.iall_reduce` lets a task in the background call it,
+with a `Comm` of that task.
 
 The first algorithm of a table is the default. It is never chosen by size, so that a program always does the same.
 
