@@ -19,9 +19,8 @@ from typing import Any
 from parlab.arguments import checked_axis, whole
 from parlab.arrays import Array, is_array, namespace
 from parlab.world.collectives.circulant import circulant_all_gather, circulant_all_reduce, circulant_reduce_scatter
-from parlab.world.collectives.common import combiner, cut, equal_lengths, pieces_of
+from parlab.world.collectives.common import combiner, cut, equal_lengths, pieces_of, power_of_two_below
 from parlab.world.collectives.doubling import (
-    power_of_two_below,
     rabenseifner_all_reduce,
     recursive_doubling_all_gather,
     recursive_doubling_all_reduce,

@@ -24,9 +24,9 @@ from parlab.world.collectives.common import (
     flat_copy,
     joined,
     labels_of,
+    of_joined,
     piece_sizes,
     pieces_of,
-    pieces_of_joined,
 )
 
 
@@ -104,4 +104,4 @@ def _window(pieces: list[Any], first: int, count: int) -> list[Any]:
 
 def _parted(message: Array, window: list[slice]) -> list[tuple[slice, Array]]:
     """The pieces of `window`, each with its numbers in the message that brings them joined."""
-    return [(piece, message[part]) for piece, part in zip(window, pieces_of_joined(window), strict=True)]
+    return [(piece, message[part]) for piece, part in zip(window, of_joined(window), strict=True)]

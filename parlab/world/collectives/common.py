@@ -46,12 +46,17 @@ def pieces_of(sizes: Sequence[int]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
+def power_of_two_below(size: int) -> int:
+    """The largest power of two that is at most `size`."""
+    return 1 << (size.bit_length() - 1)
+
+
 def joined(flat: Array, pieces: Sequence[slice]) -> Array:
     """A copy of these pieces of `flat`, one after the other."""
     return namespace(flat).concat([flat[piece] for piece in pieces])
 
 
-def pieces_of_joined(pieces: Sequence[slice]) -> list[slice]:
+def of_joined(pieces: Sequence[slice]) -> list[slice]:
     """The same pieces of the `joined` array."""
     return pieces_of([piece.stop - piece.start for piece in pieces])
 

@@ -26,6 +26,7 @@ from parlab.world.collectives.common import (
     labels_of,
     piece_sizes,
     pieces_of,
+    power_of_two_below,
 )
 
 
@@ -92,7 +93,8 @@ def recursive_halving_reduce_scatter(comm: Any, flat: Array, pieces: list[slice]
 def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: in each step a rank sends its partner's half of the window."""
     size = len(nbytes)
-    steps = [[_window_nbytes(nbytes, rank ^ width, width) for rank in range(size)] for width in _widths(size)]
+    widths = [1 << step for step in range(size.bit_length() - 1)]
+    steps = [[_window_nbytes(nbytes, rank ^ width, width) for rank in range(size)] for width in widths]
     return cost_of_uneven_steps(size, steps, link)
 
 
@@ -113,7 +115,8 @@ def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -
 def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: the halving backwards; in each step a rank sends its own half."""
     size = len(nbytes)
-    steps = [[_window_nbytes(nbytes, rank, width) for rank in range(size)] for width in _widths(size)]
+    widths = [1 << step for step in range(size.bit_length() - 1)]
+    steps = [[_window_nbytes(nbytes, rank, width) for rank in range(size)] for width in widths]
     return cost_of_uneven_steps(size, steps, link)
 
 
@@ -127,11 +130,6 @@ def _window_nbytes(nbytes: list[int], rank: int, width: int) -> int:
     """The bytes of the pieces in the aligned window of `width` pieces around piece `rank`."""
     first = rank - rank % width
     return sum(nbytes[first : first + width])
-
-
-def _widths(size: int) -> list[int]:
-    """1, 2, 4, ... below `size`: how many pieces travel in each step."""
-    return [1 << step for step in range(size.bit_length() - 1)]
 
 
 def _window_labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
@@ -170,8 +168,3 @@ def _folded_cost(size: int, nbytes: int, core: Cost, link: Link) -> Cost:
             messages.append(core.messages[place] + paired)
             sent.append(core.nbytes[place] + nbytes * paired)
     return Cost(messages, sent, core.picoseconds + (2 * link.picoseconds(nbytes) if extra else 0))
-
-
-def power_of_two_below(size: int) -> int:
-    """The largest power of two that is at most `size`."""
-    return 1 << (size.bit_length() - 1)

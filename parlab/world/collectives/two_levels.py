@@ -19,16 +19,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import (
-    Combine,
-    Cost,
-    Subset,
-    flat_copy,
-    joined,
-    piece_sizes,
-    pieces_of,
-    pieces_of_joined,
-)
+from parlab.world.collectives.common import Combine, Cost, Subset, flat_copy, joined, of_joined, piece_sizes, pieces_of
 from parlab.world.collectives.ring import (
     ring_all_gather,
     ring_all_gather_cost,
@@ -62,7 +53,7 @@ def hierarchical_all_gather(comm: Any, flat: Array, pieces: list[slice], ranks_p
     """
     inside, between = inside_and_between(comm, ranks_per_node)
     of_own_place = pieces[inside.rank :: ranks_per_node]
-    _gather_joined(between, flat, of_own_place, pieces_of_joined(of_own_place))
+    _gather_joined(between, flat, of_own_place, of_joined(of_own_place))
     by_place, of_places = _by_place(pieces, ranks_per_node)
     _gather_joined(inside, flat, by_place, of_places)
 
@@ -71,7 +62,7 @@ def _gather_joined(level: Subset, flat: Array, wanted: list[slice], of_members: 
     """Gather the pieces `wanted` of `flat`, joined. Member r begins with piece `of_members[r]` of the joined array."""
     together = joined(flat, wanted)
     ring_all_gather(level, together, of_members)
-    for piece, in_together in zip(wanted, pieces_of_joined(wanted), strict=True):
+    for piece, in_together in zip(wanted, of_joined(wanted), strict=True):
         flat[piece] = together[in_together]
 
 
@@ -95,7 +86,7 @@ def hierarchical_reduce_scatter(
     together = joined(flat, by_place)  # [n]
     ring_reduce_scatter(inside, together, of_places, combine)
     sums = together[of_places[inside.rank]]  # the node's sums of the pieces of this place
-    of_nodes = pieces_of_joined(pieces[inside.rank :: ranks_per_node])
+    of_nodes = of_joined(pieces[inside.rank :: ranks_per_node])
     ring_reduce_scatter(between, sums, of_nodes, combine)
     flat[pieces[comm.rank]] = sums[of_nodes[between.rank]]
 
