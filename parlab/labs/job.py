@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from parlab.arguments import amount, whole
@@ -31,6 +32,11 @@ def naive_all_reduce(comm: Comm, x: Array) -> Array:
     return comm.broadcast(x if everything is None else everything.sum(axis=0))
 
 
+def _summed(all_reduce: Callable[[Comm, Any], Any], part: Array, comm: Comm) -> Any:
+    """`all_reduce(comm, part)`, where the engine gives the comm last."""
+    return all_reduce(comm, part)
+
+
 def rings_at_once(all_reduce: Callable[[Comm, Any], Any], comm: Comm, x: Array, ranks_per_node: int = 8) -> Array:
     """The sum of all ranks' `x` [n]: as many rings as a node has ranks, all at the same time, each with a part of `x`.
 
@@ -44,7 +50,7 @@ def rings_at_once(all_reduce: Callable[[Comm, Any], Any], comm: Comm, x: Array, 
         ring = comm.split(0, node * ranks_per_node + (place - first) % ranks_per_node)
         assert ring is not None  # nobody stays out of it
         part = copied(x[first * length : (first + 1) * length])
-        started.append(ring._in_background("all_reduce", part, lambda beside, part=part: all_reduce(beside, part)))
+        started.append(ring._in_background("all_reduce", part, partial(_summed, all_reduce, part)))
     return namespace(x).concat([sums.wait() for sums in started])
 
 
