@@ -193,6 +193,7 @@ class Comm:
         algorithm: str | None = None,
         *,
         counts: list[int] | None = None,
+        out: Array | None = None,
         ranks_per_node: int | None = None,
     ) -> Array:
         """Join the ranks' arrays along `axis`, in the order of the ranks. Every rank gets the whole.
@@ -203,12 +204,14 @@ class Comm:
             algorithm: ring (the default), bruck, circulant, recursive_doubling (a power of two of ranks), or
                 hierarchical.
             counts: the length of each rank's array along `axis`, where they differ (ring and hierarchical only).
+            out: for arrays of one axis: the result is written into this array, which is then returned. `x` may be this
+                rank's part of it.
             ranks_per_node: for hierarchical, as in `all_reduce`.
 
-        Raises: as `all_reduce`.
+        Raises: as `all_reduce`, and ValueError where `out` does not fit.
         """
         x = one_array(x)
-        collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, ranks_per_node)
+        collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
         return collective(self)
 
     def reduce_scatter(
@@ -294,13 +297,7 @@ class Comm:
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
-        """Start an `all_gather` and go on; `wait()` returns its result.
-
-        Arrays of one axis are written into `out`, if it is given. `x` may be this rank's part of it. Do not touch `out`
-        before `wait()` returns it.
-
-        Raises: as `all_gather`, and ValueError where `out` does not fit.
-        """
+        """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
         x = values.copied(one_array(x))
         gather = algorithms.all_gather(self.rank, self.size, x, axis, counts=counts, out=out)
         return self._in_background("iall_gather", x, gather)

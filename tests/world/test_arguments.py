@@ -180,12 +180,12 @@ ROWS = [
     (of("all_gather", X, algorithm="bruck", counts=[4, 4]), "algorithm='bruck' needs equal pieces; use ring or hiera"),
     (of("iall_gather", X, counts=[1]), "counts=[1]: needs one length"),
     (of("reduce_scatter", X, counts=[1, 2]), "counts=[1, 2]: they add up to 3, but the axis has 4 elements"),
-    (of("iall_gather", X, out=np.ones((8, 2))), "x has shape (4, 2): with out=, arrays of one axis are gathered"),
-    (of("iall_gather", FLAT, out=np.ones(4)), "out is (4,) float64: an array (8,) of float64 is needed"),
-    (of("iall_gather", FLAT, out=np.ones(8, "f4")), "out is (8,) float32: an array (8,) of float64 is needed"),
-    (of("iall_gather", FLAT, out=8), "out is int: an array (8,) of float64 is needed"),
+    (of("all_gather", X, out=np.ones((8, 2))), "x has shape (4, 2): with out=, arrays of one axis are gathered"),
+    (of("all_gather", FLAT, out=np.ones(4)), "out is (4,) float64: an array (8,) of float64 is needed"),
+    (of("all_gather", FLAT, out=np.ones(8, "f4")), "out is (8,) float32: an array (8,) of float64 is needed"),
+    (of("all_gather", FLAT, out=8), "out is int: an array (8,) of float64 is needed"),
     (of("iall_gather", READ_ONLY, out=READ_ONLY, size=1), "out is read-only: the result is written there;"),
-    (lambda: run(lambda c: c.rank or c.iall_gather(FLAT, out=READ_ONLY), 2), "out is read-only"),  # before they meet
+    (lambda: run(lambda c: c.rank or c.all_gather(FLAT, out=READ_ONLY), 2), "out is read-only"),  # before they meet
     # groups and notes
     *[(of("split", v), f"color={v!r}: must be a whole number") for v in ("red", 0.5)],
     (of("split", 0, key="first"), "key='first': must be a whole number"),

@@ -310,8 +310,9 @@ def test_uneven_pieces_cross_to_each_other_node_once_at_once_and_in_the_backgrou
     assert sum(between_nodes(done, g)) == 2 * (k - 1) * total * 8
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("counts", [None, [2, 2, 2], [4, 0, 2]])
-def test_iall_gather_writes_into_out_where_each_rank_may_hold_its_own_part_already(xp, counts):
+def test_all_gather_writes_into_out_where_each_rank_may_hold_its_own_part_already(xp, counts, beside):
     whole = np.arange(6.0)
 
     def program(comm):
@@ -319,7 +320,10 @@ def test_iall_gather_writes_into_out_where_each_rank_may_hold_its_own_part_alrea
         own = slice(start, start + (counts or [2, 2, 2])[comm.rank])
         out = xp.zeros((6,), dtype=xp.float64)
         out[own] = asarray(whole[own], xp)
-        result = comm.iall_gather(out[own], counts=counts, out=out).wait()
+        if beside:
+            result = comm.iall_gather(out[own], counts=counts, out=out).wait()
+        else:
+            result = comm.all_gather(out[own], counts=counts, out=out)
         return result, owning_buffer(result) is owning_buffer(out)
 
     for result, in_place in run(program, 3).results:

@@ -76,10 +76,10 @@ def all_gather(
     axis: int,
     algorithm: str | None = None,
     counts: list[int] | None = None,
-    ranks_per_node: int | None = None,
     out: Array | None = None,
+    ranks_per_node: int | None = None,
 ) -> Collective:
-    """See `Comm.all_gather`, and for `out` `Comm.iall_gather`."""
+    """See `Comm.all_gather`."""
     chosen, algorithm = _chosen("all_gather", ALL_GATHER, algorithm, ranks_per_node, size)
     axis = checked_axis(axis, "axis", x)
     counts, length, shown = _lengths(counts, size, algorithm), x.shape[axis], x.shape
