@@ -84,28 +84,25 @@ class Engine(Crew):
             waiter, message.waiter = message.waiter, None
             self._release(waiter)
 
-    def _block_until_passed(self, task: Task, message: Message, call: str) -> bool:
-        """Let `task` wait for `message` in `call`. Returns False if it has passed: then the task need not sleep."""
-        task.log += (WAIT, message)
-        if message.passed:
+    def _block_until_passed(self, task: Task, messages: tuple[Message, ...], call: str) -> bool:
+        """Let `task` wait for `messages` in `call`. Returns False if all have passed: then the task need not sleep."""
+        for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
+            task.log += (WAIT, message)
+        late = [message for message in messages if not message.passed]
+        if not late:
             return False
-        message.waiter = task
-        self._block(task, (message,), call)
+        for message in late:
+            message.waiter = task
+        self._block(task, messages, call, len(late))
         return True
 
     def wait(self, task: Task, messages: tuple[Message, ...], call: str) -> None:
         """Return when every message has passed; `call` names the waiting call in a deadlock."""
         self.check(task)
-        for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
-            task.log += (WAIT, message)
         with self.mutex:
-            late = [message for message in messages if not message.passed]
-            if not late:
-                return
-            for message in late:
-                message.waiter = task
-            self._block(task, messages, call, len(late))
-        self._sleep(task)
+            must_wait = self._block_until_passed(task, messages, call)
+        if must_wait:
+            self._sleep(task)
 
     def take(self, task: Task, message: Message) -> Value:
         """The value of a message that has passed. Its receiver holds it from now on."""

@@ -53,7 +53,7 @@ class ThreadsEngine(Engine):
             if like is not None:
                 message.error = message_mismatch(message, like)
                 self._mark_passed(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message
@@ -73,7 +73,7 @@ class ThreadsEngine(Engine):
             if sent:
                 message.error = message_mismatch(message, like)
                 self._mark_passed(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message

@@ -128,7 +128,7 @@ class ProcessEngine(Engine):
             message.nbytes, message.holds, message.label = values.nbytes(value), holds, label
             task.log += (POST_SEND, message)
             self.under_way.offer(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message
@@ -145,7 +145,7 @@ class ProcessEngine(Engine):
             message.nbytes, message.expected_label = values.nbytes(like), label
             task.log += (POST_RECEIVE, message)
             self.under_way.ask(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message
