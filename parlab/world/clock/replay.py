@@ -120,14 +120,9 @@ class _Clock:
                 if self._compute(task, *operand):
                     return
             elif code == ENTER:
-                if not trace.collectives[operand].joint:
-                    continue
-                members = self.entered[operand]
-                members.append(task)
-                self.waiting[task] = (now, code, operand)
-                if len(members) == len(trace.collectives[operand].members):
-                    going_on.extend(members)
-                return
+                if trace.collectives[operand].joint:
+                    self._enter(task, operand, going_on)
+                    return
             elif code == HOLD:
                 name, change = operand
                 held.append((now, change, name))
@@ -148,6 +143,14 @@ class _Clock:
         if waited is not None and task < self.trace.size and self.now > waited[0]:
             start, code, operand = waited
             self.waits.append((task, start, self.now, code, operand))
+
+    def _enter(self, task: int, collective: int, going_on: list[int]) -> None:
+        """Let a task wait in a joint collective. With its last member, all its members go on."""
+        entered = self.entered[collective]
+        entered.append(task)
+        self.waiting[task] = (self.now, ENTER, collective)
+        if len(entered) == len(self.trace.collectives[collective].members):
+            going_on.extend(entered)
 
     def _compute(self, task: int, name: str, flops: float, moved: float, seconds: float | None) -> bool:
         """Begin a computation; returns whether it takes time."""
