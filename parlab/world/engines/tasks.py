@@ -122,6 +122,7 @@ class Task:
     def __init__(self, rank: int, main: Task | None = None):
         self.rank = rank
         self.background: list[Task] = []  # collectives that this task has started
+        self.parked_helpers: list[Any] = []  # strands beside this task that have nothing to do
         self.is_background = main is not None
         self.interruptible = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for
         # ever; afterwards, another thread may have its ident
