@@ -33,17 +33,10 @@ from typing import Any
 from parlab import arrays
 from parlab.world.engines import strands
 from parlab.world.engines.process_state import collector_paused
-from parlab.world.engines.tasks import Awaited, Task, current_task
+from parlab.world.engines.tasks import Awaited, Helper, Task, current_task
 from parlab.world.errors import RequestError, Unwind, WorldError
 
 current_engine: contextvars.ContextVar[Any] = contextvars.ContextVar("current_engine", default=None)  # None: no rank
-
-
-class Helper:
-    """A strand beside a rank's program."""
-
-    strand: strands.Strand
-    work: Callable[[], None] | None = None  # that it was given; None: it is parked
 
 
 class Crew(ABC):
