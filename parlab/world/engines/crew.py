@@ -206,7 +206,7 @@ class Crew(ABC):
             work()
 
     def _work(self, task: Task, body: Callable[[Task], None]) -> Callable[[], None]:
-        """What a strand does to perform `task`, in a copy of the caller's context: so `np.errstate` reaches it."""
+        """A call that performs `task`, in a copy of the caller's context: so `np.errstate` reaches it."""
         return partial(contextvars.copy_context().run, self._perform, task, body, arrays.here())
 
     def _perform(self, task: Task, body: Callable[[Task], None], use_callers_gpu: Callable[[], None]) -> None:
