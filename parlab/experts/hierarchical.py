@@ -22,10 +22,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, add_at, namespace, to_host
-from parlab.experts.all_to_all import exchange_parts, rows_like
-from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache, parts_of
+from parlab.experts.all_to_all import empty_rows
+from parlab.experts.own_experts import local_routing
+from parlab.nn.moe import Experts, MixCache, mix, mix_backward
+from parlab.nn.permute import parts_of
 from parlab.nn.routing import Routing
 from parlab.world import Comm
+from parlab.world.collectives.walks import partners
+
+Arrays = tuple[Array, ...]
 
 
 class Exchange(NamedTuple):
@@ -50,93 +55,85 @@ def make_exchange(comm: Comm, goes: Array) -> Exchange:
     return Exchange(comm, numbers, [of_source[comm.rank] for of_source in table])
 
 
-def send_rows(exchange: Exchange, arrays: tuple[Array, ...], label: str) -> tuple[Array, ...]:
+def send_rows(exchange: Exchange, arrays: Arrays, label: str) -> Arrays:
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
     comm, xp = exchange.comm, namespace(*arrays)
-    leaving = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
-    arriving = exchange_parts(comm, leaving, lambda source: _parts_like(arrays, exchange.coming[source]), label)
-    by_source = [parts for _, parts in sorted(arriving)]
+    parts = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
+    came = {comm.rank: parts[comm.rank]}
+    for dst, src in partners(comm):
+        like = tuple(empty_rows(x, exchange.coming[src]) for x in arrays)
+        came[src] = comm.sendrecv(parts[dst], dst, src, like=like, label=label)
+    by_source = [came[source] for source in range(comm.size)]
     return tuple(xp.concat(of_array) for of_array in zip(*by_source, strict=True))
 
 
-def add_back(exchange: Exchange, arrays: tuple[Array, ...], rows: int, label: str) -> tuple[Array, ...]:
+def add_back(exchange: Exchange, arrays: Arrays, rows: int, label: str) -> Arrays:
     """Send each row back to its source, and add the rows that come from copies of one row.
 
     `rows`: the number of rows before the exchange.
     """
     comm, xp = exchange.comm, namespace(*arrays)
-    of_arrays = [parts_of(x, exchange.coming) for x in arrays]
-    leaving = list(zip(*of_arrays, strict=True))  # for each rank, a part of each array
-    returning = [numbers.shape[0] for numbers in exchange.numbers]
+    parts = list(zip(*(parts_of(x, exchange.coming) for x in arrays), strict=True))  # for each rank, of each array
     sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
-    for source, parts in exchange_parts(comm, leaving, lambda source: _parts_like(arrays, returning[source]), label):
-        _add_rows(sums, exchange.numbers[source], parts)
-        del parts  # before the next ones come
+    _add(sums, exchange.numbers[comm.rank], parts[comm.rank])
+    for dst, src in partners(comm):
+        like = tuple(empty_rows(x, exchange.numbers[src].shape[0]) for x in arrays)
+        _add(sums, exchange.numbers[src], comm.sendrecv(parts[dst], dst, src, like=like, label=label))
     return sums
 
 
-def _parts_like(arrays: tuple[Array, ...], count: int) -> tuple[Array, ...]:
-    return tuple(rows_like(x, count) for x in arrays)
-
-
-def _add_rows(sums: tuple[Array, ...], numbers: Array, parts: tuple[Array, ...]) -> None:
+def _add(sums: Arrays, numbers: Array, parts: Arrays) -> None:
+    """Add each row of the parts to that row of the sums that has its number."""
     for total, part in zip(sums, parts, strict=True):
         add_at(total, numbers, part)
 
 
-class TwoLevelCache(NamedTuple):
-    """A rank keeps this for its backward."""
+class HierarchicalCache(NamedTuple):
+    """The mix keeps these for its backward."""
 
     between: Exchange
     inside: Exchange
     tokens: int  # rows before the exchange between nodes: T
     rows_at_node: int  # rows before the exchange inside: those that came between nodes
-    local: Routing  # of the rows that came inside, among this rank's experts
-    experts: OwnExpertsCache
+    mix: MixCache
 
 
-def mix_in_two_levels(
-    layer: MixtureOfExperts, between: Comm, inside: Comm, x: Array, routing: Routing
-) -> tuple[Array, TwoLevelCache]:
-    """`(y [T, E], cache)`. `between`: the ranks of this place, by node; `inside`: those of this node, by place."""
-    experts_per_node = layer.num_experts // between.size
+def hierarchical_mix(
+    inside: Comm, between: Comm, experts: Experts, x: Array, routing: Routing
+) -> tuple[Array, HierarchicalCache]:
+    """`(y [T, E], cache)`, as `parlab.nn.moe.mix`.
 
-    first = make_exchange(between, _wants(routing.chosen, experts_per_node, range(between.size)))
-    parts = x, routing.chosen, routing.gates
-    at_node = send_rows(first, parts, "dispatch between nodes")  # [rows, E], twice [rows, k]
-    _, chosen_at_node, _ = at_node
-    rows_at_node = chosen_at_node.shape[0]
+    Args:
+        inside: the ranks of this node, by place.
+        between: the ranks of this place, by node.
+        experts: this rank's.
+        x, routing: of this rank's tokens.
+    """
+    m = len(experts.numbers)
+    to_nodes = make_exchange(between, _wants(routing.chosen, m * inside.size, range(between.size)))
+    at_node = send_rows(to_nodes, (x, routing.chosen, routing.gates), "dispatch between nodes")  # [rows, E], [rows, k]
+    _, chosen, _ = at_node
 
     first_rank = between.rank * inside.size
-    ranks_of_node = range(first_rank, first_rank + inside.size)
-    second = make_exchange(inside, _wants(chosen_at_node, experts_per_node // inside.size, ranks_of_node))
-    rows, chosen, gates = send_rows(second, at_node, "dispatch inside")
+    to_ranks = make_exchange(inside, _wants(chosen, m, range(first_rank, first_rank + inside.size)))
+    rows, chosen, gates = send_rows(to_ranks, at_node, "dispatch inside")
 
-    local = local_routing(chosen, gates, layer.own_experts)
-    sums, of_experts = layer.mix_own_experts(rows, local)
-    inside.hold("slots", of_experts.slots)
-    (sums,) = add_back(second, (sums,), rows_at_node, "combine inside")
-    (y,) = add_back(first, (sums,), x.shape[0], "combine between nodes")
-    return y, TwoLevelCache(first, second, x.shape[0], rows_at_node, local, of_experts)
+    sums, of_mix = mix(experts, rows, local_routing(chosen, gates, experts.numbers))
+    inside.hold("slots", of_mix.unpermute.slots)
+    rows_at_node = at_node[0].shape[0]
+    (sums,) = add_back(to_ranks, (sums,), rows_at_node, "combine inside")
+    (y,) = add_back(to_nodes, (sums,), x.shape[0], "combine between nodes")
+    return y, HierarchicalCache(to_nodes, to_ranks, x.shape[0], rows_at_node, of_mix)
 
 
-def mix_in_two_levels_backward(
-    layer: MixtureOfExperts, dy: Array, cache: TwoLevelCache
-) -> tuple[Array, Array, list[Any]]:
+def hierarchical_mix_backward(experts: Experts, dy: Array, cache: HierarchicalCache) -> tuple[Array, Array, list[Any]]:
     """`(dx [T, E], dgates [T, k], pending of the experts)`."""
     (dsums,) = send_rows(cache.between, (dy,), "combine's backward between nodes")
     (dsums,) = send_rows(cache.inside, (dsums,), "combine's backward inside")
-    drows, dgates, pending = layer.mix_own_experts_backward(dsums, cache.local, cache.experts)
+    drows, dgates, pending = mix_backward(experts, dsums, cache.mix)
     drows, dgates = add_back(cache.inside, (drows, dgates), cache.rows_at_node, "dispatch's backward inside")
     dx, dgates = add_back(cache.between, (drows, dgates), cache.tokens, "dispatch's backward between nodes")
     return dx, dgates, pending
-
-
-def local_routing(chosen: Array, gates: Array, own: range) -> Routing:
-    """The routing of rows among this rank's experts alone, numbered from 0. Slots of other experts are not `here`."""
-    xp = namespace(gates)
-    here = (chosen >= own.start) & (chosen < own.stop)
-    return Routing(xp.where(here, chosen - own.start, 0), gates, here=here)
 
 
 def _wants(chosen: Array, experts_each: int, ranks: range) -> Array:
