@@ -3,7 +3,7 @@
 Begin with `all_to_all`: dispatch and combine. Then:
 
 `hierarchical`, `all_gather`    the two other ways to the experts: once to each node; all tokens to all ranks
-`own_experts`                   which experts a rank has, and their work
+`rank_experts`                  which experts a rank has, and their work
 `layer`                         the mixture on the ranks of a group
 `costs`                         rows and bytes on paper
 """
@@ -26,4 +26,4 @@ from parlab.experts.costs import (
     units_of_layer,
 )
 from parlab.experts.layer import ExpertParallel
-from parlab.experts.own_experts import experts_of
+from parlab.experts.rank_experts import experts_of

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.arrays import Array
-from parlab.experts.own_experts import local_routing
+from parlab.experts.rank_experts import local_routing
 from parlab.nn.moe import Experts, MixCache, mix, mix_backward
 from parlab.nn.routing import Routing
 from parlab.world import Comm

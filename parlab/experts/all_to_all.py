@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
-from parlab.experts.own_experts import check_experts, experts_of
+from parlab.experts.rank_experts import check_experts, experts_of
 from parlab.nn.moe import Experts
 from parlab.nn.permute import (
     Pairs,
@@ -42,12 +42,23 @@ from parlab.world.collectives.walks import partners
 
 
 class Plan(NamedTuple):
-    """How many rows travel from where to where."""
+    """How many rows travel from where to where.
+
+    >>> plan = Plan(None, [[1, 2, 0, 1], [0, 3, 1, 2]], rank=0)  # ranks 0 and 1 send so many rows to experts 0, 1, 2, 3
+    >>> plan.sent, plan.received
+    ([3, 1], [3, 3])
+    >>> plan.counts_here, plan.loads_here  # of experts 0 and 1
+    ([[1, 2], [0, 3]], [1, 5])
+    """
 
     pairs: Pairs  # this rank's (token, slot) pairs, sorted by expert
     counts: list[list[int]]  # [P][N]: rows that each rank sends to each expert
-    sent: list[int]  # [P]: rows that this rank sends to each rank in dispatch, and gets back in combine
-    counts_here: list[list[int]]  # [P][m]: rows that come from each rank for each of this rank's experts
+    rank: int  # this rank
+
+    @property
+    def sent(self) -> list[int]:
+        """[P]: rows that this rank sends to each rank in dispatch, and gets back in combine."""
+        return [sum(self.counts_between(self.rank, rank)) for rank in range(len(self.counts))]
 
     @property
     def received(self) -> list[int]:
@@ -55,9 +66,19 @@ class Plan(NamedTuple):
         return [sum(of_source) for of_source in self.counts_here]
 
     @property
+    def counts_here(self) -> list[list[int]]:
+        """[P][m]: rows that come from each rank for each of this rank's experts."""
+        return [self.counts_between(source, self.rank) for source in range(len(self.counts))]
+
+    @property
     def loads_here(self) -> list[int]:
         """[m]: rows of each of this rank's experts, from all ranks."""
         return [sum(of_expert) for of_expert in zip(*self.counts_here, strict=True)]
+
+    def counts_between(self, source: int, rank: int) -> list[int]:
+        """[m]: rows from `source` for each expert of `rank`."""
+        of_rank = experts_of(rank, len(self.counts[source]), len(self.counts))
+        return self.counts[source][of_rank.start : of_rank.stop]
 
 
 def make_plan(comm: Comm, routing: Routing, num_experts: int) -> Plan:
@@ -65,11 +86,8 @@ def make_plan(comm: Comm, routing: Routing, num_experts: int) -> Plan:
     check_experts(num_experts, comm.size)
     xp, device = namespace(routing.chosen), routing.chosen.device
     pairs = sort_by_expert(routing, num_experts)
-    table = comm.all_gather(xp.asarray(pairs.counts, dtype=xp.int64, device=device))  # [P·N]
-    counts = to_host(xp.reshape(table, (comm.size, num_experts)))
-    own, m = experts_of(comm.rank, num_experts, comm.size), num_experts // comm.size
-    sent = [sum(counts[comm.rank][first : first + m]) for first in range(0, num_experts, m)]
-    return Plan(pairs, counts, sent, [of_source[own.start : own.stop] for of_source in counts])
+    counts = comm.all_gather(xp.asarray(pairs.counts, dtype=xp.int64, device=device))  # [P·N]
+    return Plan(pairs, to_host(xp.reshape(counts, (comm.size, num_experts))), comm.rank)
 
 
 def dispatch(comm: Comm, x: Array, routing: Routing, num_experts: int) -> tuple[Array, Plan]:
@@ -140,29 +158,6 @@ def exchange_rows(comm: Comm, rows: Array, sent: Sequence[int], received: Sequen
     return namespace(rows).concat([came[source] for source in range(comm.size)])
 
 
-def empty_rows(rows: Array, count: int) -> Array:
-    """`count` rows of the same shape and type, with any values."""
-    return namespace(rows).empty((count, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
-
-
-def _check(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int]) -> None:
-    for name, counts in (("sent", sent), ("received", received)):
-        try:
-            numbers = [int(number) for number in counts]
-        except TypeError:
-            numbers = []
-        if len(numbers) != comm.size:
-            what = "go to" if name == "sent" else "come from"
-            raise ValueError(
-                f"{name}={counts!r:.60}: {comm.size} whole numbers are needed, how many rows {what} each rank"
-            )
-        if name == "sent" and sum(numbers) != rows.shape[0]:
-            raise ValueError(
-                f"sent={numbers!r:.60}: adds up to {sum(numbers)}, and {rows.shape[0]} rows are given; in dispatch it "
-                "counts this rank's pairs for each rank, in combine the rows that came from each"
-            )
-
-
 def by_expert(rows: Array, counts: Sequence[Sequence[int]]) -> Array:
     """Rows in the order (source, expert) -> in the order (expert, source); `counts[source][expert]`: how many.
 
@@ -179,28 +174,6 @@ def by_expert(rows: Array, counts: Sequence[Sequence[int]]) -> Array:
 def by_source(rows: Array, counts: Sequence[Sequence[int]]) -> Array:
     """The inverse, of the same counts: rows in the order (expert, source) -> in the order (source, expert)."""
     return by_expert(rows, [list(of_expert) for of_expert in zip(*counts, strict=True)])
-
-
-def mixed_rows(
-    comm: Comm, x: Array, chosen: Array, gates: Array, num_experts: int, expert: Callable[[int, Array], Array]
-) -> Array:
-    """Σ gate · answer for each token, of experts that are any function: dispatch, `expert(number, rows)`, combine.
-
-    Args:
-        comm: the expert-parallel group, of P ranks.
-        x: `[T, E]`, this rank's tokens.
-        chosen, gates: `[T, k]`, of these tokens.
-        num_experts: N, a multiple of P.
-        expert: an expert of this rank on rows `[n, E]`, by its number from 0 to N − 1; it is called with 0 rows too.
-
-    Returns y `[T, E]`.
-    """
-    rows, plan = dispatch(comm, x, Routing(chosen, gates), num_experts)
-    numbers = experts_of(comm.rank, num_experts, comm.size)
-    parts = parts_of(by_expert(rows, plan.counts_here), plan.loads_here)
-    answers = namespace(x).concat([expert(number, part) for number, part in zip(numbers, parts, strict=True)])
-    y, _ = combine(comm, by_source(answers, plan.counts_here), plan, gates)
-    return y
 
 
 class DispatchCache(NamedTuple):
@@ -229,3 +202,48 @@ def all_to_all_mix_backward(
     comm.hold("drows", drows)
     drows, pending = experts.backward_input(by_expert(drows, plan.counts_here), cache.experts)
     return dispatch_backward(comm, by_source(drows, plan.counts_here), plan), dgates, pending
+
+
+def mixed_rows(
+    comm: Comm, x: Array, chosen: Array, gates: Array, num_experts: int, expert: Callable[[int, Array], Array]
+) -> Array:
+    """Σ gate · answer for each token, of experts that are any function: dispatch, `expert(number, rows)`, combine.
+
+    Args:
+        comm: the expert-parallel group, of P ranks.
+        x: `[T, E]`, this rank's tokens.
+        chosen, gates: `[T, k]`, of these tokens.
+        num_experts: N, a multiple of P.
+        expert: an expert of this rank on rows `[n, E]`, by its number from 0 to N − 1; it is called with 0 rows too.
+
+    Returns y `[T, E]`.
+    """
+    rows, plan = dispatch(comm, x, Routing(chosen, gates), num_experts)
+    numbers = experts_of(comm.rank, num_experts, comm.size)
+    parts = parts_of(by_expert(rows, plan.counts_here), plan.loads_here)
+    answers = namespace(x).concat([expert(number, part) for number, part in zip(numbers, parts, strict=True)])
+    y, _ = combine(comm, by_source(answers, plan.counts_here), plan, gates)
+    return y
+
+
+def empty_rows(rows: Array, count: int) -> Array:
+    """`count` rows of the same shape and type, with any values."""
+    return namespace(rows).empty((count, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+
+
+def _check(comm: Comm, rows: Array, sent: Sequence[int], received: Sequence[int]) -> None:
+    for name, counts in (("sent", sent), ("received", received)):
+        try:
+            numbers = [int(number) for number in counts]
+        except TypeError:
+            numbers = []
+        if len(numbers) != comm.size:
+            what = "go to" if name == "sent" else "come from"
+            raise ValueError(
+                f"{name}={counts!r:.60}: {comm.size} whole numbers are needed, how many rows {what} each rank"
+            )
+        if name == "sent" and sum(numbers) != rows.shape[0]:
+            raise ValueError(
+                f"sent={numbers!r:.60}: adds up to {sum(numbers)}, and {rows.shape[0]} rows are given; in dispatch it "
+                "counts this rank's pairs for each rank, in combine the rows that came from each"
+            )

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from parlab.arguments import checked_rank, whole
-from parlab.experts.own_experts import check_experts, experts_of
+from parlab.experts.rank_experts import check_experts, experts_of
 
 
 class ExpertCost(NamedTuple):

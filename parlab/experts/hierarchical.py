@@ -6,6 +6,10 @@
     inside    the sums of the ranks travel back, and are added
     between   the sums of the nodes travel back, and are added -> y[token]
 
+Ranks 0 and 1 are a node, and 2 and 3. A token of rank 0 has its experts on ranks 2 and 3. It crosses to rank 2, which
+has rank 0's place; rank 2 keeps it, and sends a copy to rank 3. Rank 3's sum comes back to rank 2, which adds its own;
+one row crosses back to rank 0.
+
 The rank of an expert needs to know the experts and the gates of each row: `chosen` and `gates` travel with the row. In
 the backward dy travels the same way, and dx and dgates travel back.
 
@@ -23,7 +27,7 @@ from typing import Any, NamedTuple
 
 from parlab.arrays import Array, add_at, namespace, to_host
 from parlab.experts.all_to_all import empty_rows
-from parlab.experts.own_experts import local_routing
+from parlab.experts.rank_experts import local_routing
 from parlab.nn.moe import Experts, MixCache, mix, mix_backward
 from parlab.nn.permute import parts_of
 from parlab.nn.routing import Routing
@@ -33,16 +37,16 @@ from parlab.world.collectives.walks import partners
 Arrays = tuple[Array, ...]
 
 
-class Exchange(NamedTuple):
-    """The rows that go to each rank of a group. A row may go to several ranks; rows for this rank are not sent."""
+class LevelPlan(NamedTuple):
+    """Which rows travel to which ranks of a group. A row may go to several of them."""
 
-    comm: Comm
+    rows: int  # how many there are before they travel
     numbers: list[Array]  # for each rank the numbers of the rows that go there, ascending
     coming: list[int]  # how many rows come from each rank
 
 
-def make_exchange(comm: Comm, goes: Array) -> Exchange:
-    """The exchange in which row i goes to each rank r where `goes[i, r]`, `[rows, size]`, is true.
+def plan_level(comm: Comm, goes: Array) -> LevelPlan:
+    """The plan by which row i goes to each rank r where `goes[i, r]`, `[rows, size]`, is true.
 
     All ranks of the group call this, and all-gather their numbers of rows.
     """
@@ -52,33 +56,30 @@ def make_exchange(comm: Comm, goes: Array) -> Exchange:
     stays = xp.astype(~goes, xp.int8)
     order = xp.argsort(stays, axis=0, stable=True)  # the rows that go, then those that stay; both ascending
     numbers = [order[:count, rank] for rank, count in enumerate(table[comm.rank])]  # `nonzero` would wait for a GPU
-    return Exchange(comm, numbers, [of_source[comm.rank] for of_source in table])
+    return LevelPlan(goes.shape[0], numbers, [of_source[comm.rank] for of_source in table])
 
 
-def send_rows(exchange: Exchange, arrays: Arrays, label: str) -> Arrays:
+def send_rows(comm: Comm, plan: LevelPlan, arrays: Arrays, label: str) -> Arrays:
     """Send the rows of several arrays, in one message a rank. Returns the rows that arrive, ordered by source."""
-    comm, xp = exchange.comm, namespace(*arrays)
-    parts = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in exchange.numbers]
+    xp = namespace(*arrays)
+    parts = [tuple(xp.take(x, numbers, axis=0) for x in arrays) for numbers in plan.numbers]
     came = {comm.rank: parts[comm.rank]}
     for dst, src in partners(comm):
-        like = tuple(empty_rows(x, exchange.coming[src]) for x in arrays)
+        like = tuple(empty_rows(x, plan.coming[src]) for x in arrays)
         came[src] = comm.sendrecv(parts[dst], dst, src, like=like, label=label)
     by_source = [came[source] for source in range(comm.size)]
     return tuple(xp.concat(of_array) for of_array in zip(*by_source, strict=True))
 
 
-def add_back(exchange: Exchange, arrays: Arrays, rows: int, label: str) -> Arrays:
-    """Send each row back to its source, and add the rows that come from copies of one row.
-
-    `rows`: the number of rows before the exchange.
-    """
-    comm, xp = exchange.comm, namespace(*arrays)
-    parts = list(zip(*(parts_of(x, exchange.coming) for x in arrays), strict=True))  # for each rank, of each array
-    sums = tuple(xp.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
-    _add(sums, exchange.numbers[comm.rank], parts[comm.rank])
+def add_back(comm: Comm, plan: LevelPlan, arrays: Arrays, label: str) -> Arrays:
+    """Send each row back to its source, and add the rows that come from copies of one row."""
+    xp = namespace(*arrays)
+    parts = list(zip(*(parts_of(x, plan.coming) for x in arrays), strict=True))  # for each rank, of each array
+    sums = tuple(xp.zeros((plan.rows, *x.shape[1:]), dtype=x.dtype, device=x.device) for x in arrays)
+    _add(sums, plan.numbers[comm.rank], parts[comm.rank])
     for dst, src in partners(comm):
-        like = tuple(empty_rows(x, exchange.numbers[src].shape[0]) for x in arrays)
-        _add(sums, exchange.numbers[src], comm.sendrecv(parts[dst], dst, src, like=like, label=label))
+        like = tuple(empty_rows(x, plan.numbers[src].shape[0]) for x in arrays)
+        _add(sums, plan.numbers[src], comm.sendrecv(parts[dst], dst, src, like=like, label=label))
     return sums
 
 
@@ -91,10 +92,8 @@ def _add(sums: Arrays, numbers: Array, parts: Arrays) -> None:
 class HierarchicalCache(NamedTuple):
     """The mix keeps these for its backward."""
 
-    between: Exchange
-    inside: Exchange
-    tokens: int  # rows before the exchange between nodes: T
-    rows_at_node: int  # rows before the exchange inside: those that came between nodes
+    between: LevelPlan
+    inside: LevelPlan
     mix: MixCache
 
 
@@ -110,29 +109,30 @@ def hierarchical_mix(
         x, routing: of this rank's tokens.
     """
     m = len(experts.numbers)
-    to_nodes = make_exchange(between, _wants(routing.chosen, m * inside.size, range(between.size)))
-    at_node = send_rows(to_nodes, (x, routing.chosen, routing.gates), "dispatch between nodes")  # [rows, E], [rows, k]
-    _, chosen, _ = at_node
+    to_nodes = plan_level(between, _wants(routing.chosen, m * inside.size, range(between.size)))
+    tokens = x, routing.chosen, routing.gates
+    x, chosen, gates = send_rows(between, to_nodes, tokens, "dispatch between nodes")  # [rows, E], twice [rows, k]
 
     first_rank = between.rank * inside.size
-    to_ranks = make_exchange(inside, _wants(chosen, m, range(first_rank, first_rank + inside.size)))
-    rows, chosen, gates = send_rows(to_ranks, at_node, "dispatch inside")
+    to_ranks = plan_level(inside, _wants(chosen, m, range(first_rank, first_rank + inside.size)))
+    x, chosen, gates = send_rows(inside, to_ranks, (x, chosen, gates), "dispatch inside")
 
-    sums, of_mix = mix(experts, rows, local_routing(chosen, gates, experts.numbers))
+    sums, of_mix = mix(experts, x, local_routing(chosen, gates, experts.numbers))
     inside.hold("slots", of_mix.unpermute.slots)
-    rows_at_node = at_node[0].shape[0]
-    (sums,) = add_back(to_ranks, (sums,), rows_at_node, "combine inside")
-    (y,) = add_back(to_nodes, (sums,), x.shape[0], "combine between nodes")
-    return y, HierarchicalCache(to_nodes, to_ranks, x.shape[0], rows_at_node, of_mix)
+    (sums,) = add_back(inside, to_ranks, (sums,), "combine inside")
+    (y,) = add_back(between, to_nodes, (sums,), "combine between nodes")
+    return y, HierarchicalCache(to_nodes, to_ranks, of_mix)
 
 
-def hierarchical_mix_backward(experts: Experts, dy: Array, cache: HierarchicalCache) -> tuple[Array, Array, list[Any]]:
+def hierarchical_mix_backward(
+    inside: Comm, between: Comm, experts: Experts, dy: Array, cache: HierarchicalCache
+) -> tuple[Array, Array, list[Any]]:
     """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-    (dsums,) = send_rows(cache.between, (dy,), "combine's backward between nodes")
-    (dsums,) = send_rows(cache.inside, (dsums,), "combine's backward inside")
+    (dsums,) = send_rows(between, cache.between, (dy,), "combine's backward between nodes")
+    (dsums,) = send_rows(inside, cache.inside, (dsums,), "combine's backward inside")
     drows, dgates, pending = mix_backward(experts, dsums, cache.mix)
-    drows, dgates = add_back(cache.inside, (drows, dgates), cache.rows_at_node, "dispatch's backward inside")
-    dx, dgates = add_back(cache.between, (drows, dgates), cache.tokens, "dispatch's backward between nodes")
+    drows, dgates = add_back(inside, cache.inside, (drows, dgates), "dispatch's backward inside")
+    dx, dgates = add_back(between, cache.between, (drows, dgates), "dispatch's backward between nodes")
     return dx, dgates, pending
 
 

@@ -1,7 +1,7 @@
 """A mixture of experts whose experts live on P ranks: each rank has its own tokens and N/P of the experts.
 
     router     the same on every rank; its balance counts the pairs of all ranks
-    experts    this rank's (`own_experts`)
+    experts    this rank's (`rank_experts`)
     mix        between them the messages, by one of three exchanges: `all_to_all`, `hierarchical`, `all_gather`
 
 Invariant: the router is the same on every rank, and each expert is on one; y and dx are those of the rank's own tokens.
@@ -9,7 +9,7 @@ Invariant: the router is the same on every rank, and each expert is on one; y an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,14 +18,18 @@ from parlab.arrays import Array, namespace, to_host
 from parlab.experts.all_gather import all_gather_mix, all_gather_mix_backward
 from parlab.experts.all_to_all import all_to_all_mix, all_to_all_mix_backward
 from parlab.experts.hierarchical import hierarchical_mix, hierarchical_mix_backward
-from parlab.experts.own_experts import RankExperts, check_experts, experts_of
+from parlab.experts.rank_experts import RankExperts, check_experts, experts_of
 from parlab.nn.moe import Mix, MixtureOfExperts
 from parlab.nn.router import Router
 from parlab.nn.routing import Routing, expert_loads
 from parlab.nn.stage import Weights
 from parlab.world import Comm
 
-EXCHANGES = ("all_to_all", "hierarchical", "all_gather")
+EXCHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # a mix and its backward, of the groups
+    "all_to_all": (all_to_all_mix, all_to_all_mix_backward),
+    "hierarchical": (hierarchical_mix, hierarchical_mix_backward),
+    "all_gather": (all_gather_mix, all_gather_mix_backward),
+}
 
 
 class ExpertParallel(MixtureOfExperts):
@@ -76,28 +80,26 @@ class ExpertParallel(MixtureOfExperts):
         cls, comm: Comm, weights: Mapping[str, Array], prefix: str, num_experts: int, k: int, **options: Any
     ) -> ExpertParallel:
         """From the weights of all experts, of which this rank keeps its own."""
-        own = own_weights(weights, prefix, num_experts, comm.rank, comm.size)
+        own = own_weights(weights, f"{prefix}.experts", experts_of(comm.rank, num_experts, comm.size))
         return cls(comm, own, prefix, num_experts, k, **options)
 
 
-def own_weights(weights: Mapping[str, Array], prefix: str, num_experts: int, rank: int, size: int) -> dict[str, Array]:
-    """All weights but those of other ranks' experts."""
-    others = set(range(num_experts)) - set(experts_of(rank, num_experts, size))
-    foreign = tuple(f"{prefix}.experts.{expert}." for expert in others)
-    return {name: weight for name, weight in weights.items() if not name.startswith(foreign)}
+def own_weights(weights: Mapping[str, Array], prefix: str, own: range) -> dict[str, Array]:
+    """All weights but those of experts, `{prefix}.{number}`, that are not among `own`."""
+    mine = tuple(f"{prefix}.{number}." for number in own)
+    return {name: x for name, x in weights.items() if name.startswith(mine) or not name.startswith(f"{prefix}.")}
 
 
 def mix_by(comm: Comm, exchange: str, ranks_per_node: int | None) -> Mix:
-    """The mix of an exchange. All ranks of `comm` call this function."""
-    one_of("exchange", exchange, EXCHANGES)
+    """The mix of an exchange, on its groups: `comm`, or its nodes. All ranks of `comm` call this function."""
+    one_of("exchange", exchange, tuple(EXCHANGES))
+    groups: tuple[Comm, ...] = (comm,)
     if exchange == "hierarchical":
-        inside, between = node_groups(comm, ranks_per_node)
-        return Mix(partial(hierarchical_mix, inside, between), hierarchical_mix_backward)
-    if ranks_per_node is not None:
+        groups = node_groups(comm, ranks_per_node)
+    elif ranks_per_node is not None:
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
-    if exchange == "all_gather":
-        return Mix(partial(all_gather_mix, comm), partial(all_gather_mix_backward, comm))
-    return Mix(partial(all_to_all_mix, comm), partial(all_to_all_mix_backward, comm))
+    forward, backward = EXCHANGES[exchange]
+    return Mix(partial(forward, *groups), partial(backward, *groups))
 
 
 def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:

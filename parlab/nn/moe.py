@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace
-from parlab.nn.layers import GatedMLP
+from parlab.nn.layers import GatedMLP, MLPCache, ProjectionsPending
 from parlab.nn.linear import as_rows
 from parlab.nn.permute import (
     UnpermuteCache,
@@ -51,6 +51,8 @@ class Expert(GatedMLP):
 class Experts:
     """Some of a layer's experts, each on rows of its own: `[R, E]`, those of one expert together -> the same.
 
+    It has the three methods of a stage; forward takes the number of rows of each expert, too.
+
     Args:
         weights: shared with the model.
         prefix: of the names: `{prefix}.{number}.w1.weight`, ...
@@ -67,15 +69,14 @@ class Experts:
         done = [expert.forward(part) for expert, part in zip(self.each, parts_of(rows, counts), strict=True)]
         return namespace(rows).concat([answers for answers, _ in done]), [cache for _, cache in done]
 
-    def backward_input(self, drows: Array, caches: Sequence[Any]) -> tuple[Array, list[Any]]:
+    def backward_input(self, drows: Array, caches: Sequence[MLPCache]) -> tuple[Array, list[Any]]:
         """`(drows, pendings)`: from the gradient of the answers that of the rows, and a pending for each expert."""
         parts = parts_of(drows, [cache.x.shape[0] for cache in caches])
-        done = [
-            expert.backward_input(part, cache) for expert, part, cache in zip(self.each, parts, caches, strict=True)
-        ]
+        each = zip(self.each, parts, caches, strict=True)
+        done = [expert.backward_input(part, cache) for expert, part, cache in each]
         return namespace(drows).concat([dx for dx, _ in done]), [pending for _, pending in done]
 
-    def backward_weight(self, pendings: Sequence[Any]) -> Gradients:
+    def backward_weight(self, pendings: Sequence[ProjectionsPending]) -> Gradients:
         """The gradients of every expert; zeros for one without rows."""
         gradients: Gradients = {}
         for expert, pending in zip(self.each, pendings, strict=True):

@@ -12,6 +12,10 @@ from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
     all_to_all,
+    combine,
+    combine_backward,
+    dispatch,
+    dispatch_backward,
     expert_cost,
     experts_of,
     layer,
@@ -226,6 +230,25 @@ def test_experts_compute_6_e_m_flops_a_row_and_as_many_for_each_part_of_the_back
         assert max(nbytes for _, nbytes in done.timeline.held_by_name(rank)["drows"]) == rows * E * 8
 
 
+def pairings(comm, x, gates, rows, dy):
+    """Sums of products by which each backward is held to its forward, which is linear in rows, and in gates."""
+    routing = Routing(route(x, np.eye(E, 6), 2).chosen, gates)
+    came, plan = dispatch(comm, x, routing, 6)
+    rows = rows[: came.shape[0]]  # any answers
+    y, cache = combine(comm, rows, plan, gates)
+    drows, dgates = combine_backward(comm, dy, plan, cache)
+    dx = dispatch_backward(comm, rows, plan)
+    return [(a * b).sum() for a, b in ((y, dy), (rows, drows), (gates, dgates), (came, rows), (x, dx))]
+
+
+def test_combines_backward_takes_combines_cache_and_each_backward_is_its_forward_transposed_to_1e_13():
+    arrays = [per_rank(list(draw(np, 3, *shape, seed=n))) for n, shape in enumerate([(7, E), (7, 2), (42, E), (7, E)])]
+    y_dy, rows_drows, gates_dgates, came_rows, x_dx = np.sum(run(pairings, 3, *arrays).results, axis=0)
+    assert rows_drows == pytest.approx(y_dy, rel=1e-13)
+    assert gates_dgates == pytest.approx(y_dy, rel=1e-13)
+    assert x_dx == pytest.approx(came_rows, rel=1e-13)
+
+
 # Mutants: the mistakes of a first attempt
 
 
@@ -331,7 +354,7 @@ def own_plan_of_rank_1(comm, x):
     routing = route(x, np.eye(2, 4), 1)
     plan = all_to_all.make_plan(comm, routing, 4)
     if comm.rank == 1:
-        plan.counts_here[0][0] += 1
+        plan.counts[0][2] += 1
     rows = all_to_all.permute(x, plan.pairs)
     return all_to_all.exchange_rows(comm, rows, plan.sent, plan.received, "dispatch")
 

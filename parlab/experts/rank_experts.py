@@ -10,6 +10,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.nn.formulas import linear_flops
+from parlab.nn.layers import MLPCache, ProjectionsPending
 from parlab.nn.moe import Experts
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Gradients, Weights
@@ -53,24 +54,24 @@ class RankExperts(Experts):
     def forward(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
         """`(answers, caches)`."""
         self.comm.hold("rows", rows)
-        _, M = self.weights[self.each[0].weight_names[0]].shape
+        _, M = self.weights[self.weight_names[0]].shape
         with self.comm.compute("experts", flops=product_flops(rows, M)):
             return super().forward(rows, counts)
 
-    def backward_input(self, drows: Array, caches: Sequence[Any]) -> tuple[Array, list[Any]]:
+    def backward_input(self, drows: Array, caches: Sequence[MLPCache]) -> tuple[Array, list[Any]]:
         """`(drows, pendings)`."""
         flops = sum(product_flops(cache.x, cache.gate.shape[1]) for cache in caches)
         with self.comm.compute("experts (B)", flops=flops):
             return super().backward_input(drows, caches)
 
-    def backward_weight(self, pendings: Sequence[Any]) -> Gradients:
+    def backward_weight(self, pendings: Sequence[ProjectionsPending]) -> Gradients:
         """The gradients of this rank's experts."""
-        flops = sum(product_flops(pending.x, pending.dys[0].shape[1]) for pending in pendings)
+        flops = sum(product_flops(pending.x, pending.dys[0].shape[1]) for pending in pendings)  # weights may be freed
         with self.comm.compute("experts (W)", flops=flops):
             return super().backward_weight(pendings)
 
 
-def product_flops(x: Array, columns: int) -> int:
-    """Of an expert's three products, for the rows x `[R, E]` and M columns; either part of the backward has as many."""
+def product_flops(x: Array, M: int) -> int:
+    """Of an expert's three products of rows x `[R, E]` and M columns; either part of the backward has as many."""
     rows, E = x.shape
-    return 3 * linear_flops(rows, E, columns).forward
+    return 3 * linear_flops(rows, E, M).forward
