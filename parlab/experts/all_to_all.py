@@ -2,7 +2,7 @@
 
     plan      counts [N]; all_gather(counts) -> [P, N]: how many rows each rank sends to each expert
     dispatch  permute: a row for each pair (token, slot), sorted by expert, and so by rank; then an unequal all-to-all
-    experts   this rank's, each on its rows [R, E]
+    experts   this rank's, each on its rows [R, E]; they came source by source, and `by_expert` sorts them
     combine   the same all-to-all, mirrored; then unpermute: y[token] = Σ gate · row, in the order of the slots
 
 Backward: combine's is a dispatch, of gate · dy, and dgate = <row, dy>; dispatch's is a combine without gates.

@@ -137,6 +137,11 @@ def hierarchical_mix_backward(
 
 
 def _wants(chosen: Array, experts_each: int, ranks: range) -> Array:
-    """Booleans `[rows, ranks]`: whether one of a row's experts is there."""
+    """Booleans `[rows, ranks]`: whether one of a row's experts is there.
+
+    >>> import numpy as np
+    >>> _wants(np.array([[0, 5], [1, 0]]), 2, range(3)).tolist()  # experts 0 and 1 are on rank 0, 4 and 5 on rank 2
+    [[True, False, True], [True, False, False]]
+    """
     xp = namespace(chosen)
     return xp.stack([xp.any(chosen // experts_each == rank, axis=1) for rank in ranks], axis=1)

@@ -124,11 +124,17 @@ class MoECache(NamedTuple):
     """The layer keeps these for its backward."""
 
     router: RouterCache
-    mix: Any
+    mix: Any  # the mix's own
 
 
 class MixtureOfExperts(Stage):
-    """A router and experts in place of the MLP: `[B, S, E]` -> the same."""
+    """A router and experts in place of the MLP: `[B, S, E]` -> the same.
+
+    Args:
+        router: of all N experts.
+        experts: those whose weights are here.
+        mix: how tokens get the answers of their experts; `ON_ONE_RANK`: all experts are here.
+    """
 
     def __init__(self, router: Router, experts: Experts, mix: Mix = ON_ONE_RANK) -> None:
         self.router, self.experts, self.mix = router, experts, mix

@@ -46,7 +46,13 @@ def sort_by_expert(routing: Routing, num_experts: int) -> Pairs:
 
 
 def permute(x: Array, pairs: Pairs) -> Array:
-    """The token of each pair that goes to an expert, copied: `[T, E]` -> `[R, E]`."""
+    """The token of each pair that goes to an expert, copied: `[T, E]` -> `[R, E]`.
+
+    >>> import numpy as np
+    >>> pairs = Pairs(np.array([1, 2, 0, 3]), [2, 1], k=2)  # as in `sort_by_expert`
+    >>> permute(np.array([[10.0], [20.0]]), pairs).ravel().tolist()  # expert 0: tokens 0 and 1; expert 1: token 0
+    [10.0, 20.0, 10.0]
+    """
     return namespace(x).take(x, pairs.order[: sum(pairs.counts)] // pairs.k, axis=0)
 
 
@@ -64,7 +70,14 @@ class UnpermuteCache(NamedTuple):
 
 
 def unpermute(rows: Array, pairs: Pairs, gates: Array) -> tuple[Array, UnpermuteCache]:
-    """`(y [T, E], cache)`: Σ gate · row over the slots of each token, from the experts' answers `[R, E]`."""
+    """`(y [T, E], cache)`: Σ gate · row over the slots of each token, from the experts' answers `[R, E]`.
+
+    >>> import numpy as np
+    >>> pairs, gates = Pairs(np.array([1, 2, 0, 3]), [2, 1], k=2), np.array([[0.5, 0.5], [0.25, 0.75]])
+    >>> y, cache = unpermute(np.array([[1.0], [2.0], [3.0]]), pairs, gates)
+    >>> cache.slots[:, :, 0].tolist(), y.ravel().tolist()  # (3 + 1)/2, and 2/4: its other expert is elsewhere
+    ([[3.0, 1.0], [2.0, 0.0]], [2.0, 0.5])
+    """
     slots = slots_of(rows, pairs)
     return sum_of_slots(slots, gates), UnpermuteCache(pairs, gates, slots)
 
