@@ -328,8 +328,11 @@ def test_held_bytes_at_the_end_of_a_forward_equal_the_closed_form(name):
     assert expert_cost(counts, 0, E, 8, backward=True).held == 0
 
 
-def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
-    _, ends = bytes_kept(4, 8, 8, 5, exchange="all_gather")
+@pytest.mark.parametrize(
+    "how", [{"exchange": "all_gather"}, {"exchange": "hierarchical", "ranks_per_node": 2}], ids=str
+)
+def test_where_all_experts_are_chosen_each_rank_has_all_tokens_and_keeps_their_rows_and_slots(how):
+    _, ends = bytes_kept(4, 8, 8, 5, **how)
     assert ends == [(4 + 1) * 5 * 8 * E * 8] * 4  # 5 · 8 rows of its experts, and 8 answers for 4 · 5 tokens
 
 
