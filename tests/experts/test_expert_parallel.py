@@ -12,8 +12,8 @@ from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
     all_to_all,
-    combine,
     combine_backward,
+    combine_forward,
     dispatch,
     dispatch_backward,
     expert_cost,
@@ -235,7 +235,7 @@ def pairings(comm, x, gates, rows, dy):
     routing = Routing(route(x, np.eye(E, 6), 2).chosen, gates)
     came, plan = dispatch(comm, x, routing, 6)
     rows = rows[: came.shape[0]]  # any answers
-    y, cache = combine(comm, rows, plan, gates)
+    y, cache = combine_forward(comm, rows, plan, gates)
     drows, dgates = combine_backward(comm, dy, plan, cache)
     dx = dispatch_backward(comm, rows, plan)
     return [(a * b).sum() for a, b in ((y, dy), (rows, drows), (gates, dgates), (came, rows), (x, dx))]
