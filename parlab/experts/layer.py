@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parlab.arguments import one_of, whole
+from parlab.arguments import one_of
 from parlab.arrays import Array, namespace, to_host
 from parlab.experts.all_to_all import check_experts, mix_dispatched, mix_dispatched_backward
 from parlab.experts.gathered import mix_gathered, mix_gathered_backward
@@ -19,7 +19,7 @@ from parlab.nn.formulas import linear_flops
 from parlab.nn.moe import MixtureOfExperts
 from parlab.nn.routing import Routing, expert_loads
 from parlab.nn.stage import Gradients, Weights
-from parlab.world import Comm
+from parlab.world import Comm, grid
 
 EXCHANGES = ("all_to_all", "hierarchical", "all_gather")
 
@@ -63,7 +63,9 @@ class ExpertParallel(MixtureOfExperts):
         self.comm, self.exchange = comm, exchange
         self.together = (comm,) if together is None else together
         if exchange == "hierarchical":
-            self.inside, self.between = node_groups(comm, ranks_per_node)
+            if ranks_per_node is None:
+                raise ValueError(f"ranks_per_node=None: exchange='hierarchical' needs a divisor of {comm.size}")
+            self.inside, self.between = grid(comm, ranks_per_node)
         elif ranks_per_node is not None:
             raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
         own_experts = experts_of(comm.rank, num_experts, comm.size)
@@ -126,15 +128,6 @@ class ExpertParallel(MixtureOfExperts):
     def flops(self, rows: int) -> int:
         """Of three products forward, or of either part of their backward."""
         return 3 * linear_flops(rows, *self.sizes).forward
-
-
-def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:
-    """This rank's node, and the ranks at its place in every node. All ranks of `comm` call this function."""
-    if ranks_per_node is None or comm.size % whole("ranks_per_node", ranks_per_node, 1):
-        raise ValueError(f"ranks_per_node={ranks_per_node!r}: exchange='hierarchical' needs a divisor of {comm.size}")
-    node, place = divmod(comm.rank, ranks_per_node)
-    groups: tuple[Any, Any] = comm.split(node, name="inside"), comm.split(place, name="between")
-    return groups
 
 
 def experts_of(rank: int, num_experts: int, size: int) -> range:

@@ -14,7 +14,6 @@ from typing import Any
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -34,6 +33,7 @@ from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import ShardedMask, readers, sharded_mask, tiles_between
 from parlab.sequence.two_levels import TwoLevelGather
 from parlab.world import Comm
+from parlab.world.groups import checked_group
 
 
 def allgather_attention(

@@ -19,7 +19,6 @@ from parlab.arguments import one_of
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -33,12 +32,12 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.groups import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
+from parlab.world.groups import checked_group, grid
 
 EARLY, LATE = "early", "late"  # with the first hop of a turn inside the node, or with the last
 CROSSINGS = EARLY, LATE
@@ -66,7 +65,7 @@ def double_ring_attention(
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("double ring", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    node, between = grid(comm, "ranks_per_node", per_node)
+    node, between = grid(comm, per_node)
     out, lse = no_keys_yet(comm, q)
     crossing_step = _crossing_step(node.size, crossing)
     from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
@@ -116,7 +115,7 @@ def double_ring_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    node, between = grid(comm, "ranks_per_node", per_node)
+    node, between = grid(comm, per_node)
     dq = no_gradient_yet(comm, q)
     crossing_step = _crossing_step(node.size, crossing)
     to_our_node = Homeward(between, (k, v), label)

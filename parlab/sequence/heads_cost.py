@@ -8,11 +8,11 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import NamedTuple
 
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.costs import AttentionShape, RankCost, TokenBytes
 from parlab.sequence.heads import HeadShare, head_shares
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.two_levels import node_shares, ranks_inside
+from parlab.world.groups import checked_group
 
 
 class LevelCost(NamedTuple):

@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 from parlab.arguments import amount, instance, one_of, positive, whole
 from parlab.sequence.allgather import a_few_at_a_time
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.costs import AttentionShape, pair_flops, unmasked_pairs
 from parlab.sequence.double_ring import EARLY, LATE
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
+from parlab.world.groups import checked_group
 
 METHODS = ("ring", "double ring", "Ulysses", "USP", "all-gather")
 FLAT, GRID, TWO_LEVELS = "flat", "grid", "two levels"

@@ -16,12 +16,11 @@ performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1;
 from __future__ import annotations
 
 from parlab.arrays import Array
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import ALL, KV, add_to
 from parlab.sequence.exchange import swap_with_all
-from parlab.sequence.groups import grid
 from parlab.sequence.heads import HeadLevel, HeadShare, Runs, head_shares, token_runs
 from parlab.world import Comm
+from parlab.world.groups import checked_group, grid
 
 
 class TwoLevelGather:
@@ -29,7 +28,7 @@ class TwoLevelGather:
 
     def __init__(self, comm: Comm, label: str, ranks_per_node: int) -> None:
         self.comm, self.label = comm, label
-        self.inside, self.between = grid(comm, "ranks_per_node", ranks_per_node)
+        self.inside, self.between = grid(comm, ranks_per_node)
 
     def gather(self, few: KV) -> dict[int, KV]:
         """Give `few` to every rank, and take as many from each: by source, in the order of `GatherExchange`."""
@@ -66,7 +65,7 @@ def head_levels(
     shares, runs = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, length, layout)
     if ranks_per_node is None:
         return [HeadLevel(comm, shares, runs)]
-    inside, between = grid(comm, "ranks_per_node", ranks_per_node)
+    inside, between = grid(comm, ranks_per_node)
     of_nodes = node_shares(shares, ranks_per_node)
     joined = token_runs(between.size, length, "contiguous")  # the shards of a place, one after the other, by node
     own_heads = shares_inside(shares, of_nodes[between.rank], between.rank, ranks_per_node)

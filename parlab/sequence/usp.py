@@ -13,7 +13,6 @@ from __future__ import annotations
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -25,13 +24,13 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.groups import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_levels, ranks_inside
 from parlab.sequence.ulysses import HeadExchange
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
+from parlab.world.groups import checked_group, grid
 
 
 def usp_attention(
@@ -60,7 +59,7 @@ def usp_attention(
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    group, ring = grid(comm, "ulysses", ulysses)
+    group, ring = grid(comm, ulysses, name="ulysses")
     exchange = HeadExchange(head_levels(group, q, k, layout, ranks_per_node=in_node), label)
     (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
@@ -101,7 +100,7 @@ def usp_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    group, ring = grid(comm, "ulysses", ulysses)
+    group, ring = grid(comm, ulysses, name="ulysses")
     exchange = HeadExchange(head_levels(group, q, k, layout, ranks_per_node=in_node), label)
     rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]

@@ -108,9 +108,9 @@ MUTANTS = {
     ),
     "groups taken for rings": (
         "usp",
-        "sequence.groups",
-        "comm.split(comm.rank // inside), comm.split(comm.rank % inside)",
-        "comm.split(comm.rank % (comm.size // inside)), comm.split(comm.rank // (comm.size // inside))",
+        "world.groups",
+        "node, place = divmod(comm.rank, ranks_per_node)",
+        "place, node = divmod(comm.rank, comm.size // ranks_per_node)",
     ),
     "dK/dV of the gathered K/V not summed": (
         "allgather",
