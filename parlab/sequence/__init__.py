@@ -62,7 +62,7 @@ from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, 
 from parlab.sequence.splitting.text import split_by_text, unit_ends
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics
 from parlab.sequence.tiles import Tile
-from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, step_time, usp_time
+from parlab.sequence.times import FLASH_ATTENTION_3, MethodTime, least_step_cost, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.usp import usp_attention, usp_attention_backward

@@ -60,9 +60,9 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "double_ring_cost": RANKS | {"backward": True},
     "ulysses_cost": RANKS | {"backward": True},
     "usp_cost": RANKS | {"ulysses": 1, "backward": True},
-    "method_times": {"size": 2, "cluster": DGX_H100, "kernel": 1, "step": 0},
-    "usp_time": {"size": 2, "cluster": DGX_H100, "ulysses": 1, "way": "flat", "step": 0},
-    "step_time": {"size": 2, "cluster": DGX_H100},
+    "method_times": {"size": 2, "cluster": DGX_H100, "kernel": 1, "step_cost": 0},
+    "usp_time": {"size": 2, "cluster": DGX_H100, "ulysses": 1, "way": "flat", "step_cost": 0},
+    "least_step_cost": {"size": 2, "cluster": DGX_H100},
     "level_bytes": {"B": 1, "S": 8, "size": 2, "level": "low", "itemsize": 4},
     "split_equal": {"length": 8, "limit": 4, "overlap": 1, "ranks": 2},
     "split_by_memory": {"length": 8, "budgets": [9], "bytes_per_token": 1},
@@ -79,7 +79,7 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "sequence_statistics": {"run": run(lambda comm: None, 1)},
     "RingSchedule": {"rank": 0, "size": 2},
 }
-OF_A_SHAPE = {"method_times", "usp_time", "step_time"} | {name for name in GOOD if name.endswith("_cost")}
+OF_A_SHAPE = {"method_times", "usp_time"} | {name for name in GOOD if name.endswith("_cost")}
 FREE = {("pair_flops", "pairs")}  # of any number, as a formula has it
 
 
