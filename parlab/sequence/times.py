@@ -135,7 +135,8 @@ def usp_time(
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
     if way not in _ways(shape, ulysses, cluster):
         raise ValueError(f"way={way!r}: groups of {ulysses} ranks fill no nodes of {cluster.ranks_per_node} evenly")
-    c, C = shape.shard_length(size), shape.shard_length(size) * ulysses
+    c = shape.shard_length(size)
+    C = ulysses * c
     own_heads = _heads_of(shape, ulysses)
     to_rank = to_node = own_heads.token(backward=False)
     if way == TWO_LEVELS:  # to a node go the heads of all its ranks, a K/V head that several of them read once
