@@ -31,6 +31,7 @@ After the backward, gradients of weights are averaged over the ranks of a sequen
 """
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
+from parlab.sequence.checkpointed import CheckpointedBlock
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
@@ -46,7 +47,7 @@ from parlab.sequence.double_ring import (
 from parlab.sequence.gradients import synchronise_gradients
 from parlab.sequence.heads_cost import ulysses_cost, usp_cost
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
-from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes
+from parlab.sequence.memory import MEMORY_LEVELS, level_bytes
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.ring_schedule import RingSchedule, RingStep
 from parlab.sequence.splitting.analysis import AttentionAnalysis, HeadPattern, analyse_attention
