@@ -55,7 +55,6 @@ from parlab.sequence.splitting.attention import split_by_attention, weight_cut
 from parlab.sequence.splitting.balance import (
     causal_work,
     imbalance,
-    loads_of,
     packed_work,
     split_by_work,
 )
