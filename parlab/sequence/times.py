@@ -118,7 +118,8 @@ def usp_time(
 
     `there` is the all-to-all with q, k and v of a rank's heads, `back` the one with out and lse. A hop brings the K/V
     of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's `own`,
-    C(C + 1)/2 pairs, then those of each `other` group, C²/2 pairs and the cost of a step.
+    C(C + 1)/2 pairs, then those of each `other` group, C²/2 pairs and the cost of a step. With U = 1, the ring, nothing
+    goes there and back; with U = P, Ulysses, there is no other group, and the ring takes as long as `own`.
 
     Source of the method: Fang, Zhao 2024, "USP", algorithm 1.
 
@@ -178,7 +179,9 @@ def double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step_co
 
 
 def allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> MethodTime:
-    """The time of `allgather_attention`: an exchange for every two K/V heads, and all work. Nothing is hidden.
+    """The time of `allgather_attention`, which hides nothing.
+
+        Σ exchange(K/V of two heads) + work
 
     Source of the method: Llama 3 (2024), section 3.3.2.
     """
@@ -186,7 +189,8 @@ def allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str)
     heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # 2, 2, ...
     pieces = [kv * few // shape.G for few in heads]
     gathered = sum(_exchange_time(way, size, piece, piece, cluster) for piece in pieces)
-    return MethodTime(gathered + _work(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster), way)
+    work = _work(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)  # all ranks have as many pairs
+    return MethodTime(gathered + work, way)
 
 
 def _work(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
