@@ -111,6 +111,12 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
         total += part
 
 
+def put(places: Sequence[Array], parts: Sequence[Array]) -> None:
+    """Write each part into its place."""
+    for place, part in zip(places, parts, strict=True):
+        place[...] = part
+
+
 def form_of_sums(kv: KV) -> KV:
     """Arrays that look like sums over K and V, and take no memory."""
     k, v = (namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape) for x in kv)
