@@ -37,8 +37,8 @@ class Homeward:
         self.never_left: KV | None = None  # of its own K/V, where no other rank had them
 
     def pass_on(self, share: Any) -> None:
-        """One step: add `share`, this rank's dK and dV, to the sum that came from the ranks before, and send it on. None:
-        the K/V of this step stopped before this rank, and so did their sum.
+        """One step: add `share`, this rank's dK and dV, to the sum that came from the ranks before, and send that on.
+        None: the K/V of this step stopped before this rank, and so did their sum.
         """
         comm, rank, step = self.comm, self.comm.rank, self.step
         source, next_source = (rank - step) % comm.size, (rank - step - 1) % comm.size
