@@ -5,7 +5,7 @@ Where P is a power of two a rank sends one message a level, so 2 log₂P in all;
 This pays for few queries and many keys. To decode, one new query against a long cache, `replicated` queries need no
 gathering: the outputs go up, log₂P messages in all, and every rank ends with the merged result.
 
-The ranks form two halves, the ranks of a half form two again, down to single ranks. Up, the halves of a group swap their rows;
+All ranks form two halves, each half forms two again, down to single ranks. Up, the halves of a group swap their rows;
 down, each half gives the other its partial outputs for the other's rows. P = 3, "rows / over the keys of":
 
                              rank 0         rank 1         rank 2
