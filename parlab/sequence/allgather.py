@@ -141,7 +141,7 @@ def allgather_attention_backward(
             shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, few_lse, few_delta, few_dq, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
-        own = dk[:, g, ...], dv[:, g, ...]
+        own = dk[:, g, ...], dv[:, g, ...]  # of these heads of our tokens: twice [B, 2, S/P, D]
         if nodes is None:
             scatter_sum(comm, shares, own, readers_of, label)
         else:

@@ -6,11 +6,12 @@ sends only to the ranks of its own place, inside a node to the ranks of all plac
 Invariant: between the two levels a rank has all heads of its node, of the tokens of its place, of all nodes. On the way
 to the heads the level between nodes comes first, on the way back the one inside them, which sums over the node.
 
-H = 4 heads, P = 4 ranks with one token each, g = 2; rank 0 of node 0, `[heads, tokens]`:
+H = 4 heads, P = 4 ranks with a token each, nodes 0, 1 and 2, 3; `to_heads` on rank 0, in `[heads, tokens]`:
 
-    before                              [0 to 3, 0]
-    between: [2 and 3, 0] to rank 2     [0 and 1, 0 and 2]
-    inside: [1, 0 and 2] to rank 1      [0, 0 to 3]
+                         sends                         has
+        before                                         [0 to 3, 0]
+        between nodes    [2 and 3, 0] to rank 2        [0 and 1, 0 and 2]
+        inside           [1, 0 and 2] to rank 1        [0, 0 to 3]
 
 Sources: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
 performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
@@ -37,11 +38,12 @@ def head_levels(
         return [HeadLevel(comm, heads, chunks)]
     inside, between = grid(comm, "ranks_per_node", ranks_per_node)
     of_nodes = heads_of_nodes(heads, ranks_per_node)
-    in_node = heads[between.rank * ranks_per_node : (between.rank + 1) * ranks_per_node]
-    first = of_nodes[between.rank]
+    of_neighbours = heads[between.rank * ranks_per_node : (between.rank + 1) * ranks_per_node]  # on our node
+    inside_node = [counted_from(of_nodes[between.rank], own) for own in of_neighbours]
+    one_a_node = [[node] for node in range(between.size)]  # the shards of our place, one after another
     return [
-        HeadLevel(between, of_nodes, [[node] for node in range(between.size)]),  # shards of a place, one after another
-        HeadLevel(inside, [counted_from(first, own) for own in in_node], chunks_of_places(chunks, ranks_per_node)),
+        HeadLevel(between, of_nodes, one_a_node),
+        HeadLevel(inside, inside_node, chunks_of_places(chunks, ranks_per_node)),
     ]
 
 
