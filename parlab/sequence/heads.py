@@ -90,7 +90,10 @@ def chunks_of_ranks(size: int, layout: str) -> list[list[int]]:
 
 
 def pieces_by_heads(shards: Sequence[Array], heads: list[list[slice]], chunks: int) -> list[list[Array]]:
-    """Views of each rank's heads in shards of the sequence, cut into so many chunks; `heads[rank][shard]`."""
+    """Views of each rank's heads in shards, which are cut into so many chunks; `heads[rank][number of the shard]`.
+
+    With one chunk: `[B, H, S/P, ...]` -> for each rank `[B, H/P, S/P, ...]`.
+    """
     return [
         [chunk for x, own in zip(shards, of_rank, strict=True) for chunk in cut(x[:, own, ...], chunks)]
         for of_rank in heads
@@ -98,7 +101,10 @@ def pieces_by_heads(shards: Sequence[Array], heads: list[list[slice]], chunks: i
 
 
 def pieces_by_tokens(wholes: Sequence[Array], chunks: list[list[int]]) -> list[list[Array]]:
-    """Views of each rank's tokens in arrays of the whole sequence; `chunks[rank]` are the numbers of its chunks."""
+    """Views of each rank's tokens in arrays of the whole sequence; `chunks[rank]` are the numbers of its chunks.
+
+    With one chunk a rank: `[B, H/P, S, ...]` -> for each rank `[B, H/P, S/P, ...]`.
+    """
     cut_wholes = [cut(x, sum(map(len, chunks))) for x in wholes]
     return [[cut_whole[number] for cut_whole in cut_wholes for number in own] for own in chunks]
 

@@ -63,8 +63,8 @@ def ulysses_attention(
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])
+    heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # which of ours read which of ours
     levels = head_levels(comm, heads, ranks_per_node=in_node)  # one all-to-all; two for ranks in nodes
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/P, S, D], twice [B, G/P, S, D]
@@ -147,8 +147,8 @@ def ulysses_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])
+    heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # which of ours read which of ours
     levels = head_levels(comm, heads, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:

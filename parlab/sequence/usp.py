@@ -62,8 +62,8 @@ def usp_attention(
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, "ulysses", ulysses)
-    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)
-    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])
+    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # which of ours read which of ours
     levels = head_levels(group, heads, layout, ranks_per_node=in_node)
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
@@ -107,8 +107,8 @@ def usp_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     group, ring = grid(comm, "ulysses", ulysses)
-    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)
-    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])
+    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # which of ours read which of ours
     levels = head_levels(group, heads, layout, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:
