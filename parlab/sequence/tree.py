@@ -139,9 +139,7 @@ class Level(NamedTuple):
     mine: range  # the ranks of its own half
     other: range  # the ranks of the other half
     partner: int  # in the other half: up, this rank takes from it; down, it gives to it
-    clients: list[
-        int
-    ]  # the ranks whose partner this rank is, its own partner first: one; of unequal halves none or two
+    clients: list[int]  # the ranks whose partner it is, its own partner first: one; of unequal halves, none or two
 
 
 def levels(rank: int, size: int) -> list[Level]:
@@ -165,7 +163,11 @@ def levels(rank: int, size: int) -> list[Level]:
 
 
 def partner_of(rank: int, mine: range, other: range) -> int:
-    """The rank at its place in the other half; the first one, if the other half is shorter and has no such place."""
+    """The rank at its place in the other half; the first one, if the other half is shorter and has no such place.
+
+    >>> [partner_of(rank, range(0, 3), range(3, 5)) for rank in range(3)]
+    [3, 4, 3]
+    """
     return other[mine.index(rank) % len(other)]
 
 
@@ -192,7 +194,7 @@ def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
 
 
 def swap_up(comm: Comm, level: Level, ours: Parts, like: Parts, label: str) -> Parts:
-    """Give `ours` to the clients, and take from the partner."""
+    """Give `ours` to the clients, the partner among them unless there are none, and take from the partner."""
     if not level.clients:
         return comm.recv(level.partner, like, label=label)
     theirs = comm.sendrecv(ours, level.partner, level.partner, like, label=label)
