@@ -1,9 +1,9 @@
 """Strategies that cut the sequence: attention over shards of it.
 
 Begin with `ring`: its box is the algorithm. Each method has its own file, with its messages and most with their cost.
-Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Several methods use `heads`
-(which rank has which heads), `two_levels` (ranks in nodes), and `homeward` (how the gradients of K/V that went around a
-ring come back); what Ulysses and USP cost stands in `heads_cost`. A text is cut into chunks in `splitting`.
+Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Ulysses and USP use `heads`
+(which rank has which heads) and `two_levels` (ranks in nodes), and what they cost stands in `heads_cost`; rings use
+`homeward` (how the gradients of K/V that went around come back). A text is cut into chunks in `splitting`.
 
 How many ranks does a text need, and which tokens go to a rank with less memory?
 

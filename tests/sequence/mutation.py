@@ -9,7 +9,7 @@ from typing import Any
 
 MODULES = [  # below parlab; each imports from earlier ones
     *("world.groups", "nn.tiles", "nn.attention", "sequence.tiles", "sequence.attend", "sequence.homeward"),
-    *("sequence.packed_ring", "sequence.ring", "sequence.exchange", "sequence.double_ring", "sequence.heads"),
+    *("sequence.packed_ring", "sequence.ring", "sequence.double_ring", "sequence.heads"),
     *("sequence.two_levels", "sequence.ulysses", "sequence.usp", "sequence.allgather", "sequence.tree"),
     "sequence.window",
 ]

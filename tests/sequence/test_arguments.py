@@ -38,7 +38,7 @@ from parlab.sequence import (
     usp_time,
     weight_cut,
 )
-from parlab.sequence.heads import head_shares
+from parlab.sequence.heads import heads_of_ranks
 from parlab.world import DGX_H100
 from tests.sequence.methods import METHODS, pair
 from tests.sequence.test_methods import NEEDED
@@ -144,7 +144,7 @@ ROWS = [  # rules with words of their own
     (lambda: analyse_attention(MAP, [3, 3]), "sentences=[3, 3]: where each sentence ends is needed, growing, within 1"),
     (lambda: analyse_attention(MAP, [0, 3]), "sentences=[0, 3]: where each sentence ends is needed"),
     (lambda: analyse_attention(MAP, [7]), "sentences=[7]: where each sentence ends is needed"),
-    (lambda: head_shares(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
+    (lambda: heads_of_ranks(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
 ]
 
 

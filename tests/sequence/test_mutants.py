@@ -67,12 +67,17 @@ MUTANTS = {
         "mask.length, (start, stop)",
         "mask.length, (start, stop + 1)",
     ),
-    "packed K/V stop one rank short": ("ring", "sequence.tiles", "max(hop for hop", "max(hop - 1 for hop"),
+    "packed K/V stop one rank short": (
+        "ring",
+        "sequence.tiles",
+        "max((rank - source) % mask.size for",
+        "max((rank - source) % mask.size - 1 for",
+    ),
     "packed dK/dV do not come home": (
         "ring",
         "sequence.homeward",
-        "else self.coming_home.wait()",
-        "else (self.coming_home.wait() and self.form)",
+        "else home.wait()",
+        "else (home.wait() and self.form)",
     ),
     "window one key short": ("window", "sequence.window", "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", "sequence.window", "ahead + tail, window", "ahead + tail - 1, window"),
@@ -85,20 +90,20 @@ MUTANTS = {
     "a head group sent to the wrong rank": (
         "ulysses",
         "sequence.ulysses",
-        "gives = [of_shard(arrays, heads[rank], ",
-        "gives = [of_shard(arrays, heads[rank - 1], ",
+        "comm.sendrecv(gives[dst], dst, src, takes[src], label=label)\n        put",
+        "comm.sendrecv(gives[dst - 1], dst, src, takes[src], label=label)\n        put",
     ),
     "dK/dV of repeated heads not summed": (
         "ulysses",
         "sequence.ulysses",
         "add_to(takes[src], came)",
-        "[x.__setitem__(..., y) for x, y in zip(takes[src], came)]",
+        "put(takes[src], came)",
     ),
     "shards joined in the wrong order": (
         "ulysses",
         "sequence.heads",
-        "where[chunk]) for",
-        "where[-1 - chunk]) for",
+        "cut_whole[number] for",
+        "cut_whole[-1 - number] for",
     ),
     "the ring forgets the other groups": (
         "usp",
@@ -115,16 +120,16 @@ MUTANTS = {
     "dK/dV of the gathered K/V not summed": (
         "allgather",
         "sequence.allgather",
-        "add_to(mine, share)",
-        "add_to(mine, share) if _ == self.comm.rank else None",
+        "add_to(total, comm.sendrecv",
+        "(lambda *x: None)(total, comm.sendrecv",
     ),
     "two levels gather the K/V of another node": (
         "allgather",
-        "sequence.two_levels",
-        "[own_place[node] for node in range(nodes)]",
-        "[own_place[(node + 1) % nodes] for node in range(nodes)]",
+        "sequence.allgather",
+        "[of_our_place[node] for node in range(nodes)]",
+        "[of_our_place[(node + 1) % nodes] for node in range(nodes)]",
     ),
-    "dK/dV not summed inside a node": ("allgather", "sequence.two_levels", "add_to_each(sums, column)", "pass"),
+    "dK/dV not summed inside a node": ("allgather", "sequence.allgather", "add_to(sums[node], came[node])", "pass"),
     "a node's last K/V head not sent": (
         "ulysses",
         "sequence.two_levels",
@@ -134,8 +139,8 @@ MUTANTS = {
     "tokens of a place joined by place": (
         "usp",
         "sequence.two_levels",
-        "runs[node * ranks_per_node + place]",
-        "runs[place * nodes + node]",
+        "chunks[place::ranks_per_node]",
+        "chunks[place * 2 : place * 2 + 2]",
     ),
     "node forgotten in the double ring": (
         "double_ring",
@@ -146,8 +151,8 @@ MUTANTS = {
     "packed dK/dV go home from the wrong rank": (
         "ring",
         "sequence.homeward",
-        "(rank + self.step) % size",
-        "(rank - self.step) % size",
+        "(rank + step) % comm.size",
+        "(rank - step) % comm.size",
     ),
     "dq of the tree not summed": ("tree", "sequence.tree", "lambda a, b: (a + b,)", "lambda a, b: (a,)"),
     "queries of the tree begin at the first token": (
