@@ -94,10 +94,11 @@ def pieces_by_heads(shards: Sequence[Array], heads: list[list[slice]], chunks: i
 
     With one chunk: `[B, H, S/P, ...]` -> for each rank `[B, H/P, S/P, ...]`.
     """
-    return [
-        [chunk for x, own in zip(shards, of_rank, strict=True) for chunk in cut(x[:, own, ...], chunks)]
-        for of_rank in heads
-    ]
+    pieces = []
+    for of_rank in heads:
+        its_heads = [x[:, own, ...] for x, own in zip(shards, of_rank, strict=True)]
+        pieces.append([chunk for x in its_heads for chunk in cut(x, chunks)])
+    return pieces
 
 
 def pieces_by_tokens(wholes: Sequence[Array], chunks: list[list[int]]) -> list[list[Array]]:

@@ -123,14 +123,14 @@ def refuse_more_queries(q: Array, k: Array, size: int) -> None:
         raise ValueError(f"q has {q.shape[2]} queries: the sequence has {S} tokens")
 
 
-def seen_tile(comm: Comm, rows: int, keys: int, *, causal: bool, replicated: bool) -> Tile:
-    """The tile of `rows` queries, all or the last ones of the sequence, and this rank's keys."""
+def seen_tile(comm: Comm, queries: int, keys: int, *, causal: bool, replicated: bool) -> Tile:
+    """The tile of so many queries, all or the last ones of the sequence, and this rank's keys."""
     first = comm.rank * keys  # this rank's first token
     if not causal:
-        return Tile(slice(0, rows), slice(0, keys))
+        return Tile(slice(0, queries), slice(0, keys))
     if replicated:
-        return Tile(slice(0, rows), slice(0, keys), comm.size * keys - rows - first)
-    return Tile(slice(first, rows), slice(0, keys), CAUSAL)
+        return Tile(slice(0, queries), slice(0, keys), comm.size * keys - queries - first)
+    return Tile(slice(first, queries), slice(0, keys), CAUSAL)
 
 
 class Level(NamedTuple):

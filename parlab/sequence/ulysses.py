@@ -52,8 +52,7 @@ def ulysses_attention(
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
-    `ring_attention`, and `ranks_per_node`: how many consecutive ranks share a node; the all-to-alls are then made in
-    two levels (`head_levels`). None: each rank sends to each.
+    `ring_attention`, and `ranks_per_node`: so many consecutive ranks share a node, and exchange in two levels.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`heads_of_ranks`).
@@ -64,7 +63,7 @@ def ulysses_attention(
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # which of ours read which of ours
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads, by the K/V head that they read
     levels = head_levels(comm, heads, ranks_per_node=in_node)  # one all-to-all; two for ranks in nodes
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/P, S, D], twice [B, G/P, S, D]
@@ -83,6 +82,15 @@ def to_heads(level: HeadLevel, queries: Sequence[Array], keys: Sequence[Array], 
     """All heads of this rank's tokens -> its heads of all tokens: `[B, H, S/P, ...]` -> `[B, H/P, S, ...]`.
 
     `queries` are arrays of query heads, `keys` of K/V heads; the results stand in the same order.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> x = 10 * np.arange(4)[None, :, None] + np.arange(4)  # [B, H, S], of numbers 10 · head + token
+    >>> def program(comm, x):
+    ...     (level,) = head_levels(comm, heads_of_ranks(H=4, G=4, size=2), ranks_per_node=None)
+    ...     return to_heads(level, [x], [], "example")
+    >>> run(program, 2, per_rank([x[:, :, :2], x[:, :, 2:]])).results[1][0].tolist()  # heads 2 and 3 of all tokens
+    [[[20, 21, 22, 23], [30, 31, 32, 33]]]
     """
     comm, shards = level.comm, [*queries, *keys]
     heads = level.heads_in(len(queries), len(keys))  # [rank][array]
@@ -148,7 +156,7 @@ def ulysses_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # which of ours read which of ours
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads, by the K/V head that they read
     levels = head_levels(comm, heads, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:

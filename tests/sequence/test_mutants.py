@@ -158,8 +158,8 @@ MUTANTS = {
     "queries of the tree begin at the first token": (
         "tree",
         "sequence.tree",
-        "Tile(slice(first, rows), slice(0, keys), CAUSAL)",
-        "Tile(slice(0, rows), slice(0, keys), CAUSAL)",
+        "Tile(slice(first, queries), slice(0, keys), CAUSAL)",
+        "Tile(slice(0, queries), slice(0, keys), CAUSAL)",
     ),
 }
 
