@@ -63,7 +63,7 @@ def ulysses_attention(
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(comm, heads, ranks_per_node=in_node)  # one all-to-all; two for ranks in nodes
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/P, S, D], twice [B, G/P, S, D]
@@ -156,7 +156,7 @@ def ulysses_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(comm, heads, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:

@@ -63,9 +63,7 @@ def usp_attention(
     comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, "ulysses", ulysses)
     heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
-    reads = reads_on_rank(
-        heads[group.rank], q.shape[1] // k.shape[1]
-    )  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(group, heads, layout, ranks_per_node=in_node)
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
@@ -110,9 +108,7 @@ def usp_attention_backward(
     comm.hold("dout, out, lse", dout, out, lse, delta)
     group, ring = grid(comm, "ulysses", ulysses)
     heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
-    reads = reads_on_rank(
-        heads[group.rank], q.shape[1] // k.shape[1]
-    )  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(group, heads, layout, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:
