@@ -87,7 +87,7 @@ def test_in_both_turns_of_a_double_ring_kv_and_gradients_cross_behind_the_first_
     """Rank 5 of 8, the second of its node of 4: "." goes inside the node, "x" to the other one. A turn has 3 hops of
     K/V, and backward a hop of gradients behind each of its 4 tiles. The gradients of the last turn cross at the end.
     """
-    for timeline, turns in zip(timelines("double_ring", 8, LESSON_03, np.float32, ranks_per_node=4, crossing=crossing),
-                               (forward, backward), strict=True):  # fmt: skip
+    found = timelines("double_ring", 8, LESSON_03, np.float32, ranks_per_node=4, crossing=crossing)
+    for timeline, turns in zip(found, (forward, backward), strict=True):
         sent = "".join(".x"[m.dst // 4 != 1] for m in timeline.transfers if m.src == 5)
         assert sent == turns.replace(" ", "")
