@@ -57,7 +57,7 @@ def ulysses_attention(
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`heads_of_ranks`).
     """
-    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
+    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)

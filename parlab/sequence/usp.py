@@ -56,7 +56,7 @@ def usp_attention(
     """
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
+    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
