@@ -57,13 +57,13 @@ def ulysses_attention(
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
     has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`heads_of_ranks`).
     """
-    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
+    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(comm, heads, ranks_per_node=in_node)  # one all-to-all; two for ranks in nodes
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/P, S, D], twice [B, G/P, S, D]
@@ -156,7 +156,7 @@ def ulysses_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
-    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(comm, heads, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:

@@ -55,16 +55,14 @@ def usp_attention(
     """
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
+    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, ulysses, name="ulysses")
     heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
-    reads = reads_on_rank(
-        heads[group.rank], q.shape[1] // k.shape[1]
-    )  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(group, heads, layout, ranks_per_node=in_node)
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
@@ -109,9 +107,7 @@ def usp_attention_backward(
     comm.hold("dout, out, lse", dout, out, lse, delta)
     group, ring = grid(comm, ulysses, name="ulysses")
     heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
-    reads = reads_on_rank(
-        heads[group.rank], q.shape[1] // k.shape[1]
-    )  # our query heads, by the K/V head that they read
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
     levels = head_levels(group, heads, layout, ranks_per_node=in_node)
     rows = [q, dout, lse, delta]
     for level in levels:
