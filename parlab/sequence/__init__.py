@@ -3,7 +3,8 @@
 Begin with `ring`: its box is the algorithm. Each method has its own file, with its messages and most with their cost.
 Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Ulysses and USP use `heads`
 (which rank has which heads) and `two_levels` (ranks in nodes), and what they cost stands in `heads_cost`; rings use
-`homeward` (how the gradients of K/V that went around come back). A text is cut into chunks in `splitting`.
+`homeward` (how the gradients of K/V that went around come back). How long each method takes on a cluster stands in
+`times`. A text is cut into chunks in `splitting`; `checkpointed` has a block that keeps less for its backward.
 
 How many ranks does a text need, and which tokens go to a rank with less memory?
 
