@@ -156,21 +156,22 @@ def gather_in_two_levels(inside: Comm, between: Comm, few: KV, label: str) -> di
     """`gather` to all ranks, but our K/V enter each other node once: between nodes they go to the ranks of our place.
 
     Rank r is at place r mod g of node r // g, with g ranks a node. After level 1 it has the K/V of its place, of all
-    nodes.
+    nodes: in nodes 0, 1 and 2, 3 rank 0 has those of 0 and 2, which it then gives to rank 1.
     """
-    g, nodes = inside.size, between.size
-    of_our_place = gather(between, few, [range(nodes)] * nodes, label)  # by node
-    column = [of_our_place[node] for node in range(nodes)]
+    g, nodes = inside.size, range(between.size)
+    of_our_place = gather(between, few, [nodes] * len(nodes), label)  # by node
+    column = [of_our_place[node] for node in nodes]
     of_all_places = gather(inside, column, [range(g)] * g, label)  # by place, then by node
-    rank = between.rank * g + inside.rank
-    sources = [(rank - step) % (g * nodes) for step in range(g * nodes)]  # in the order of `gather`
+    rank, size = between.rank * g + inside.rank, g * len(nodes)
+    sources = [(rank - step) % size for step in range(size)]  # in the order of `gather`
     return {source: of_all_places[source % g][source // g] for source in sources}
 
 
 def scatter_sum_in_two_levels(inside: Comm, between: Comm, shares: dict[int, KV], total: KV, label: str) -> None:
     """`scatter_sum`, but of each source a node sends one sum: inside the node its ranks' shares are summed first.
 
-    After level 1 a rank has its node's sums for the sources of its place, of all nodes.
+    After level 1 a rank has its node's sums for the sources of its place, of all nodes: in nodes 0, 1 and 2, 3 rank 0
+    has those for 0 and 2, and gives the one for 2 to rank 2.
     """
     g, nodes = inside.size, range(between.size)
     by_place = [[shares[node * g + place] for node in nodes] for place in range(g)]

@@ -67,7 +67,7 @@ def double_ring_attention(
     comm.hold("q, k, v", q, k, v)
     node, between = grid(comm, per_node)
     out, lse = no_keys_yet(comm, q)
-    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # of the K/V attended then
+    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # its K/V are attended then
     from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
     for turn in range(between.size):
         source_node = (between.rank - turn) % between.size
@@ -116,7 +116,7 @@ def double_ring_attention_backward(
     comm.hold("dout, out, lse", dout, out, lse, delta)
     node, between = grid(comm, per_node)
     dq = no_gradient_yet(comm, q)
-    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # of the K/V attended then
+    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # its K/V are attended then
     to_our_node = Homeward(between, (k, v), label)
     share: KV | None = None  # of the turn before
     from_node = k, v

@@ -126,8 +126,8 @@ MUTANTS = {
     "two levels gather the K/V of another node": (
         "allgather",
         "sequence.allgather",
-        "[of_our_place[node] for node in range(nodes)]",
-        "[of_our_place[(node + 1) % nodes] for node in range(nodes)]",
+        "[of_our_place[node] for node in nodes]",
+        "[of_our_place[(node + 1) % 2] for node in nodes]",
     ),
     "dK/dV not summed inside a node": ("allgather", "sequence.allgather", "add_to(sums[node], came[node])", "pass"),
     "a node's last K/V head not sent": (
