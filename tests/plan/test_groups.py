@@ -79,7 +79,7 @@ def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk
     """4 microbatches, 2 chunks, a network so slow that work hides only a part; weights before the first group alone."""
     slow = Cluster.uniform(0, 1e5, flops=1e12)
     layout = Layout(dp=2, pp=2, chunks=2, zero=2, group=group)
-    case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow, None)
+    case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow)
     forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
     params = max(rank.params.item() for rank in case.stages.ranks)
     n = group or 2
@@ -94,7 +94,7 @@ def test_weights_of_zero_2_travel_once_beside_a_group_of_2_where_gradients_leave
     """2 chunks, a network so slow that work hides only a part."""
     slow, software = Cluster.uniform(0, 1e5, flops=1e12), LLAMA_3.but(sends_by_group=False)
     layout = Layout(dp=2, pp=2, chunks=2, zero=2)
-    case, machine = Case(SMALL, layout, 8, 64, software=software), Machine(slow, None)
+    case, machine = Case(SMALL, layout, 8, 64, software=software), Machine(slow)
     forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
     params = max(rank.params.item() for rank in case.stages.ranks)
     gradients = 4 * machine.ring(4 * params, 2) - (4 * 2 - 1) * backward
