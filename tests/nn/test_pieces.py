@@ -7,7 +7,8 @@ import pytest
 
 from parlab.arrays import to_numpy
 from parlab.nn.activation import softmax, swiglu, swiglu_backward
-from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.cross_entropy import IGNORED, cross_entropy, cross_entropy_backward
+from parlab.nn.embedding import embedding, embedding_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
 from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables, rotary_type, rotate, rotate_backward
