@@ -126,8 +126,8 @@ def estimate(
     check_rules(layout, own_rules(layout))
     check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
     case = Case(config, layout, batch, sequence, state, itemsize, software or software_of(cluster))
-    columns = evaluate(case, Machine(cluster))
-    return columns[slice(None) if layout.shape else 0]
+    found = evaluate(case, Machine(cluster))
+    return found[:] if layout.shape else found[0]
 
 
 def evaluate(case: Case, machine: Machine) -> Estimate:
