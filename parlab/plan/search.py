@@ -47,7 +47,7 @@ def search(
         ranks: their number; all of them are used.
         memory: bytes of a device. None: those of the cluster's device.
         offload: try layouts with the optimizer on the host, too.
-        fixed: fields of a layout with one value, `cp=1`, or a list of values. `recompute_layers` and `group` are 0
+        fixed: fields of a layout with one value, `cp=1`, or a list of values. `recompute_layers` is 0
             unless values are given: they multiply the layouts.
 
     Raises:
@@ -90,7 +90,6 @@ def _values_of_fields(sizes: Sizes, ranks: int, batch: int, offload: bool, fixed
         "offload": [False, True] if offload else [False],
         "ep": _divisors(sizes.num_experts) if sizes.num_experts else [1],
         "recompute_layers": [0],
-        "group": [0],
     }
     if unknown := set(fixed) - set(tried):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(tried)}")
@@ -117,7 +116,7 @@ def _grid(
     ways = mesh.but(schedule="looped_bfs", **_axes(tried, *work))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
     # Last, with each of these, all other fields
-    grid = ways.but(**_axes(tried, "offload", "schedule", "group", "zero"))
+    grid = ways.but(**_axes(tried, "offload", "schedule", "zero"))
     # ZeRO or sequence parallelism among one rank is the same as none: one layout of these is enough
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))

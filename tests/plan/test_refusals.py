@@ -118,7 +118,6 @@ LAYOUTS = [
     (Layout(dp=0), {}, "dp=0: must be at least 1"),
     (Layout(tp=2.5), {}, "tp=2.5: whole numbers are needed"),
     (Layout(zero=True), {}, "zero=True: whole numbers are needed"),
-    (Layout(group=-1), {}, "group=-1: must be at least 0"),
     (Layout(recompute_layers=-1), {}, "recompute_layers=-1: must be at least 0"),
     (Layout(dp=2**21), {}, "dp=2097152: must be at most 1048576"),
     (Layout(dp=2**18, tp=8), {}, "tp=8, cp=1, pp=1, dp=262144: their product, the number of ranks, must be at most"),
@@ -150,11 +149,6 @@ LAYOUTS = [
     (Layout(chunks=2), {}, "chunks=2: one stage a rank where pp is 1"),
     (Layout(pp=2, chunks=2, schedule="gpipe"), {}, "chunks=2: gpipe has one stage a rank"),
     (Layout(pp=4, chunks=2), {"batch": 6}, "pp=4, chunks=2: interleaving needs a batch (6) of whole groups"),
-    (META.but(group=2.5), OF_META, "group=2.5: whole numbers are needed"),
-    (META.but(group=8), OF_META, "group=8: batch 2048 / (dp 64 · microbatch 1) microbatches go in whole groups"),
-    (META.but(group=24), OF_META, "group=24: batch 2048 / (dp 64"),
-    (META.but(group=16, chunks=1), OF_META, "group=16: 1f1b with several chunks alone has groups: use 0"),
-    (META.but(group=16, schedule="looped_bfs"), OF_META, "group=16: 1f1b with several chunks alone has groups"),
     # the layers
     (Layout(pp=33), {"batch": 64}, "pp=33: 32 layers are fewer than so many stages: at most 32"),
     (
@@ -190,7 +184,6 @@ def test_a_layout_that_is_not_possible_is_refused_by_its_fields_and_what_would_b
         (Layout(dp=2, microbatch=4), 8, 8),
         (Layout(pp=2, chunks=3), 2, 8),
         (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches
-        (Layout(pp=2, chunks=3, group=3), 3, 8),  # a whole group, which pp does not divide
     ],
     ids=str,
 )
