@@ -60,9 +60,9 @@ class Filler:
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
 
-        A rank does the W's that a forward's memory needs, and while it waits, as many as fit into the wait. One more,
-        which delays what follows: as often as it is `eager`, and if it is not `patient` also where waiting would make
-        it the rank that has stood idle most.
+        A rank does a W where a forward needs its memory; where it waits, and the W is no longer than the wait; and in
+        some waits that are shorter than the W, which then delays what follows: in as many as the rank is `eager`, and,
+        if it is not `patient`, wherever the wait would make it the rank that has stood idle most.
         """
         loop = EventLoop()  # the event `action`: it has ended
         ended: dict[Action, float] = {}
