@@ -89,11 +89,7 @@ class Rotary:
         positions: Array | Callable[[int], Array] | None = None,
     ) -> None:
         if positions is not None and not callable(positions):
-            numbers = is_array(positions) and namespace(positions).isdtype(
-                positions.dtype, ("integral", "real floating")
-            )
-            if not numbers or positions.ndim not in (1, 2):
-                raise ValueError(f"positions={positions!r:.60}: an array of numbers, [S] or [B, S], is needed")
+            _check_positions(positions)
         self.head_dim, self.theta, self.scaling, self.positions = head_dim, theta, scaling, positions
         self._made: tuple[Any, Tables] | None = None
         self._making = threading.Lock()  # ranks that share a model share one pair of tables
@@ -118,6 +114,12 @@ class Rotary:
                     raise ValueError(f"{positions.shape[-1]} positions for {S} tokens: give one to each token")
                 self._made = key, rotary_tables(positions, self.head_dim, self.theta, self.scaling, x.dtype)
             return self._made[1]
+
+
+def _check_positions(positions: Any) -> None:
+    numbers = is_array(positions) and namespace(positions).isdtype(positions.dtype, ("integral", "real floating"))
+    if not numbers or positions.ndim not in (1, 2):
+        raise ValueError(f"positions={positions!r:.60}: an array of numbers, [S] or [B, S], is needed")
 
 
 def inverse_frequencies(

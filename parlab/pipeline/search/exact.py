@@ -87,7 +87,7 @@ class _BranchAndBound:
         names = ("forward", "backward_input", "backward_weight", "transfer")
         self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
         self.limits = limits_of_ranks(memory_limit, p)
-        tasks = rank_tasks(p, m, costs, memory_limit)
+        tasks = rank_tasks(p, m, costs, memory_limit)  # of a rank F, I, W, F, I, W, ... from the last microbatch back
         self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
         self.seen: dict[Any, list[tuple[Any, ...]]] = {}

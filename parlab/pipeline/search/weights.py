@@ -177,7 +177,8 @@ def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
 
 def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
     """The order of the better ones: by the time of `metric`, then by the other time."""
-    return operator.itemgetter(1, 2) if metric == "longest_stage" else operator.itemgetter(2, 1)
+    other = "makespan" if metric == "longest_stage" else "longest_stage"
+    return operator.attrgetter(metric, other)
 
 
 def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longest_stage") -> Filled:
