@@ -25,7 +25,7 @@ from parlab.pipeline import (
     Schedule,
     gpipe,
     run_schedule,
-    zb_auto,
+    validate,
 )
 from parlab.tensor.slices import weight_slices
 from parlab.zero import model_state_bytes
@@ -95,7 +95,7 @@ ROWS = [
     (actions(Pair(Action("F", 0, 0), "0B1")), "ranks[0][0]=Pair(F=Action(kind='F', stage=0, microbatch=0), B='0B1')"),
     (executed(stages=[abs]), "stages[0]=<built-in function abs>: the schedule has 1, each with forward and backward"),
     (executed(Llama.random(CONFIG).stages([range(1)]) * 2), ": the schedule has 1, each with forward"),
-    (lambda: zb_auto(2, 2, memory_limit=[1, "4"]), "memory_limit='4': must be a number, at least 0"),
+    (lambda: validate(gpipe(2, 2), [1, "4"]), "limit='4': must be a number, at least 0"),
 ]
 
 

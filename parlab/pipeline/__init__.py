@@ -13,7 +13,7 @@ Begin with `schedules`: each function is the order of a paper's actions on one r
 
 from parlab.pipeline.actions import Action, Pair
 from parlab.pipeline.bidirectional import dualpipe, dualpipe_v
-from parlab.pipeline.costs import Costs
+from parlab.pipeline.costs import Costs, MemoryLimit
 from parlab.pipeline.execute import run_schedule
 from parlab.pipeline.partition import balance, partition
 from parlab.pipeline.schedule import Schedule

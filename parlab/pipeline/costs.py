@@ -1,14 +1,11 @@
-"""The costs of the actions of a schedule: the time of each, and the memory of a rank that it keeps and frees.
-
-Invariant: time is counted in one unit, which the caller chooses; memory in chunks, or, if a caller says how much a
-chunk keeps, in that unit.
-"""
+"""The costs of the actions of a schedule: the time of each, and the memory of a rank that it keeps and frees."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Rational
 from typing import Any
 
 from parlab.arguments import amount
@@ -88,26 +85,74 @@ class Costs:
 
 
 UNIT_COSTS = Costs()
+ROUNDING = 1e-9  # part of a limit
 
 
-Limit = float | Sequence[float] | None  # the most chunks that a rank keeps: one number, or one a rank; None: any
+@dataclass(frozen=True)
+class MemoryLimit:
+    """A limit on the activations that a rank keeps. Instead of `MemoryLimit(L)`, a function also takes the number L: at
+    most L chunks, each counted from its F to its W or B.
 
+    Whole numbers are compared exactly. Others are compared to one part in 10⁹, so that 3 chunks of 0.1 fit into 0.3.
 
-def limits_of_ranks(memory_limit: Limit, num_ranks: int) -> list[float]:
-    """The most chunks that each rank may keep at once, each counted from its F to its W or B: whole numbers, or inf.
+    Args:
+        limit: the most that a rank may keep, a number or one a rank, in the unit of the other two.
+        activation: the amount that one chunk keeps from its F on (M_B).
+        pending: the part that is left of it between its I and its W (M_W), at most `activation`. None: all of it.
 
     Raises:
-        ValueError: a negative number, or a list of another length.
+        ValueError: a negative amount, an empty list, or more pending than was kept before.
 
-    >>> limits_of_ranks([2.5, 3], num_ranks=2), limits_of_ranks(None, num_ranks=2)
-    ([2, 3], [inf, inf])
+    Source: Zero Bubble Pipeline Parallelism (Qi et al., 2024), section 2 and appendix; its limits of p and 2p
+    activations are `MemoryLimit(p, pending=M_W / M_B)`.
+
+    >>> limit = MemoryLimit(limit=80, activation=10, pending=4)
+    >>> limit.of_ranks(2), limit.changes
+    ([80, 80], {'F': 10, 'I': -6, 'W': -4, 'B': -10})
     """
-    given = math.inf if memory_limit is None else without_arrays(memory_limit)
-    check_amounts("memory_limit", given, infinite=True)
-    limits = list(given) if isinstance(given, Sequence) else [given] * num_ranks
-    if len(limits) != num_ranks:
-        raise ValueError(f"memory_limit has {len(limits)} numbers for {num_ranks} ranks: give one a rank")
-    return [most if most == math.inf else int(most) for most in limits]
+
+    limit: Amount
+    activation: float = 1
+    pending: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", without_arrays(self.limit))
+        check_amounts("limit", self.limit, infinite=True)
+        amount("activation", self.activation)
+        if self.pending is None:
+            return
+        amount("pending", self.pending)
+        if self.pending > self.activation:
+            raise ValueError(f"pending={self.pending!r} is more than activation={self.activation!r}: an I only frees")
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """`change_of_kept` of each kind of action."""
+        rest = self.activation if self.pending is None else self.pending
+        return {kind: change_of_kept(kind, self.activation, rest) for kind in "FIWB"}
+
+    def of_ranks(self, num_ranks: int) -> list[float]:
+        """The limit of each rank: a little larger where rounding matters, so that all who compare with it agree.
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        limits = list(self.limit) if isinstance(self.limit, Sequence) else [self.limit] * num_ranks
+        if len(limits) != num_ranks:
+            raise ValueError(f"memory_limit has {len(limits)} numbers for {num_ranks} ranks: give one a rank")
+        if all(isinstance(number, Rational) or number == math.inf for number in (*limits, *self.changes.values())):
+            return limits
+        return [most + ROUNDING * most for most in limits]
+
+
+Limit = float | Sequence[float] | MemoryLimit | None
+
+
+def as_limit(memory_limit: Limit) -> MemoryLimit:
+    """An argument as a `MemoryLimit`: None (no limit), chunks, one number a rank, or a `MemoryLimit`."""
+    if isinstance(memory_limit, MemoryLimit):
+        return memory_limit
+    return MemoryLimit(math.inf if memory_limit is None else memory_limit)
 
 
 def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> float:
@@ -118,3 +163,8 @@ def change_of_kept(kind: str, activation: float = 1, pending: float = 1) -> floa
     [10, -6, -4, -10]
     """
     return {"F": activation, "I": pending - activation, "W": -pending, "B": -activation}[kind]
+
+
+def number_that_fits(limit: float, each: float) -> float:
+    """How many chunks that keep `each` fit into a limit: a whole number, or infinity."""
+    return math.inf if not each or limit == math.inf else int(limit // each)

@@ -12,6 +12,7 @@ from parlab.labs import on_rank_0, three_arguments
 from parlab.pipeline import (
     Action,
     Costs,
+    MemoryLimit,
     Schedule,
     best_schedule,
     dualpipe,
@@ -24,13 +25,13 @@ from parlab.pipeline import (
     simulate,
     v_half,
     v_min,
+    validate,
     zb_auto,
     zb_h1,
     zb_v,
 )
 from parlab.pipeline.search import exact
 from parlab.pipeline.search.bounds import rank_tasks
-from tests.pipeline.limits import validate_within
 
 COST = st.integers(0, 9)
 
@@ -39,7 +40,9 @@ COST = st.integers(0, 9)
 def small_cases(draw, most_ranks=3, most_microbatches=4):
     p, m = draw(st.integers(1, most_ranks)), draw(st.integers(1, most_microbatches))
     f, i, w = (draw(COST | st.lists(COST, min_size=p, max_size=p)) for _ in range(3))
-    limit = draw(st.none() | st.integers(1, 5) | st.lists(st.integers(1, 5), min_size=p, max_size=p))
+    limit = draw(
+        st.none() | st.integers(1, 5) | st.builds(MemoryLimit, st.integers(3, 12), st.integers(2, 3), st.integers(0, 2))
+    )
     return p, m, Costs(f, i, w, draw(st.integers(0, 4))), limit
 
 
@@ -47,7 +50,7 @@ def small_cases(draw, most_ranks=3, most_microbatches=4):
 @given(small_cases())
 def test_the_bound_is_at_most_the_best_possible_on_120_small_cases(case):
     best = best_schedule(*case)
-    validate_within(best, case[3])
+    validate(best, case[3])
     assert lower_bound(*case) <= simulate(best, case[2]).makespan
 
 
@@ -58,11 +61,12 @@ def shortest_by_hand(p, m, costs, within):
 
 
 def orders_of_a_rank(m, within, row=()):
-    """Each order of F, I and W of m microbatches, in turn, of which at most `within` are kept from F to W."""
+    """Each order of F, I and W of m microbatches, in turn, within (limit, kept from F on, kept from I on)."""
+    limit, whole, rest = within
     f, i, w = (sum(kind == one for one, _ in row) for kind in "FIW")
     if w == m:
         yield row
-    if f < m and f - w < within:
+    if f < m and (f - i + 1) * whole + (i - w) * rest <= limit:
         yield from orders_of_a_rank(m, within, (*row, ("F", f)))
     if i < f:
         yield from orders_of_a_rank(m, within, (*row, ("I", i)))
@@ -97,6 +101,9 @@ def one_by_one(p, m, *_, **__):
     return Schedule([[Action(kind, r, i) for i in range(m) for kind in "FIW"] for r in range(p)])
 
 
+KEPT = [(1, 1), (2, 1), (3, 1), (2, 0)]  # by a chunk, before and after its I
+
+
 @pytest.mark.parametrize(("p", "m"), [(3, 2), (2, 3)])
 def test_exact_is_the_shortest_of_all_orders_on_60_uneven_costs_transfers_and_limits_by_rank_from_the_worst_start(
     p, m, monkeypatch
@@ -106,9 +113,11 @@ def test_exact_is_the_shortest_of_all_orders_on_60_uneven_costs_transfers_and_li
     for _ in range(60):
         most = rng.choice([2, 10])  # where it is 2, half of all actions take no time
         costs = Costs(*(rng.integers(0, most, p) * rng.integers(1, 6, p) for _ in range(3)), rng.integers(0, 5, p))
-        within = rng.integers(1, 4, p).tolist()
-        found = simulate(best_schedule(p, m, costs, within), costs).makespan
-        assert found == shortest_by_hand(p, m, costs, within) >= lower_bound(p, m, costs, within), (costs, within)
+        of_chunk = KEPT[rng.integers(len(KEPT))]
+        within = [(most, *of_chunk) for most in (of_chunk[0] * rng.integers(1, 4, p) + rng.integers(0, 2, p)).tolist()]
+        limit = MemoryLimit([most for most, *_ in within], *of_chunk)
+        found = simulate(best_schedule(p, m, costs, limit), costs).makespan
+        assert found == shortest_by_hand(p, m, costs, within) >= lower_bound(p, m, costs, limit), (costs, within)
 
 
 @settings(max_examples=40)
@@ -183,7 +192,7 @@ def test_tails_that_end_on_a_rank_count_the_w_of_each_of_its_stages():
 
 
 def test_the_bound_counts_the_w_that_must_free_memory_53_where_the_best_is_54():
-    case = 3, 4, Costs([1, 4, 2], [4, 3, 2], [3, 1, 1], [0, 1, 2]), 2
+    case = 3, 4, Costs([1, 4, 2], [4, 3, 2], [3, 1, 1], [0, 1, 2]), MemoryLimit(4, 2, 2)
     assert simulate(best_schedule(*case), case[2]).makespan == 54
     assert 53 <= lower_bound(*case) <= 54
 
@@ -191,18 +200,15 @@ def test_the_bound_counts_the_w_that_must_free_memory_53_where_the_best_is_54():
 @pytest.mark.parametrize(
     ("p", "m", "costs", "within", "best"),
     [
-        (2, 3, Costs([4, 2], [4, 2], [3, 0], [2, 2]), 1, 57),  # an F waits for the W that frees memory
-        (2, 3, Costs([3, 4], [1, 3], [1, 1], [1, 1]), 2, 29),  # an I waits for the W's before its F
+        (2, 2, Costs([3, 4], [0, 4], [1, 0], [1, 3]), (1, 1, 0), 31),  # an F waits for the I that frees memory
+        (2, 3, Costs([4, 2], [4, 2], [3, 0], [2, 2]), (1, 1, 1), 57),  # and for the W
+        (2, 3, Costs([3, 4], [1, 3], [1, 1], [1, 1]), (2, 1, 1), 29),  # an I waits for the W's before its F
+        (2, 3, Costs([5, 1], [1, 1], [0, 1], [2, 0]), (4, 2, 0), 21),  # an F waits for the work of its rank
     ],
 )
 def test_the_bound_is_the_best_itself_where_memory_orders_all(p, m, costs, within, best):
     assert shortest_by_hand(p, m, costs, [within] * p) == best
-    assert lower_bound(p, m, costs, within) == best
-
-
-def test_the_bound_counts_the_work_that_must_be_before_a_forward_65_as_the_search_finds():
-    case = 2, 7, Costs([8, 0], 0, [1, 0], [4, 1]), 4
-    assert lower_bound(*case) == simulate(zb_auto(*case, tries=0, metric="makespan"), case[2]).makespan == 65
+    assert lower_bound(p, m, costs, MemoryLimit(*within)) == best
 
 
 def test_the_gap_of_unit_costs_p4_m8_1f1b_6_of_27_zb_h1_0_v_min_8_of_51():

@@ -17,7 +17,6 @@ from parlab.pipeline import (
     zb_h1,
     zb_h2,
 )
-from tests.pipeline.limits import validate_within
 
 COST = st.integers(1, 50)
 RANKS = st.sampled_from([1, 2, 3, 6, 8, 16])
@@ -147,7 +146,7 @@ def test_interleaving_takes_m_divided_by_the_whole_groups_of_p_as_pytorch_does(p
         assert first == list(range(m // rounds))
         if m >= p:
             assert idle_time(schedule, Costs(3, 2, 1), 2 * m * 6) == (p - 1) * 6
-        validate_within(schedule, [min(2 * m, m // rounds + 2 * (p - r) - 1) for r in range(p)])
+        validate(schedule, memory_limit=[min(2 * m, m // rounds + 2 * (p - r) - 1) for r in range(p)])
 
 
 # PyTorch's own listings

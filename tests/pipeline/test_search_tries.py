@@ -10,10 +10,10 @@ from parlab.pipeline import (
     lower_bound,
     simulate,
     v_min,
+    validate,
     zb_auto,
     zb_v,
 )
-from tests.pipeline.limits import validate_within
 
 
 def units(limit, costs, tries=None):
@@ -37,7 +37,7 @@ def test_the_search_takes_no_more_than_the_lesson_says_and_no_less_than_the_boun
 @pytest.mark.slow
 def test_a_pattern_of_18_units_takes_79_within_4_where_4000_tries_of_the_search_find_95_and_the_bound_is_74():
     pattern = by_a_pattern()
-    validate_within(pattern, 4)
+    validate(pattern, 4)
     timeline = simulate(pattern)
     assert (timeline.makespan, max(timeline.peak_activations)) == (79, 4)
     searched = zb_auto(8, 16, memory_limit=4, tries=4000, metric="makespan")

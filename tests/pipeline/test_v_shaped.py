@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.pipeline import Costs, Schedule, one_f_one_b_v, simulate, v_half, v_min, validate, zb_v
-from tests.pipeline.limits import validate_within
 
 BLOCKS = {  # bubble by makespan at F = I = W, peak in chunks: Controllable Memory (Qi et al., 2024)
     "V-Half p4 m8": (v_half, 4, 8, ".0943", 6),
@@ -49,7 +48,7 @@ def test_zb_v_of_6_ranks_runs_4_microbatches_in_35_slots_without_the_waits_of_a_
     assert simulate(zb_v(6, 4)).makespan == 35
     for p in range(1, 9):
         for m in range(1, p + 1):
-            validate_within(zb_v(p, m), 2 * m)
+            validate(zb_v(p, m), memory_limit=2 * m)
             longer = Schedule([[a for a in row if a.microbatch < m] for row in zb_v(p, 2 * p - 1).actions])
             assert simulate(zb_v(p, m)).makespan <= simulate(longer).makespan
 

@@ -9,8 +9,11 @@ from parlab.pipeline import (
     Costs,
     Pair,
     Schedule,
+    gpipe,
+    one_f_one_b,
     simulate,
     validate,
+    zb_h1,
 )
 
 
@@ -90,3 +93,24 @@ def test_atomic_pairs_can_deadlock_where_two_actions_would_not():
     validate(Schedule([first, second]))
     with pytest.raises(ValueError, match="rank 1 stands at 1F1, which needs 0F1; rank 0 does that only after 0B0"):
         simulate(Schedule([first, second]), Costs(pair=2))
+
+
+# Memory
+
+
+def test_1f1b_p4_runs_within_4_3_2_1_activations_and_gpipe_does_not():
+    validate(one_f_one_b(4, 8), memory_limit=4)
+    validate(one_f_one_b(4, 8), memory_limit=[4, 3, 2, 1])
+    with pytest.raises(ValueError, match=r"rank 0 keeps 5 activations at 0F4 \(action 4\), but its limit is 4"):
+        validate(gpipe(4, 8), memory_limit=4)
+    with pytest.raises(ValueError, match=r"rank 2 keeps 2 activations at 2F1 \(action 1\), but its limit is 1"):
+        validate(one_f_one_b(4, 8), memory_limit=[4, 3, 1, 1])
+
+
+@pytest.mark.parametrize("make", [one_f_one_b, zb_h1])
+def test_the_least_limit_is_the_simulated_peak(make):
+    peak = simulate(make(5, 9)).peak_activations
+    validate(make(5, 9), memory_limit=peak)
+    for rank in range(5):
+        with pytest.raises(ValueError, match=f"rank {rank} keeps {peak[rank]} activations"):
+            validate(make(5, 9), memory_limit=[limit - (r == rank) for r, limit in enumerate(peak)])

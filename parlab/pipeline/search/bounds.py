@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from parlab.arguments import instance, one_of, whole
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limits_of_ranks
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes
 from parlab.pipeline.timeline import METRICS
 from parlab.world.units import several
@@ -68,7 +68,7 @@ def lower_bound(
       gradient must come up to rank 0, (p − 1)(i + c), and its W is still to do. So a place more saves at most one W.
 
     Args:
-        memory_limit: chunks a rank, or a list of one a rank. None: no limit.
+        memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
         like: stages and microbatches are on the ranks on which this schedule has them. None: stage r on rank r.
         metric: the time that is bounded, `makespan` or `longest_stage` (see `ScheduleTimeline.bubble_fraction`).
 
@@ -126,8 +126,8 @@ def rank_tasks(
 
 
 class Path(NamedTuple):
-    """Of each stage that some microbatches pass: its rank, its costs, the transfers after its F and after its I; and
-    how many chunks its rank can keep."""
+    """Of each stage that some microbatches pass: its rank, its costs, the transfers after its F and after its I; how
+    many chunks its rank can keep, and how many that wait for their W beside a whole one."""
 
     ranks: Sequence[int]
     forward: Sequence[Any]
@@ -136,6 +136,7 @@ class Path(NamedTuple):
     hop: Sequence[Any]
     back: Sequence[Any]
     room: Sequence[float]
+    room_pending: Sequence[float]
 
 
 def _path(ranks: Sequence[int], costs: Costs, memory_limit: Limit, p: int) -> Path:
@@ -143,11 +144,17 @@ def _path(ranks: Sequence[int], costs: Costs, memory_limit: Limit, p: int) -> Pa
     duration, transfer = costs.by_kind(len(ranks)), costs.per_stage("transfer", len(ranks))
     hop = [transfer[s] if s < last and ranks[s] != ranks[s + 1] else 0 for s in stages]
     back = [transfer[s] if s > 0 and ranks[s] != ranks[s - 1] else 0 for s in stages]
-    limits = limits_of_ranks(memory_limit, p)
-    room = [limits[rank] for rank in ranks]
-    if min(room) < 1:
-        raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
-    return Path(ranks, duration["F"], duration["I"], duration["W"], hop, back, room)
+    room, room_pending = [], []
+    limit = as_limit(memory_limit)
+    of_ranks, each = limit.of_ranks(p), limit.activation
+    for most in (of_ranks[rank] for rank in ranks):
+        if each > most:
+            raise ValueError(
+                f"memory_limit={most!r}: a rank must be able to keep the activations of one chunk ({each})"
+            )
+        room.append(number_that_fits(most, each))
+        room_pending.append(number_that_fits(most - each, -limit.changes["W"]))
+    return Path(ranks, duration["F"], duration["I"], duration["W"], hop, back, room, room_pending)
 
 
 def _tasks_of_path(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, Task]]:
@@ -165,23 +172,24 @@ def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
 
     A head is the latest of the times `at` which each thing that must be before is done (3 of the proof).
     """
-    _, forward, half, weight, hop, back, room = path
+    _, forward, half, weight, hop, back, room, room_pending = path
     stages, last = range(len(forward)), len(forward) - 1
     f_head: list[list[Any]] = [[] for _ in stages]
     i_head: list[list[Any]] = [[] for _ in stages]
     for k in range(m):
-        freed = [int(max(0, k + 1 - most)) for most in room]  # I's and W's that must be done before F number k
         for s in stages:
+            halves, weights = _freed_before(k, room[s], room_pending[s])
             at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1]] if s else [0]  # its input is there
             if k:
                 at += [f_head[s][-1] + forward[s]]  # the F before it is done, and all that must be before it:
-                at += [f_head[s][0] + k * forward[s] + freed[s] * half[s] + freed[s] * weight[s]]
-            if freed[s]:
-                at += [i_head[s][freed[s] - 1] + half[s] + weight[s]]  # the last W that must free memory is done
+                at += [f_head[s][0] + k * forward[s] + halves * half[s] + weights * weight[s]]
+            at += [i_head[s][halves - 1] + half[s]] if halves else []  # the last I that must free memory is done
+            at += [i_head[s][weights - 1] + half[s] + weight[s]] if weights else []  # and the last such W
             f_head[s].append(max(at))
         for s in reversed(stages):
+            _, weights = _freed_before(k, room[s], room_pending[s])
             at = [f_head[s][k] + forward[s]]  # its F is done, and all that must be before it:
-            at += [f_head[s][0] + (k + 1) * forward[s] + k * half[s] + freed[s] * weight[s]]
+            at += [f_head[s][0] + (k + 1) * forward[s] + k * half[s] + weights * weight[s]]
             at += [i_head[s + 1][k] + half[s + 1] + back[s + 1]] if s < last else []  # its gradient is there
             i_head[s].append(max(at))
     return f_head, i_head
@@ -202,6 +210,15 @@ def _tails(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, list[
             ahead = forward[s + 1] + f_tail[s + 1] + hop[s] if s < last else 0
             f_tail[s] = max(half[s] + i_tail[s], forward[s] + f_tail[s], ahead)
         yield k, f_tail, i_tail
+
+
+def _freed_before(k: int, room: float, room_pending: float) -> tuple[int, int]:
+    """How many I's and how many W's a stage must have done before its F number k, so that the memory holds that one."""
+    if room == math.inf:
+        return 0, 0
+    halves = max(0, k + 1 - room)
+    weights = max(0, k - room_pending)
+    return int(halves), int(weights)
 
 
 def _preemptive(tasks: Sequence[Task]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limits_of_ranks
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 from parlab.pipeline.search.bounds import lower_bound, rank_tasks
 from parlab.pipeline.search.straight import zb_auto
@@ -15,10 +15,11 @@ MOST_RANKS, MOST_MICROBATCHES = 3, 4
 
 
 class State(NamedTuple):
-    """Some actions of each rank, timed: how many F's, I's and W's, when the last one ends, when each F and each I ends,
-    and the actions in order."""
+    """Some actions of each rank, timed: how many F's, I's and W's, what the rank keeps after them, when the last one
+    ends, when each F and each I ends, and the actions in order."""
 
     done: tuple[tuple[int, int, int], ...]
+    kept: tuple[float, ...]
     free: tuple[Any, ...]
     f_end: tuple[tuple[Any, ...], ...]
     i_end: tuple[tuple[Any, ...], ...]
@@ -64,7 +65,7 @@ def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit
     best, shortest = start.actions, simulate(start, costs).makespan
     search = _BranchAndBound(p, m, costs, memory_limit)
     none = ((),) * p
-    stack = [State(((0, 0, 0),) * p, (0,) * p, none, none, none)]
+    stack = [State(((0, 0, 0),) * p, (0,) * p, (0,) * p, none, none, none)]
     while stack and shortest > least:
         state = stack.pop()
         if search.bound(state) >= shortest or search.seen_better(state):
@@ -86,7 +87,8 @@ class _BranchAndBound:
         self.p, self.m = p, m
         names = ("forward", "backward_input", "backward_weight", "transfer")
         self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
-        self.limits = limits_of_ranks(memory_limit, p)
+        limit = as_limit(memory_limit)
+        self.limits, self.change = limit.of_ranks(p), limit.changes
         tasks = rank_tasks(p, m, costs, memory_limit)  # of a rank F, I, W, F, I, W, ... from the last microbatch back
         self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
@@ -113,9 +115,9 @@ class _BranchAndBound:
         """The states after each action that may come next (Giffler and Thompson, see `best_schedule`)."""
         options: list[Option] = []
         for r in range(self.p):
-            f, i, w = state.done[r]
+            _, i, w = state.done[r]
             f_ready, i_ready = self.ready(state, r)
-            if f - w >= self.limits[r]:  # its memory is full
+            if state.kept[r] + self.change["F"] > self.limits[r]:
                 f_ready = None
             for kind, ready, duration in (("I", i_ready, self.half[r]), ("F", f_ready, self.forward[r])):
                 if ready is not None:
@@ -136,6 +138,7 @@ class _BranchAndBound:
         number = {"F": f, "I": i, "W": w}[kind]
         return State(
             _put(state.done, r, (f + (kind == "F"), i + (kind == "I"), w + (kind == "W"))),
+            _put(state.kept, r, state.kept[r] + self.change[kind]),
             _put(state.free, r, end),
             _put(state.f_end, r, (*state.f_end[r], end)) if kind == "F" else state.f_end,
             _put(state.i_end, r, (*state.i_end[r], end)) if kind == "I" else state.i_end,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import Costs
+from parlab.pipeline.costs import Costs, Limit
 from parlab.pipeline.schedule import Schedule
 from parlab.pipeline.search.bounds import lower_bound
 from parlab.pipeline.search.weights import Filled, Filler, order_of, skeleton_of
@@ -20,28 +19,27 @@ TRIED_ACTIONS = 320_000  # F's and I's in all tries together: about half a secon
 REACH = (-3, -2, -1, -1, 1, 1, 2, 3)
 
 
-def improve(schedule: Schedule, costs: Costs, limits: Sequence[float], tries: int | None, metric: str) -> Schedule:
+def improve(schedule: Schedule, costs: Costs, memory_limit: Limit, tries: int | None, metric: str) -> Schedule:
     """Local search from a schedule. In each try one F or I of a rank moves past a few others, or a rank squeezes more
     or fewer W's into gaps that are too small for them; then the W's are placed anew. A schedule that is no worse takes
     the place of the one before. The search ends early where `lower_bound` shows that nothing is better.
 
-    Invariant: the best so far keeps to the limits; each stage takes the microbatches of one kind in the order that
+    Invariant: the best so far keeps to the limit; each stage takes the microbatches of one kind in the order that
     `schedule` has.
 
     Args:
-        schedule: with split backwards, within the limits.
-        limits: the most chunks of each rank.
-        tries, metric: as of `zb_auto`.
+        schedule: with split backwards, within the memory limit.
+        memory_limit, tries, metric: as of `zb_auto`.
 
     >>> from parlab.pipeline import zb_h1
     >>> start = zb_h1(p=2, m=4)
-    >>> better = improve(start, Costs(), limits=[3, 3], tries=100, metric="longest_stage")
+    >>> better = improve(start, Costs(), memory_limit=3, tries=100, metric="longest_stage")
     >>> simulate(start).longest_stage, simulate(better).longest_stage
     (13, 12)
     """
     costs = replace(costs, pair=None)  # which order is best does not depend on it
     rows = skeleton_of(schedule.actions)
-    filler = Filler(rows, costs, limits)
+    filler = Filler(rows, costs, memory_limit)
     random_number = random.Random(0).random
     timeline = simulate(schedule, costs)
     best = Filled([list(row) for row in schedule.actions], timeline.longest_stage, timeline.makespan)
@@ -51,7 +49,7 @@ def improve(schedule: Schedule, costs: Costs, limits: Sequence[float], tries: in
     if tries is None:
         tries = min(MOST_TRIES, TRIED_ACTIONS // len(filler.planned))
     sizes = len(rows), schedule.num_microbatches
-    least = lower_bound(*sizes, costs, limits, like=schedule, metric=metric) if tries else math.inf
+    least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):
         if order(best)[0] <= least:
             break

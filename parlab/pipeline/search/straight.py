@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limits_of_ranks
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 from parlab.pipeline.schedules import zb_h1, zb_h2
 from parlab.pipeline.search.bounds import check_search
@@ -34,7 +34,7 @@ def zb_auto(
     and of ZB-H2, where these keep to the limit, is then improved by local search.
 
     Args:
-        memory_limit: chunks a rank, or a list of one a rank. None: no limit.
+        memory_limit: chunks a rank, or a `MemoryLimit` in bytes. None: no limit.
         tries: of the local search. None: up to 5000, fewer the more actions there are.
         metric: the time that is to be short, `longest_stage` or `makespan` (see `ScheduleTimeline.bubble_fraction`).
 
@@ -50,8 +50,8 @@ def zb_auto(
     check_sizes(p=p, m=m)
     check_search(costs, metric, tries)
     costs = replace(costs, pair=None)  # which order is best does not depend on it
-    limits = limits_of_ranks(memory_limit, p)
-    fits = [int(min(m, most)) for most in limits]
+    limit = as_limit(memory_limit)
+    fits = [int(min(m, number_that_fits(most, limit.activation))) for most in limit.of_ranks(p)]
     if min(fits) < 1:
         raise ValueError(f"memory_limit={memory_limit!r}: a rank must be able to keep the activations of one chunk")
     warmups = [
@@ -61,11 +61,11 @@ def zb_auto(
         for step in (2, m)
     ]  # the fourth choice is whether the filler is patient
     skeletons = [_in_turn(m, chosen) for chosen in dict.fromkeys(warmups)]
-    filled = best_filled(Filler(skeletons[0], costs, limits), skeletons, metric)
+    filled = best_filled(Filler(skeletons[0], costs, memory_limit), skeletons, metric)
     known = [make(p, m) for make, keeps in ((zb_h1, p), (zb_h2, 2 * p - 1)) if min(fits) >= min(keeps, m)]
     best = min([Schedule(filled.rows), *known], key=lambda schedule: getattr(simulate(schedule, costs), metric))
     start = Schedule(best.ranks, name=title("ZB by search", p, m))
-    return improve(start, costs, limits, tries, metric)
+    return improve(start, costs, memory_limit, tries, metric)
 
 
 def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behind_full: int) -> tuple[int, ...]:

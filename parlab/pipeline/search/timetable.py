@@ -81,7 +81,7 @@ class Timetable:
     def _in_order(self) -> list[tuple[Action, int]]:
         return sorted(self.starts.items(), key=lambda item: (item[1], item[0].stage))
 
-    def squeeze(self, peak: float) -> None:
+    def squeeze(self, peak: int) -> None:
         """Move each action, the earliest first, to the first free unit in which it is ready and its rank keeps no more
         than `peak` chunks."""
         kept = [self._kept(r) for r in range(len(self.ranks))]
@@ -109,7 +109,7 @@ class Timetable:
         """The actions of each rank, in order."""
         return [[row[s] for s in sorted(row) if self.starts[row[s]] == s] for row in self.ranks]
 
-    def order_within(self, peak: float) -> list[list[Action]]:
+    def order_within(self, peak: int) -> list[list[Action]]:
         """The order of the F's and I's within `peak` chunks: the W's find their places when it is timed."""
         self.squeeze(peak)
         self.let_go()

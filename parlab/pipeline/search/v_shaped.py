@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, limits_of_ranks
+from parlab.pipeline.costs import UNIT_COSTS, Costs, Limit, as_limit, number_that_fits
 from parlab.pipeline.schedule import Schedule, check_sizes, title
 from parlab.pipeline.search.bounds import check_search
 from parlab.pipeline.search.local import improve
@@ -105,7 +105,7 @@ def v_controlled(
 
     Args:
         costs: of a chunk, half of a rank's layers.
-        memory_limit: chunks a rank, at least 2, or a list of one a rank. None: no limit.
+        memory_limit: chunks a rank, at least 2, or a `MemoryLimit` in bytes. None: no limit.
         tries: as of `zb_auto`.
 
     Raises:
@@ -119,24 +119,23 @@ def v_controlled(
     """
     check_sizes(p=p, m=m)
     check_search(costs, tries=tries)
-    limits = limits_of_ranks(memory_limit, p)
-    if min(limits) < 2:
+    fits = _whole_chunks(memory_limit, p)
+    if fits < 2:
         raise ValueError(
             f"memory_limit={memory_limit!r}: a rank must be able to keep two chunks, one of each of its stages"
         )
-    blocks = _blocks_within(p, m, min(limits))
-    filled = [best_filled(Filler(rows, costs, limits), [rows], "makespan") for rows in blocks]
+    filled = [best_filled(Filler(rows, costs, memory_limit), [rows], "makespan") for rows in _blocks_within(p, m, fits)]
     start = Schedule(min(filled, key=order_of("makespan")).rows, name=title("V by search", p, m))
-    return improve(start, costs, limits, tries, "makespan")
+    return improve(start, costs, memory_limit, tries, "makespan")
 
 
 def _timed(timetable: Timetable) -> Rows:
     """The order of a block that is squeezed within its own peak, with the W's in their best places."""
     rows = timetable.order_within(timetable.peak)
-    return best_filled(Filler(rows, UNIT_COSTS, [timetable.peak] * len(rows)), [rows], "makespan").rows
+    return best_filled(Filler(rows, UNIT_COSTS, timetable.peak), [rows], "makespan").rows
 
 
-def _blocks_within(p: int, m: int, fits: float) -> Iterator[Rows]:
+def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
     """The orders of F's and I's of the blocks that keep at most `fits` chunks."""
     if fits >= 2 * p:
         yield skeleton_of(zb_v(p, m).actions)
@@ -147,6 +146,12 @@ def _blocks_within(p: int, m: int, fits: float) -> Iterator[Rows]:
     while Timetable(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
         period += 1
     yield Timetable(_first_free("FFII", p, period), "FFII", m, period).order_within(fits)
+
+
+def _whole_chunks(memory_limit: Limit, p: int) -> int:
+    """How many whole chunks fit on every rank of a V, as far as that matters."""
+    limit = as_limit(memory_limit)
+    return int(min(number_that_fits(min(limit.of_ranks(p)), limit.activation), 2**31))
 
 
 def _v_half_block(p: int) -> Offsets:

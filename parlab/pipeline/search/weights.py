@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from parlab.pipeline.actions import Action
-from parlab.pipeline.costs import Costs
+from parlab.pipeline.costs import Costs, Limit, as_limit
 from parlab.pipeline.dependencies import input_from
 from parlab.pipeline.times import EventLoop, RankRun
 
@@ -28,11 +28,13 @@ class Filled(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """An F or I: how long it takes, the action that it needs, and how long that one's result is under way."""
+    """An F or I: how long it takes, the action that it needs, how long that one's result is under way, and by how much
+    it changes what the rank keeps."""
 
     duration: float
     needs: Action | None
     travel: float
+    change: float
 
 
 class Filler:
@@ -40,14 +42,15 @@ class Filler:
 
     Args:
         skeleton: whose actions every later call orders: they stay on their ranks.
-        limits: the most chunks of each rank.
     """
 
-    def __init__(self, skeleton: Iterable[Iterable[Action]], costs: Costs, limits: Sequence[float]) -> None:
+    def __init__(self, skeleton: Iterable[Iterable[Action]], costs: Costs, memory_limit: Limit) -> None:
         rows = [list(row) for row in skeleton]
         home = {action: rank for rank, row in enumerate(rows) for action in row}
         stages = 1 + max(action.stage for action in home)
-        self.limits = limits
+        limit = as_limit(memory_limit)
+        self.limits, changes = limit.of_ranks(len(rows)), limit.changes
+        self.freed_by_weight = -changes["W"]
         duration, transfer = costs.by_kind(stages), costs.per_stage("transfer", stages)
         self.weight_duration = duration["W"]
         self.planned: dict[Action, Planned] = {}
@@ -55,7 +58,7 @@ class Filler:
             kind, stage, _ = action
             needs = next(iter(input_from(action, stages - 1)), None)
             travel = transfer[needs.stage] if needs and home[needs] != rank else 0
-            self.planned[action] = Planned(duration[kind][stage], needs, travel)
+            self.planned[action] = Planned(duration[kind][stage], needs, travel, changes[kind])
 
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
@@ -66,26 +69,24 @@ class Filler:
         """
         loop = EventLoop()  # the event `action`: it has ended
         ended: dict[Action, float] = {}
-        states = [
-            _RankState(self.weight_duration, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)
-        ]
+        states = [_RankState(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
         most_idle: float = 0  # of any rank so far
 
         def run(rank: int) -> RankRun:
             nonlocal most_idle
             state = states[rank]
             for action in rows[rank]:
-                duration, needs, travel = self.planned[action]
+                duration, needs, travel, change = self.planned[action]
                 arrival: float = 0
                 if needs:
                     while needs not in ended:
                         yield needs
                     arrival = ended[needs] + travel
-                if action.kind == "F" and state.kept >= state.limit and not state.makes_room():
+                if state.kept + change > state.limit and not state.makes_room(change):
                     return
                 if state.put_off and state.time <= arrival:
                     state.fills_wait(arrival, math.inf if patient else most_idle)
-                ended[action] = state.does(action, duration, arrival)
+                ended[action] = state.does(action, duration, change, arrival)
                 if state.idle > most_idle:
                     most_idle = state.idle
                 loop.happened(action)
@@ -106,18 +107,19 @@ class _RankState:
         put_off: the W's that may come next.
         eager: how many more W's may delay what follows.
         begin, time: when its first action began, and when its last one ends.
-        kept: the chunks whose activations it keeps, at most `limit`.
+        kept: by its activations, in the unit of the limit.
         idle: how long it has stood idle since it began.
         ended: all its actions are done.
     """
 
-    def __init__(self, weight_duration: Sequence[float], limit: float, eager: float) -> None:
-        self.weight_duration, self.limit, self.eager = weight_duration, limit, eager
+    def __init__(self, filler: Filler, limit: float, eager: float) -> None:
+        self.weight_duration, self.freed = filler.weight_duration, filler.freed_by_weight
+        self.limit, self.eager = limit, eager
         self.done: list[Action] = []
         self.put_off: deque[Action] = deque()
         self.begin: float = 0
         self.time: float = 0
-        self.kept = 0
+        self.kept: float = 0
         self.idle: float = 0
         self.ended = False
 
@@ -126,11 +128,11 @@ class _RankState:
         action = self.put_off.popleft()
         self.done.append(action)
         self.time += self.weight_duration[action.stage]
-        self.kept -= 1
+        self.kept -= self.freed
 
-    def makes_room(self) -> bool:
-        """W's, until the memory has room for a chunk more; False if it never has."""
-        while self.kept >= self.limit:
+    def makes_room(self, change: float) -> bool:
+        """W's, until the memory has room for `change` more; False if it never has."""
+        while self.kept + change > self.limit:
             if not self.put_off:
                 return False
             self.weight()
@@ -146,7 +148,7 @@ class _RankState:
             self.eager -= 1
             self.weight()
 
-    def does(self, action: Action, duration: float, arrival: float) -> float:
+    def does(self, action: Action, duration: float, change: float, arrival: float) -> float:
         """An F or I, whose input comes at `arrival`; returns when it ends."""
         time = self.time
         if arrival > time:
@@ -157,9 +159,8 @@ class _RankState:
             time = arrival
         self.time = time + duration
         self.done.append(action)
-        if action.kind == "F":
-            self.kept += 1
-        else:
+        self.kept += change
+        if action.kind == "I":
             self.put_off.append(Action("W", action.stage, action.microbatch))
         return self.time
 
