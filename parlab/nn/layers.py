@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from parlab.arrays import Array, namespace
 from parlab.nn.activation import swiglu, swiglu_backward
 from parlab.nn.attention import attention, attention_backward
-from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.cross_entropy import cross_entropy, cross_entropy_backward
+from parlab.nn.embedding import embedding, embedding_backward
 from parlab.nn.formulas import Flops, causal_attention_flops
 from parlab.nn.linear import Pending, linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight

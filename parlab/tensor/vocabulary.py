@@ -15,15 +15,8 @@ from typing import Any
 
 from parlab.arguments import instance, text, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.embedding import (
-    IGNORED,
-    checked_range,
-    checked_targets,
-    embedding_backward,
-    mean_of_counted,
-    or_nan,
-    share_of_counted,
-)
+from parlab.nn.cross_entropy import IGNORED, checked_targets, mean_of_counted, share_of_counted
+from parlab.nn.embedding import checked_range, embedding_backward, or_nan
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array, matrix
 from parlab.tensor.linear import ColumnParallelLinear
