@@ -10,7 +10,10 @@ import pytest
 
 from parlab.world import Link
 from parlab.zero import LossScale, Offload, StateBytes, model_state_bytes, shard_range, state_bytes_held
-from parlab.zero.accounting import ACTIVATIONS, GATHERED, LEAVING, OFFLOADED
+from parlab.zero.gradients import LEAVING
+from parlab.zero.state import OFFLOADED
+from parlab.zero.training import ACTIVATIONS
+from parlab.zero.weights import GATHERED
 from tests.zero.models import NUM_PARAMS, STAGES, model, timed
 
 PSI = NUM_PARAMS[False]

@@ -9,7 +9,7 @@ from parlab import Cluster, run
 from parlab.labs import EXERCISES
 from parlab.nn.optimizer import AdamW, gradient_norm
 from parlab.world import Link
-from parlab.zero import DataParallel, Offload, Zero, tokens_to_hide_a_gather, zero_1
+from parlab.zero import Offload, Zero, tokens_to_hide_a_gather, zero_1
 from tests.nn.parity import assert_parity
 from tests.zero.models import (
     NUM_PARAMS,
@@ -128,7 +128,7 @@ def test_params_that_all_ranks_and_runs_share_stay_as_they_are(stage):
     params = {"w": np.ones((3, 2)), "b": np.zeros(5)}
 
     def program(comm):
-        replica = DataParallel(comm, params, AdamW(lr=0.5)) if stage == 0 else Zero(comm, params, stage, AdamW(lr=0.5))
+        replica = Zero(comm, params, stage, AdamW(lr=0.5))
         for block in reversed(replica.block_names):
             with replica.weights(block) as weights:
                 gradients = {name: np.ones_like(x) for name, x in weights.items()}
