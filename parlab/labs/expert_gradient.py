@@ -82,7 +82,7 @@ def ep_times_too_large(trainer: Trainer) -> None:
     G: Any = trainer.replica.G
     reduced, mesh = G.reduced, trainer.job.mesh
     G.reduced = lambda: {
-        block: x * mesh.ep.size if G.groups[block] is mesh.edp else x for block, x in reduced().items()
+        block: x * mesh.ep.size if G.layouts[block].group is mesh.edp else x for block, x in reduced().items()
     }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array, namespace, nbytes
-from parlab.world import Comm, Request
+from parlab.world import Request
 from parlab.zero.gradients import GRADIENTS
 from parlab.zero.shards import FlatLayout
 
@@ -32,17 +32,13 @@ class BucketedGradients:
     """This rank's gradients of all n weights of a block, until their bucket is sent; then the bucket.
 
     Args:
-        groups: the ranks over which a block's gradients are summed, by block. Where they are not the same for all, a
-            bucket has one block.
-        layouts: of the blocks.
+        layouts: of the blocks. Where their groups are not one, `bucket_bytes` is 1.
         dtype: of the gradients.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
     """
 
-    def __init__(
-        self, groups: Mapping[str, Comm], layouts: Mapping[str, FlatLayout], dtype: Any, bucket_bytes: int
-    ) -> None:
-        self.groups, self.layouts, self.dtype, self.bucket_bytes = groups, layouts, dtype, bucket_bytes
+    def __init__(self, layouts: Mapping[str, FlatLayout], dtype: Any, bucket_bytes: int) -> None:
+        self.layouts, self.dtype, self.bucket_bytes = layouts, dtype, bucket_bytes
         self.free()
 
     def free(self) -> None:
@@ -58,7 +54,7 @@ class BucketedGradients:
             self.own[block] += flat
         else:
             self.own[block] = flat
-            self.groups[block].hold(GRADIENTS, flat)
+            self.layouts[block].group.hold(GRADIENTS, flat)
         del flat  # else this block's copy stays in memory when its bucket is sent
         if complete:
             self.waiting.append(block)
@@ -66,7 +62,7 @@ class BucketedGradients:
                 self._send()
 
     def _send(self) -> None:
-        group = self.groups[self.waiting[0]]
+        group = self.layouts[self.waiting[0]].group
         of_blocks = [self.own.pop(block) for block in self.waiting]
         gradients = namespace(*of_blocks).concat(of_blocks)  # [n], of all blocks in the bucket
         del of_blocks

@@ -1,10 +1,6 @@
 """G, the gradients of all blocks: whole until the step, or with their owners at once.
 
-`Zero` calls the same methods of both, and of `buckets.py`:
-
-    add        with one microbatch's gradients of a block; the reduce-scatter runs beside the backward pass
-    reduced    in the step: to wait for the sums
-    free       when the step is done
+The reduce-scatters run beside the backward pass.
 
 Invariant: a microbatch's gradients are in exactly one reduce-scatter of a step: whole gradients are reduced once, with
 the last microbatch, sharded ones after each. `reduced()` is the sum over all ranks and microbatches.
@@ -18,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from parlab.arrays import Array
-from parlab.world import Comm, Request
+from parlab.world import Request
 from parlab.zero.shards import FlatLayout
 
 GRADIENTS, LEAVING = "gradients", "gradients on their way"  # names of memory
@@ -28,27 +24,26 @@ class WholeGradients:
     """Stage 1, and 2 and 3 with `accumulate`: this rank's gradients of all n weights of a block, until the step.
 
     Args:
-        groups: the ranks among which a block is cut, by block.
         layouts: of the blocks.
         dtype: of the gradients.
     """
 
-    def __init__(self, groups: Mapping[str, Comm], layouts: Mapping[str, FlatLayout], dtype: Any) -> None:
-        self.groups, self.layouts, self.dtype = groups, layouts, dtype
+    def __init__(self, layouts: Mapping[str, FlatLayout], dtype: Any) -> None:
+        self.layouts, self.dtype = layouts, dtype
         self.whole: dict[str, Array] = {}  # [n] by block
         self.requests: dict[str, Request] = {}
 
     def add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         """Add one microbatch. The last one, `complete`, starts the reduction."""
-        group, layout = self.groups[block], self.layouts[block]
+        layout = self.layouts[block]
         flat = layout.pack(gradients, self.dtype)  # [n]
         if block in self.whole:
             self.whole[block] += flat
         else:
             self.whole[block] = flat
-            group.hold(GRADIENTS, flat)
+            layout.group.hold(GRADIENTS, flat)
         if complete:
-            self.requests[block] = group.ireduce_scatter(self.whole[block], counts=layout.counts)
+            self.requests[block] = layout.group.ireduce_scatter(self.whole[block], counts=layout.counts)
 
     def reduced(self) -> dict[str, Array]:
         """The sums over ranks, `[n_r]` by block: each in its place among this rank's own gradients."""
@@ -75,21 +70,21 @@ class ShardedGradients:
     """Stages 2 and 3: the sums over ranks and microbatches of the n_r gradients of a block that this rank owns.
 
     Args:
-        groups, layouts, dtype: as for `WholeGradients`.
+        layouts, dtype: as for `WholeGradients`.
     """
 
-    def __init__(self, groups: Mapping[str, Comm], layouts: Mapping[str, FlatLayout], dtype: Any) -> None:
-        self.groups, self.layouts, self.dtype = groups, layouts, dtype
+    def __init__(self, layouts: Mapping[str, FlatLayout], dtype: Any) -> None:
+        self.layouts, self.dtype = layouts, dtype
         self.sums: dict[str, Array] = {}  # [n_r] by block
         self.leaving: Leaving | None = None
 
     def add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         """Send one microbatch's gradients to their owners at once: no rank keeps them whole."""
         self._finish()  # so those of at most one block are on their way
-        group, layout = self.groups[block], self.layouts[block]
+        layout = self.layouts[block]
         flat = layout.pack(gradients, self.dtype)  # [n]
-        group.hold(LEAVING, flat)
-        self.leaving = Leaving(block, flat, group.ireduce_scatter(flat, counts=layout.counts))
+        layout.group.hold(LEAVING, flat)
+        self.leaving = Leaving(block, flat, layout.group.ireduce_scatter(flat, counts=layout.counts))
 
     def _finish(self) -> None:
         """Wait for the reduction, free the whole gradients, and keep this rank's shard of their sum."""
@@ -101,7 +96,7 @@ class ShardedGradients:
             self.sums[block] += shard
         else:
             self.sums[block] = shard
-            self.groups[block].hold(GRADIENTS, shard)
+            self.layouts[block].group.hold(GRADIENTS, shard)
 
     def reduced(self) -> dict[str, Array]:
         """The sums over ranks and microbatches, `[n_r]` by block."""

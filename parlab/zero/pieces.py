@@ -64,7 +64,7 @@ def full_gradients(zero: Zero) -> dict[str, Array]:
     for block, layout in zero.layouts.items():
         gradient = summed[block]  # [n_r]
         if layout.is_cut:
-            gradient = zero.groups[block].all_gather(gradient, counts=layout.counts)  # [n]
+            gradient = layout.group.all_gather(gradient, counts=layout.counts)  # [n]
         wide = namespace(gradient).astype(gradient, zero.wide, copy=False)
         gradients |= layout.unpack(wide * mean_of_sum)
     return gradients

@@ -127,29 +127,35 @@ class ShardMap:
 
 
 class FlatLayout:
-    """The arrays of a block, one after the other in one flat array, and this rank's shard of it.
+    """The arrays of a block, one after the other in one flat array; and the cut of that array among a group of ranks.
 
     Args:
         shapes: of the block's arrays, by name.
-        counts: elements that each rank owns; one number, if the block is not cut.
-        rank: this one, of those.
+        counts: elements that each rank of the group owns; one number, if each of them owns the whole block.
+        group: the ranks that share the block, or sum its gradients.
 
     Attributes:
         size: elements of the block.
         own: where this rank's shard lies in the flat array.
-        is_cut: whether the block is cut at all, or one rank owns it whole.
+        is_cut: whether the block is cut at all.
         places: where each array lies in the flat array, by name.
         owned: the shard, array by array: (name, its place in the shard, the number of its first element in that array).
 
-    >>> second = FlatLayout({"w": (2, 3), "b": (2,)}, counts=[4, 4], rank=1)
-    >>> second.places
+    >>> from parlab import run
+    >>> def program(comm):
+    ...     layout = FlatLayout({"w": (2, 3), "b": (2,)}, counts=[4, 4], group=comm)
+    ...     return layout.places, layout.owned
+    >>> places, owned = run(program, 2).results[1]
+    >>> places
     {'w': slice(0, 6, None), 'b': slice(6, 8, None)}
-    >>> second.owned  # the last two of w, from its element 4 on, and all of b
+    >>> owned  # the last two of w, from its element 4 on, and all of b
     [('w', slice(0, 2, None), 4), ('b', slice(2, 4, None), 0)]
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], counts: Sequence[int], rank: int) -> None:
-        self.shapes, self.counts, self.is_cut = dict(shapes), list(counts), len(counts) > 1
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], counts: Sequence[int], group: Comm) -> None:
+        self.shapes, self.counts, self.group = dict(shapes), list(counts), group
+        self.is_cut = len(counts) > 1
+        rank = group.rank if self.is_cut else 0
         first = sum(counts[:rank])
         self.own = slice(first, first + counts[rank])
         self.places: dict[str, slice] = {}
@@ -162,11 +168,6 @@ class FlatLayout:
                 self.owned.append((name, slice(start - first, stop - first), start - place.start))
             self.places[name] = place
             self.size = place.stop
-
-    @classmethod
-    def uncut(cls, shapes: Mapping[str, tuple[int, ...]]) -> FlatLayout:
-        """Of a block that this rank owns whole."""
-        return cls(shapes, [sum(math.prod(shape) for shape in shapes.values())], rank=0)
 
     def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
         """The block's arrays, found by name, as one, in memory of its own: `[n]`."""
@@ -189,24 +190,27 @@ class FlatLayout:
 
 
 def cut_blocks(
-    shapes: Mapping[str, Mapping[str, tuple[int, ...]]], groups: Mapping[str, Comm], *, alone: bool
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]], groups: Mapping[str, Comm], how: str
 ) -> dict[str, FlatLayout]:
-    """The layout of each block, cut among the ranks of its group.
+    """The layout of each block.
 
     Args:
         shapes: of the arrays of each block, by block and name.
-        groups: by block.
-        alone: each block is cut as if it were the only one, on all groups of one size at the same places; else the
-            elements left over are dealt out over all blocks, whose group is one.
+        groups: that share the blocks.
+        how: "whole": no block is cut; "apart": each is cut as if it were the only one, so that groups of one size cut
+            it at the same places; "together": the elements left over are dealt out over all blocks, which one group
+            shares.
     """
     sizes = [sum(math.prod(shape) for shape in of_block.values()) for of_block in shapes.values()]
     ranks = [groups[block].size for block in shapes]
-    if alone:
+    if how == "whole":
+        counts = [[size] for size in sizes]
+    elif how == "apart":
         counts = [shard_sizes([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]
     else:
         counts = shard_sizes(sizes, ranks[0])
     return {
-        block: FlatLayout(of_block, of_ranks, groups[block].rank)
+        block: FlatLayout(of_block, of_ranks, groups[block])
         for (block, of_block), of_ranks in zip(shapes.items(), counts, strict=True)
     }
 

@@ -1,11 +1,6 @@
 """W, the weights of one block, of which rank r owns n_r: whole in stages 0 to 2, sharded in stage 3.
 
-`Zero` calls the same methods of both:
-
-    open, close      before and after a use of the weights
-    backward_done    when the block's gradients have come
-    put              with this rank's new shard, from the optimizer
-    finish           to wait for the all-gather under way
+Invariant: `shard`, `[n_r]`, is always here and up to date; this rank alone updates it, by `put`.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
@@ -15,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.world import Comm, Request
+from parlab.world import Request
 from parlab.zero.shards import FlatLayout
 
 WEIGHTS, GATHERED = "weights", "gathered weights"  # names of memory
@@ -27,21 +22,17 @@ class WholeWeights:
         here --put--> on its way --finish or open--> here
 
     Args:
-        comm: the ranks among which the block is cut.
         layout: of the block.
         params: the model's weights by name; those of this block become views of one flat array. While the block is not
             here, a `Freed` stands in their place.
         dtype: of that array.
         block: its name.
-
-    Attributes:
-        shard: `[n_r]`, which this rank alone updates.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: str) -> None:
-        self.comm, self.layout, self.params, self.block = comm, layout, params, block
+    def __init__(self, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: str) -> None:
+        self.layout, self.params, self.block = layout, params, block
         self.whole = layout.pack(params, dtype)  # [n]
-        comm.hold(WEIGHTS, self.whole)
+        layout.group.hold(WEIGHTS, self.whole)
         self.shard = self.whole[layout.own]  # [n_r]
         self.views = layout.unpack(self.whole)  # by name
         params.update(self.views)
@@ -57,7 +48,7 @@ class WholeWeights:
         self.finish()
         self.shard[...] = shard
         if self.layout.is_cut:
-            self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+            self.request = self.layout.group.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
             take_away(self.params, self.layout, self.block, "is being gathered after a step")
 
     def finish(self) -> None:
@@ -86,17 +77,14 @@ class ShardedWeights:
     while there are other `users`, or they are `pinned`: until `backward_done`. `put` frees them, for they are old.
 
     Args:
-        until_backward: `open` pins the weights.
-        others: as for `WholeWeights`.
+        layout, params, dtype, block: as for `WholeWeights`.
+        keep: `open` pins the weights.
     """
 
-    def __init__(
-        self, comm: Comm, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: str, until_backward: bool
-    ) -> None:
-        self.comm, self.layout, self.params, self.block = comm, layout, params, block
-        self.until_backward = until_backward
+    def __init__(self, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: str, keep: bool) -> None:
+        self.layout, self.params, self.block, self.keep = layout, params, block, keep
         self.shard = layout.pack_own(params, dtype)  # [n_r]
-        comm.hold(WEIGHTS, self.shard)
+        layout.group.hold(WEIGHTS, self.shard)
         self.whole: Array | None = None  # [n]
         self.request: Request | None = None
         self.views: dict[str, Array] = {}  # of `whole`, by name, from the first `open` on
@@ -109,8 +97,8 @@ class ShardedWeights:
         if self.whole is None:
             xp = namespace(self.shard)
             self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype, device=self.shard.device)  # [n]
-            self.comm.hold(GATHERED, self.whole)
-            self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+            self.layout.group.hold(GATHERED, self.whole)
+            self.request = self.layout.group.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
 
     def open(self) -> dict[str, Array]:
         """The weights by name, as soon as all have come. When they are freed, the dictionary is emptied."""
@@ -120,7 +108,7 @@ class ShardedWeights:
             self.views = self.layout.unpack(self.whole)
             self.params.update(self.views)
         self.users += 1
-        self.pinned = self.until_backward
+        self.pinned = self.keep
         return self.views
 
     def close(self) -> None:

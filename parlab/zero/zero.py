@@ -43,7 +43,7 @@ from parlab.zero.buckets import BucketedGradients
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.precision import StepGuard, StepResult
 from parlab.zero.prefetch import Prefetch
-from parlab.zero.shards import FlatLayout, cut_blocks
+from parlab.zero.shards import cut_blocks
 from parlab.zero.state import OptimizerShard
 from parlab.zero.weights import ShardedWeights, WholeWeights
 
@@ -104,38 +104,36 @@ class Zero:
         self.group, self.replication_group = comm, None
         if how.ranks_per_node is not None:
             self.group, self.replication_group = _inside_and_between_nodes(comm, how.ranks_per_node)
-        self.groups = dict.fromkeys(self.block_names, self.group)
+        groups = dict.fromkeys(self.block_names, self.group)
         self.model_parallel = how.model_parallel
         if self.model_parallel is not None:
-            self.groups |= self.model_parallel.groups
+            groups |= self.model_parallel.groups
             self._expected = self.model_parallel.expected
         self.kept: tuple[dict[str, Array], float] | None = None  # of a cut replica: the last gradients, see `_step`
 
         # W, G and M
         weights = dict(params) if how.blocks is None else params  # by name, always up to date
         shapes = {block: {name: tuple(weights[name].shape) for name in names} for block, names in names_of.items()}
-        if stage == 0:
-            self.layouts = {block: FlatLayout.uncut(of_block) for block, of_block in shapes.items()}
-        else:
-            self.layouts = cut_blocks(shapes, self.groups, alone=self.model_parallel is not None)
+        cut = "whole" if stage == 0 else "together" if self.model_parallel is None else "apart"
+        self.layouts = cut_blocks(shapes, groups, cut)
         self.W: dict[str, WholeWeights | ShardedWeights] = {}
         self.M: dict[str, OptimizerShard] = {}
         for block, layout in self.layouts.items():
             master = None if self.dtype == self.wide else layout.pack_own(weights, self.wide)  # before W is narrow
             if stage < 3:
-                self.W[block] = WholeWeights(self.groups[block], layout, weights, self.dtype, block)
+                self.W[block] = WholeWeights(layout, weights, self.dtype, block)
             else:
                 keep = how.keep_after_forward or (how.keep_last_block and block == self.block_names[-1])
-                self.W[block] = ShardedWeights(self.groups[block], layout, weights, self.dtype, block, keep)
+                self.W[block] = ShardedWeights(layout, weights, self.dtype, block, keep)
             master = self.W[block].shard if master is None else master
             self.M[block] = OptimizerShard(comm, master, self.dtype, how.offload)
         self.G: BucketedGradients | WholeGradients | ShardedGradients
         if stage == 0:
-            self.G = BucketedGradients(self.groups, self.layouts, self.dtype, how.bucket_bytes)
+            self.G = BucketedGradients(self.layouts, self.dtype, how.bucket_bytes)
         elif stage == 1 or how.accumulate:
-            self.G = WholeGradients(self.groups, self.layouts, self.dtype)
+            self.G = WholeGradients(self.layouts, self.dtype)
         else:
-            self.G = ShardedGradients(self.groups, self.layouts, self.dtype)
+            self.G = ShardedGradients(self.layouts, self.dtype)
 
     @property
     def loss_scale(self) -> float:

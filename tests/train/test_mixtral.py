@@ -70,7 +70,7 @@ def divided_by_edp(trainer):
     G, mesh = trainer.replica.G, trainer.job.mesh
     reduced = G.reduced
     G.reduced = lambda: {
-        block: x * mesh.ep.size if G.groups[block] is mesh.edp else x for block, x in reduced().items()
+        block: x * mesh.ep.size if G.layouts[block].group is mesh.edp else x for block, x in reduced().items()
     }
 
 

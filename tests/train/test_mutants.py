@@ -102,10 +102,9 @@ def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ran
     six = case(dp=3, cp=2, tp=2, tied=True, heads=1, B=3, zero=zero)
     assert faults(six) == set()
 
-    def going_on(shapes, groups, *, alone):
-        return cut_blocks(shapes, groups, alone=False)
-
-    monkeypatch.setattr("parlab.zero.zero.cut_blocks", going_on)
+    monkeypatch.setattr(
+        "parlab.zero.zero.cut_blocks", lambda shapes, groups, how: cut_blocks(shapes, groups, "together")
+    )
     assert faults(six) == {"copies"}
 
 

@@ -16,8 +16,8 @@ def test_whole_gradients_keep_this_ranks_own_beside_its_shard_of_the_sum():
 
     def program(comm):
         (counts,) = shard_sizes([7], comm.size)
-        layout = FlatLayout({"w": (7,)}, counts, comm.rank)
-        gradients = WholeGradients({"w": comm}, {"w": layout}, np.float64)
+        layout = FlatLayout({"w": (7,)}, counts, comm)
+        gradients = WholeGradients({"w": layout}, np.float64)
         gradients.add("w", {"w": (comm.rank + 1) * VALUES}, complete=True)
         gradients.reduced()
         expected = (comm.rank + 1) * VALUES
