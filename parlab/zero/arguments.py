@@ -17,7 +17,7 @@ from parlab.zero.state import Offload
 
 @dataclass(frozen=True)
 class Options:
-    """What `Zero` can be told beside the paper's four arguments.
+    """The options of `Zero`, beside the paper's four arguments.
 
     Args:
         blocks: the names of the weights that are gathered and reduced together, by block, in the order of the forward

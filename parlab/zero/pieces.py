@@ -59,12 +59,12 @@ def full_gradients(zero: Zero) -> dict[str, Array]:
         )
     if zero.kept is None:
         raise ValueError("full_gradients(): there is no last step; call step() first")
-    summed, mean_of_sum = zero.kept
+    summed, factor_to_mean = zero.kept
     gradients: dict[str, Array] = {}
     for block, layout in zero.layouts.items():
         gradient = summed[block]  # [n_r]
         if layout.is_cut:
             gradient = layout.group.all_gather(gradient, counts=layout.counts)  # [n]
-        wide = namespace(gradient).astype(gradient, zero.wide, copy=False)
-        gradients |= layout.unpack(wide * mean_of_sum)
+        wide = namespace(gradient).astype(gradient, zero.master_dtype, copy=False)
+        gradients |= layout.unpack(wide * factor_to_mean)
     return gradients

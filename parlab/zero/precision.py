@@ -128,7 +128,7 @@ class StepGuard:
         return 1.0 if self.scale is None else self.scale.value
 
     @property
-    def mean_of_sum(self) -> float:
+    def factor_to_mean(self) -> float:
         """The factor that makes the mean gradient of summed ones, which have the loss scale."""
         return self.mean_factor / self.loss_scale
 
@@ -150,7 +150,7 @@ class StepGuard:
             squares: the sum of the squares of all summed gradients, the same on every rank. An infinity or a NaN in
                 any of them makes it infinite or NaN. None: the norm is not needed.
         """
-        factor = self.mean_of_sum  # before the scale moves
+        factor = self.factor_to_mean  # before the scale moves
         if squares is None:
             self.steps += 1
             return factor

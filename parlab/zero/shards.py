@@ -1,4 +1,5 @@
-"""The cut of a flat vector into shards, of a list of blocks among ranks, and a block's arrays as one flat vector.
+"""The cuts: of a flat vector into shards, of blocks among ranks, of a block's arrays as one flat vector; and how a
+replica is itself cut by other strategies, as ZeRO has to know it.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 

@@ -49,14 +49,7 @@ from parlab.zero.weights import ShardedWeights, WholeWeights
 
 
 class Zero:
-    """One replica of the model, on one rank: its weights, gradients and optimizer, and all the messages they need::
-
-        for block in blocks:                        # forward
-            with zero.weights(block) as w: ...
-        for block in reversed(blocks):              # backward, of zero.loss_scale times the loss
-            with zero.weights(block) as w: ...
-            zero.add_gradients(block, gradients)
-        zero.step()
+    """One replica of the model, on one rank: its weights, gradients and optimizer, and all the messages they need.
 
     Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
 
@@ -73,13 +66,19 @@ class Zero:
 
     >>> import numpy as np
     >>> from parlab import run
-    >>> def program(comm, w, stage):
-    ...     zero = Zero(comm, {"w": w}, stage, AdamW(lr=0.5, weight_decay=0.0))
-    ...     zero.add_gradients("w", {"w": np.full(3, 1.0 + comm.rank)})
+    >>> def program(comm, params):
+    ...     zero = Zero(comm, params, stage=3, optimizer=AdamW(lr=0.5, weight_decay=0.0))
+    ...     for block in zero.block_names:  # forward
+    ...         with zero.weights(block) as weights:
+    ...             x = weights[block]
+    ...     for block in reversed(zero.block_names):  # backward, of zero.loss_scale times the loss
+    ...         with zero.weights(block) as weights:
+    ...             gradients = {block: weights[block] + comm.rank}
+    ...         zero.add_gradients(block, gradients)
     ...     zero.step()
     ...     return zero.full_weights()["w"].round(6)
-    >>> [run(program, 2, np.ones(3), stage).results[1] for stage in (0, 3)]
-    [array([0.5, 0.5, 0.5]), array([0.5, 0.5, 0.5])]
+    >>> run(program, 2, {"w": np.ones(3)}).results[1]
+    array([0.5, 0.5, 0.5])
     """
 
     def __init__(self, comm: Comm, params: dict[str, Array], stage: int, optimizer: AdamW, **options: Any) -> None:
@@ -88,7 +87,7 @@ class Zero:
         how = arguments.Options(**options)
         arguments.check_ranks_per_node(how.ranks_per_node, comm.size)
         names_of = arguments.checked_blocks(params, how.blocks)  # of weights, by block
-        self.dtype, self.wide = arguments.checked_dtypes(params, how.dtype)
+        self.dtype, self.master_dtype = arguments.checked_dtypes(params, how.dtype)
         if how.model_parallel is None:  # else the trainer has compared the ranks
             arguments.check_same_model(comm, params, optimizer)
         self.comm, self.params, self.stage, self.optimizer, self.options = comm, params, stage, optimizer, how
@@ -109,17 +108,25 @@ class Zero:
         if self.model_parallel is not None:
             groups |= self.model_parallel.groups
             self._expected = self.model_parallel.expected
-        self.kept: tuple[dict[str, Array], float] | None = None  # of a cut replica: the last gradients, see `_step`
+        self.kept: tuple[dict[str, Array], float] | None = None  # of a cut replica: its last gradients, see `step`
 
-        # W, G and M
+        # G, W and M
         weights = dict(params) if how.blocks is None else params  # by name, always up to date
         shapes = {block: {name: tuple(weights[name].shape) for name in names} for block, names in names_of.items()}
-        cut = "whole" if stage == 0 else "together" if self.model_parallel is None else "apart"
-        self.layouts = cut_blocks(shapes, groups, cut)
+        self.G: BucketedGradients | WholeGradients | ShardedGradients
+        if stage == 0:
+            self.layouts = cut_blocks(shapes, groups, "whole")
+            self.G = BucketedGradients(self.layouts, self.dtype, how.bucket_bytes)
+        else:
+            self.layouts = cut_blocks(shapes, groups, "together" if self.model_parallel is None else "apart")
+            kind = WholeGradients if stage == 1 or how.accumulate else ShardedGradients
+            self.G = kind(self.layouts, self.dtype)
         self.W: dict[str, WholeWeights | ShardedWeights] = {}
         self.M: dict[str, OptimizerShard] = {}
         for block, layout in self.layouts.items():
-            master = None if self.dtype == self.wide else layout.pack_own(weights, self.wide)  # before W is narrow
+            master = (
+                None if self.dtype == self.master_dtype else layout.pack_own(weights, self.master_dtype)
+            )  # before W is narrow
             if stage < 3:
                 self.W[block] = WholeWeights(layout, weights, self.dtype, block)
             else:
@@ -127,13 +134,6 @@ class Zero:
                 self.W[block] = ShardedWeights(layout, weights, self.dtype, block, keep)
             master = self.W[block].shard if master is None else master
             self.M[block] = OptimizerShard(comm, master, self.dtype, how.offload)
-        self.G: BucketedGradients | WholeGradients | ShardedGradients
-        if stage == 0:
-            self.G = BucketedGradients(self.layouts, self.dtype, how.bucket_bytes)
-        elif stage == 1 or how.accumulate:
-            self.G = WholeGradients(self.layouts, self.dtype)
-        else:
-            self.G = ShardedGradients(self.layouts, self.dtype)
 
     @property
     def loss_scale(self) -> float:
@@ -156,7 +156,7 @@ class Zero:
         self.W[block].start_gather()
         ahead = self.prefetch.after(block, alone=not self._in_use)
         if ahead is not None:
-            self.W[ahead].start_gather()  # beside the work on this block
+            self.W[ahead].start_gather()  # it travels beside the work on this block
         weights = self.W[block].open()
         self._in_use.append(block)
         try:
@@ -197,7 +197,7 @@ class Zero:
                 gradients = {block: request.wait() for block, request in requests.items()}
                 # G: n_r, summed over all nodes, too
             if self.model_parallel is not None:  # its trainer may ask for them
-                self.kept = gradients, self.guard.mean_of_sum
+                self.kept = gradients, self.guard.factor_to_mean
             factor = self.guard.decide(self._sum_of_squares(gradients))
             # one number, or None: all ranks skip the step, or none does; `guard` has counted it
             if factor is not None:
@@ -205,7 +205,7 @@ class Zero:
                     new = self.M[block].update(self.optimizer, gradient, factor, self.guard.steps, lr)  # [n_r]
                     # M: n_r new moments and masters, which no other rank of the group has
                     self.W[block].put(new)
-                    # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way
+                    # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way (all-gather)
             if not self.options.overlap_gather:
                 self.finish()
                 # W: in stages 1 and 2 n new ones, on every rank the same bits; in stage 3 n_r

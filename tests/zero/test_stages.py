@@ -1,4 +1,4 @@
-"""What every replica promises, whatever its stage."""
+"""What a `Zero` promises in every stage."""
 
 from __future__ import annotations
 
