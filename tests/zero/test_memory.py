@@ -57,6 +57,10 @@ def test_float16_state_is_16_psi_4_psi_12_psi_over_n_2_psi_14_psi_over_n_16_psi_
     assert mean == pytest.approx(model_state_bytes(PSI, size, stage, state=StateBytes(*state)), rel=1e-15)
 
 
+def test_a_blocks_own_gradients_are_gone_when_the_bucket_of_all_655_is_sent():
+    assert most(timed(0, 3), 1, "gradients") == 8 * PSI
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_nodes_of_2_share_among_2_and_repeat_on_the_other_node(stage):
     timeline = timed(stage, 4, ranks_per_node=2)
