@@ -15,8 +15,8 @@ from parlab.labs.difference import brief, difference, likely, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, explains
-from parlab.nn.moe import MixtureOfExperts
-from parlab.nn.routing import Routing, balanced_bias, expert_loads, route
+from parlab.nn.router import Router, balanced_bias
+from parlab.nn.routing import Routing, expert_loads, route
 from parlab.train import Trainer
 
 Step = tuple[Any, Any, Any]  # chosen [T, k], gates [T, k], the new bias [N]
@@ -83,26 +83,26 @@ def balance_by(trainer: Trainer, rule: Balance) -> None:
             f"{trainer.job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, "
             f"bias_rate={trainer.job.settings.bias_rate}"
         )
-    for mixture in trainer.mixtures.of_layer.values():
-        _balance_one(trainer, mixture, rule)
+    for router in trainer.mixtures.of_layer.values():
+        _balance_one(trainer, router, rule)
 
 
-def _balance_one(trainer: Trainer, mixture: MixtureOfExperts, rule: Balance) -> None:
-    comm, later = trainer.job.mesh.data, [mixture.bias]
+def _balance_one(trainer: Trainer, router: Router, rule: Balance) -> None:
+    comm, later = trainer.job.mesh.data, [router.bias]
 
     def routed(x: Any) -> Routing:
-        own = x @ mixture.weights[mixture.router]  # [T, N]
+        own = x @ router.weights[router.name]  # [T, N]
         scores = to_numpy(comm.all_gather(own))
-        chosen, gates, later[0] = rule(scores, np.array(mixture.bias), mixture.k, mixture.bias_rate)
+        chosen, gates, later[0] = rule(scores, np.array(router.bias), router.k, router.bias_rate)
         here = slice(comm.rank * own.shape[0], (comm.rank + 1) * own.shape[0])
         xp, device = namespace(x), x.device
         own_gates = asarray(np.asarray(gates)[here], xp, own.dtype, device)
         return Routing(asarray(np.asarray(chosen)[here], xp, xp.int64, device), own_gates, own, "softmax_chosen")
 
     def rebalance(loads: Any) -> None:
-        mixture.counted, mixture.bias = [0] * mixture.num_experts, list(map(float, later[0]))
+        router.counted, router.bias = [0] * router.num_experts, list(map(float, later[0]))
 
-    mixture.routed, mixture.rebalance = routed, rebalance  # type: ignore[method-assign]
+    router.routed, router.rebalance = routed, rebalance  # type: ignore[method-assign]
 
 
 # The checker
@@ -282,7 +282,7 @@ BALANCED = Exercise(
     lambda random, size: BalanceCase(
         int(random.integers(2, 40)), size + 1, int(random.integers(1, size + 1)), float(random.choice([0.01, 0.1, 0.5]))
     ),
-    solved_by=("parlab.labs.balanced", "parlab.nn.routing.route", "parlab.nn.routing.balanced_bias"),
+    solved_by=("parlab.labs.balanced", "parlab.nn.routing.route", "parlab.nn.router.balanced_bias"),
 )
 
 EXERCISES = (BALANCED,)

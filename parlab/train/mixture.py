@@ -11,7 +11,7 @@ sum the mixtures count from 0.
 The gradient of the auxiliary loss goes through the router into all layers below. So the first backward needs the loads
 of the last forward, and no correction afterwards can mend it: a step of several microbatches begins with a first pass,
 forward alone, that counts (`first_pass.py`). With one microbatch a forward has all tokens of its rank, and sums at once
-(`ExpertParallel.loads_together`).
+(`together` of `ExpertParallel`).
 
 Tensor parallelism does not cut an expert. Its ranks have the same tokens, run the same experts on them, and get the
 same gradients. Under sequence parallelism each runs them on its own tokens, and the gradients are summed over tp.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from parlab.arrays import Array, to_host
@@ -29,6 +30,7 @@ from parlab.experts.all_to_all import DispatchCache
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.moe import MoECache
+from parlab.nn.router import Router
 from parlab.nn.routing import Routing
 from parlab.nn.stage import Weights
 from parlab.train.job import TrainJob
@@ -50,34 +52,11 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
     return int(found[1]) // (config.num_local_experts // mesh.ep.size)
 
 
-class BatchExperts(ExpertParallel):
-    """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch, from a first pass over it.
-
-    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`. Pairs are counted in `counted`:
-
-        first pass         by each forward    their sum is `batch_loads`; `counted` is 0 again
-        all of the step    by each backward   their sum moves the bias; `counted` is 0 again
-
-    Attributes:
-        counting: the first pass is under way.
-        batch_loads: pairs on each expert, of the whole batch. None: there is no first pass, and a call has all tokens.
-    """
-
-    counting = False
-    batch_loads: list[int] | None = None
-
-    def loads_together(self, routing: Routing) -> list[int]:
-        """Pairs on each expert, of the whole batch; in the first pass, of this call."""
-        if self.counting:
-            return self.count(routing)
-        return super().loads_together(routing) if self.batch_loads is None else self.batch_loads
-
-
-def batch_experts(job: TrainJob, weights: Weights, prefix: str) -> BatchExperts:
+def expert_parallel(job: TrainJob, weights: Weights, prefix: str) -> ExpertParallel:
     """The mixture of a Mixtral's layer with this prefix, `model.layers.0` for example."""
     config, settings = job.config, job.settings
     assert isinstance(config, MixtralConfig)
-    return BatchExperts(
+    return ExpertParallel(
         job.mesh.ep,
         weights,
         f"{prefix}.block_sparse_moe",
@@ -90,17 +69,20 @@ def batch_experts(job: TrainJob, weights: Weights, prefix: str) -> BatchExperts:
 
 
 class Mixtures:
-    """The mixtures of all layers; none, if the model is dense.
+    """The routers of all layers' mixtures; none, if the model is dense. A router's `counted` is used twice in a step:
+
+        first pass         each forward counts     the sum is what `loads_of` gives to the auxiliary loss
+        all of the step    each backward counts    the sum moves the bias
 
     Args:
         job: the trainer's.
-        of_layer: a mixture by its layer's number. Those of other ranks of pp have no weights here, and never run.
+        of_layer: a router by its layer's number. Those of other ranks of pp have no weights here, and never run.
 
     Attributes:
         loads: pairs on each expert in the last step, `[L][N]`, if there is a bias_rate.
     """
 
-    def __init__(self, job: TrainJob, of_layer: Mapping[int, BatchExperts]) -> None:
+    def __init__(self, job: TrainJob, of_layer: Mapping[int, Router]) -> None:
         self.job, self.of_layer = job, of_layer
         self.loads: list[list[int]] = []
 
@@ -112,19 +94,19 @@ class Mixtures:
         """
         ranks_of_tokens = self.job.mesh.tp.size if self.job.settings.sequence_parallel else 1
         calls = self.job.schedule.num_microbatches * ranks_of_tokens
-        for mixture in self.of_layer.values():
-            mixture.loss_weight = loss_scale / calls
+        for router in self.of_layer.values():
+            router.loss_weight = loss_scale / calls
 
     def begin_first_pass(self) -> None:
         """From here on every forward counts."""
-        for mixture in self.of_layer.values():
-            mixture.counting = True
+        for router in self.of_layer.values():
+            router.loads_of = router.count
 
     def end_first_pass(self) -> None:
         """All-reduce the loads that the pass has counted: the auxiliary losses take them."""
         loads = self.all_reduce_loads()
-        for layer, mixture in self.of_layer.items():
-            mixture.counting, mixture.batch_loads = False, loads[layer]
+        for layer, router in self.of_layer.items():
+            router.loads_of = partial(same_for_each_call, loads[layer])
 
     def move_biases(self, skipped: bool) -> None:
         """If there is a bias_rate: all-reduce the loads of the batch, and move each expert's bias by its own. A skipped
@@ -139,15 +121,20 @@ class Mixtures:
 
     def all_reduce_loads(self) -> list[list[int]]:
         """The pairs on each expert that all ranks have counted, `[L][N]` on every rank; the mixtures count anew."""
-        job, mixtures = self.job, self.of_layer  # those of other ranks of pp have counted nothing here: rows of 0
-        own = [mixtures[layer].counted for layer in sorted(mixtures)]
+        job, routers = self.job, self.of_layer  # those of other ranks of pp have counted nothing here: rows of 0
+        own = [routers[layer].counted for layer in sorted(routers)]
         counts = job.xp.asarray(own, dtype=job.xp.int64, device=job.device)  # [L, N]
         for group in (*job.groups_of_tokens, job.mesh.pp):  # all tokens, then all layers
             counts = group.all_reduce(counts)
-        for mixture in mixtures.values():
-            mixture.counted = [0] * mixture.num_experts
+        for router in routers.values():
+            router.counted = [0] * router.num_experts
         loads: list[list[int]] = to_host(counts)
         return loads
+
+
+def same_for_each_call(loads: list[int], routing: Routing) -> list[int]:
+    """The loads of the whole batch, whatever tokens a call has."""
+    return loads
 
 
 def rows_to_experts(job: TrainJob, model: Any, tokens: Array) -> list[list[list[int]]]:
@@ -172,8 +159,8 @@ def rows_to_experts(job: TrainJob, model: Any, tokens: Array) -> list[list[list[
 def rows_in_cache(cache_of_block: Any) -> list[list[int]]:
     """The rows that each rank of ep sent to each expert, `[P][N]`, from the cache of a block's forward.
 
-    The block keeps the cache of its `BatchExperts` under "mlp"; the plan of its dispatch has the counts of all ranks.
+    The block keeps the cache of its `ExpertParallel` under "mlp"; the plan of its dispatch has the counts of all ranks.
     """
     of_experts: MoECache = cache_of_block["mlp"]
-    dispatched: DispatchCache = of_experts.mix_cache
+    dispatched: DispatchCache = of_experts.mix
     return dispatched.plan.counts

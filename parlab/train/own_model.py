@@ -12,11 +12,12 @@ from typing import NamedTuple
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
+from parlab.nn.router import Router
 from parlab.nn.stage import Stage
 from parlab.tensor import ParallelLlama, Recompute, SummedOverTokens, shard_weights
 from parlab.train.attention import attention_core
 from parlab.train.job import TrainJob
-from parlab.train.mixture import BatchExperts, batch_experts, is_expert, owner_in_ep
+from parlab.train.mixture import expert_parallel, is_expert, owner_in_ep
 
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 
@@ -27,7 +28,7 @@ class OwnModel(NamedTuple):
     model: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
     pp_ranks: dict[str, tuple[int, ...]]  # of every weight of the whole model: the ranks of pp that have it
     blocks: Blocks  # of the weights here
-    mixtures: Mapping[int, BatchExperts]  # of experts, by layer; none in a dense model
+    routers: Mapping[int, Router]  # of mixtures of experts, by layer; none in a dense model
 
     def pp_ranks_of(self, block: str) -> tuple[int, ...]:
         """The ranks of pp that have a block."""
@@ -38,8 +39,8 @@ def own_model(job: TrainJob, serial: Llama) -> OwnModel:
     """This rank's model, from the serial one."""
     pp_ranks = ranks_of_weights(job, serial)
     here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
-    model, mixtures = make_model(job, serial, here)
-    return OwnModel(model, pp_ranks, blocks_of_zero(model, here), mixtures)
+    model, routers = make_model(job, serial, here)
+    return OwnModel(model, pp_ranks, blocks_of_zero(model, here), routers)
 
 
 def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]:
@@ -51,18 +52,18 @@ def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def make_model(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, BatchExperts]]:
-    """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its mixtures by layer."""
+def make_model(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, Router]]:
+    """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its routers by layer."""
     mesh, config, settings = job.mesh, job.config, job.settings
     own = {name: serial.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
     weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
-    mixtures: dict[int, BatchExperts] = {}
+    routers: dict[int, Router] = {}
 
     def mixture(prefix: str) -> Stage:
-        layer = int(prefix.rpartition(".")[2])
-        mixtures[layer] = batch_experts(job, weights, prefix)
+        made = expert_parallel(job, weights, prefix)
+        routers[int(prefix.rpartition(".")[2])] = made.router
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
-        return SummedOverTokens(mesh.tp, mixtures[layer]) if settings.sequence_parallel else mixtures[layer]
+        return SummedOverTokens(mesh.tp, made) if settings.sequence_parallel else made
 
     model = ParallelLlama(
         mesh.tp,
@@ -76,7 +77,7 @@ def make_model(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[Paral
     )
     if settings.recompute == "full":
         model.blocks = [Recompute(block) for block in model.blocks]
-    return model, mixtures
+    return model, routers
 
 
 def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> Blocks:

@@ -134,7 +134,7 @@ class Trainer:
         # From the serial model to the stages that this rank runs; each line needs those above it alone
         self.job = TrainJob.of(mesh, model, schedule, layers, settings)
         self.own = own_model(self.job, model)
-        self.mixtures = Mixtures(self.job, self.own.mixtures)
+        self.mixtures = Mixtures(self.job, self.own.routers)
         plain = own_stages(self.job, self.own)
         shared = groups_of_shared_blocks(mesh.pp, self.own)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}

@@ -37,7 +37,7 @@ from typing import Any
 from parlab.arguments import amount, instance
 from parlab.arrays import Array, namespace
 from parlab.nn.optimizer import AdamW, sum_of_squares
-from parlab.world import Comm
+from parlab.world import Comm, grid
 from parlab.zero import arguments
 from parlab.zero.buckets import BucketedGradients
 from parlab.zero.gradients import ShardedGradients, WholeGradients
@@ -85,7 +85,6 @@ class Zero:
         arguments.check_stage(stage)
         instance("optimizer", optimizer, AdamW)
         how = arguments.Options(**options)
-        arguments.check_ranks_per_node(how.ranks_per_node, comm.size)
         names_of = arguments.checked_blocks(params, how.blocks)  # of weights, by block
         self.dtype, self.master_dtype = arguments.checked_dtypes(params, how.dtype)
         if how.model_parallel is None:  # else the trainer has compared the ranks
@@ -100,9 +99,10 @@ class Zero:
         self._expected: Mapping[str, int] = dict.fromkeys(self.block_names, how.microbatches)
 
         # The ranks that share a block
-        self.group, self.replication_group = comm, None
+        self.group = comm
+        self.between: Comm | None = None  # the ranks that own the same shards, one of each node
         if how.ranks_per_node is not None:
-            self.group, self.replication_group = _inside_and_between_nodes(comm, how.ranks_per_node)
+            self.group, self.between = grid(comm, how.ranks_per_node)
         groups = dict.fromkeys(self.block_names, self.group)
         self.model_parallel = how.model_parallel
         if self.model_parallel is not None:
@@ -192,8 +192,8 @@ class Zero:
         with self.guard.overflow_expected():
             gradients = self.G.reduced()  # [n_r] by block
             # G: n_r, summed over microbatches and over the ranks that share a block (in stage 1 also n of its own)
-            if self.replication_group is not None:
-                requests = {block: self.replication_group.iall_reduce(shard) for block, shard in gradients.items()}
+            if self.between is not None:
+                requests = {block: self.between.iall_reduce(shard) for block, shard in gradients.items()}
                 gradients = {block: request.wait() for block, request in requests.items()}
                 # G: n_r, summed over all nodes, too
             if self.model_parallel is not None:  # its trainer may ask for them
@@ -236,12 +236,3 @@ class Zero:
             with self.weights(block) as weights:
                 copies |= {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
         return copies
-
-
-def _inside_and_between_nodes(comm: Comm, ranks_per_node: Any) -> tuple[Comm, Comm | None]:
-    """The ranks of this node, which share the state; and those that have the same shard, one on each node, if there are
-    several nodes.
-    """
-    inside: Any = comm.split(comm.rank // ranks_per_node)
-    between: Any = comm.split(comm.rank % ranks_per_node) if ranks_per_node < comm.size else None
-    return inside, between

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from parlab import run
 from parlab.nn.mixtral import Mixtral
 from parlab.nn.mixtral import load as load_mixtral
 from parlab.nn.optimizer import AdamW
+from parlab.nn.routing import expert_loads
 from parlab.pipeline import dualpipe, one_f_one_b, zb_v
 from parlab.train import Mesh, Trainer, export, load, save
 from parlab.zero import LossScale
@@ -171,9 +172,9 @@ def balanced_serial(steps: int = 3) -> tuple[Any, ...]:
     optimizer = AdamW(lr=LR)
     for tokens, targets in batches(B, S, steps):
         optimizer.step(trained.weights, trained.loss_and_gradients(tokens, targets)[1])
-        loads = [mixture.counted for mixture in trained.mixtures]
+        loads = [router.counted for router in trained.routers]
         trained.rebalance()
-    return trained.weights, [mixture.bias for mixture in trained.mixtures], loads
+    return trained.weights, [router.bias for router in trained.routers], loads
 
 
 def wrong_balance(axes: dict[str, int], schedule: Any = None, change: Any = id, **options: Any) -> set[str]:
@@ -240,8 +241,8 @@ def test_gradients_with_an_auxiliary_loss_are_serial_to_1e_12(axes, schedule):
 
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
     def own_f(trainer):
-        for mixture in trainer.mixtures.of_layer.values():
-            mixture.together = ()
+        for router in trainer.mixtures.of_layer.values():
+            router.loads_of = partial(expert_loads, num_experts=router.num_experts)
 
     assert "weights" in wrong_balance({"dp": 4, "ep": 2}, change=own_f)
 
@@ -307,13 +308,13 @@ def test_rows_to_experts_are_the_serial_choices_of_each_ranks_sequences_and_chan
         before = trainer.full_weights()
         tables = trainer.rows_to_experts(tokens)
         same = all((before[name] == x).all() for name, x in trainer.full_weights().items())
-        return tables, same, [sum(mixture.counted) for mixture in trainer.mixtures.of_layer.values()]
+        return tables, same, [sum(router.counted) for router in trainer.mixtures.of_layer.values()]
 
     expected = []
     hidden, _ = serial.embedding.forward(tokens)
     for block in serial.blocks:
         hidden, cache = block.forward(hidden)
-        chosen = next(part.chosen for part in cache["mlp"] if hasattr(part, "chosen")).reshape(dp, -1)
+        chosen = cache["mlp"].router.routing.chosen.reshape(dp, -1)
         expected.append([np.bincount(of_rank, minlength=4).tolist() for of_rank in chosen])
     for rank, (tables, same, counted) in enumerate(run(program, dp).results):
         group = slice(rank // ep * ep, rank // ep * ep + ep)  # ep: consecutive ranks of dp
