@@ -12,7 +12,7 @@ from typing import Any
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.train.own_model import OwnModel
 from parlab.world import Comm
-from parlab.zero import Replica
+from parlab.zero import Zero
 
 
 class GradientsToZero:
@@ -25,7 +25,7 @@ class GradientsToZero:
         replica: ZeRO's.
     """
 
-    def __init__(self, comm: Comm, own: OwnModel, shared: dict[str, Any], replica: Replica) -> None:
+    def __init__(self, comm: Comm, own: OwnModel, shared: dict[str, Any], replica: Zero) -> None:
         self.comm, self.blocks, self.shared, self.replica = comm, own.blocks, shared, replica
         self.waiting: dict[str, Gradients] = {}
 

@@ -21,7 +21,7 @@ from parlab.pipeline import Action
 from parlab.train.first_pass import first_forwards
 from parlab.train.job import TrainJob
 from parlab.train.own_model import Blocks, OwnModel
-from parlab.zero import Replica
+from parlab.zero import Zero
 from parlab.zero.training import weights_of
 
 
@@ -67,7 +67,7 @@ def blocks_of(stage: Stage, blocks: Blocks) -> list[str]:
     return list(dict.fromkeys(block_of[name] for name in stage.weight_names))
 
 
-def gathered_stages(plain: OwnStages, blocks: Blocks, replica: Replica, take: Callable[[Gradients], None]) -> OwnStages:
+def gathered_stages(plain: OwnStages, blocks: Blocks, replica: Zero, take: Callable[[Gradients], None]) -> OwnStages:
     """The same stages as a schedule runs them: `replica` gathers their weights, and `take` gets their gradients."""
     opened = partial(weights_of, replica)
     chains = {

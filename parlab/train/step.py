@@ -37,7 +37,7 @@ from parlab.train.gradients import GradientsToZero
 from parlab.train.job import TrainJob
 from parlab.train.mixture import Mixtures
 from parlab.train.stages import OwnStages
-from parlab.zero import Replica
+from parlab.zero import Zero
 
 
 class TrainResult(NamedTuple):
@@ -55,14 +55,14 @@ class StepParts(NamedTuple):
     stages: OwnStages  # as `gathered_stages` makes them: ZeRO gathers their weights
     mixtures: Mixtures
     gradients: GradientsToZero
-    replica: Replica
+    replica: Zero
 
 
 def train_step(parts: StepParts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
     job, mixtures, replica = parts.job, parts.mixtures, parts.replica
     replica.begin(parts.stages.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
-    with replica.overflow_expected():
+    with replica.guard.overflow_expected():
         own_tokens, own_targets = microbatches(job, tokens), microbatches(job, targets)
         mixtures.weigh_losses(replica.loss_scale)
         loss = run_microbatches(parts, own_tokens, own_targets, job.target_tokens_a_rank(targets))

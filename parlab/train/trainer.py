@@ -39,6 +39,7 @@ from parlab.train.sharding import zero_replica
 from parlab.train.stages import gathered_stages, own_stages
 from parlab.train.step import StepParts, TrainResult, train_step
 from parlab.zero import LossScale
+from parlab.zero.pieces import full_gradients, restore, state_pieces
 
 
 class Trainer:
@@ -188,7 +189,7 @@ class Trainer:
         Raises:
             ValueError: no step has been made.
         """
-        return self._whole(self.replica.full_gradients())
+        return self._whole(full_gradients(self.replica))
 
     def _whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
         """All of the model by name, from this rank's slices of its stages' weights.
@@ -213,7 +214,7 @@ class Trainer:
     def pieces(self) -> list[CheckpointPiece]:
         """The elements of weights and of optimizer state that this rank keeps."""
         job, mesh, found = self.job, self.job.mesh, []
-        for name, flat_start, master, mean, square in self.replica.state_pieces():
+        for name, flat_start, master, mean, square in state_pieces(self.replica):
             axis, start, stop, shared_by = self.own.model.slices[name]
             first_copy = mesh.pp.rank == self.own.pp_ranks[name][0] and mesh.tp.rank % shared_by == 0
             if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
@@ -241,7 +242,7 @@ class Trainer:
         the biases of each layer's experts.
         """
         biases = {"biases": self.biases} if self.job.settings.bias_rate else {}
-        return {"samples": self.samples, **self.replica.progress, **biases}
+        return {"samples": self.samples, **self.replica.guard.progress, **biases}
 
     @property
     def biases(self) -> list[list[float]]:
@@ -251,6 +252,6 @@ class Trainer:
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
         self.samples = int(progress["samples"])
-        self.replica.restore(progress)
+        restore(self.replica, progress)
         for layer, bias in enumerate(progress.get("biases", [])):
             self.mixtures.of_layer[layer].bias = bias
