@@ -79,10 +79,11 @@ def ep_times_too_large(trainer: Trainer) -> None:
     True
     """
     instance("trainer", trainer, Trainer)
-    replica: Any = trainer.replica
+    replica: Any = trainer.parts.replica
+    mesh = trainer.parts.job.mesh
     for gradients in replica._gradients.values():
-        if gradients.comm is trainer.job.mesh.edp:
-            summed, ep = gradients.reduced, trainer.job.mesh.ep.size
+        if gradients.comm is mesh.edp:
+            summed, ep = gradients.reduced, mesh.ep.size
             gradients.reduced = lambda summed=summed, ep=ep: ep * summed()
 
 
