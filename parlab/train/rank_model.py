@@ -7,7 +7,8 @@ one of those that have it: over pp by the stages that read it, over ep by the ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from parlab.arrays import Array
 from parlab.nn.config import FINAL_NORM, HEAD
@@ -22,7 +23,8 @@ from parlab.train.mixture import BatchExperts, batch_experts, is_expert, owner_i
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 
 
-class RankModel(NamedTuple):
+@dataclass
+class RankModel:
     """The model of one rank, and where its weights are beside it."""
 
     llama: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
@@ -32,8 +34,12 @@ class RankModel(NamedTuple):
 
     def blocks_of(self, stage: Stage) -> list[str]:
         """The blocks whose weights a stage of the model reads."""
-        block_of = {name: block for block, names in self.blocks.items() for name in names}
-        return list(dict.fromkeys(block_of[name] for name in stage.weight_names))
+        return list(dict.fromkeys(self.block_of[name] for name in stage.weight_names))
+
+    @cached_property
+    def block_of(self) -> dict[str, str]:
+        """The block of each weight here."""
+        return {name: block for block, names in self.blocks.items() for name in names}
 
 
 def rank_model(job: TrainJob, serial: Llama) -> RankModel:

@@ -48,19 +48,19 @@ def train_step(parts: TrainParts, tokens: Array, targets: Array, lr: float | Non
     """Train on a batch `[B, S]`."""
     job, replica = parts.job, parts.replica
     target_tokens = job.target_tokens_a_rank(targets)
-    tokens_of, targets_of = microbatches(job, tokens), microbatches(job, targets)  # m times [B/(dp·m), S/cp]
-    like = job.activation(tokens_of[0], replica.dtype)  # of the messages between pipeline stages
+    rank_tokens, rank_targets = microbatches(job, tokens), microbatches(job, targets)  # m times [B/(dp·m), S/cp]
+    like = job.activation(rank_tokens[0], replica.dtype)  # of the messages between pipeline stages
     stages = zero_stages(parts)  # ZeRO gathers their weights, and takes their gradients
     replica.begin(parts.opening_order)  # at ZeRO's stage 3 a block is gathered ahead of its action
     with replica.overflow_expected():
         if job.settings.auxiliary:
-            prepare_auxiliary_losses(parts, stages, tokens_of, targets_of, like)
+            prepare_auxiliary_losses(parts, stages, rank_tokens, rank_targets, like)
         loss, _ = run_schedule(
             job.mesh.pp,
             job.schedule,
             stages,
-            tokens_of,
-            targets_of,
+            rank_tokens,
+            rank_targets,
             like=like,
             loss_scale=replica.loss_scale,
             target_tokens=target_tokens,

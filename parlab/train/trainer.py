@@ -204,4 +204,4 @@ def make_parts(job: TrainJob, serial: Llama, optimizer: AdamW, precision: Mappin
     uses = uses_of_blocks(model, stages, [*first_forwards(job), *job.schedule.actions[pp.rank]])
     shared = shared_blocks(pp, model)
     replica = zero_replica(job, model, expected_calls(uses, model.blocks, shared), optimizer, precision)
-    return TrainParts(job, model, stages, opening_order(uses), shared, {}, replica)
+    return TrainParts(job, model, stages, opening_order(uses), shared=shared, waiting={}, replica=replica)
