@@ -86,7 +86,8 @@ class ParallelRegion(Stage):
         entered = self.enter.forward(self.comm, x)  # f: no message, g: all-gather
         with self.comm.compute(self.name, flops=self.product_flops(entered) + self.core_flops(entered)):
             y, cache = self.inside.forward(entered)  # behind rows a partial sum
-        return self.leave.forward(self.comm, y), cache._replace(x=x)  # f̄: all-reduce, ḡ: reduce-scatter
+        cache = cache._replace(x=x)  # as it came: the x that was gathered is not kept
+        return self.leave.forward(self.comm, y), cache  # f̄: all-reduce, ḡ: reduce-scatter
 
     def backward_input(self, dy: Array, cache: KeepsInput) -> tuple[Array, Any]:
         """`(dx, pending)`."""
@@ -142,7 +143,7 @@ class LinearPending(NamedTuple):
     dy: Array  # [B, S, out]
 
 
-class Linear(Stage):
+class SerialLinear(Stage):
     """y = x W, serial: `[B, S, in]` -> `[B, S, out]`. W is the weight of this name, `[in, out]`."""
 
     def __init__(self, weights: Weights, name: str) -> None:
@@ -190,7 +191,7 @@ class ColumnParallelLinear(ParallelRegion):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         enter, _ = pair(sequence_parallel)
-        super().__init__(comm, Linear(weights, name), "column linear", enter=enter)
+        super().__init__(comm, SerialLinear(weights, name), "column linear", enter=enter)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
@@ -221,7 +222,7 @@ class RowParallelLinear(ParallelRegion):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         _, leave = pair(sequence_parallel)
-        super().__init__(comm, Linear(weights, name), "row linear", leave=leave)
+        super().__init__(comm, SerialLinear(weights, name), "row linear", leave=leave)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:

@@ -26,7 +26,7 @@ from parlab.nn.embedding import (
 )
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array, matrix
-from parlab.tensor.linear import Linear, ParallelRegion
+from parlab.tensor.linear import ParallelRegion, SerialLinear
 from parlab.tensor.operators import pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
@@ -160,7 +160,7 @@ def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Arr
     return dlogits
 
 
-class TiedLinear(Linear):
+class TiedLinear(SerialLinear):
     """A serial layer whose weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
 
     @property
@@ -202,7 +202,7 @@ class ParallelHead(Stage):
         sequence_parallel: bool = False,
     ) -> None:
         self.comm, self.norm, self.weights, self.vocab_size = comm, norm, weights, vocab_size
-        columns = (TiedLinear if tied else Linear)(weights, projection)
+        columns = (TiedLinear if tied else SerialLinear)(weights, projection)
         enter, _ = pair(sequence_parallel)
         self.projection = ParallelRegion(comm, columns, "head", enter=enter)
         self.weight_names = (*norm.weight_names, projection)

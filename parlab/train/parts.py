@@ -17,7 +17,7 @@ class TrainParts(NamedTuple):
     `model`, and of `waiting`.
     """
 
-    job: TrainJob  # what is trained, on which ranks, and how
+    job: TrainJob  # the arguments, checked: model, ranks and how to train
     model: RankModel  # this rank's slices of the weights, in ZeRO's blocks
     stages: Mapping[int, Chain]  # the pipeline stages of this rank, by their numbers
     opening_order: list[str]  # of the blocks: as a step opens them, one after the other
