@@ -13,14 +13,15 @@ from parlab.zero import Replica
 
 
 class TrainParts(NamedTuple):
-    """All that a trainer has, and a step works with. A step changes the content of `replica`, of the mixtures in
-    `model`, and of `waiting`.
+    """All that a trainer has, and a step works with.
+
+    The record stays. A step changes the content of `replica`, of `waiting`, and of the mixtures in `model`.
     """
 
     job: TrainJob  # the arguments, checked: model, ranks and how to train
     model: RankModel  # this rank's slices of the weights, in ZeRO's blocks
     stages: Mapping[int, Chain]  # the pipeline stages of this rank, by their numbers
-    opening_order: list[str]  # of the blocks: as a step opens them, one after the other
+    opening_order: list[str]  # the blocks, as a step opens them one after the other
     shared: dict[str, Comm]  # the blocks here that several ranks of pp hold, each with the group of these ranks
     waiting: dict[str, Gradients]  # of shared blocks, from the microbatches so far; empty between steps
     replica: Replica  # ZeRO's, which has taken over the weights of `model`

@@ -107,7 +107,7 @@ def blocks_of_zero(llama: ParallelLlama, here: Iterable[str]) -> Blocks:
     return {block: names for block, names in blocks.items() if names[0] in here}  # a block is here whole, or not at all
 
 
-def whole(job: TrainJob, model: RankModel, slices: Mapping[str, Array]) -> dict[str, Array]:
+def whole_model(job: TrainJob, model: RankModel, slices: Mapping[str, Array]) -> dict[str, Array]:
     """All weights of the whole model by name, or gradients, on every rank, from this rank's slices of those here.
 
     Slices are gathered over tp. An expert's weights are broadcast over ep from the rank that owns it. Then the first

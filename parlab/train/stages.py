@@ -10,7 +10,7 @@ gathers weights, and takes gradients, alone: those of a whole pipeline stage nev
     B, I and W in one       are gathered while it runs    go to ZeRO
 
 The gradients of a block that several ranks of pp hold wait, and go to ZeRO at the end of the step, summed over these
-ranks.
+ranks. So `run_schedule`, which would return them, gets none.
 
 Invariant: a block is open while a `Stage` that reads it computes. A step opens the blocks in `opening_order`, in which
 ZeRO's stage 3 gathers them ahead, and brings gradients of each as often as `expected_calls` says.

@@ -33,7 +33,7 @@ from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
 from parlab.train.parts import TrainParts
 from parlab.train.pieces import CheckpointPiece, pieces_of
-from parlab.train.rank_model import rank_model, whole
+from parlab.train.rank_model import rank_model, whole_model
 from parlab.train.sharding import zero_replica
 from parlab.train.stages import expected_calls, opening_order, pipeline_stages, shared_blocks, uses_of_blocks
 from parlab.train.step import TrainResult, train_step
@@ -153,7 +153,7 @@ class Trainer:
 
     def full_weights(self) -> dict[str, Array]:
         """All weights by name, whole, on every rank."""
-        return whole(self.parts.job, self.parts.model, self.parts.replica.full_weights())
+        return whole_model(self.parts.job, self.parts.model, self.parts.replica.full_weights())
 
     def full_gradients(self) -> dict[str, Array]:
         """The mean gradients of the last step by name, before clipping, whole, on every rank.
@@ -161,7 +161,7 @@ class Trainer:
         Raises:
             ValueError: no step has been made.
         """
-        return whole(self.parts.job, self.parts.model, self.parts.replica.full_gradients())
+        return whole_model(self.parts.job, self.parts.model, self.parts.replica.full_gradients())
 
     # The state that a checkpoint keeps
 
