@@ -33,12 +33,11 @@ class Greenlet(strands.Cooperative):
         if self.work is not None:
             self._caller.switch()
         else:
-            while not self.woken:
-                self._ready.popleft()._greenlet.switch()
+            while (first := self._ready.popleft()) is not self:
+                first._greenlet.switch()
 
     def resume(self):
-        if self.work is not None:
-            self._ready.append(self)
+        self._ready.append(self)
 
 
 def install():

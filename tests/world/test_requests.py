@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import numpy as np
 import pytest
@@ -58,3 +59,26 @@ def test_a_collective_beside_the_program_takes_what_the_other_takes_and_has_its_
     signatures = (inspect.signature(getattr(Comm, call)) for call in (f"i{name}", name))
     beside, plain = ({one.name: one.default for one in found.parameters.values()} for found in signatures)
     assert beside.items() <= plain.items()
+
+
+def test_20_collectives_beside_the_program_in_turn_share_1_strand_and_4_at_once_have_4():
+    def program(comm):
+        engine = comm._engine
+        me = engine.tasks[comm.rank]
+        for _ in range(20):
+            comm.iall_reduce(X).wait()
+            while not me.parked_helpers:  # its result is there a moment before it parks
+                time.sleep(0)
+        in_turn = {task.strand for task in me.background}
+        if comm.rank == 1:
+            comm.recv(0, X)  # until then rank 0 gets no further than its four calls
+        requests = [comm.iall_reduce(X) for _ in range(4)]
+        if comm.rank == 0:
+            comm.send(X, 1)
+        for request in requests:
+            request.wait()
+        return len(in_turn), len({task.strand for task in me.background})
+
+    of_rank_0, of_rank_1 = run(program, 2).results
+    assert of_rank_0 == (1, 4)
+    assert of_rank_1[0] == 1

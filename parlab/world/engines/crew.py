@@ -1,8 +1,10 @@
 """The tasks of this process: how they start, wait, are woken, and end.
 
-A task is a strand with a `Task` record: it runs a rank's program, or a collective in the background. `strands.py` says
-how one strand parks and another wakes it. All state changes under one mutex, which is held for a few microseconds and
-never while data are copied. In the life of a task:
+A task is a rank's program, or a collective in its background. It is performed by a strand: a program by one of its own,
+collectives by the rank's helpers, each of which performs one after another and parks between them. (To start a thread
+for each collective would cost the rank two switches; to wake a helper costs none.) `strands.py` says how one strand
+parks and another wakes it. All state changes under one mutex, which is held for a few microseconds and never while data
+are copied. In the life of a task:
 
     it runs       nothing is missing
     `_block`      `missing` things that it waits for have not happened: it is blocked, and `_sleep` parks its strand
@@ -31,7 +33,7 @@ from typing import Any
 from parlab import arrays
 from parlab.world.engines import strands
 from parlab.world.engines.process_state import collector_paused
-from parlab.world.engines.tasks import Awaited, Task, current_task
+from parlab.world.engines.tasks import Awaited, Helper, Task, current_task
 from parlab.world.errors import RequestError, Unwind, WorldError
 
 current_engine: contextvars.ContextVar[Any] = contextvars.ContextVar("current_engine", default=None)  # None: no rank
@@ -42,6 +44,7 @@ class Crew(ABC):
 
     def __init__(self, ranks: list[int]):
         self.tasks = [Task(rank) for rank in ranks]
+        self.helpers: list[Helper] = []
         self.mutex = threading.Lock()
         self.present = len(ranks)  # tasks that have not left
         self.blocked = 0  # of them; the waking task lowers this count, so it is never too high
@@ -120,7 +123,9 @@ class Crew(ABC):
             if self.present and self.blocked == self.present and not self.ending:
                 self._all_blocked()
             if not self.present:
-                self._wake_caller()
+                for helper in self.helpers:
+                    _wake_for_good(helper.strand)
+                _wake_for_good(self.caller)
 
     def _everyone(self) -> list[Task]:
         return [each for task in self.tasks for each in (task, *task.background)]
@@ -134,7 +139,8 @@ class Crew(ABC):
         can be ended.
         """
         for task in self.tasks:
-            task.strand = self._strand(task, body)
+            program = partial(self._perform_program, task, self._work(task, body))
+            task.strand = self.new_strand(program, f"rank {task.rank}")
         with collector_paused():
             try:
                 for task in self.tasks:
@@ -153,52 +159,77 @@ class Crew(ABC):
 
     def _run_beside(self, main: Task, task: Task, body: Callable[[Task], None]) -> None:
         """Run `body(task)` in the background of `main`, which calls this."""
-        task.strand = self._strand(task, body)
+        helper = main.parked_helpers.pop() if main.parked_helpers else self._new_helper(main)
+        task.strand = helper.strand
         with self.mutex:
             if self.ending:  # checked again under the mutex: the end of the run must see this task, or refuse it here
                 self._refuse(main)
             self.present += 1
             main.background.append(task)
+            helper.work = self._work(task, body)
+            helper.strand.wake()
+
+    def _new_helper(self, main: Task) -> Helper:
+        """Another strand beside `main`, which calls this. It is parked.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
+        helper = Helper()
+        helper.strand = self.new_strand(partial(self._help, main, helper), f"rank {main.rank}")
+        with self.mutex:
             main.interruptible = False  # a new thread first has its creator's ident, and would get its exception
         try:
-            task.strand.start()
-        except RuntimeError:  # the system gives no more threads
-            self._leave(task)
-            raise
+            helper.strand.start()
         finally:
             with self.mutex:
                 main.interruptible = True
-                if self.ending:
-                    self._refuse(main)
-        task.strand.wake()
+        self.helpers.append(helper)
+        return helper
 
-    def _strand(self, task: Task, body: Callable[[Task], None]) -> strands.Strand:
-        """A strand for `task`, in a copy of the caller's context, so that `np.errstate` reaches every rank."""
-        work = partial(contextvars.copy_context().run, self._strand_main, task, body, arrays.here())
-        return self.new_strand(work, f"rank {task.rank}")
-
-    def _strand_main(self, task: Task, body: Callable[[Task], None], use_callers_gpu: Callable[[], None]) -> None:
+    def _help(self, main: Task, helper: Helper) -> None:
+        """A helper's strand: perform what it is given, until it is woken without work."""
         self._scheduled()
+        with suppress(Unwind):  # an interrupt may raise it when the task is over
+            helper.strand.park()
+            while helper.work is not None:
+                helper.work()
+                helper.work = None
+                main.parked_helpers.append(helper)
+                helper.strand.park()
+
+    def _perform_program(self, task: Task, work: Callable[[], None]) -> None:
+        """The strand of a rank's program."""
+        self._scheduled()
+        with suppress(Unwind):
+            task.strand.park()  # until all have started
+            work()
+
+    def _work(self, task: Task, body: Callable[[Task], None]) -> Callable[[], None]:
+        """A call that performs `task`, in a copy of the caller's context: so `np.errstate` reaches it."""
+        return partial(contextvars.copy_context().run, self._perform, task, body, arrays.here())
+
+    def _perform(self, task: Task, body: Callable[[Task], None], use_callers_gpu: Callable[[], None]) -> None:
         current_engine.set(self)
         current_task.set(task)
-        with suppress(Unwind):  # an interrupt may raise it even below, in `_leave`
-            try:
-                task.interruptible = True
-                self._sleep(task)
-                use_callers_gpu()
-                body(task)
-                if task.open:
-                    raise RequestError(
-                        f"rank {task.rank} returned without waiting for {', '.join(sorted(map(str, task.open)))}: "
-                        "call wait() on every request"
-                    )
-            except Unwind:
-                pass
-            except BaseException as error:
-                if not (self.ending or task.error):  # else the end of the run, or that error, caused it
-                    task.error = error
-            finally:
-                self._leave(task)
+        try:
+            task.interruptible = True
+            if self.ending:
+                raise Unwind
+            use_callers_gpu()
+            body(task)
+            if task.open:
+                raise RequestError(
+                    f"rank {task.rank} returned without waiting for {', '.join(sorted(map(str, task.open)))}: "
+                    "call wait() on every request"
+                )
+        except Unwind:
+            pass
+        except BaseException as error:
+            if not (self.ending or task.error):  # else the end of the run, or that error, caused it
+                task.error = error
+        finally:
+            self._leave(task)
 
     # Ctrl-C
 
@@ -208,7 +239,7 @@ class Crew(ABC):
         After a second call it waits no longer for threads that go on.
         """
         self.presses += 1
-        self._wake_caller()
+        _wake_for_good(self.caller)
 
     def _end_early(self) -> None:
         """End all tasks early. Blocked ones are woken, and others end at their next call.
@@ -219,8 +250,7 @@ class Crew(ABC):
         with self.mutex:
             self._unwind()
             for task in self._everyone():
-                with suppress(RuntimeError):  # it was woken
-                    task.strand.wake()  # it waits at the start; or it runs, and will not park any more
+                _wake_for_good(task.strand)  # it waits at the start; or it runs, and will not park any more
         for pause in chain([0.2], repeat(1)):
             self._caller_woken(within=pause)  # a second Ctrl-C cuts this pause short
             if self.presses > 1 or self._strands_ended(within=0.1):
@@ -230,10 +260,6 @@ class Crew(ABC):
                     if task.interruptible:
                         thread = ctypes.c_ulong(task.strand.ident)
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Unwind))
-
-    def _wake_caller(self) -> None:
-        with suppress(RuntimeError):  # it was woken
-            self.caller.wake()
 
     def _caller_woken(self, within: float) -> bool:
         """Whether the caller is woken within this many seconds: all ranks have left, or Ctrl-C was pressed."""
@@ -246,3 +272,9 @@ class Crew(ABC):
         for strand in alive:
             strand.join(max(0, deadline - time.monotonic()))
         return not any(strand.is_alive() for strand in alive)
+
+
+def _wake_for_good(strand: strands.Strand) -> None:
+    """Wake a strand that will not park again. It may have been woken already."""
+    with suppress(RuntimeError):
+        strand.wake()

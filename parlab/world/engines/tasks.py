@@ -7,6 +7,7 @@ two of its ranks. A `Message` is a value on its way, and a `CollectiveCall` is o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -112,19 +113,25 @@ class Signal:
 Awaited = tuple[Message, ...] | CollectiveCall | Signal  # by a blocked task
 
 
-class Task:
-    """The engine's record of one strand of a rank: its program (the rank's main task), or a collective in its
-    background.
-    """
+class Helper:
+    """A strand beside a rank's program. It performs background tasks, one after another, and parks between them."""
 
     strand: Strand
+    work: Callable[[], None] | None = None  # that performs its next task; None: there is none
+
+
+class Task:
+    """The engine's record of a rank's program (the rank's main task), or of a collective in its background."""
+
+    strand: Strand  # that performs it
 
     def __init__(self, rank: int, main: Task | None = None):
         self.rank = rank
         self.background: list[Task] = []  # collectives that this task has started
+        self.parked_helpers: list[Helper] = []  # for the next one
         self.is_background = main is not None
         self.interruptible = False  # whether its strand may be sent an exception: before, `Thread.start` would wait for
-        # ever; afterwards, another thread may have its ident
+        # ever; afterwards, the strand performs another task, or another thread has its ident
         # While it is blocked:
         self.missing = 0  # of what it waits for: messages that have not passed; 1 for a collective or a signal
         self.waits_for: Awaited = ()

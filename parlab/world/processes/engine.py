@@ -71,8 +71,7 @@ class ProcessEngine(Engine):
     def _sleep(self, task: Task) -> None:
         """See `Crew`."""
         began = time.perf_counter_ns()
-        measured = task.waits_for and not task.is_background  # a task that has not started waits for nothing
-        what = waited_for(task) if measured else None
+        what = None if task.is_background else waited_for(task)
         self._poll(lambda: task.strand.park(blocking=False))
         if what is not None:
             self.measurements.waits.append((began, time.perf_counter_ns(), what))

@@ -144,10 +144,10 @@ def test_an_interrupt_while_a_collective_starts_in_the_background_ends_its_progr
     went_on = []
 
     def program(comm):
-        engine, strand_of = comm._engine, comm._engine._strand
+        engine, new_strand = comm._engine, comm._engine.new_strand
 
-        def interrupted_start(task, body):
-            strand = strand_of(task, body)
+        def interrupted_start(work, name):
+            strand = new_strand(work, name)
             start = strand.start
 
             def press_then_start():
@@ -155,12 +155,11 @@ def test_an_interrupt_while_a_collective_starts_in_the_background_ends_its_progr
                 while not engine.ending:
                     time.sleep(0.001)
                 start()
-                strand.join()  # it has seen that the run ends
 
             strand.start = press_then_start
             return strand
 
-        engine._strand = interrupted_start
+        engine.new_strand = interrupted_start
         comm.iall_reduce(X)
         went_on.append(True)
 
