@@ -42,7 +42,11 @@ def pipeline_stages(job: TrainJob, model: RankModel) -> dict[int, Chain]:
 
 
 def uses_of_blocks(model: RankModel, stages: Mapping[int, Chain], actions: Iterable[Action]) -> list[tuple[str, str]]:
-    """Each use of a block by these actions, one after the other: the kind of the action, and the block."""
+    """Each use of a block by these actions, one after the other: the kind of the action, and the block.
+
+    A tied model of one layer, on one rank, with one microbatch: F uses embedding, layers.0, norm and embedding; B uses
+    norm, embedding, layers.0 and embedding. So they open eight blocks, and gradients of the embedding come twice.
+    """
     uses = []
     for kind, number, _ in actions:
         in_order = stages[number].stages
