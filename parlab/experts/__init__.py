@@ -2,9 +2,10 @@
 
 Begin with `all_to_all`: dispatch and combine. Then:
 
-`layer`                     the mixture on the ranks of a group
-`two_levels`, `gathered`    two other ways to the experts: once to each node; all tokens to all ranks
-`costs`                     rows and bytes on paper
+`hierarchical`, `all_gather`    the two other ways to the experts: once to each node; all tokens to all ranks
+`rank_experts`                  which experts a rank has, and their work
+`layer`                         the mixture on the ranks of a group
+`costs`                         rows and bytes on paper
 """
 
 from parlab.experts.all_to_all import (
@@ -24,4 +25,5 @@ from parlab.experts.costs import (
     expert_cost,
     units_of_layer,
 )
-from parlab.experts.layer import ExpertParallel, experts_of, own_weights
+from parlab.experts.layer import ExpertParallel
+from parlab.experts.rank_experts import experts_of

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from parlab.arguments import checked_rank, whole
-from parlab.experts.all_to_all import check_experts
+from parlab.experts.rank_experts import check_experts, experts_of
 
 
 class ExpertCost(NamedTuple):
@@ -48,8 +48,7 @@ def expert_cost(
     P, N = len(counts), len(counts[0])
     check_experts(N, P)
     checked_rank(rank, "rank", P)
-    m = N // P
-    own = range(rank * m, (rank + 1) * m)
+    own = experts_of(rank, N, P)
     sent = sum(counts[rank]) - sum(counts[rank][expert] for expert in own)
     received = sum(counts[source][expert] for source in range(P) for expert in own if source != rank)
     plan = 0 if backward else P - 1

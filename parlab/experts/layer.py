@@ -1,27 +1,35 @@
 """A mixture of experts whose experts live on P ranks: each rank has its own tokens and N/P of the experts.
 
-Invariant: the router is the same on every rank, and each expert is on one; y and dx are those of the rank's own tokens.
+    router     the same on every rank; its balance counts the pairs of all ranks
+    experts    this rank's (`rank_experts`)
+    mix        between them the messages, by one of three exchanges: `all_to_all`, `hierarchical`, `all_gather`
 
-Sources: as `all_to_all`, `two_levels` and `gathered`, the three exchanges.
+Invariant: the router is the same on every rank, and each expert is on one; y and dx are those of the rank's own tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from parlab.arguments import one_of, whole
 from parlab.arrays import Array, namespace, to_host
-from parlab.experts.all_to_all import check_experts, mix_dispatched, mix_dispatched_backward
-from parlab.experts.gathered import mix_gathered, mix_gathered_backward
-from parlab.experts.two_levels import mix_in_two_levels, mix_in_two_levels_backward
-from parlab.nn.formulas import linear_flops
-from parlab.nn.moe import MixtureOfExperts
+from parlab.experts.all_gather import all_gather_mix, all_gather_mix_backward
+from parlab.experts.all_to_all import all_to_all_mix, all_to_all_mix_backward
+from parlab.experts.hierarchical import hierarchical_mix, hierarchical_mix_backward
+from parlab.experts.rank_experts import RankExperts, check_experts, experts_of
+from parlab.nn.moe import Mix, MixtureOfExperts
+from parlab.nn.router import Router
 from parlab.nn.routing import Routing, expert_loads
-from parlab.nn.stage import Gradients, Weights
+from parlab.nn.stage import Weights
 from parlab.world import Comm
 
-EXCHANGES = ("all_to_all", "hierarchical", "all_gather")
+EXCHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # a mix and its backward, of the groups
+    "all_to_all": (all_to_all_mix, all_to_all_mix_backward),
+    "hierarchical": (hierarchical_mix, hierarchical_mix_backward),
+    "all_gather": (all_gather_mix, all_gather_mix_backward),
+}
 
 
 class ExpertParallel(MixtureOfExperts):
@@ -33,7 +41,8 @@ class ExpertParallel(MixtureOfExperts):
     Args:
         comm: the expert-parallel group, of P ranks.
         weights: the router's, and those of this rank's experts, under their global numbers.
-        prefix, num_experts, k, options: as for `MixtureOfExperts`.
+        prefix: of the names: `{prefix}.gate.weight`, the router's, and `{prefix}.experts.{number}.w1.weight`, ...
+        num_experts, k, options: as for `Router`.
         exchange: `all_to_all`: a copy for each expert of a token. `hierarchical`: a copy for each node, and inside it
             one for each rank. `all_gather`: all tokens to all ranks.
         ranks_per_node: for `hierarchical`: how many consecutive ranks share a node; divides P.
@@ -59,73 +68,38 @@ class ExpertParallel(MixtureOfExperts):
         **options: Any,
     ) -> None:
         check_experts(num_experts, comm.size)
-        one_of("exchange", exchange, EXCHANGES)
-        self.comm, self.exchange = comm, exchange
-        self.together = (comm,) if together is None else together
-        if exchange == "hierarchical":
-            self.inside, self.between = node_groups(comm, ranks_per_node)
-        elif ranks_per_node is not None:
-            raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
-        own_experts = experts_of(comm.rank, num_experts, comm.size)
-        super().__init__(weights, prefix, num_experts, k, own_experts=own_experts, **options)
+        loads_of = partial(loads_over, (comm,) if together is None else together, num_experts)
+        super().__init__(
+            Router(weights, f"{prefix}.gate.weight", num_experts, k, loads_of=loads_of, **options),
+            RankExperts(comm, weights, f"{prefix}.experts", experts_of(comm.rank, num_experts, comm.size)),
+            mix_by(comm, exchange, ranks_per_node),
+        )
 
     @classmethod
     def from_full(
         cls, comm: Comm, weights: Mapping[str, Array], prefix: str, num_experts: int, k: int, **options: Any
     ) -> ExpertParallel:
         """From the weights of all experts, of which this rank keeps its own."""
-        return cls(
-            comm, own_weights(weights, prefix, num_experts, comm.rank, comm.size), prefix, num_experts, k, **options
-        )
+        own = own_weights(weights, f"{prefix}.experts", experts_of(comm.rank, num_experts, comm.size))
+        return cls(comm, own, prefix, num_experts, k, **options)
 
-    def loads_together(self, routing: Routing) -> list[int]:
-        """Pairs on each expert, of the tokens of all ranks: an all-reduce of N whole numbers."""
-        xp, chosen = namespace(routing.chosen), routing.chosen
-        loads = xp.asarray(expert_loads(routing, self.num_experts), dtype=xp.int64, device=chosen.device)  # [N]
-        for group in self.together:
-            loads = group.all_reduce(loads)
-        return to_host(loads)
 
-    def mix(self, x: Array, routing: Routing) -> tuple[Array, Any]:
-        """The sum over each token's experts, on all ranks, of gate · answer: `[T, E]` -> `(y [T, E], cache)`."""
-        if self.exchange == "hierarchical":
-            return mix_in_two_levels(self, self.between, self.inside, x, routing)
-        if self.exchange == "all_gather":
-            return mix_gathered(self, self.comm, x, routing)
-        return mix_dispatched(self, self.comm, x, routing)
+def own_weights(weights: Mapping[str, Array], prefix: str, own: range) -> dict[str, Array]:
+    """All weights but those of experts, `{prefix}.{number}`, that are not among `own`."""
+    mine = tuple(f"{prefix}.{number}." for number in own)
+    return {name: x for name, x in weights.items() if name.startswith(mine) or not name.startswith(f"{prefix}.")}
 
-    def mix_backward(self, dy: Array, routing: Routing, cache: Any) -> tuple[Array, Array, list[Any]]:
-        """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-        if self.exchange == "hierarchical":
-            return mix_in_two_levels_backward(self, dy, cache)
-        if self.exchange == "all_gather":
-            return mix_gathered_backward(self, self.comm, dy, cache)
-        return mix_dispatched_backward(self, self.comm, dy, routing, cache)
 
-    def apply_experts(self, rows: Array, counts: Sequence[int]) -> tuple[Array, list[Any]]:
-        """As the serial layer's, on the clock."""
-        self.comm.hold("rows", rows)
-        self.sizes = self.weights[self.experts[0].weight_names[0]].shape  # (E, M), kept: W may find weights freed
-        with self.comm.compute("experts", flops=self.flops(sum(counts))):
-            return super().apply_experts(rows, counts)
-
-    def apply_experts_backward(
-        self, drows: Array, counts: Sequence[int], caches: Sequence[Any]
-    ) -> tuple[Array, list[Any]]:
-        """As the serial layer's, on the clock."""
-        with self.comm.compute("experts (B)", flops=self.flops(sum(counts))):
-            return super().apply_experts_backward(drows, counts, caches)
-
-    def backward_weight(self, pending: Any) -> Gradients:
-        """As the serial layer's, on the clock."""
-        _, of_experts = pending
-        rows = sum(of_expert.x.shape[0] for of_expert in of_experts)
-        with self.comm.compute("experts (W)", flops=self.flops(rows)):
-            return super().backward_weight(pending)
-
-    def flops(self, rows: int) -> int:
-        """Of three products forward, or of either part of their backward."""
-        return 3 * linear_flops(rows, *self.sizes).forward
+def mix_by(comm: Comm, exchange: str, ranks_per_node: int | None) -> Mix:
+    """The mix of an exchange, on its groups: `comm`, or its nodes. All ranks of `comm` call this function."""
+    one_of("exchange", exchange, tuple(EXCHANGES))
+    groups: tuple[Comm, ...] = (comm,)
+    if exchange == "hierarchical":
+        groups = node_groups(comm, ranks_per_node)
+    elif ranks_per_node is not None:
+        raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
+    forward, backward = EXCHANGES[exchange]
+    return Mix(partial(forward, *groups), partial(backward, *groups))
 
 
 def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:
@@ -137,14 +111,10 @@ def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:
     return groups
 
 
-def experts_of(rank: int, num_experts: int, size: int) -> range:
-    """The global numbers of the experts of a rank: N/P consecutive ones."""
-    own = num_experts // size
-    return range(rank * own, (rank + 1) * own)
-
-
-def own_weights(weights: Mapping[str, Array], prefix: str, num_experts: int, rank: int, size: int) -> dict[str, Array]:
-    """All weights but those of other ranks' experts."""
-    others = set(range(num_experts)) - set(experts_of(rank, num_experts, size))
-    foreign = tuple(f"{prefix}.experts.{expert}." for expert in others)
-    return {name: weight for name, weight in weights.items() if not name.startswith(foreign)}
+def loads_over(groups: Sequence[Comm], num_experts: int, routing: Routing) -> list[int]:
+    """Pairs on each expert, of the tokens of all ranks: an all-reduce of N whole numbers over each group in turn."""
+    xp, chosen = namespace(routing.chosen), routing.chosen
+    loads = xp.asarray(expert_loads(routing, num_experts), dtype=xp.int64, device=chosen.device)  # [N]
+    for group in groups:
+        loads = group.all_reduce(loads)
+    return to_host(loads)

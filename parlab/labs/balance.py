@@ -15,8 +15,8 @@ from parlab.labs.difference import brief, difference, likely, possible
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong, explains
-from parlab.nn.moe import MixtureOfExperts
-from parlab.nn.routing import Routing, balanced_bias, expert_loads, route
+from parlab.nn.router import Router, balanced_bias
+from parlab.nn.routing import Routing, expert_loads, route
 from parlab.train import Trainer
 from parlab.world import Comm
 
@@ -71,39 +71,39 @@ def balance_by(trainer: Trainer, rule: Balance) -> None:
     ...     trainer = Trainer(Mesh(comm, dp=2, ep=2), model, AdamW(), bias_rate=0.1)
     ...     balance_by(trainer, balanced)
     ...     trainer.step(np.array([[1, 2], [3, 4]]), np.array([[2, 3], [4, 0]]))
-    ...     return [abs(bias) for bias in trainer.parts.model.mixtures[0].bias]
+    ...     return [abs(bias) for bias in trainer.parts.model.routers[0].bias]
     >>> run(program, 2).results[0] in ([0.1, 0.1], [0.0, 0.0])
     True
     """
     instance("trainer", trainer, Trainer)
-    job, mixtures = trainer.parts.job, trainer.parts.model.mixtures
+    job, routers = trainer.parts.job, trainer.parts.model.routers
     mesh, bias_rate = job.mesh, job.settings.bias_rate
     alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == job.schedule.num_microbatches == 1
-    if not mixtures or not bias_rate or not alone:
+    if not routers or not bias_rate or not alone:
         raise ValueError(
             f"trainer: a Mixtral on dp and ep alone is needed, with one microbatch and a bias_rate; this is "
             f"{job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, bias_rate={bias_rate}"
         )
-    for mixture in mixtures.values():
-        _balance_one(mesh.data, mixture, rule)
+    for router in routers.values():
+        _balance_one(mesh.data, router, rule)
 
 
-def _balance_one(comm: Comm, mixture: MixtureOfExperts, rule: Balance) -> None:
-    later = [mixture.bias]
+def _balance_one(comm: Comm, router: Router, rule: Balance) -> None:
+    later = [router.bias]
 
     def routed(x: Any) -> Routing:
-        own = x @ mixture.weights[mixture.router]  # [T, N]
+        own = x @ router.weights[router.name]  # [T, N]
         scores = to_numpy(comm.all_gather(own))
-        chosen, gates, later[0] = rule(scores, np.array(mixture.bias), mixture.k, mixture.bias_rate)
+        chosen, gates, later[0] = rule(scores, np.array(router.bias), router.k, router.bias_rate)
         here = slice(comm.rank * own.shape[0], (comm.rank + 1) * own.shape[0])
         xp, device = namespace(x), x.device
         own_gates = asarray(np.asarray(gates)[here], xp, own.dtype, device)
         return Routing(asarray(np.asarray(chosen)[here], xp, xp.int64, device), own_gates, own, "softmax_chosen")
 
     def rebalance(loads: Any) -> None:
-        mixture.counted, mixture.bias = [0] * mixture.num_experts, list(map(float, later[0]))
+        router.counted, router.bias = [0] * router.num_experts, list(map(float, later[0]))
 
-    mixture.routed, mixture.rebalance = routed, rebalance  # type: ignore[method-assign]
+    router.routed, router.rebalance = routed, rebalance  # type: ignore[method-assign]
 
 
 # The checker
@@ -283,7 +283,7 @@ BALANCED = Exercise(
     lambda random, size: BalanceCase(
         int(random.integers(2, 40)), size + 1, int(random.integers(1, size + 1)), float(random.choice([0.01, 0.1, 0.5]))
     ),
-    solved_by=("parlab.labs.balanced", "parlab.nn.routing.route", "parlab.nn.routing.balanced_bias"),
+    solved_by=("parlab.labs.balanced", "parlab.nn.routing.route", "parlab.nn.router.balanced_bias"),
 )
 
 EXERCISES = (BALANCED,)

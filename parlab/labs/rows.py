@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.nn.moe import sum_of_slots
+from parlab.nn.permute import sum_of_slots
 from parlab.world import Comm
 
 

@@ -80,7 +80,7 @@ def rows_to_experts(trainer: Trainer, tokens: Any) -> list[list[list[int]]]:
     tables = []
     for block in llama.blocks:
         hidden, cache = block.forward(hidden)
-        tables.append(cache["mlp"].mix_cache.plan.counts)  # the plan of the dispatch has the counts of all ranks
+        tables.append(cache["mlp"].mix.plan.counts)  # the plan of the dispatch has the counts of all ranks
     return tables
 
 

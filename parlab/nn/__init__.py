@@ -3,8 +3,9 @@
 To read it, begin with `linear`, a piece whose backward has two parts. `norm`, `activation`, `rotary` and `embedding`
 are pieces like it. `attention` is FlashAttention's algorithm, and `tiles` the strips that it walks; `dense_attention`
 is the plain one. `stage` is the protocol by which pieces with weights are put together: `layers` has a Llama's, `llama`
-the model. `routing`, `moe` and `mixtral` are the same for a mixture of experts. `optimizer`, `training` and `corpus`
-train them; `formulas`, `counting` and `parameters` count; `config`, `huggingface` and `published` know sizes and files.
+the model. `moe` and `mixtral` are the same for a mixture of experts; its parts are `routing`, `router` and `permute`.
+`optimizer`, `training` and `corpus` train them; `formulas`, `counting` and `parameters` count; `config`, `huggingface`
+and `published` know sizes and files.
 """
 
 from parlab.nn.config import GPTConfig, LlamaConfig
@@ -12,8 +13,9 @@ from parlab.nn.corpus import MarkovSource
 from parlab.nn.embedding import IGNORED
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import Mixtral, MixtralConfig
-from parlab.nn.moe import MixtureOfExperts
+from parlab.nn.moe import Experts, MixtureOfExperts
 from parlab.nn.optimizer import AdamW, clip_gradients, warmup_cosine
 from parlab.nn.parameters import parameters
+from parlab.nn.router import Router
 from parlab.nn.routing import Routing, route, route_backward
 from parlab.nn.training import train

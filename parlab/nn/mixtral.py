@@ -24,8 +24,9 @@ from parlab.arrays import Array
 from parlab.nn.config import ONLY, REQUIRED, LlamaConfig
 from parlab.nn.layers import Block, Core
 from parlab.nn.llama import Llama, decoder_block, load_as
-from parlab.nn.moe import MixtureOfExperts
+from parlab.nn.moe import Experts, MixtureOfExperts
 from parlab.nn.rotary import Rotary
+from parlab.nn.router import Router
 
 
 @dataclass(frozen=True)
@@ -91,21 +92,23 @@ class Mixtral(Llama):
         amount("auxiliary", auxiliary)
         amount("bias_rate", bias_rate)
         self.balance: dict[str, Any] = {"auxiliary": auxiliary, "bias_rate": bias_rate}
-        self.mixtures: list[MixtureOfExperts] = []  # of each layer
+        self.routers: list[Router] = []  # of each layer
         super().__init__(config, weights, **kwargs)
 
     def block(self, layer: int, config: LlamaConfig, weights: Mapping[str, Array], rotary: Rotary, core: Core) -> Block:
         """Layer number `layer`: a decoder block whose MLP is a mixture of experts, with a softmax over the chosen."""
         assert isinstance(config, MixtralConfig)
         prefix = f"model.layers.{layer}.block_sparse_moe"
-        mlp = MixtureOfExperts(weights, prefix, config.num_local_experts, config.num_experts_per_tok, **self.balance)
-        self.mixtures.append(mlp)
+        N, k = config.num_local_experts, config.num_experts_per_tok
+        router = Router(weights, f"{prefix}.gate.weight", N, k, **self.balance)
+        self.routers.append(router)
+        mlp = MixtureOfExperts(router, Experts(weights, f"{prefix}.experts", range(N)))
         return decoder_block(config, weights, layer, rotary, core, mlp)
 
     def rebalance(self) -> None:
         """Move the bias of every layer by the loads of all backwards since the last call: once a step."""
-        for mixture in self.mixtures:
-            mixture.rebalance(mixture.counted)
+        for router in self.routers:
+            router.rebalance(router.counted)
 
 
 def load(folder: str | os.PathLike[str], *, xp: Any = None, dtype: str | None = None, **kwargs: Any) -> Mixtral:

@@ -1,18 +1,32 @@
-"""The router of a mixture of experts: which k of N experts each token goes to, and how much each answer counts.
+"""Routing: which k of N experts each token goes to, and how much each answer counts.
 
-    logits = x Wr [T, N];  chosen = top-k [T, k];  gates = f(logits) [T, k]
+    logits      x Wr                                                       [T, N]
+    affinities  the logits, their softmax or their sigmoids                [T, N]
+    chosen      the k experts of the largest affinities, the best first    [T, k]
+    gates       from the affinities of the chosen                          [T, k]
+
+There are three kinds of scores, with l the logits, and all sums over the chosen but the one with p:
+
+    ==============  ==============  =====================  ============================================================
+    scores          affinities      gates g                gradient of the logits, from dg
+    ==============  ==============  =====================  ============================================================
+    softmax_chosen  l               softmax of the chosen  g (dg − Σ g dg) at the chosen, 0 elsewhere
+    softmax         p = softmax(l)  p at the chosen        p (dp − Σ p dp), where dp is dg at the chosen, 0 elsewhere
+    sigmoid         s = sigmoid(l)  s / Σ s                s (1 − s) (dg − Σ g dg) / Σ s at the chosen, 0 elsewhere
+    ==============  ==============  =====================  ============================================================
+
+The choice itself has no gradient.
 
 Letters: T tokens, N experts, k chosen, E hidden size. Ties go to the lower index, everywhere, so that every rank of a
 group makes the same choice.
 
 Sources: Shazeer et al. 2017, "Outrageously large neural networks"; Fedus et al. 2021, "Switch transformers" (softmax
-over all, auxiliary loss); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI 2024,
-"DeepSeek-V3 technical report", section 2.1.2 (sigmoid, bias, groups).
+over all); Jiang et al. 2024, "Mixtral of experts" (softmax over the chosen); DeepSeek-AI 2024, "DeepSeek-V3 technical
+report", section 2.1.2 (sigmoid, bias, groups).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from parlab.arguments import one_of, whole
@@ -31,9 +45,8 @@ class Routing(NamedTuple):
 
     chosen: Array  # [T, k] whole numbers, the best first
     gates: Array  # [T, k]
-    affinities: Array = None  # [T, N]: logits, probabilities or sigmoids, as `scores` says
+    affinities: Array = None  # [T, N]
     scores: str = "softmax_chosen"  # one of SCORES, as `route` was told
-    here: Array | None = None  # [T, k] booleans: False where the slot's expert is on another rank; None: all are here
 
 
 def route(
@@ -71,24 +84,17 @@ def route(
     >>> routing.gates.round(2).tolist()
     [[0.73, 0.27], [0.5, 0.5]]
     """
-    xp, N = namespace(x, weights), weights.shape[1]
+    N = weights.shape[1]
     one_of("scores", scores, SCORES)
     if whole("k", k, 1) > N:
         raise ValueError(f"k={k}: there are {N} experts to choose from")
     logits, _ = linear(x, weights)  # [T, N]
-    affinities = {"softmax_chosen": _unchanged, "softmax": softmax, "sigmoid": sigmoid}[scores](logits)
+    affinities = affinities_of(logits, scores)
     ranked_by = affinities if bias is None else affinities + bias
     if group_limit is not None:
-        ranked_by = _within_groups(ranked_by, k, groups, group_limit)
+        ranked_by = within_groups(ranked_by, k, groups, group_limit)
     chosen = top(ranked_by, k)  # [T, k]
-    of_chosen = xp.take_along_axis(affinities, chosen, axis=1)  # [T, k]
-    if scores == "softmax_chosen":
-        gates = softmax(of_chosen)
-    elif scores == "sigmoid":
-        gates = of_chosen / xp.sum(of_chosen, axis=1, keepdims=True)
-    else:
-        gates = of_chosen
-    return Routing(chosen, gates, affinities, scores)
+    return Routing(chosen, gates_of(affinities, chosen, scores), affinities, scores)
 
 
 def route_backward(dgates: Array, routing: Routing, x: Array, weights: Array) -> tuple[Array, Array]:
@@ -100,12 +106,24 @@ def route_backward(dgates: Array, routing: Routing, x: Array, weights: Array) ->
     return dx, linear_backward_weight(pending)
 
 
-def gates_backward(dgates: Array, routing: Routing) -> Array:
-    """The gradient of the logits `[T, N]` from that of the gates `[T, k]`.
+def affinities_of(logits: Array, scores: str) -> Array:
+    """By these the experts of a token are ranked: `[T, N]` -> the same."""
+    if scores == "softmax_chosen":
+        return logits
+    return softmax(logits) if scores == "softmax" else sigmoid(logits)
 
-    Softmax over the chosen: dl = g (dg − Σ g dg). Over all: dl = p (dp − Σ p dp), where dp is dg at the chosen and 0
-    elsewhere. Sigmoid, with g = s/S and S = Σ s over the chosen: ds = (dg − Σ g dg)/S, dl = ds s (1 − s).
-    """
+
+def gates_of(affinities: Array, chosen: Array, scores: str) -> Array:
+    """`[T, N]`, `[T, k]` -> `[T, k]`."""
+    xp = namespace(affinities)
+    of_chosen = xp.take_along_axis(affinities, chosen, axis=1)  # [T, k]
+    if scores == "softmax_chosen":
+        return softmax(of_chosen)
+    return of_chosen if scores == "softmax" else of_chosen / xp.sum(of_chosen, axis=1, keepdims=True)
+
+
+def gates_backward(dgates: Array, routing: Routing) -> Array:
+    """The gradient of the logits `[T, N]` from that of the gates `[T, k]`: the last column of the table."""
     xp, affinities, chosen = namespace(dgates), routing.affinities, routing.chosen
     N = affinities.shape[1]
     if routing.scores == "softmax":
@@ -125,8 +143,15 @@ def top(ranked_by: Array, k: int) -> Array:
     return namespace(ranked_by).argsort(-ranked_by, axis=1, stable=True)[:, :k]
 
 
-def _within_groups(ranked_by: Array, k: int, groups: int, group_limit: int) -> Array:
-    """`ranked_by` [T, N] with −inf outside the `group_limit` best groups of each token."""
+def within_groups(ranked_by: Array, k: int, groups: int, group_limit: int) -> Array:
+    """`ranked_by` [T, N] with −inf outside the `group_limit` best groups of each token.
+
+    A group is as good as the sum of its best k/group_limit numbers: so many experts each group has to give.
+
+    >>> import numpy as np
+    >>> within_groups(np.array([[5.0, 0.0, 3.0, 4.0]]), k=2, groups=2, group_limit=1).tolist()  # 5 + 0 < 3 + 4
+    [[-inf, -inf, 3.0, 4.0]]
+    """
     xp, (T, N) = namespace(ranked_by), ranked_by.shape
     if N % whole("groups", groups, 1):
         raise ValueError(f"groups={groups}: must divide the {N} experts")
@@ -143,69 +168,15 @@ def _within_groups(ranked_by: Array, k: int, groups: int, group_limit: int) -> A
     return xp.where(open_to, ranked_by, -xp.inf)
 
 
+def expert_loads(routing: Routing, num_experts: int) -> list[int]:
+    """How many pairs (token, slot) go to each expert."""
+    xp, chosen = namespace(routing.chosen), routing.chosen
+    return to_host(xp.stack([xp.count_nonzero(chosen == expert) for expert in range(num_experts)]))
+
+
 def scattered(values: Array, chosen: Array, width: int) -> Array:
     """`[T, width]` with `values[t, s]` at `[t, chosen[t, s]]`, and zeros elsewhere."""
     xp, T = namespace(values), values.shape[0]
     first = xp.arange(T, dtype=chosen.dtype, device=chosen.device)[:, None] * width
     flat = xp.zeros(T * width, dtype=values.dtype, device=values.device)
     return xp.reshape(add_at(flat, xp.reshape(first + chosen, (-1,)), xp.reshape(values, (-1,))), (T, width))
-
-
-def _unchanged(logits: Array) -> Array:
-    return logits
-
-
-# Balance
-
-
-def expert_loads(routing: Routing, num_experts: int) -> list[int]:
-    """How many (token, slot) pairs go to each expert; pairs whose expert is not here go to none."""
-    xp, goes_to = namespace(routing.chosen), destinations(routing, num_experts)
-    return to_host(xp.stack([xp.count_nonzero(goes_to == expert) for expert in range(num_experts)]))
-
-
-def destinations(routing: Routing, num_experts: int) -> Array:
-    """The expert of each pair, `[T·k]`; `num_experts` (no expert has this number) where that is not here."""
-    xp, chosen = namespace(routing.chosen), routing.chosen
-    if routing.here is not None:
-        chosen = xp.where(routing.here, chosen, num_experts)
-    return xp.reshape(chosen, (-1,))
-
-
-def auxiliary_loss(logits: Array, loads: Sequence[int], k: int, alpha: float) -> tuple[Array, Array]:
-    """α N Σ f_i P_i, which is α when the load is uniform, and its gradient with respect to the logits `[T, N]`.
-
-    Args:
-        logits: the router's, `[T, N]`, of this rank's tokens.
-        loads: pairs on each expert, of all tokens of the batch (those of other ranks too): f_i is their share. It has
-            no gradient.
-        k: slots a token.
-        alpha: the loss's weight, 0.01 in the paper.
-
-    P_i is the mean probability of expert i over this rank's tokens. Source: Fedus et al. 2021, section 2.2.
-    """
-    xp, (T, N) = namespace(logits), logits.shape
-    probabilities = softmax(logits)
-    total = sum(loads)
-    f = xp.asarray([load / total for load in loads], dtype=logits.dtype, device=logits.device)  # [N]
-    loss = alpha * N * xp.sum(f * xp.mean(probabilities, axis=0))
-    dprobabilities = alpha * N / T * f  # the same for every token
-    inner = dprobabilities - xp.sum(probabilities * dprobabilities, axis=1, keepdims=True)
-    return loss, probabilities * inner
-
-
-def balanced_bias(bias: Array, loads: Sequence[int], rate: float) -> Array:
-    """The bias after a step: up by `rate` for experts below the mean load, down for those above it.
-
-    Source: DeepSeek-V3 technical report, section 2.1.2 (γ = 0.001); Wang et al. 2024, "Auxiliary-loss-free load
-    balancing strategy for mixture-of-experts".
-    """
-    xp = namespace(bias)
-    mean = sum(loads) / len(loads)
-    missing = xp.asarray([mean - load for load in loads], dtype=bias.dtype, device=bias.device)  # [N]
-    return bias + rate * xp.sign(missing)
-
-
-def inverse(order: Array) -> Array:
-    """The new place of each item: `take(take(x, order), inverse(order))` is x."""
-    return namespace(order).argsort(order)

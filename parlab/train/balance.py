@@ -6,19 +6,21 @@
     bias             moves by the sum of these counts, after the step
 
 Invariant: a load is that of the whole batch, whatever rank a token is on and whatever microbatch it is in; after each
-sum the mixtures count from 0.
+sum the routers count from 0.
 
 A first pass, because the gradient of the auxiliary loss goes through the router into all layers below. So the first
 backward needs the loads of the last forward, and no correction afterwards can mend it. With one microbatch there is no
-such pass: a forward has all tokens of its rank, and sums at once (`ExpertParallel.loads_together`).
+such pass: a forward has all tokens of its rank, and sums at once (`together` of `ExpertParallel`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 
 from parlab.arrays import Array, to_host
+from parlab.nn.routing import Routing
 from parlab.nn.stage import Chain
 from parlab.pipeline import Action
 from parlab.train.job import TrainJob
@@ -28,7 +30,7 @@ from parlab.train.parts import TrainParts
 def prepare_auxiliary_losses(
     parts: TrainParts, stages: Mapping[int, Chain], tokens: Sequence[Array], targets: Sequence[Array], like: Array
 ) -> None:
-    """Tell each mixture what its auxiliary loss needs: its factor in the step's gradient, and the loads of the batch.
+    """Tell each router what its auxiliary loss needs: its factor in the step's gradient, and the loads of the batch.
 
     Such a loss is a mean over the tokens of one call. Each microbatch makes one call, or under sequence parallelism one
     on each rank of tp, whose gradients are summed; their mean has 1/calls of each.
@@ -36,36 +38,41 @@ def prepare_auxiliary_losses(
     Args:
         stages, tokens, targets, like: those with which `run_schedule` is called next.
     """
-    job, mixtures = parts.job, parts.model.mixtures
+    job, routers = parts.job, parts.model.routers
     calls = job.schedule.num_microbatches * (job.mesh.tp.size if job.settings.sequence_parallel else 1)
-    for mixture in mixtures.values():
-        mixture.loss_weight = parts.replica.loss_scale / calls
+    for router in routers.values():
+        router.loss_weight = parts.replica.loss_scale / calls
     if forwards := first_forwards(job):
-        for mixture in mixtures.values():
-            mixture.first_pass = True
+        for router in routers.values():
+            router.loads_of = router.count
         run_first_pass(job, forwards, stages, tokens, targets, like)
         loads = sum_loads(parts)
-        for layer, mixture in mixtures.items():
-            mixture.first_pass, mixture.batch_loads = False, loads[layer]
+        for layer, router in routers.items():
+            router.loads_of = partial(same_for_each_call, loads[layer])
+
+
+def same_for_each_call(loads: list[int], routing: Routing) -> list[int]:
+    """The loads of the whole batch, whatever tokens a call has."""
+    return loads
 
 
 def move_biases(parts: TrainParts, skipped: bool) -> None:
     """Move each expert's bias by its load in the batch; of a skipped step the loads are forgotten."""
     loads = sum_loads(parts)
     if not skipped:
-        for layer, mixture in parts.model.mixtures.items():
-            mixture.rebalance(loads[layer])
+        for layer, router in parts.model.routers.items():
+            router.rebalance(loads[layer])
 
 
 def sum_loads(parts: TrainParts) -> list[list[int]]:
-    """The pairs on each expert that all ranks have counted, `[L][N]` on every rank; the mixtures count anew."""
-    job, mixtures = parts.job, parts.model.mixtures  # those of other ranks of pp have counted nothing here: rows of 0
-    own = [mixtures[layer].counted for layer in sorted(mixtures)]
+    """The pairs on each expert that all ranks have counted, `[L][N]` on every rank; the routers count anew."""
+    job, routers = parts.job, parts.model.routers  # those of other ranks of pp have counted nothing here: rows of 0
+    own = [routers[layer].counted for layer in sorted(routers)]
     counts = job.xp.asarray(own, dtype=job.xp.int64, device=job.device)  # [L, N]
     for group in (*job.groups_of_tokens, job.mesh.pp):  # all tokens, then all layers
         counts = group.all_reduce(counts)
-    for mixture in mixtures.values():
-        mixture.counted = [0] * mixture.num_experts
+    for router in routers.values():
+        router.counted = [0] * router.num_experts
     loads: list[list[int]] = to_host(counts)
     return loads
 

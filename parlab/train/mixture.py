@@ -11,7 +11,6 @@ import re
 from parlab.experts import ExpertParallel
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
-from parlab.nn.routing import Routing
 from parlab.nn.stage import Weights
 from parlab.train.job import TrainJob
 from parlab.train.mesh import Mesh
@@ -32,32 +31,11 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
     return int(found[1]) // (config.num_local_experts // mesh.ep.size)
 
 
-class BatchExperts(ExpertParallel):
-    """`ExpertParallel` whose auxiliary loss takes the loads of the whole batch (`balance.py`).
-
-    `counted`, `bias` and `loss_weight` are those of every `MixtureOfExperts`.
-
-    Attributes:
-        first_pass: it is under way, and each forward counts.
-        batch_loads: pairs on each expert, of the whole batch, from the first pass. None: there is no such pass, for one
-            call has all tokens of its rank.
-    """
-
-    first_pass = False
-    batch_loads: list[int] | None = None
-
-    def loads_together(self, routing: Routing) -> list[int]:
-        """Pairs on each expert, of the whole batch; in the first pass, which uses no loads, of this call."""
-        if self.first_pass:
-            return self.count(routing)
-        return super().loads_together(routing) if self.batch_loads is None else self.batch_loads
-
-
-def batch_experts(job: TrainJob, weights: Weights, prefix: str) -> BatchExperts:
+def expert_parallel(job: TrainJob, weights: Weights, prefix: str) -> ExpertParallel:
     """The mixture of a Mixtral's layer with this prefix, `model.layers.0` for example."""
     config, settings = job.config, job.settings
     assert isinstance(config, MixtralConfig)
-    return BatchExperts(
+    return ExpertParallel(
         job.mesh.ep,
         weights,
         f"{prefix}.block_sparse_moe",

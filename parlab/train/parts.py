@@ -15,7 +15,7 @@ from parlab.zero import Replica
 class TrainParts(NamedTuple):
     """All that a trainer has, and a step works with.
 
-    The record stays. A step changes the content of `replica`, of `waiting`, and of the mixtures in `model`.
+    The record stays. A step changes the content of `replica`, of `waiting`, and of the routers in `model`.
     """
 
     job: TrainJob  # the arguments, checked: model, ranks and how to train

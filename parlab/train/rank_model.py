@@ -14,11 +14,12 @@ from parlab.arrays import Array
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
+from parlab.nn.router import Router
 from parlab.nn.stage import Stage
 from parlab.tensor import ParallelLlama, Recompute, SummedOverTokens, shard_weights
 from parlab.train.attention import attention_core
 from parlab.train.job import TrainJob
-from parlab.train.mixture import BatchExperts, batch_experts, is_expert, owner_in_ep
+from parlab.train.mixture import expert_parallel, is_expert, owner_in_ep
 
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 
@@ -30,7 +31,7 @@ class RankModel:
     llama: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
     pp_ranks: dict[str, tuple[int, ...]]  # of every weight of the whole model: the ranks of pp that have it
     blocks: Blocks  # of the weights here
-    mixtures: Mapping[int, BatchExperts]  # by layer, of all layers: of other pipeline stages they never run; {}: dense
+    routers: Mapping[int, Router]  # of mixtures, by layer: of all layers, also those that are not here; {}: dense
 
     def blocks_of(self, stage: Stage) -> list[str]:
         """The blocks whose weights a stage of the model reads."""
@@ -46,8 +47,8 @@ def rank_model(job: TrainJob, serial: Llama) -> RankModel:
     """This rank's model, from the serial one."""
     pp_ranks = ranks_of_weights(job, serial)
     here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
-    llama, mixtures = parallel_llama(job, serial, here)
-    return RankModel(llama, pp_ranks, blocks_of_zero(llama, here), mixtures)
+    llama, routers = parallel_llama(job, serial, here)
+    return RankModel(llama, pp_ranks, blocks_of_zero(llama, here), routers)
 
 
 def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]:
@@ -59,18 +60,18 @@ def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def parallel_llama(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, BatchExperts]]:
-    """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its mixtures by layer."""
+def parallel_llama(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, Router]]:
+    """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its routers by layer."""
     mesh, config, settings = job.mesh, job.config, job.settings
     found = {name: serial.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
     weights = shard_weights(config, found, mesh.tp.rank, mesh.tp.size)
-    mixtures: dict[int, BatchExperts] = {}
+    routers: dict[int, Router] = {}
 
     def mixture(prefix: str) -> Stage:
-        layer = int(prefix.rpartition(".")[2])
-        mixtures[layer] = batch_experts(job, weights, prefix)
+        made = expert_parallel(job, weights, prefix)
+        routers[int(prefix.rpartition(".")[2])] = made.router
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
-        return SummedOverTokens(mesh.tp, mixtures[layer]) if settings.sequence_parallel else mixtures[layer]
+        return SummedOverTokens(mesh.tp, made) if settings.sequence_parallel else made
 
     llama = ParallelLlama(
         mesh.tp,
@@ -84,7 +85,7 @@ def parallel_llama(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[P
     )
     if settings.recompute == "full":
         llama.blocks = [Recompute(block) for block in llama.blocks]
-    return llama, mixtures
+    return llama, routers
 
 
 def blocks_of_zero(llama: ParallelLlama, here: Iterable[str]) -> Blocks:

@@ -180,15 +180,15 @@ class Trainer:
     @property
     def biases(self) -> list[list[float]]:
         """`[L][N]`: of each layer's experts, on every rank."""
-        mixtures = self.parts.model.mixtures
-        return [mixtures[layer].bias for layer in sorted(mixtures)]
+        routers = self.parts.model.routers
+        return [routers[layer].bias for layer in sorted(routers)]
 
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
         self.samples = int(progress["samples"])
         self.parts.replica.restore(progress)
         for layer, bias in enumerate(progress.get("biases", [])):
-            self.parts.model.mixtures[layer].bias = bias
+            self.parts.model.routers[layer].bias = bias
 
 
 def make_parts(job: TrainJob, serial: Llama, optimizer: AdamW, precision: Mapping[str, Any]) -> TrainParts:

@@ -12,11 +12,17 @@ from parlab.arrays import asarray, to_numpy
 from parlab.experts import (
     ExpertParallel,
     all_to_all,
+    combine,
+    combine_backward,
+    dispatch,
+    dispatch_backward,
     expert_cost,
     experts_of,
     layer,
 )
-from parlab.nn.moe import MixtureOfExperts, sum_of_slots
+from parlab.nn.moe import Experts, MixtureOfExperts, mix, mix_backward
+from parlab.nn.permute import slots_of, sum_of_slots
+from parlab.nn.router import Router
 from parlab.nn.routing import Routing, route
 from parlab.world import MismatchError
 from tests.libraries import EACH_LIBRARY
@@ -35,15 +41,20 @@ def weights_of(num_experts, xp=np):
 
 def one_rank(comm, weights, x, dy, num_experts, k, options):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
-    made.loss_weight = 1 / comm.size  # the ranks' tokens are parts of one mean
+    made.router.loss_weight = 1 / comm.size  # the ranks' tokens are parts of one mean
     y, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
-    return y, dx, gradients, getattr(cache.mix_cache, "plan", None) and cache.mix_cache.plan.counts
+    return y, dx, gradients, getattr(cache.mix, "plan", None) and cache.mix.plan.counts
+
+
+def serial_layer(weights, num_experts, k, **options):
+    router = Router(weights, "m.gate.weight", num_experts, k, **options)
+    return MixtureOfExperts(router, Experts(weights, "m.experts", range(num_experts)))
 
 
 def serial(weights, x, dy, num_experts, k, options):
     options = {name: value for name, value in options.items() if name not in ("exchange", "ranks_per_node")}
-    made = MixtureOfExperts(weights, "m", num_experts, k, **options)
+    made = serial_layer(weights, num_experts, k, **options)
     y, cache = made.forward(x)
     return y, *made.backward(dy, cache)
 
@@ -99,8 +110,8 @@ def test_an_auxiliary_loss_counts_the_pairs_of_all_4_ranks_and_its_gradient_equa
 
 def mixed(comm, weights, x, dy, routing, num_experts, k):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k)
-    y, cache = made.mix(x, routing[comm.rank])
-    return y, *made.mix_backward(dy, routing[comm.rank], cache)[:2]
+    y, cache = made.mix.forward(made.experts, x, routing[comm.rank])
+    return y, *made.mix.backward(made.experts, dy, cache)[:2]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,11 +120,11 @@ def test_with_the_same_routing_the_sums_of_the_experts_equal_serial_to_the_bit(n
     weights, (x, dy) = weights_of(num_experts), (draw(np, size * tokens, E, seed=seed) for seed in (1, 2))
     xs, dys = np.split(x, size), np.split(dy, size)
     routings = [route(part, weights["m.gate.weight"], k, **options) for part in xs]  # products of the same sizes
-    made = MixtureOfExperts(weights, "m", num_experts, k)
+    experts = Experts(weights, "m.experts", range(num_experts))
     parts = [np.concatenate([getattr(r, field) for r in routings]) for field in ("chosen", "gates", "affinities")]
     whole = Routing(*parts, routings[0].scores)
-    y, cache = made.mix(x, whole)
-    expected = y, *made.mix_backward(dy, whole, cache)[:2]
+    y, cache = mix(experts, x, whole)
+    expected = y, *mix_backward(experts, dy, cache)[:2]
     done = run(mixed, size, weights, per_rank(xs), per_rank(dys), routings, num_experts, k)
     for found, array in zip(zip(*done.results, strict=True), expected, strict=True):
         assert (np.concatenate(found) == array).all()
@@ -219,20 +230,39 @@ def test_experts_compute_6_e_m_flops_a_row_and_as_many_for_each_part_of_the_back
         assert max(nbytes for _, nbytes in done.timeline.held_by_name(rank)["drows"]) == rows * E * 8
 
 
+def pairings(comm, x, gates, rows, dy):
+    """Sums of products by which each backward is held to its forward, which is linear in rows, and in gates."""
+    routing = Routing(route(x, np.eye(E, 6), 2).chosen, gates)
+    came, plan = dispatch(comm, x, routing, 6)
+    rows = rows[: came.shape[0]]  # any answers
+    y, cache = combine(comm, rows, plan, gates)
+    drows, dgates = combine_backward(comm, dy, plan, cache)
+    dx = dispatch_backward(comm, rows, plan)
+    return [(a * b).sum() for a, b in ((y, dy), (rows, drows), (gates, dgates), (came, rows), (x, dx))]
+
+
+def test_combines_backward_takes_combines_cache_and_each_backward_is_its_forward_transposed_to_1e_13():
+    arrays = [per_rank(list(draw(np, 3, *shape, seed=n))) for n, shape in enumerate([(7, E), (7, 2), (42, E), (7, E)])]
+    y_dy, rows_drows, gates_dgates, came_rows, x_dx = np.sum(run(pairings, 3, *arrays).results, axis=0)
+    assert rows_drows == pytest.approx(y_dy, rel=1e-13)
+    assert gates_dgates == pytest.approx(y_dy, rel=1e-13)
+    assert x_dx == pytest.approx(came_rows, rel=1e-13)
+
+
 # Mutants: the mistakes of a first attempt
 
 
-def reversed_within_an_expert(x, pairs, k, rows_of=all_to_all.rows_of):
+def reversed_within_an_expert(x, pairs, permute=all_to_all.permute):
     """Two sorts, of which one is unstable: rows of one expert leave in another order than they are expected back in."""
     order, start = pairs.order.copy(), 0
     for count in pairs.counts:
         order[start : start + count] = order[start : start + count][::-1].copy()
         start += count
-    return rows_of(x, pairs._replace(order=order), k)
+    return permute(x, pairs._replace(order=order))
 
 
-def doubled_gates(comm, rows, plan, label, bring_back=all_to_all.bring_back):
-    return bring_back(comm, rows, plan, label) * (0.5 if label == "combine" else 1)
+def doubled_gates(comm, rows, sent, received, label, exchange_rows=all_to_all.exchange_rows):
+    return exchange_rows(comm, rows, sent, received, label) * (0.5 if label == "combine" else 1)
 
 
 def sorted_by_rank_only(rows, counts):
@@ -244,26 +274,27 @@ def neighbours_experts(rank, num_experts, size, experts_of=layer.experts_of):
     return experts_of((rank + 1) % size, num_experts, size)
 
 
-def ungated(gates, pairs):
-    return np.ones((sum(pairs.counts), 1))
+def ungated(dy, cache, unpermute_backward=all_to_all.unpermute_backward):
+    return unpermute_backward(dy, cache._replace(gates=np.ones_like(cache.gates)))
 
 
-def last_slot_forgotten(slots, gates=None):
-    return sum_of_slots(slots) if gates is None else sum_of_slots(slots[:, :-1, :], gates[:, :-1])
+def last_slot_forgotten(rows, pairs, gates, unpermute=all_to_all.unpermute):
+    _, cache = unpermute(rows, pairs, gates)
+    return sum_of_slots(cache.slots[:, :-1, :], gates[:, :-1]), cache
 
 
-def last_slot_forgotten_backward(slots, gates=None):
-    return sum_of_slots(slots[:, :-1, :]) if gates is None else sum_of_slots(slots, gates)
+def last_slot_forgotten_backward(drows, pairs):
+    return sum_of_slots(slots_of(drows, pairs)[:, :-1, :])
 
 
 MUTANTS = {
-    "the pairs of one expert in another order": (all_to_all, "rows_of", reversed_within_an_expert),
-    "the gates twice": (all_to_all, "bring_back", doubled_gates),
+    "the pairs of one expert in another order": (all_to_all, "permute", reversed_within_an_expert),
+    "the gates twice": (all_to_all, "exchange_rows", doubled_gates),
     "sorted by rank and not by expert": (all_to_all, "by_expert", sorted_by_rank_only),
     "the neighbour's experts": (layer, "experts_of", neighbours_experts),
-    "gates forgotten backward": (all_to_all, "gates_of", ungated),
-    "the last slot forgotten": (all_to_all, "sum_of_slots", last_slot_forgotten),
-    "the last slot forgotten backward": (all_to_all, "sum_of_slots", last_slot_forgotten_backward),
+    "gates forgotten backward": (all_to_all, "unpermute_backward", ungated),
+    "the last slot forgotten": (all_to_all, "unpermute", last_slot_forgotten),
+    "the last slot forgotten backward": (all_to_all, "permute_backward", last_slot_forgotten_backward),
 }
 
 
@@ -279,7 +310,7 @@ def kept(comm, weights, x, num_experts, k, options):
     made = ExpertParallel.from_full(comm, weights, "m", num_experts, k, **options)
     _, cache = made.forward(x)
     comm.barrier()
-    return getattr(cache.mix_cache, "plan", None) and cache.mix_cache.plan.counts, cache  # held until the run ends
+    return getattr(cache.mix, "plan", None) and cache.mix.plan.counts, cache  # held until the run ends
 
 
 def bytes_kept(size, num_experts, k, tokens, **options):
@@ -297,8 +328,11 @@ def test_held_bytes_at_the_end_of_a_forward_equal_the_closed_form(name):
     assert expert_cost(counts, 0, E, 8, backward=True).held == 0
 
 
-def test_an_all_gather_keeps_its_closed_form_where_all_experts_are_chosen():
-    _, ends = bytes_kept(4, 8, 8, 5, exchange="all_gather")
+@pytest.mark.parametrize(
+    "how", [{"exchange": "all_gather"}, {"exchange": "hierarchical", "ranks_per_node": 2}], ids=str
+)
+def test_where_all_experts_are_chosen_each_rank_has_all_tokens_and_keeps_their_rows_and_slots(how):
+    _, ends = bytes_kept(4, 8, 8, 5, **how)
     assert ends == [(4 + 1) * 5 * 8 * E * 8] * 4  # 5 · 8 rows of its experts, and 8 answers for 4 · 5 tokens
 
 
@@ -321,10 +355,10 @@ def test_counts_that_are_not_one_number_a_rank_or_do_not_add_up_to_the_rows_are_
 def own_plan_of_rank_1(comm, x):
     """Rank 1 expects a row more from rank 0 than rank 0 sends."""
     routing = route(x, np.eye(2, 4), 1)
-    plan = all_to_all.make_plan(comm, x, routing, 4)
+    plan = all_to_all.make_plan(comm, routing, 4)
     if comm.rank == 1:
         plan.counts[0][2] += 1
-    rows = all_to_all.rows_of(x, plan.pairs, plan.k)
+    rows = all_to_all.permute(x, plan.pairs)
     return all_to_all.exchange_rows(comm, rows, plan.sent, plan.received, "dispatch")
 
 

@@ -124,7 +124,7 @@ def trained(comm, rule, bias_rate=0.05, steps=3, move=np.asarray):
         labs.balance_by(trainer, rule)
     *batches, last = (SOURCE.batch(step, batch_size=8, length=16, xp=np) for step in range(steps + 1))
     losses = [trainer.step(*map(move, batch)).loss for batch in batches]
-    biases = [trainer.parts.model.mixtures[layer].bias for layer in (0, 1)]
+    biases = [trainer.parts.model.routers[layer].bias for layer in (0, 1)]
     return losses, biases, rows_to_experts(trainer, move(last[0]))
 
 

@@ -25,13 +25,13 @@ def test_rows_to_experts_are_the_serial_choices_of_each_ranks_sequences_and_chan
         before = trainer.full_weights()
         tables = seeds.rows_to_experts(trainer, tokens)
         same = all((before[name] == x).all() for name, x in trainer.full_weights().items())
-        return tables, same, [sum(mixture.counted) for mixture in trainer.parts.model.mixtures.values()]
+        return tables, same, [sum(router.counted) for router in trainer.parts.model.routers.values()]
 
     expected = []
     hidden, _ = serial.embedding.forward(tokens)
     for block in serial.blocks:
         hidden, cache = block.forward(hidden)
-        chosen = next(part.chosen for part in cache["mlp"] if hasattr(part, "chosen")).reshape(dp, -1)
+        chosen = cache["mlp"].router.routing.chosen.reshape(dp, -1)
         expected.append([np.bincount(of_rank, minlength=4).tolist() for of_rank in chosen])
     for rank, (tables, same, counted) in enumerate(run(program, dp).results):
         group = slice(rank // ep * ep, rank // ep * ep + ep)  # ep: consecutive ranks of dp

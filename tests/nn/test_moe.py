@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parlab.arrays import asarray, to_numpy
-from parlab.nn.moe import MixtureOfExperts
+from parlab.nn.moe import Experts, MixtureOfExperts
+from parlab.nn.router import Router
 from tests.nn.finite_differences import assert_gradient, draw, weighted
 from tests.nn.parity import assert_parity
 
@@ -24,13 +25,17 @@ def layer(xp, case, seed=0):
     for prefix in (f"m.experts.{e}" for e in range(N)):
         shapes |= {f"{prefix}.w1.weight": (E, M), f"{prefix}.w3.weight": (E, M), f"{prefix}.w2.weight": (M, E)}
     weights = {name: draw(xp, *shape, seed=number + seed) for number, (name, shape) in enumerate(shapes.items())}
-    return MixtureOfExperts(weights, "m", N, **CASES[case])
+    return mixture(weights, **CASES[case])
+
+
+def mixture(weights, **options):
+    return MixtureOfExperts(Router(weights, "m.gate.weight", N, **options), Experts(weights, "m.experts", range(N)))
 
 
 def by_tokens(made, x):
     """y of each token, slot by slot, as the definition says."""
     weights = {name: to_numpy(w) for name, w in made.weights.items()}
-    routing = made.routed(asarray(x, np) if isinstance(x, np.ndarray) else x)
+    routing = made.router.routed(asarray(x, np) if isinstance(x, np.ndarray) else x)
     x, y = to_numpy(x), np.zeros(x.shape)
 
     def expert(prefix, row):
@@ -71,17 +76,17 @@ def test_every_gradient_equals_finite_differences(case):
 
 def test_the_gradient_with_an_auxiliary_loss_is_that_of_the_sum_with_f_held():
     made, x, dy = layer(np, "mixtral"), draw(np, 1, 7, E), draw(np, 1, 7, E, seed=1)
-    made.auxiliary, made.loss_weight = 0.5, 2.0
+    made.router.auxiliary, made.router.loss_weight = 0.5, 2.0
     _, cache = made.forward(x)
     dx, gradients = made.backward(dy, cache)
     router = made.weights["m.gate.weight"]
 
     def loss(x, router):
         own = {**made.weights, "m.gate.weight": router}
-        plain = MixtureOfExperts(own, "m", N, 2)
+        plain = mixture(own, k=2)
         logits = x.reshape(-1, E) @ router
         p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        auxiliary = 0.5 * N * (np.array(cache.loads) / 14 * p.mean(axis=0)).sum()
+        auxiliary = 0.5 * N * (np.array(cache.router.loads) / 14 * p.mean(axis=0)).sum()
         return weighted(plain.forward(x)[0], dy) + 2.0 * auxiliary
 
     assert_gradient(dx, lambda moved: loss(moved, router), x)
@@ -90,13 +95,13 @@ def test_the_gradient_with_an_auxiliary_loss_is_that_of_the_sum_with_f_held():
 
 def test_32_pairs_are_counted_and_move_the_bias_of_each_expert_by_its_rate():
     made = layer(np, "mixtral")
-    made.auxiliary, made.bias_rate = 0.5, 0.1
+    made.router.auxiliary, made.router.bias_rate = 0.5, 0.1
     x = draw(np, 1, 16, E)
     _, cache = made.forward(x)
     for _ in range(2):  # microbatches of a step
         made.backward(x, cache)
-    assert sum(cache.loads) == 32
-    assert made.counted == [2 * load for load in cache.loads]
-    made.rebalance(made.counted)
-    assert made.counted == [0] * N
-    assert made.bias == [0.1 * np.sign(4 - load) for load in cache.loads]
+    assert sum(cache.router.loads) == 32
+    assert made.router.counted == [2 * load for load in cache.router.loads]
+    made.router.rebalance(made.router.counted)
+    assert made.router.counted == [0] * N
+    assert made.router.bias == [0.1 * np.sign(4 - load) for load in cache.router.loads]

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parlab.arrays import asarray, to_numpy
+from parlab.nn.router import auxiliary_loss, balanced_bias
 from parlab.nn.routing import (
-    auxiliary_loss,
-    balanced_bias,
     expert_loads,
     route,
     route_backward,
@@ -115,11 +114,11 @@ def test_loads_add_up_to_T_k_and_count_what_each_expert_gets(xp):
 
 
 def test_the_auxiliary_loss_is_alpha_when_uniform_and_its_gradient_equals_finite_differences(xp):
-    uniform, _ = auxiliary_loss(xp.zeros((12, 4), dtype=xp.float64), [6, 6, 6, 6], 2, 0.01)
+    uniform, _ = auxiliary_loss(xp.zeros((12, 4), dtype=xp.float64), [6, 6, 6, 6], 0.01)
     assert float(uniform) == pytest.approx(0.01, rel=1e-14)
     logits, loads = draw(xp, 5, 4), [7, 1, 0, 2]
-    _, dlogits = auxiliary_loss(logits, loads, 2, 0.01)
-    assert_gradient(dlogits, lambda moved: float(auxiliary_loss(moved, loads, 2, 0.01)[0]), logits)
+    _, dlogits = auxiliary_loss(logits, loads, 0.01)
+    assert_gradient(dlogits, lambda moved: float(auxiliary_loss(moved, loads, 0.01)[0]), logits)
 
 
 def test_the_bias_moves_by_the_rate_up_below_the_mean_load_of_4_and_down_above_it():

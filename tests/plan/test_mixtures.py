@@ -67,9 +67,10 @@ def test_the_kept_bytes_of_the_experts_are_those_of_the_layers_cache(ep):
         layer = ExpertParallel.from_full(comm, mixtral.weights, prefix, 4, 4)
         x = np.random.default_rng(comm.rank).normal(size=(2, S, mixtral.config.hidden_size))
         cache = layer.forward(x)[1]
-        held = sum(x.nbytes for of_expert in cache.mix_cache.expert_caches for x in of_expert)  # x, gate, up, hidden
-        held += cache.mix_cache.slots.nbytes + cache.routing.affinities.nbytes
-        return held + cache.mix_cache.plan.pairs.order.nbytes + cache.routing.chosen.nbytes + cache.routing.gates.nbytes
+        routing, sent = cache.router.routing, cache.mix
+        held = sum(x.nbytes for of_expert in sent.experts for x in of_expert)  # x, gate, up, hidden
+        held += sent.combine.slots.nbytes + sent.plan.pairs.order.nbytes
+        return held + routing.affinities.nbytes + routing.chosen.nbytes + routing.gates.nbytes
 
     case = Case(mixtral.config, Layout(dp=ep, ep=ep, microbatch=2), 2 * ep, S, MIXED, 8)
     assert run(program, ep).results == [kept_of_experts(case).item()] * ep

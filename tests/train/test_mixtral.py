@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from parlab import run
 from parlab.nn.mixtral import Mixtral
 from parlab.nn.mixtral import load as load_mixtral
 from parlab.nn.optimizer import AdamW
+from parlab.nn.routing import expert_loads
 from parlab.pipeline import dualpipe, one_f_one_b, zb_v
 from parlab.train import Mesh, Trainer, export, load, save
 from parlab.zero import LossScale
@@ -173,23 +174,23 @@ def balanced_serial(steps: int = 3) -> tuple[Any, ...]:
     optimizer = AdamW(lr=LR)
     for tokens, targets in batches(B, S, steps):
         optimizer.step(trained.weights, trained.loss_and_gradients(tokens, targets)[1])
-        loads = [mixture.counted for mixture in trained.mixtures]
+        loads = [router.counted for router in trained.routers]
         trained.rebalance()
-    return trained.weights, [mixture.bias for mixture in trained.mixtures], loads
+    return trained.weights, [router.bias for router in trained.routers], loads
 
 
 def loads_of_steps(trainer: Trainer) -> list[list[list[int]]]:
     """The loads that move the biases, `[L][N]` of each step that is not skipped: they are noted from now on."""
-    mixtures, steps = trainer.parts.model.mixtures, []
-    for layer, mixture in mixtures.items():
+    routers, steps = trainer.parts.model.routers, []
+    for layer, router in routers.items():
 
-        def rebalance(loads, layer=layer, right=mixture.rebalance):
+        def rebalance(loads, layer=layer, right=router.rebalance):
             if layer == 0:
-                steps.append([[] for _ in mixtures])
+                steps.append([[] for _ in routers])
             steps[-1][layer] = loads
             right(loads)
 
-        mixture.rebalance = rebalance
+        router.rebalance = rebalance
     return steps
 
 
@@ -258,8 +259,8 @@ def test_gradients_with_an_auxiliary_loss_are_serial_to_1e_12(axes, schedule):
 
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
     def own_f(trainer):
-        for mixture in trainer.parts.model.mixtures.values():
-            mixture.together = ()
+        for router in trainer.parts.model.routers.values():
+            router.loads_of = partial(expert_loads, num_experts=router.num_experts)
 
     assert "weights" in wrong_balance({"dp": 4, "ep": 2}, change=own_f)
 

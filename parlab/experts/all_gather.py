@@ -15,35 +15,25 @@ Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (MoEAllGa
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arrays import Array
-from parlab.experts.two_levels import local_routing
-from parlab.nn.moe import MixtureOfExperts, OwnExpertsCache
+from parlab.experts.rank_experts import local_routing
+from parlab.nn.moe import Experts, MixCache, mix, mix_backward
 from parlab.nn.routing import Routing
 from parlab.world import Comm
 
 
-class GatheredCache(NamedTuple):
-    """The arrays that a rank keeps for its backward."""
-
-    local: Routing  # of all tokens among this rank's experts
-    experts: OwnExpertsCache
-
-
-def mix_gathered(layer: MixtureOfExperts, comm: Comm, x: Array, routing: Routing) -> tuple[Array, GatheredCache]:
-    """`(y [T, E], cache)`; every rank has equally many tokens."""
+def all_gather_mix(comm: Comm, experts: Experts, x: Array, routing: Routing) -> tuple[Array, MixCache]:
+    """`(y [T, E], cache)`, as `parlab.nn.moe.mix`; every rank has equally many tokens."""
     parts = x, routing.chosen, routing.gates
     tokens, chosen, gates = (comm.all_gather(part) for part in parts)  # [P·T, E], twice [P·T, k]
-    local = local_routing(chosen, gates, layer.own_experts)
-    share, of_experts = layer.mix_own_experts(tokens, local)  # [P·T, E]
-    comm.hold("slots", of_experts.slots)
-    return comm.reduce_scatter(share), GatheredCache(local, of_experts)
+    sums, cache = mix(experts, tokens, local_routing(chosen, gates, experts.numbers))  # [P·T, E]
+    comm.hold("slots", cache.unpermute.slots)
+    return comm.reduce_scatter(sums), cache
 
 
-def mix_gathered_backward(
-    layer: MixtureOfExperts, comm: Comm, dy: Array, cache: GatheredCache
-) -> tuple[Array, Array, list[Any]]:
+def all_gather_mix_backward(comm: Comm, experts: Experts, dy: Array, cache: MixCache) -> tuple[Array, Array, list[Any]]:
     """`(dx [T, E], dgates [T, k], pending of the experts)`."""
-    dtokens, dgates, pending = layer.mix_own_experts_backward(comm.all_gather(dy), cache.local, cache.experts)
+    dtokens, dgates, pending = mix_backward(experts, comm.all_gather(dy), cache)
     return comm.reduce_scatter(dtokens), comm.reduce_scatter(dgates), pending
