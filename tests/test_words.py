@@ -14,7 +14,7 @@ WATCHED = {  # files that have times by a watch, or talk about those of others
     *("parlab/world/processes/engine.py", "parlab/world/engines/base.py", "parlab/world/run.py"),
     *("parlab/labs/processes.py", "parlab/cli/run.py", "parlab/views/engine/predict.py"),
 }
-PUBLISHED = ("parlab/plan/", "parlab/views/plan/", "parlab/experts/", "parlab/sequence/memory.py")
+PUBLISHED = ("parlab/plan/", "parlab/views/plan/", "parlab/experts/", "parlab/sequence/checkpointed.py")
 
 
 def prose(path: Path) -> list[str]:

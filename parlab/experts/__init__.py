@@ -12,6 +12,7 @@ from parlab.experts.all_to_all import (
     Plan,
     combine,
     combine_backward,
+    combine_forward,
     dispatch,
     dispatch_backward,
     exchange_rows,

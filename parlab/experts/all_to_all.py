@@ -124,7 +124,7 @@ def dispatch_backward(comm: Comm, drows: Array, plan: Plan) -> Array:
     return permute_backward(exchange_rows(comm, drows, plan.received, plan.sent, "combine, backward"), plan.pairs)
 
 
-def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> tuple[Array, UnpermuteCache]:
+def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> Array:
     """Send the experts' answers back, and sum gate · answer for each token.
 
     Args:
@@ -132,8 +132,13 @@ def combine(comm: Comm, rows: Array, plan: Plan, gates: Array) -> tuple[Array, U
         rows: `[R, E]`, an answer for each row, in the order in which `dispatch` gave the rows.
         gates: `[T, k]`, this rank's.
 
-    Returns `(y [T, E], cache)`. y is added in the order of the slots: the same bits as without ranks.
+    Returns y `[T, E]`, added in the order of the slots: the same bits as without ranks.
     """
+    return combine_forward(comm, rows, plan, gates)[0]
+
+
+def combine_forward(comm: Comm, rows: Array, plan: Plan, gates: Array) -> tuple[Array, UnpermuteCache]:
+    """`(y [T, E], cache)`: `combine`, for a caller that needs its backward."""
     return unpermute(exchange_rows(comm, rows, plan.received, plan.sent, "combine"), plan.pairs, gates)
 
 
@@ -188,7 +193,7 @@ def all_to_all_mix(comm: Comm, experts: Experts, x: Array, routing: Routing) -> 
     """`(y [T, E], cache)`, as `parlab.nn.moe.mix`: dispatch, the experts, combine."""
     rows, plan = dispatch(comm, x, routing, len(experts.numbers) * comm.size)  # [R, E]
     answers, of_experts = experts.forward(by_expert(rows, plan.counts_here), plan.loads_here)
-    y, of_combine = combine(comm, by_source(answers, plan.counts_here), plan, routing.gates)
+    y, of_combine = combine_forward(comm, by_source(answers, plan.counts_here), plan, routing.gates)
     comm.hold("slots", of_combine.slots)
     return y, DispatchCache(plan, of_experts, of_combine)
 
@@ -222,8 +227,7 @@ def mixed_rows(
     numbers = experts_of(comm.rank, num_experts, comm.size)
     parts = parts_of(by_expert(rows, plan.counts_here), plan.loads_here)
     answers = namespace(x).concat([expert(number, part) for number, part in zip(numbers, parts, strict=True)])
-    y, _ = combine(comm, by_source(answers, plan.counts_here), plan, gates)
-    return y
+    return combine(comm, by_source(answers, plan.counts_here), plan, gates)
 
 
 def empty_rows(rows: Array, count: int) -> Array:

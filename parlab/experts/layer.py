@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from parlab.arguments import one_of, whole
+from parlab.arguments import one_of
 from parlab.arrays import Array, namespace, to_host
 from parlab.experts.all_gather import all_gather_mix, all_gather_mix_backward
 from parlab.experts.all_to_all import all_to_all_mix, all_to_all_mix_backward
@@ -23,7 +23,7 @@ from parlab.nn.moe import Mix, MixtureOfExperts
 from parlab.nn.router import Router
 from parlab.nn.routing import Routing, expert_loads
 from parlab.nn.stage import Weights
-from parlab.world import Comm
+from parlab.world import Comm, grid
 
 EXCHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # a mix and its backward, of the groups
     "all_to_all": (all_to_all_mix, all_to_all_mix_backward),
@@ -95,20 +95,13 @@ def mix_by(comm: Comm, exchange: str, ranks_per_node: int | None) -> Mix:
     one_of("exchange", exchange, tuple(EXCHANGES))
     groups: tuple[Comm, ...] = (comm,)
     if exchange == "hierarchical":
-        groups = node_groups(comm, ranks_per_node)
+        if ranks_per_node is None:
+            raise ValueError(f"ranks_per_node=None: exchange='hierarchical' needs a divisor of {comm.size}")
+        groups = grid(comm, ranks_per_node)
     elif ranks_per_node is not None:
         raise ValueError(f"ranks_per_node={ranks_per_node!r}: only exchange='hierarchical' takes it")
     forward, backward = EXCHANGES[exchange]
     return Mix(partial(forward, *groups), partial(backward, *groups))
-
-
-def node_groups(comm: Comm, ranks_per_node: int | None) -> tuple[Comm, Comm]:
-    """This rank's node, and the ranks at its place in every node. All ranks of `comm` call this function."""
-    if ranks_per_node is None or comm.size % whole("ranks_per_node", ranks_per_node, 1):
-        raise ValueError(f"ranks_per_node={ranks_per_node!r}: exchange='hierarchical' needs a divisor of {comm.size}")
-    node, place = divmod(comm.rank, ranks_per_node)
-    groups: tuple[Any, Any] = comm.split(node, name="inside"), comm.split(place, name="between")
-    return groups
 
 
 def loads_over(groups: Sequence[Comm], num_experts: int, routing: Routing) -> list[int]:

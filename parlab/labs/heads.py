@@ -14,7 +14,7 @@ from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import Wrong
 from parlab.sequence import AttentionShape, ulysses_cost
-from parlab.sequence.heads import head_shares
+from parlab.sequence.heads import heads_of_ranks
 from parlab.world.units import several
 
 
@@ -44,9 +44,9 @@ def _whole_numbers(found: Any) -> list[int] | None:
 def _try_heads(trial: Trial, case: HeadsCase) -> list[str]:
     calls = [(rank, case.size, case.H, case.G) for rank in range(case.size)]
     results = trial.called_each(calls)
-    shares = head_shares(case.H, case.G, case.size)
-    queries = [range(share.query_heads.start, share.query_heads.stop) for share in shares]
-    keys = [range(share.kv_heads.start, share.kv_heads.stop) for share in shares]
+    heads = heads_of_ranks(case.H, case.G, case.size)
+    queries = [range(own.query_heads.start, own.query_heads.stop) for own in heads]
+    keys = [range(own.kv_heads.start, own.kv_heads.stop) for own in heads]
     found = [_checked_heads(call, result) for call, result in zip(calls, results, strict=True)]
     found_queries, found_keys = zip(*found, strict=True)
     for rank, (mine, wanted) in enumerate(zip(found_queries, queries, strict=True)):
@@ -152,7 +152,7 @@ HEADS = Exercise(
     ],
     _try_heads,
     _draw_heads,
-    solved_by=("parlab.sequence.heads.head_shares",),
+    solved_by=("parlab.sequence.heads.heads_of_ranks",),
 )
 
 EXERCISES = (HEADS,)

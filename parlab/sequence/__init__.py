@@ -1,9 +1,10 @@
 """Strategies that cut the sequence: attention over shards of it.
 
 Begin with `ring`: its box is the algorithm. Each method has its own file, with its messages and most with their cost.
-Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Several methods use `heads`
-(which rank has which heads), `two_levels` (ranks in nodes), and `homeward` (how the gradients of K/V that went around a
-ring come back); what Ulysses and USP cost stands in `heads_cost`. A text is cut into chunks in `splitting`.
+Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Ulysses and USP use `heads`
+(which rank has which heads) and `two_levels` (ranks in nodes), and what they cost stands in `heads_cost`; rings use
+`homeward` (how the gradients of K/V that went around come back). How long each method takes on a cluster stands in
+`times`. A text is cut into chunks in `splitting`; `checkpointed` has a block that keeps less for its backward.
 
 How many ranks does a text need, and which tokens go to a rank with less memory?
 
@@ -31,6 +32,7 @@ After the backward, gradients of weights are averaged over the ranks of a sequen
 """
 
 from parlab.sequence.allgather import allgather_attention, allgather_attention_backward, allgather_cost
+from parlab.sequence.checkpointed import CheckpointedBlock
 from parlab.sequence.costs import (
     AttentionShape,
     RankCost,
@@ -46,7 +48,7 @@ from parlab.sequence.double_ring import (
 from parlab.sequence.gradients import synchronise_gradients
 from parlab.sequence.heads_cost import ulysses_cost, usp_cost
 from parlab.sequence.layouts import LAYOUTS, positions, shard, unshard
-from parlab.sequence.memory import MEMORY_LEVELS, CheckpointedBlock, level_bytes
+from parlab.sequence.memory import MEMORY_LEVELS, level_bytes
 from parlab.sequence.ring import ring_attention, ring_attention_backward, ring_cost
 from parlab.sequence.ring_schedule import RingSchedule, RingStep
 from parlab.sequence.splitting.analysis import AttentionAnalysis, HeadPattern, analyse_attention
@@ -54,7 +56,6 @@ from parlab.sequence.splitting.attention import split_by_attention, weight_cut
 from parlab.sequence.splitting.balance import (
     causal_work,
     imbalance,
-    loads_of,
     packed_work,
     split_by_work,
 )
@@ -62,7 +63,7 @@ from parlab.sequence.splitting.chunks import Chunk, best_size, split_by_memory, 
 from parlab.sequence.splitting.text import split_by_text, unit_ends
 from parlab.sequence.statistics import SequenceStatistics, sequence_statistics
 from parlab.sequence.tiles import Tile
-from parlab.sequence.times import FLASH_ATTENTION_3, METHODS, MethodTime, method_times, step_time, usp_time
+from parlab.sequence.times import FLASH_ATTENTION_3, MethodTime, least_step_cost, method_times, usp_time
 from parlab.sequence.tree import tree_attention, tree_attention_backward
 from parlab.sequence.ulysses import ulysses_attention, ulysses_attention_backward
 from parlab.sequence.usp import usp_attention, usp_attention_backward

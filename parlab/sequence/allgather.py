@@ -4,17 +4,18 @@ No transfer is hidden behind work. But K/V heads are few, any mask is simple, an
 
 Invariant: after each portion of heads, their queries have met all keys that they see, and the other heads none.
 
-Source: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2.
+Sources: Llama 3 (2024), "The Llama 3 Herd of Models", section 3.3.2; two levels: Karonis et al., "Exploiting hierarchy
+in parallel computer networks to optimize collective operation performance" (IPDPS 2000).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot, wide_zeros
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -29,11 +30,11 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.exchange import swap_with_all
 from parlab.sequence.layouts import Documents
-from parlab.sequence.tiles import ShardedMask, readers, sharded_mask, tiles_between
-from parlab.sequence.two_levels import TwoLevelGather
+from parlab.sequence.tiles import readers, sharded_mask, tiles_between
 from parlab.world import Comm
+from parlab.world.collectives.walks import partners
+from parlab.world.groups import checked_group, grid
 
 
 def allgather_attention(
@@ -51,17 +52,18 @@ def allgather_attention(
     """Attention over the whole sequence, from this rank's shards of it; arguments as `ring_attention`.
 
     K/V, two heads at a time, go straight to each rank that needs them: without documents, to all. With
-    `ranks_per_node`, how many consecutive ranks share a node, they go to all, in two levels (`TwoLevelGather`).
+    `ranks_per_node`, how many consecutive ranks share a node, they go to all, in two levels (`gather_in_two_levels`).
     """
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout, documents)
     label = call_label("all-gather", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
-    kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
+    readers_of = readers(mask)  # by source
+    nodes = None if ranks_per_node is None else grid(comm, ranks_per_node)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
-        gathered = kv_exchange.gather(few)  # of every source; P − 1 `sendrecv` in `swap_with_all`
+        gathered = gather(comm, few, readers_of, label) if nodes is None else gather_in_two_levels(*nodes, few, label)
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
@@ -69,6 +71,33 @@ def allgather_attention(
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     return out, lse
+
+
+def gather(comm: Comm, few: Any, readers_of: list[Sequence[int]], label: str) -> dict[int, Any]:
+    """Give `few` to each rank that reads our K/V, and take as many from each source whose K/V we read: by source."""
+    gathered = {comm.rank: few}
+    for dst, src in partners(comm):
+        gives, takes = dst in readers_of[comm.rank], comm.rank in readers_of[src]  # without documents always both
+        if gives and takes:
+            gathered[src] = comm.sendrecv(few, dst, src, label=label)
+        elif gives:
+            comm.send(few, dst, label=label)
+        elif takes:
+            gathered[src] = comm.recv(src, few, label=label)
+    return gathered
+
+
+def scatter_sum(comm: Comm, shares: dict[int, KV], total: KV, readers_of: list[Sequence[int]], label: str) -> None:
+    """Send each source our share of its gradients; add to `total` our own share, and those that our readers send."""
+    add_to(total, shares[comm.rank])
+    for dst, src in partners(comm):
+        gives, takes = comm.rank in readers_of[dst], src in readers_of[comm.rank]
+        if gives and takes:
+            add_to(total, comm.sendrecv(shares[dst], dst, src, total, label=label))
+        elif gives:
+            comm.send(shares[dst], dst, label=label)
+        elif takes:
+            add_to(total, comm.recv(src, total, label=label))
 
 
 def allgather_attention_backward(
@@ -99,18 +128,23 @@ def allgather_attention_backward(
     comm.hold("dout, out, lse", dout, out, lse, delta)
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
-    kv_exchange = gather_exchange(comm, mask, label, ranks_per_node)
+    readers_of = readers(mask)  # by source
+    nodes = None if ranks_per_node is None else grid(comm, ranks_per_node)
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
         few_dout, few_q, few_lse, few_delta, few_dq = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
-        gathered = kv_exchange.gather(few)  # of every source
+        gathered = gather(comm, few, readers_of, label) if nodes is None else gather_in_two_levels(*nodes, few, label)
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
             shares[source] = attend_backward(comm, tiles, few_dout, few_q, kv, few_lse, few_delta, few_dq, scale=scale)
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
-        kv_exchange.scatter_sum(shares, (dk[:, g, ...], dv[:, g, ...]))
+        own = dk[:, g, ...], dv[:, g, ...]  # of these heads of our tokens: twice [B, 2, S/P, D]
+        if nodes is None:
+            scatter_sum(comm, shares, own, readers_of, label)
+        else:
+            scatter_sum_in_two_levels(*nodes, shares, own, label)
         del shares
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
@@ -118,36 +152,36 @@ def allgather_attention_backward(
     return dq, narrowed(dk, k), narrowed(dv, v)
 
 
-class GatherExchange:
-    """K/V to the ranks that read them, and their gradients home, each straight. `reads[source][rank]`: who reads."""
+def gather_in_two_levels(inside: Comm, between: Comm, few: KV, label: str) -> dict[int, KV]:
+    """`gather` to all ranks, but our K/V enter each other node once: between nodes they go to the ranks of our place.
 
-    def __init__(self, comm: Comm, reads: list[list[bool]], label: str) -> None:
-        self.comm, self.label = comm, label
-        self.reads_ours = reads[comm.rank]  # by rank
-        self.we_read = [source[comm.rank] for source in reads]  # by source
-
-    def gather(self, few: KV) -> dict[int, KV]:
-        """Give `few` to each rank that reads them, and take as many from each whose K/V this one reads: by source."""
-        gives = [few if reads else None for reads in self.reads_ours]
-        forms = [few if read else None for read in self.we_read]
-        return dict(swap_with_all(self.comm, gives, forms, self.label))
-
-    def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
-        """Send each source the share of its gradients, and add to `mine` those that come from its readers."""
-        gives = [shares.get(source) for source in range(self.comm.size)]
-        forms = [mine if reads else None for reads in self.reads_ours]
-        for _, share in swap_with_all(self.comm, gives, forms, self.label):
-            add_to(mine, share)
-            del share  # no longer held when the next one comes
+    Rank r is at place r mod g of node r // g, with g ranks a node. After level 1 it has the K/V of its place, of all
+    nodes: in nodes 0, 1 and 2, 3 rank 0 has those of 0 and 2, which it then gives to rank 1.
+    """
+    g, nodes = inside.size, range(between.size)
+    of_our_place = gather(between, few, [nodes] * len(nodes), label)  # by node
+    column = [of_our_place[node] for node in nodes]
+    of_all_places = gather(inside, column, [range(g)] * g, label)  # by place, then by node
+    rank, size = between.rank * g + inside.rank, g * len(nodes)
+    sources = [(rank - step) % size for step in range(size)]  # in the order of `gather`
+    return {source: of_all_places[source % g][source // g] for source in sources}
 
 
-def gather_exchange(
-    comm: Comm, mask: ShardedMask, label: str, ranks_per_node: int | None
-) -> GatherExchange | TwoLevelGather:
-    """The exchange of K/V in one level, or told the ranks of a node in two."""
-    if ranks_per_node is None:
-        return GatherExchange(comm, readers(mask), label)
-    return TwoLevelGather(comm, label, ranks_per_node)
+def scatter_sum_in_two_levels(inside: Comm, between: Comm, shares: dict[int, KV], total: KV, label: str) -> None:
+    """`scatter_sum`, but of each source a node sends one sum: inside the node its ranks' shares are summed first.
+
+    After level 1 a rank has its node's sums for the sources of its place, of all nodes: in nodes 0, 1 and 2, 3 rank 0
+    has those for 0 and 2, and gives the one for 2 to rank 2.
+    """
+    g, nodes = inside.size, range(between.size)
+    by_place = [[shares[node * g + place] for node in nodes] for place in range(g)]
+    sums = by_place[inside.rank]  # at first our own shares
+    for dst, src in partners(inside):
+        came = inside.sendrecv(by_place[dst], dst, src, sums, label=label)
+        for node in nodes:
+            add_to(sums[node], came[node])
+        del came  # no longer held when the next ones come
+    scatter_sum(between, dict(enumerate(sums)), total, [nodes] * len(nodes), label)
 
 
 def a_few_at_a_time(H: int, G: int) -> list[tuple[slice, slice]]:
@@ -173,8 +207,8 @@ def allgather_cost(
     (3, 786432)
     """
     c = shape.shard_length(size, rank)
-    reads = readers(sharded_mask(size, c, **how))
-    our_readers, our_sources = sum(reads[rank]) - 1, sum(source[rank] for source in reads) - 1  # how many other ranks
+    readers_of = readers(sharded_mask(size, c, **how))
+    our_readers, our_sources = len(readers_of[rank]) - 1, sum(rank in ranks for ranks in readers_of) - 1  # without us
     there, home = our_readers, our_sources  # messages with K/V, and with dK/dV
     in_largest = min(our_readers, 1)  # how many sources' gradients the largest message home has
     if ranks_per_node is not None:

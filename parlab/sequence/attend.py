@@ -69,9 +69,9 @@ def attend(
     (k, v), (out, lse) = kv, sums
     with comm.compute("attend", flops=_flops(tiles, q)):
         for tile, (h, g) in product(tiles, heads):
-            rows, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
+            queries, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
             how: Any = {"diagonal": tile.diagonal, "window": tile.window, "scale": scale}
-            attend_tile(q[rows], k[keys], v[keys], into=(out[rows], lse[rows]), **how)
+            attend_tile(q[queries], k[keys], v[keys], into=(out[queries], lse[queries]), **how)
 
 
 def attend_backward(
@@ -98,10 +98,12 @@ def attend_backward(
         return dk, dv
     with comm.compute("attend backward", flops=_flops(tiles, q, backward=True)):
         for tile, (h, g) in product(tiles, heads):
-            rows, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
+            queries, keys = (slice(None), h, tile.queries, ...), (slice(None), g, tile.keys, ...)
             how: Any = {"diagonal": tile.diagonal, "window": tile.window, "scale": scale}
-            totals = dq[rows], dk[keys], dv[keys]
-            attend_tile_backward(dout[rows], q[rows], k[keys], v[keys], lse[rows], delta[rows], totals=totals, **how)
+            totals = dq[queries], dk[keys], dv[keys]
+            attend_tile_backward(
+                dout[queries], q[queries], k[keys], v[keys], lse[queries], delta[queries], totals=totals, **how
+            )
     return dk, dv
 
 
@@ -109,6 +111,12 @@ def add_to(totals: Sequence[Array], parts: Sequence[Array]) -> None:
     """Add each part to its total, in place."""
     for total, part in zip(totals, parts, strict=True):
         total += part
+
+
+def put(places: Sequence[Array], parts: Sequence[Array]) -> None:
+    """Write each part into its place."""
+    for place, part in zip(places, parts, strict=True):
+        place[...] = part
 
 
 def form_of_sums(kv: KV) -> KV:

@@ -49,17 +49,20 @@ class AttentionShape:
     def token(self, *, backward: bool, H: int | None = None, G: int | None = None) -> TokenBytes:
         """Bytes of each token, of all heads or of so many query and K/V heads. Sums, lse and gradients on their way
         take 4 bytes an element or more.
+
+        >>> AttentionShape(S=64, H=4, G=2, D=8, itemsize=2).token(backward=False)  # q has 32 elements, lse 4
+        TokenBytes(rows=64, kv=64, own=128, sums=144, dkv=0, result=80)
         """
         flag("backward", backward)
         H, G = H or self.H, G or self.G
         wide = max(self.itemsize, 4)
-        elements, kv = self.B * H * self.D, 2 * self.B * G * self.D
-        q, lse = elements * self.itemsize, self.B * H * wide
-        keys, dkv = kv * self.itemsize, kv * wide
+        of_q, of_kv = self.B * H * self.D, 2 * self.B * G * self.D  # elements
+        q, kv, lse = of_q * self.itemsize, of_kv * self.itemsize, self.B * H * wide  # bytes
         if backward:
-            rows = 2 * q + 2 * lse
-            return TokenBytes(rows, keys, own=rows + keys + q, sums=elements * wide, dkv=dkv, result=q + dkv)
-        return TokenBytes(q, keys, own=q + keys, sums=elements * wide + lse, dkv=0, result=q + lse)
+            rows = 2 * q + 2 * lse  # q, dout, lse, delta
+            dkv = of_kv * wide
+            return TokenBytes(rows, kv, own=rows + kv + q, sums=of_q * wide, dkv=dkv, result=q + dkv)
+        return TokenBytes(q, kv, own=q + kv, sums=of_q * wide + lse, dkv=0, result=q + lse)
 
 
 class RankCost(NamedTuple):
@@ -86,7 +89,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
         return [own + rank * c * c for rank in ranks]  # all keys of the ranks before
     if layout == "zigzag":
         return [own + (size - 1) * c * c // 2 for _ in ranks]  # half of the keys of each other rank
-    return [own + rank * own + (size - 1 - rank) * (own - c) for rank in ranks]  # triangles, without c diagonals
+    return [(rank + 1) * own + (size - 1 - rank) * (own - c) for rank in ranks]  # later ranks': without their diagonal
 
 
 def score_memory_savings(P: int) -> float:

@@ -19,7 +19,6 @@ from parlab.arguments import one_of
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     KV,
@@ -33,15 +32,15 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.costs import AttentionShape, RankCost
-from parlab.sequence.groups import grid
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.ring import plain_ring_cost
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
+from parlab.world.groups import checked_group, grid
 
-EARLY, LATE = "early", "late"  # with the first hop of a turn inside the node, or with the last
-CROSSINGS = EARLY, LATE
+EARLY = "early"  # with the first hop of a turn inside the node
+LATE = "late"  # with the last
 
 
 def double_ring_attention(
@@ -60,22 +59,21 @@ def double_ring_attention(
     `ranks_per_node`: how many consecutive ranks share a node. It divides P; None: all do. `crossing`: the K/V for the
     next node leave early or late in each turn.
     """
-    one_of("crossing", crossing, CROSSINGS)
+    one_of("crossing", crossing, (EARLY, LATE))
     per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("double ring", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    node, between = grid(comm, "ranks_per_node", per_node)
+    node, between = grid(comm, per_node)
     out, lse = no_keys_yet(comm, q)
-    crossing_step = _crossing_step(node.size, crossing)
+    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # its K/V are attended then
     from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
     for turn in range(between.size):
         source_node = (between.rank - turn) % between.size
         last = turn == between.size - 1
         for place, kv in around_ring(node, from_node, label):  # of this place of the source node
-            step = (node.rank - place) % node.size  # not by `enumerate`, which holds the last K/V during the next hop
-            if step == crossing_step and not last:
+            if place == crossing_place and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
             tiles = tiles_between(comm.rank, source_node * per_node + place, mask)
@@ -108,7 +106,7 @@ def double_ring_attention_backward(
 
     In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
     """
-    one_of("crossing", crossing, CROSSINGS)
+    one_of("crossing", crossing, (EARLY, LATE))
     per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
@@ -116,9 +114,9 @@ def double_ring_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    node, between = grid(comm, "ranks_per_node", per_node)
+    node, between = grid(comm, per_node)
     dq = no_gradient_yet(comm, q)
-    crossing_step = _crossing_step(node.size, crossing)
+    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # its K/V are attended then
     to_our_node = Homeward(between, (k, v), label)
     share: KV | None = None  # of the turn before
     from_node = k, v
@@ -127,11 +125,10 @@ def double_ring_attention_backward(
         last = turn == between.size - 1
         to_our_place = Homeward(node, (k, v), label)
         for place, kv in around_ring(node, from_node, label):
-            step = (node.rank - place) % node.size
-            if step == crossing_step and share:
+            if place == crossing_place and share:
                 to_our_node.pass_on(share)
                 share = None
-            if step == crossing_step and not last:
+            if place == crossing_place and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
             tiles = tiles_between(comm.rank, source_node * per_node + place, mask)

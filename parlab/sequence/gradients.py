@@ -19,8 +19,8 @@ def synchronise_gradients(comm: Comm, gradients: Value) -> Value:
 
     >>> import numpy as np
     >>> from parlab import per_rank, run
-    >>> shares = per_rank([{"w": np.ones(2)}, {"w": np.zeros(2)}])
-    >>> run(synchronise_gradients, 2, shares).results
+    >>> gradients = per_rank([{"w": np.ones(2)}, {"w": np.zeros(2)}])
+    >>> run(synchronise_gradients, 2, gradients).results
     [{'w': array([0.5, 0.5])}, {'w': array([0.5, 0.5])}]
     """
     gradients = values.checked(gradients, "gradients")

@@ -1,4 +1,4 @@
-"""Which rank attends which heads, and where its tokens stand: what the all-to-alls of `ulysses.HeadExchange` go by.
+"""Which rank attends which heads, and which tokens it brings: the tables by which `ulysses` exchanges.
 
 Invariant: each query head belongs to one rank; a K/V head to every rank that has a query head which reads it.
 
@@ -8,7 +8,6 @@ Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from parlab.arrays import Array
@@ -19,85 +18,99 @@ from parlab.world.collectives import piece_sizes, pieces_of
 from parlab.world.units import several
 
 
-class HeadShare(NamedTuple):
+class RankHeads(NamedTuple):
     """The heads of one rank: its query heads, and the K/V heads that they read."""
 
     query_heads: slice
     kv_heads: slice
-    reads: Heads  # which of these query heads read which of these K/V heads, counted from the first of each
 
 
-def head_shares(H: int, G: int, size: int) -> list[HeadShare]:
-    """Each rank's heads: H/P query heads, the first (H mod P) ranks one more; ValueError: more ranks than heads."""
+def heads_of_ranks(H: int, G: int, size: int) -> list[RankHeads]:
+    """The heads of each rank: H/P query heads, the first (H mod P) ranks one more; and the K/V heads that they read.
+
+    >>> heads_of_ranks(H=4, G=2, size=2)[1]  # query heads 2 and 3 read K/V head 1
+    RankHeads(query_heads=slice(2, 4, None), kv_heads=slice(1, 2, None))
+    >>> [heads.kv_heads.start for heads in heads_of_ranks(H=4, G=2, size=4)]  # two ranks read one K/V head
+    [0, 0, 1, 1]
+
+    Raises:
+        ValueError: more ranks than query heads.
+    """
     if size > H:
         most = several(H, "rank")
         raise ValueError(
             f"{size} ranks share {several(H, 'query head')}: a rank needs at least one, so use at most {most}"
         )
-    shares, each = [], H // G  # query heads that read one K/V head
-    for query_heads in pieces_of(piece_sizes(H, size)):
-        kv_heads = slice(query_heads.start // each, (query_heads.stop - 1) // each + 1)
-        shares.append(HeadShare(query_heads, kv_heads, reads_on_rank(query_heads, kv_heads, each)))
-    return shares
+    each = H // G  # query heads that read one K/V head
+    query_heads = pieces_of(piece_sizes(H, size))  # of each rank
+    return [RankHeads(own, slice(own.start // each, (own.stop - 1) // each + 1)) for own in query_heads]
 
 
-def reads_on_rank(query_heads: slice, kv_heads: slice, each: int) -> Heads:
-    """Which of a rank's query heads read which of its K/V heads, counted from the first of each.
+def reads_on_rank(own: RankHeads, each: int) -> Heads:
+    """Which of a rank's query heads read which of its K/V heads, counted from its first of each; `each` query heads of
+    all ranks read one K/V head.
 
-    `query_heads` and `kv_heads` are counted over all ranks, and so is `each`, the query heads that read one K/V head.
-
-    >>> reads_on_rank(slice(3, 6), slice(0, 2), each=4)  # query head 3 reads K/V head 0, and 4 and 5 read 1
+    >>> reads_on_rank(RankHeads(slice(3, 6), slice(0, 2)), each=4)  # 3 reads K/V head 0, 4 and 5 read 1
     [(slice(0, 1, None), slice(0, 1, None)), (slice(1, 3, None), slice(1, 2, None))]
-    >>> reads_on_rank(slice(2, 6), slice(0, 2), each=4) == ALL  # 2 and 3 read 0, 4 and 5 read 1: equally many
+    >>> reads_on_rank(RankHeads(slice(2, 6), slice(0, 2)), each=4) == ALL  # 2 and 3 read 0, 4 and 5 read 1
     True
     """
-    first, stop = query_heads.start, query_heads.stop
-    next_begins = range((kv_heads.start + 1) * each, stop, each)  # the first reader of each K/V head after the first
-    edges = [first, *next_begins, stop]
-    readers = [slice(start - first, end - first) for start, end in pairwise(edges)]  # of each K/V head
-    if len({part.stop - part.start for part in readers}) == 1:
-        return ALL
-    return [(part, slice(number, number + 1)) for number, part in enumerate(readers)]
-
-
-Runs = list[tuple[slice, slice]]  # of a rank's runs of tokens: where in its shard, and where in the whole sequence
+    first, stop = own.query_heads.start, own.query_heads.stop
+    reads = []
+    for number, kv_head in enumerate(range(own.kv_heads.start, own.kv_heads.stop)):
+        begin, end = max(kv_head * each, first), min((kv_head + 1) * each, stop)
+        reads.append((slice(begin - first, end - first), slice(number, number + 1)))
+    equally_many = len({query_heads.stop - query_heads.start for query_heads, _ in reads}) == 1
+    return ALL if equally_many else reads
 
 
 class HeadLevel(NamedTuple):
-    """One all-to-all between tokens and heads: the ranks that take part, and of each of them its heads and its tokens.
+    """One all-to-all between tokens and heads, among the ranks of `comm`: the heads of each, and its tokens.
 
-    Heads are counted from the first that comes into the level: all come into the first level, and into a second one,
-    inside a node, the node's.
+    The tokens of a rank are one chunk of the whole, or several: `chunks[rank]` are their numbers, in the order of its
+    shard. Rank 0 of 2 has chunk 0 of 2, and in zigzag the chunks 0 and 3 of 4.
     """
 
     comm: Comm
-    shares: list[HeadShare]
-    runs: list[Runs]
+    heads: list[RankHeads]
+    chunks: list[list[int]]
 
-    @property
-    def our_runs(self) -> Runs:
-        """The runs of this rank."""
-        return self.runs[self.comm.rank]
-
-    def heads(self, rank: int, queries: int, keys: int) -> list[slice]:
-        """The heads of `rank` in each of so many arrays of query heads, then in each of so many of K/V heads."""
-        share = self.shares[rank]
-        return [share.query_heads] * queries + [share.kv_heads] * keys
+    def heads_in(self, queries: int, keys: int) -> list[list[slice]]:
+        """The heads of each rank, in each of so many arrays of query heads, then of so many of K/V heads."""
+        return [[own.query_heads] * queries + [own.kv_heads] * keys for own in self.heads]
 
 
-def token_runs(size: int, length: int, layout: str) -> list[Runs]:
-    """Where the tokens of each rank stand in its shard, and where in the whole sequence, in its order."""
-    chunks = 2 if layout == "zigzag" else 1  # a rank
-    where = pieces_of([length // chunks] * chunks * size)
-    chunks_of_ranks = positions(chunks * size, size, layout)
-    return [[(where[number], where[chunk]) for number, chunk in enumerate(owned)] for owned in chunks_of_ranks]
+def chunks_of_ranks(size: int, layout: str) -> list[list[int]]:
+    """The numbers of the chunks of each rank, one or in zigzag two.
+
+    >>> chunks_of_ranks(2, "contiguous"), chunks_of_ranks(2, "zigzag")
+    ([[0], [1]], [[0, 3], [1, 2]])
+    """
+    return positions(2 * size if layout == "zigzag" else size, size, layout)
 
 
-def of_shard(shards: Sequence[Array], heads: Sequence[slice], runs: Runs) -> list[Array]:
-    """Views of these heads of a rank's tokens, one for each run of tokens."""
-    return [x[:, h, here, ...] for x, h in zip(shards, heads, strict=True) for here, _ in runs]
+def pieces_by_heads(shards: Sequence[Array], heads: list[list[slice]], chunks: int) -> list[list[Array]]:
+    """Views of each rank's heads in shards, which are cut into so many chunks; `heads[rank][number of the shard]`.
+
+    With one chunk: `[B, H, S/P, ...]` -> for each rank `[B, H/P, S/P, ...]`.
+    """
+    pieces = []
+    for of_rank in heads:
+        its_heads = [x[:, own, ...] for x, own in zip(shards, of_rank, strict=True)]
+        pieces.append([chunk for x in its_heads for chunk in cut(x, chunks)])
+    return pieces
 
 
-def of_whole(wholes: Sequence[Array], runs: Runs) -> list[Array]:
-    """Views of a rank's tokens in arrays of all tokens, one for each run of them."""
-    return [x[:, :, there, ...] for x in wholes for _, there in runs]
+def pieces_by_tokens(wholes: Sequence[Array], chunks: list[list[int]]) -> list[list[Array]]:
+    """Views of each rank's tokens in arrays of the whole sequence; `chunks[rank]` are the numbers of its chunks.
+
+    With one chunk a rank: `[B, H/P, S, ...]` -> for each rank `[B, H/P, S/P, ...]`.
+    """
+    cut_wholes = [cut(x, sum(map(len, chunks))) for x in wholes]
+    return [[cut_whole[number] for cut_whole in cut_wholes for number in own] for own in chunks]
+
+
+def cut(x: Array, count: int) -> list[Array]:
+    """Views of the tokens of x, cut into so many chunks of one length: `[B, H, S, ...]` -> `[B, H, S/count, ...]`."""
+    length = x.shape[2] // count
+    return [x[:, :, number * length : (number + 1) * length, ...] for number in range(count)]

@@ -5,18 +5,17 @@ Begin at the end, with the two costs; above them stands the all-to-all, level by
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import NamedTuple
 
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.costs import AttentionShape, RankCost, TokenBytes
-from parlab.sequence.heads import HeadShare, head_shares
+from parlab.sequence.heads import RankHeads, heads_of_ranks
 from parlab.sequence.ring import plain_ring_cost
-from parlab.sequence.two_levels import node_shares, ranks_inside
+from parlab.sequence.two_levels import heads_of_nodes, ranks_inside
+from parlab.world.groups import checked_group
 
 
 class LevelCost(NamedTuple):
-    """The cost of one level of a `HeadExchange`, in one direction, on one rank."""
+    """The cost of one level of an exchange (`head_levels`), in one direction, on one rank."""
 
     messages: int
     nbytes: int
@@ -24,9 +23,9 @@ class LevelCost(NamedTuple):
     arriving: int  # bytes of the largest message that comes
 
 
-def share_token(shape: AttentionShape, share: HeadShare, *, backward: bool) -> TokenBytes:
+def token_of(shape: AttentionShape, own: RankHeads, *, backward: bool) -> TokenBytes:
     """Bytes of each token, of these heads."""
-    H, G = (heads.stop - heads.start for heads in (share.query_heads, share.kv_heads))
+    H, G = (heads.stop - heads.start for heads in own)
     return shape.token(backward=backward, H=H, G=G)
 
 
@@ -45,10 +44,12 @@ def to_tokens_cost(all_heads: TokenBytes, tokens: list[TokenBytes], rank: int, l
     return LevelCost(len(others), len(others) * mine, made, arriving=max(others, default=0))
 
 
-def most_held(levels: list[LevelCost]) -> int:
-    """The most bytes held while the results of one level become those of the next, beside the first one's inputs."""
-    made = accumulate(level.made for level in levels)
-    return max(so_far + level.arriving for so_far, level in zip(made, levels, strict=True))
+def most_held(levels: list[LevelCost], given: int) -> int:
+    """The most bytes held while each level makes its results out of those of the level before, the first of `given`."""
+    most = 0
+    for level in levels:
+        most, given = max(most, given + level.made + level.arriving), level.made
+    return most
 
 
 class ExchangeCost(NamedTuple):
@@ -58,28 +59,29 @@ class ExchangeCost(NamedTuple):
     messages: int
     nbytes: int
     to_heads: int  # the most bytes held on the way to heads, beside the shards
-    to_tokens: int  # on the way back, beside the heads' results
+    to_tokens: int  # on the way back, the heads' results among them
 
 
 def exchange_cost(
     shape: AttentionShape, ranks: int, rank: int, c: int, ranks_per_node: int | None, *, backward: bool
 ) -> ExchangeCost:
-    """The cost of `HeadExchange` on so many ranks with c tokens each; `ranks_per_node` as `head_levels`."""
-    shares, all_heads = head_shares(shape.H, shape.G, ranks), shape.token(backward=backward)
-    tokens = [share_token(shape, share, backward=backward) for share in shares]
+    """The cost of `to_heads` and `to_tokens` on so many ranks with c tokens each; `ranks_per_node` as `head_levels`."""
+    heads, all_heads = heads_of_ranks(shape.H, shape.G, ranks), shape.token(backward=backward)
+    tokens = [token_of(shape, own, backward=backward) for own in heads]
     if ranks_per_node is None:
         to_heads = [to_heads_cost(tokens, rank, c)]
         to_tokens = [to_tokens_cost(all_heads, tokens, rank, c)]
     else:
         node, place = divmod(rank, ranks_per_node)
-        nodes = [share_token(shape, share, backward=backward) for share in node_shares(shares, ranks_per_node)]
+        nodes = [token_of(shape, own, backward=backward) for own in heads_of_nodes(heads, ranks_per_node)]
         of_node = tokens[node * ranks_per_node : (node + 1) * ranks_per_node]
         longer = c * len(nodes)  # the tokens of this place, of all nodes
         to_heads = [to_heads_cost(nodes, node, c), to_heads_cost(of_node, place, longer)]
         to_tokens = [to_tokens_cost(nodes[node], of_node, place, longer), to_tokens_cost(all_heads, nodes, node, c)]
     messages = sum(level.messages for level in to_heads + to_tokens)
     nbytes = sum(level.nbytes for level in to_heads + to_tokens)
-    return ExchangeCost(tokens[rank], messages, nbytes, most_held(to_heads), most_held(to_tokens))
+    results = c * ranks * tokens[rank].result
+    return ExchangeCost(tokens[rank], messages, nbytes, most_held(to_heads, 0), most_held(to_tokens, results))
 
 
 def ulysses_cost(
@@ -119,7 +121,6 @@ def usp_cost(
 
     not_heads = heads.own - heads.rows - heads.kv  # `out`, which a backward has but does not turn into heads
     attending = ring.held - C * not_heads
-    going = C * heads.result + exchange.to_tokens
     own = c * shape.token(backward=backward).own
-    held = own + max(exchange.to_heads, attending, going)
+    held = own + max(exchange.to_heads, attending, exchange.to_tokens)
     return RankCost(exchange.messages + ring.messages, exchange.nbytes + ring.nbytes, held)

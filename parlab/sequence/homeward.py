@@ -1,11 +1,14 @@
 """The way of dK/dV home: they follow their K/V around the ring, one hop behind, and each rank adds its share.
 
-Invariant, when hop t starts (from 0): rank r sends the gradients of the K/V of rank s = (r − t) mod P, summed over the
-ranks s, s + 1, ..., r: to the right, as long as these K/V go on. Where they stop, after h hops, all their readers are
-in the sum; it goes straight from rank s + h to rank s.
+The K/V of rank s make h hops, P − 1 or fewer with documents: they are on the ranks s, s + 1, ..., s + h in turn. Their
+gradients go the same way, and from rank s + h straight home. Those of rank 0, with P = 3 and h = 2:
 
-With P = 3 and h = 2, the gradients of rank 0's K/V: rank 0 sends its share to rank 1 in hop 0, rank 1 the sum with its
-own to rank 2 in hop 1, and rank 2 the sum of all three home in hop 2.
+                               step 0    step 1    step 2
+    hop of the K/V             0 -> 1    1 -> 2
+    hop of dK/dV               0 -> 1    1 -> 2    2 -> 0
+    which are summed over      0         0, 1      0, 1, 2
+
+Invariant: what rank r sends in step t is the sum over the ranks r − t, ..., r, for the K/V of rank r − t (all mod P).
 
 Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context", section 3.
 """
@@ -29,57 +32,40 @@ class Homeward:
     def __init__(self, comm: Comm, kv: KV, label: str, hops: Sequence[int] | None = None) -> None:
         self.comm, self.label, self.hops = comm, label, hops or [comm.size - 1] * comm.size
         self.step, self.form = 0, form_of_sums(kv)
-        self.arriving: Request | None = None  # the sum for the K/V that this rank has next
+        self.arriving: dict[int, Request] = {}  # sums on their way to this rank, by the rank whose K/V they are for
         self.leaving: Request | None = None  # the sum that it sent last
-        self.coming_home: Request | None = None  # the sum for its own K/V, from the last rank that had them
-        self.never_left: KV | None = None  # the same, where no other rank had them
+        self.never_left: KV | None = None  # of its own K/V, where no other rank had them
 
-    def pass_on(self, share: KV | None) -> None:
-        """One step: add this rank's share to the sum that came from the ranks before it, and send the sum on. `share`
+    def pass_on(self, share: Any) -> None:
+        """One step: add `share`, this rank's dK and dV, to the sum that came from the ranks before, and send that on.
         None: the K/V of this step stopped before this rank, and so did their sum.
         """
-        total = self._sum_with(share)
+        comm, rank, step = self.comm, self.comm.rank, self.step
+        source, next_source = (rank - step) % comm.size, (rank - step - 1) % comm.size
+        total = wait_both(self.arriving.pop(source, None), self.leaving)
+        self.leaving = None
+        if step == 0:  # our own K/V: ours is the first share
+            total = share
+            if comm.size > 1:  # else it is all of the result, which the caller holds
+                comm.hold(GRADIENTS, *total)
+        elif total is not None:
+            add_to(total, share)
         if total is not None:
-            self._send_on(total)
-        self._receive_next()
+            dst = comm.right if step < self.hops[source] else source  # after its K/V, or straight home
+            if dst == rank:
+                self.never_left = total
+            else:
+                self.leaving = comm.isend(total, dst, label=self.label)
+        if step < self.hops[next_source]:
+            self.arriving[next_source] = comm.irecv(comm.left, self.form, label=self.label)
+        if 0 < step == self.hops[rank]:  # our own K/V have just stopped, so their sum is sent home
+            self.arriving[rank] = comm.irecv((rank + step) % comm.size, self.form, label=self.label)
         self.step += 1
 
     def wait(self) -> Any:
         """The gradients of this rank's own K/V, summed over all ranks that had them."""
         if self.leaving is not None:
             self.leaving.wait()
-        total = self.never_left if self.coming_home is None else self.coming_home.wait()
-        self.leaving = self.coming_home = self.never_left = None
-        return total
-
-    def _sum_with(self, share: Any) -> Any:
-        """The sum that came, with this rank's share; of its own K/V, in step 0, the share alone."""
-        total = wait_both(self.arriving, self.leaving)
-        self.arriving = self.leaving = None
-        if self.step == 0:
-            if self.comm.size > 1:  # else it is all of the result, which the caller holds
-                self.comm.hold(GRADIENTS, *share)
-            return share
-        if total is not None:
-            add_to(total, share)
-        return total
-
-    def _send_on(self, total: KV) -> None:
-        """Send the sum after its K/V, to the right; or straight home, if they stop here."""
-        source = (self.comm.rank - self.step) % self.comm.size
-        if self.step < self.hops[source]:
-            self.leaving = self.comm.isend(total, self.comm.right, label=self.label)
-        elif source != self.comm.rank:
-            self.leaving = self.comm.isend(total, source, label=self.label)
-        else:
-            self.never_left = total
-
-    def _receive_next(self) -> None:
-        """Take the sum that follows the next K/V, from the left; and that of our own K/V, if they have just stopped."""
-        rank, size = self.comm.rank, self.comm.size
-        next_source = (rank - self.step - 1) % size
-        if self.step < self.hops[next_source]:
-            self.arriving = self.comm.irecv(self.comm.left, self.form, label=self.label)
-        if 0 < self.step == self.hops[rank]:
-            stopped_at = (rank + self.step) % size
-            self.coming_home = self.comm.irecv(stopped_at, self.form, label=self.label)
+        home, total = self.arriving.pop(self.comm.rank, None), self.never_left
+        self.leaving = self.never_left = None
+        return total if home is None else home.wait()

@@ -47,15 +47,17 @@ def packed_ring_cost(token: TokenBytes, rank: int, mask: ShardedMask, *, backwar
         home      no   yes  yes  yes    our own dK/dV are on their way home, or here
     """
     size, c, hops = mask.size, mask.length, kv_hops(mask)
-    sources = [(rank - step) % size for step in range(size)]  # the owner of the K/V that may arrive at each step
-    here = [hops[source] >= step for step, source in enumerate(sources)]
-    goes = [hops[source] > step for step, source in enumerate(sources)]
-    comes = [*here[1:], False]
-    leaves = [here[step] and hops[source] > 0 for step, source in enumerate(sources)]  # dK/dV
-    home = [step >= max(hops[rank], 1) for step in range(size)]  # our own dK/dV: arriving, or never gone
-    kv = [(step > 0 and here[step]) + comes[step] for step in range(size)]  # attended, if not our own, and arriving
-    dkv = [here[step] + comes[step] + home[step] for step in range(size)]  # added to, arriving, and our own
-    most = max(dkv[step] * token.dkv + kv[step] * token.kv for step in range(size))
-    back = sum(leaves) if backward else 0
-    nbytes = sum(goes) * token.kv + back * token.dkv
-    return RankCost(sum(goes) + back, c * nbytes, c * (token.own + token.sums + most))
+    hops_right = back = most = 0
+    for step in range(size):
+        source, next_source = (rank - step) % size, (rank - step - 1) % size
+        here = step <= hops[source]
+        goes, comes = step < hops[source], step < hops[next_source]
+        leaves = here and hops[source] > 0
+        home = step >= max(hops[rank], 1)
+        kv = (here and step > 0) + comes  # pairs of K/V: attended, if not our own, and arriving
+        dkv = here + comes + home  # pairs of dK/dV: added to, arriving, and our own
+        most = max(most, dkv * token.dkv + kv * token.kv)
+        hops_right += goes
+        back += leaves and backward
+    nbytes = hops_right * token.kv + back * token.dkv
+    return RankCost(hops_right + back, c * nbytes, c * (token.own + token.sums + most))

@@ -139,7 +139,7 @@ def ring_attention_backward(
         del kv, share  # no longer held when the next hop begins
     dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)  # as they are summed, until they are returned
-    dq = narrowed(dq, q)  # under the same name, so that the wide sum is no longer held
+    dq = narrowed(dq, q)  # the wide sum is freed, and no longer held
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
 

@@ -1,15 +1,13 @@
-"""The hops of one rank of a ring as data, with the mask of each: for lessons and drawings.
+"""The hops of one rank of a ring as data, with the tile and the mask of each: for lessons and drawings.
 
 Source: Liu et al. 2023, "Ring Attention", algorithm 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parlab.arguments import whole
-from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import Tile, sharded_mask, tiles_between
 
 
@@ -39,19 +37,13 @@ class RingSchedule:
         right, left = (rank + 1) % size, (rank - 1) % size
         self.steps = [RingStep(step, right, left, kv_source=(rank - step - 1) % size) for step in range(size - 1)]
 
-    def tiles(
-        self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True, documents: Documents = None
-    ) -> Sequence[Tile]:
-        """`tiles_between` this rank and rank `source`."""
+    def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
+        """The tile that this rank attends of the K/V of rank `source`; None when no query sees any of them."""
         if not 0 <= source < self.size:
             raise ValueError(f"source={source}: a ring of {self.size} has ranks 0 to {self.size - 1}")
-        return tiles_between(self.rank, source, sharded_mask(self.size, length, causal, layout, documents))
-
-    def tile(self, source: int, length: int, layout: str = "contiguous", *, causal: bool = True) -> Tile | None:
-        """The only tile of one document; None when no query sees any of the K/V."""
-        return next(iter(self.tiles(source, length, layout, causal=causal)), None)
+        return next(iter(tiles_between(self.rank, source, sharded_mask(self.size, length, causal, layout))), None)
 
     def mask(self, source: int, layout: str = "contiguous", *, causal: bool = True) -> str:
         """full, causal, strict or none: the mask on what `tile` selects (in zigzag, half of the queries or keys)."""
-        tile = self.tile(source, 2, layout, causal=causal)
+        tile = self.tile(source, 2, layout, causal=causal)  # shards of two tokens: the mask is the same for all
         return "none" if tile is None else tile.mask

@@ -120,15 +120,12 @@ def _causal(queries: slice, keys: slice, rank: int, source: int, layout: str) ->
     return Tile(queries, keys) if source < rank else None
 
 
-def readers(mask: ShardedMask) -> list[list[bool]]:
-    """Which ranks need the K/V of each source: all of them; with documents those whose queries see some of its keys.
-
-    `readers(mask)[source][rank]`; every rank computes the same.
-    """
+def readers(mask: ShardedMask) -> list[Sequence[int]]:
+    """The ranks that need the K/V of each source: all; with documents those whose queries see some of its keys."""
     ranks = range(mask.size)
     if mask.documents is None:
-        return [[True for _ in ranks] for _ in ranks]
-    return [[bool(tiles_between(rank, source, mask)) for rank in ranks] for source in ranks]
+        return [ranks for _ in ranks]
+    return [[rank for rank in ranks if tiles_between(rank, source, mask)] for source in ranks]
 
 
 def kv_hops(mask: ShardedMask) -> list[int]:
@@ -137,5 +134,4 @@ def kv_hops(mask: ShardedMask) -> list[int]:
     >>> kv_hops(sharded_mask(4, 3, causal=True, documents=[0, 2, 8, 12]))  # ranks 1 and 2 see token 2, on rank 0
     [2, 1, 1, 0]
     """
-    reads, size = readers(mask), mask.size
-    return [max(hop for hop in range(size) if reads[s][(s + hop) % size]) for s in range(size)]
+    return [max((rank - source) % mask.size for rank in ranks) for source, ranks in enumerate(readers(mask))]

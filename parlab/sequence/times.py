@@ -1,18 +1,22 @@
 """The time of attention across ranks, by formula: the makespan of the simulated clock without a run, in picoseconds.
 
-Causal, forward, with zigzag shards where there is a ring. Ring and Ulysses are the two ends of one formula: U of P
-ranks share the heads, U = 1 is the ring and U = P is Ulysses. Ranks can exchange in several ways; each method has the
-fastest of its own:
+Causal, forward, with zigzag shards where there is a ring. Three formulas give the times of five methods:
+
+    ring, USP, Ulysses    `usp_time`: U ranks share the heads, U = 1 is the ring and U = P is Ulysses
+    double ring           `double_ring_time`
+    all-gather            `allgather_time`
+
+They are made of three parts. `_work` is the time to attend some pairs. In `_ring_time` each hop hides behind the tile
+that is attended meanwhile. In `_exchange_time` nothing is attended, and the messages go one of three ways:
 
     flat          a rank sends to the next ranks in their order, over whatever link leads there
     grid          straight too, but no step mixes links inside a node with links between nodes, as in
                   `Comm.all_to_all` with algorithm="grid"; `ulysses_attention` itself has the other two
     two levels    between the nodes once for all ranks of a node, and inside the nodes
-    early, late   two levels of the double ring: when in a turn the K/V for the next node leave
 
-What a step of attention costs beside its hop and its pairs, the call of a kernel and the merge of its output, is not on
-the clock. The argument `step` is its price: how many times the least that it can cost (`step_time`). The private
-functions take the product, in picoseconds, as `charge`.
+A step of attention costs more than its hop and its pairs: the call of a kernel, and the merge of its output. These are
+not on the clock. `step_cost` is their time, which each step after the first pays: a ring pays it P − 1 times, USP
+P/U − 1 times, Ulysses and all-gather never. `least_step_cost` is the least that it can be.
 
 The formulas are exact, but for the clock's rounding, where S and P divide as the method asks, the ranks fill whole
 nodes or only one, and a group of U ranks fills nodes or divides one: then the slowest link sets the pace of each step.
@@ -20,18 +24,18 @@ nodes or only one, and a group of U ranks fills nodes or divides one: then the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from parlab.arguments import amount, instance, one_of, positive, whole
+from parlab.arguments import instance, one_of, whole
 from parlab.sequence.allgather import a_few_at_a_time
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.costs import AttentionShape, pair_flops, unmasked_pairs
 from parlab.sequence.double_ring import EARLY, LATE
 from parlab.world import Cluster, Link
 from parlab.world.cluster import picoseconds
+from parlab.world.groups import checked_group
 
-METHODS = ("ring", "double ring", "Ulysses", "USP", "all-gather")
 FLAT, GRID, TWO_LEVELS = "flat", "grid", "two levels"
 WAYS = FLAT, GRID, TWO_LEVELS
 FLASH_ATTENTION_3 = 0.65  # of an H100's peak: 648 of 989 TFLOP/s forward, 16-bit, D 128, 16k tokens, no mask (figure 5)
@@ -48,13 +52,14 @@ class MethodTime(NamedTuple):
 
 
 def method_times(
-    shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0, *, step: float = 0.0
+    shape: AttentionShape, size: int, cluster: Cluster, kernel: float = 1.0, *, step_cost: int = 0
 ) -> dict[str, MethodTime]:
-    """The time of each of `METHODS` that gives all ranks equally many heads, with the fastest of its
-    exchanges; of USP with its best U (1 < U < P). Several nodes are needed for the double ring: in one it is the ring.
+    """The time of each method that gives all ranks equally many heads, with the fastest of its exchanges; of USP with
+    its best U (1 < U < P). The double ring needs several nodes: in one it is the ring.
 
-    `kernel` is the fraction of the device's peak that attention reaches (`Cluster.reaching`). Each step of attention
-    after the first costs `step` times `step_time`: rings have P steps, USP P/U, Ulysses and all-gather one.
+    Args:
+        kernel: the fraction of the device's peak that attention reaches (`Cluster.reaching`).
+        step_cost: picoseconds that each step after the first costs beside its hop and its pairs.
 
     >>> shape = AttentionShape(S=4096, H=8, G=2, D=64, itemsize=2)
     >>> sorted(method_times(shape, 16, Cluster.uniform(1e-6, 1e9)))  # Ulysses has a head for 8 ranks at most
@@ -62,35 +67,40 @@ def method_times(
     """
     whole("size", size)
     instance("cluster", cluster, Cluster)
-    positive("kernel", kernel)
-    amount("step", step)
-    shape.shard_length(size)
+    whole("step_cost", step_cost, least=0)
     cluster = cluster.reaching(kernel)
-    charge = _charge(step, shape, size, cluster)
-    mixed = [u for u in range(2, size) if size % u == 0 and _in_nodes(u, cluster)]
-    group_sizes = {"ring": [1], "Ulysses": [size], "USP": mixed}  # U, those to be timed
-    found: dict[str, list[MethodTime]] = {name: [] for name in METHODS}
-    for name, sizes in group_sizes.items():
-        for u in sizes:
-            if _even(shape, u):
-                for way in _ways(shape, u, size, cluster):
-                    time = _usp_time(shape, size, cluster, u, way, charge)
-                    found[name].append(MethodTime(time, way, u))
-    has_nodes = _several_nodes(size, cluster)
-    found["double ring"] = [_double_ring_time(shape, size, cluster, charge)] if has_nodes else []
-    ways = (FLAT, TWO_LEVELS) if has_nodes else (FLAT,)
-    found["all-gather"] = [MethodTime(_allgather_time(shape, size, cluster, way), way) for way in ways]
-    return {name: min(found[name]) for name in METHODS if found[name]}
+    g, in_nodes = cluster.ranks_per_node, _fill_nodes(size, cluster)
+    gathers = [FLAT, TWO_LEVELS] if in_nodes else [FLAT]
+
+    def shared(groups: Sequence[int]) -> list[MethodTime]:
+        """By each number of ranks that can share the heads evenly, and each way."""
+        return [
+            MethodTime(usp_time(shape, size, cluster, ulysses=U, way=way, step_cost=step_cost), way, U)
+            for U in groups
+            if _even(shape, U)
+            for way in _ways(shape, U, cluster)
+        ]
+
+    times = {
+        "ring": shared([1]),
+        "double ring": [double_ring_time(shape, size, cluster, step_cost)] if in_nodes else [],
+        "Ulysses": shared([size]),
+        "USP": shared([U for U in range(2, size) if size % U == 0 and (g % U == 0 or U % g == 0)]),
+        "all-gather": [allgather_time(shape, size, cluster, way) for way in gathers],
+    }
+    return {name: min(found) for name, found in times.items() if found}
 
 
-def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """The least that a step of attention costs beside its hop and its pairs: 8 µs for its call, and the merge of its
-    output, 10 bytes for each number of S/P rows, at the speed of the memory. Computed traffic, not a measurement: what
-    a merge reads is there already, it is one kernel, and no number passes twice. With zigzag shards the last rank
-    merges all its rows in each step, and the first one half of them; groups of USP have U times the rows of H/U heads.
+def least_step_cost(shape: AttentionShape, size: int, cluster: Cluster) -> int:
+    """The least picoseconds that a step of attention costs beside its hop and its pairs: 8 µs for its call, and the
+    merge of its output, 10 bytes for each number of S/P rows, at the speed of the memory.
+
+    Computed traffic, not a measurement: what a merge reads is there already, it is one kernel, and no number passes
+    twice. With zigzag shards the last rank merges all its rows in each step, and the first one half of them; groups of
+    USP have U times the rows of H/U heads.
 
     >>> prompt = AttentionShape(S=131072, H=32, G=8, D=128, itemsize=2)
-    >>> step_time(prompt, 16, Cluster.uniform(0, 1e9, memory_bandwidth=3.35e12)) / 1e6  # µs
+    >>> least_step_cost(prompt, 16, Cluster.uniform(0, 1e9, memory_bandwidth=3.35e12)) / 1e6  # µs
     108.162484
     """
     whole("size", size)
@@ -100,15 +110,18 @@ def step_time(shape: AttentionShape, size: int, cluster: Cluster) -> int:
 
 
 def usp_time(
-    shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int, way: str = FLAT, step: float = 0.0
+    shape: AttentionShape, size: int, cluster: Cluster, *, ulysses: int, way: str = FLAT, step_cost: int = 0
 ) -> int:
     """The time of `usp_attention`, whose groups of U ranks exchange flat, in a grid or in two levels.
 
-        there + back + max(own, hop) + (P/U − 2) max(half, hop) + half
+        there + ring + back,   ring = max(own, hop) + (P/U − 2) max(other, hop) + other
 
     `there` is the all-to-all with q, k and v of a rank's heads, `back` the one with out and lse. A hop brings the K/V
-    of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's own, C(C + 1)/2
-    pairs, then those of each other group, C²/2 pairs, to which `step` adds the call and the merge.
+    of a whole group of C = S·U/P tokens while the K/V that came before are attended: first the group's `own`,
+    C(C + 1)/2 pairs, then those of each `other` group, C²/2 pairs and the cost of a step. With U = 1, the ring, nothing
+    goes there and back; with U = P, Ulysses, there is no other group, and the ring takes as long as `own`.
+
+    Source of the method: Fang, Zhao 2024, "USP", algorithm 1.
 
     Raises:
         ValueError: a rank would get other heads than its neighbours: U must divide H, and U and G one the other.
@@ -117,96 +130,111 @@ def usp_time(
     instance("cluster", cluster, Cluster)
     whole("ulysses", ulysses)
     one_of("way", way, WAYS)
-    amount("step", step)
+    whole("step_cost", step_cost, least=0)
     checked_group("ulysses", ulysses, size)
     if not _even(shape, ulysses):
         raise ValueError(f"ulysses={ulysses}: must divide H={shape.H}, and divide G={shape.G} or be a multiple of it")
-    if way not in _ways(shape, ulysses, size, cluster):
+    if way not in _ways(shape, ulysses, cluster):
         raise ValueError(f"way={way!r}: groups of {ulysses} ranks fill no nodes of {cluster.ranks_per_node} evenly")
-    return _usp_time(shape, size, cluster, ulysses, way, _charge(step, shape, size, cluster))
+    c = shape.shard_length(size)
+    C = ulysses * c
+    own_heads = _heads_of(shape, ulysses)
+    to_rank = to_node = own_heads.token(backward=False)
+    if way == TWO_LEVELS:  # to a node go the heads of all its ranks, a K/V head that several of them read once
+        to_node = _heads_of(shape, ulysses // cluster.ranks_per_node).token(backward=False)
+    there = _exchange_time(way, ulysses, c * (to_rank.rows + to_rank.kv), c * (to_node.rows + to_node.kv), cluster)
+    back = _exchange_time(way, ulysses, c * to_rank.result, c * to_node.result, cluster)
+    own = _work(own_heads, C * (C + 1) // 2, cluster)
+    other = _work(own_heads, C * C // 2, cluster) + step_cost
+    hop = _slowest(size, cluster).picoseconds(C * to_rank.kv)
+    return there + _ring_time([own] + (size // ulysses - 1) * [other], hop) + back
 
 
-def _usp_time(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str, charge: int) -> int:
-    """`usp_time` of checked arguments, with the time that a step costs as `charge`."""
-    mine = _heads_of(shape, ulysses)
-    C, ring = shape.shard_length(size) * ulysses, size // ulysses
-    hop = _link(cluster, size).picoseconds(C * mine.token(backward=False).kv)
-    own = _attend(mine, C * (C + 1) // 2, cluster)
-    half = _attend(mine, C * C // 2, cluster) + charge
-    ring_time = own if ring == 1 else max(own, hop) + (ring - 2) * max(half, hop) + half
-    return _exchanges(shape, size, cluster, ulysses, way) + ring_time
+def double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, step_cost: int) -> MethodTime:
+    """The time of `double_ring_attention` on k nodes of g ranks: k turns of the ring inside a node.
 
+        turn(own) + (k − 2) turn(other) + ring(other),   turn(first) = max(ring(first), crossing)
 
-def _exchanges(shape: AttentionShape, size: int, cluster: Cluster, ulysses: int, way: str) -> int:
-    """The time of both all-to-alls of a group: there with q, k and v, and back with out and lse."""
-    c, token = shape.shard_length(size), _heads_of(shape, ulysses).token(backward=False)
-    pieces = c * (token.rows + token.kv), c * token.result
-    if way == FLAT:
-        return (ulysses - 1) * sum(map(_link(cluster, ulysses).picoseconds, pieces))
-    places, intra, inter = cluster.ranks_per_node, cluster.intra, cluster.inter
-    if way == GRID:
-        inside = (places - 1) * sum(map(intra.picoseconds, pieces))
-        return inside + (ulysses - places) * sum(map(inter.picoseconds, pieces))
-    nodes = ulysses // places
-    node = _heads_of(shape, nodes).token(backward=False)  # a K/V head that several ranks of the node read: once
-    inside = (places - 1) * sum(intra.picoseconds(nodes * piece) for piece in pieces)
-    return inside + (nodes - 1) * sum(map(inter.picoseconds, (c * (node.rows + node.kv), c * node.result)))
+    `ring` is the inner ring's time, whose first tile is the rank's own or one of another node. In each turn but the
+    last, the K/V of the next one cross between the nodes. With a port for each level they leave early, and the whole
+    turn hides them. With one port for both they leave late, behind the last hop: the last two tiles hide both.
 
-
-def _charge(step: float, shape: AttentionShape, size: int, cluster: Cluster) -> int:
-    """The charge for a step after the first: `step` times the least."""
-    return round(step * step_time(shape, size, cluster)) if step else 0
-
-
-def _double_ring_time(shape: AttentionShape, size: int, cluster: Cluster, charge: int) -> MethodTime:
-    """The time of `double_ring_attention`: a turn of the inner ring for each node, while the K/V of the next turn come.
-
-    With a port for each level these leave early, and the whole turn hides them. With one port for both they leave late:
-    the last two tiles hide them and the last hop.
+    Source of the method: Gu et al. 2024, "LoongTrain", section 4.
     """
-    c, places, one_port = shape.shard_length(size), cluster.ranks_per_node, cluster.ports == 1
+    c, g = shape.shard_length(size), cluster.ranks_per_node
     kv = c * shape.token(backward=False).kv
     hop, between = cluster.intra.picoseconds(kv), cluster.inter.picoseconds(kv)
-    own = _attend(shape, c * (c + 1) // 2, cluster)
-    half = _attend(shape, c * c // 2, cluster) + charge
-    time, turns = 0, size // places
-    for turn in range(turns):
-        first = own if turn == 0 else half
-        hops = [max(first, hop)] + [max(half, hop)] * (places - 2)  # each beside a tile
-        attended = sum(hops) + half
-        crossed = sum(hops[:-1]) + hop + between if one_port else between
-        time += attended if turn == turns - 1 else max(attended, crossed)
-    return MethodTime(time, LATE if one_port else EARLY)
+    own = _work(shape, c * (c + 1) // 2, cluster)
+    other = _work(shape, c * c // 2, cluster) + step_cost
+    late = cluster.ports == 1
+
+    def turn_time(tiles: list[int]) -> int:
+        until_last_hop = sum(max(tile, hop) for tile in tiles[:-2])
+        crossing = until_last_hop + hop + between if late else between
+        return max(_ring_time(tiles, hop), crossing)
+
+    first, further = [own] + (g - 1) * [other], g * [other]  # the tiles of a turn
+    time = turn_time(first) + (size // g - 2) * turn_time(further) + _ring_time(further, hop)
+    return MethodTime(time, LATE if late else EARLY)
 
 
-def _allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> int:
-    """The time of `allgather_attention` with zigzag shards: no message is hidden behind work."""
-    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # of each portion
-    portions = [shape.shard_length(size) * shape.token(backward=False).kv * few // shape.G for few in heads]
-    work = _attend(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)
+def allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str) -> MethodTime:
+    """The time of `allgather_attention`, which hides nothing.
+
+        Σ exchange(K/V of two heads) + work
+
+    Source of the method: Llama 3 (2024), section 3.3.2.
+    """
+    kv = shape.shard_length(size) * shape.token(backward=False).kv
+    heads = [keys.stop - keys.start for _, keys in a_few_at_a_time(shape.H, shape.G)]  # 2, 2, ...
+    pieces = [kv * few // shape.G for few in heads]
+    gathered = sum(_exchange_time(way, size, piece, piece, cluster) for piece in pieces)
+    work = _work(shape, unmasked_pairs(shape.S, size, "zigzag")[0], cluster)  # all ranks have as many pairs
+    return MethodTime(gathered + work, way)
+
+
+def _work(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
+    """The time to attend so many pairs, all heads."""
+    flops = pair_flops(pairs, shape.B, shape.H, shape.D)
+    return picoseconds(cluster.device_of(0).seconds(flops, 0))
+
+
+def _ring_time(tiles: list[int], hop: int) -> int:
+    """The time of a ring whose tiles take so long. Beside each but the last, the next K/V come."""
+    return sum(max(tile, hop) for tile in tiles[:-1]) + tiles[-1]
+
+
+def _exchange_time(way: str, ranks: int, to_rank: int, to_node: int, cluster: Cluster) -> int:
+    """The time in which each of so many ranks, on k nodes of g, sends every other a piece of `to_rank` bytes:
+
+    flat          ranks − 1 messages over the slowest link
+    grid          g − 1 inside the node, and ranks − g between nodes
+    two levels    k − 1 between nodes, of `to_node` bytes each, and g − 1 inside the node, of k pieces each
+    """
+    g, k = cluster.ranks_per_node, ranks // cluster.ranks_per_node
+    inside, between = cluster.intra.picoseconds, cluster.inter.picoseconds
     if way == FLAT:
-        return (size - 1) * sum(map(_link(cluster, size).picoseconds, portions)) + work
-    places, nodes = cluster.ranks_per_node, size // cluster.ranks_per_node
-    inside = (places - 1) * sum(cluster.intra.picoseconds(nodes * kv) for kv in portions)
-    return (nodes - 1) * sum(map(cluster.inter.picoseconds, portions)) + inside + work
+        return (ranks - 1) * _slowest(ranks, cluster).picoseconds(to_rank)
+    if way == GRID:
+        return (g - 1) * inside(to_rank) + (ranks - g) * between(to_rank)
+    return (k - 1) * between(to_node) + (g - 1) * inside(k * to_rank)
 
 
-def _ways(shape: AttentionShape, ulysses: int, size: int, cluster: Cluster) -> list[str]:
-    """How a group of U ranks can exchange. Two levels are timed where all nodes get equally many heads."""
-    if not (_several_nodes(size, cluster) and _several_nodes(ulysses, cluster)):
+def _slowest(ranks: int, cluster: Cluster) -> Link:
+    """The slowest link among so many consecutive ranks."""
+    return cluster.intra if ranks <= cluster.ranks_per_node else cluster.inter
+
+
+def _ways(shape: AttentionShape, ranks: int, cluster: Cluster) -> list[str]:
+    """How so many ranks can exchange heads. Two levels are timed where all nodes get equally many."""
+    if not _fill_nodes(ranks, cluster):
         return [FLAT]
-    even = _even(shape, ulysses // cluster.ranks_per_node)
-    return [FLAT, GRID, TWO_LEVELS] if even else [FLAT, GRID]
+    return [FLAT, GRID, TWO_LEVELS] if _even(shape, ranks // cluster.ranks_per_node) else [FLAT, GRID]
 
 
-def _several_nodes(ranks: int, cluster: Cluster) -> bool:
+def _fill_nodes(ranks: int, cluster: Cluster) -> bool:
     """Whether the ranks fill several nodes, of two ranks or more."""
     return 1 < cluster.ranks_per_node < ranks and ranks % cluster.ranks_per_node == 0
-
-
-def _in_nodes(ulysses: int, cluster: Cluster) -> bool:
-    """Whether a group of U ranks divides a node or fills nodes."""
-    return cluster.ranks_per_node % ulysses == 0 or ulysses % cluster.ranks_per_node == 0
 
 
 def _even(shape: AttentionShape, parts: int) -> bool:
@@ -217,14 +245,3 @@ def _even(shape: AttentionShape, parts: int) -> bool:
 def _heads_of(shape: AttentionShape, parts: int) -> AttentionShape:
     """The shape with the heads of one of so many parts."""
     return replace(shape, H=shape.H // parts, G=max(shape.G // parts, 1))
-
-
-def _link(cluster: Cluster, ranks: int) -> Link:
-    """The slowest link among so many consecutive ranks."""
-    return cluster.intra if ranks <= cluster.ranks_per_node else cluster.inter
-
-
-def _attend(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
-    """The time to attend so many pairs, all heads."""
-    flops = pair_flops(pairs, shape.B, shape.H, shape.D)
-    return picoseconds(cluster.device_of(0).seconds(flops, 0))

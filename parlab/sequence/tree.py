@@ -5,17 +5,25 @@ Where P is a power of two a rank sends one message a level, so 2 log₂P in all;
 This pays for few queries and many keys. To decode, one new query against a long cache, `replicated` queries need no
 gathering: the outputs go up, log₂P messages in all, and every rank ends with the merged result.
 
-Invariants, where P is a power of two. Up, after level s (from 1): a rank has the rows of the 2ˢ ranks of its group.
-Down, after level s: it has the rows of P/2ˢ ranks, its own among them, attended to the keys of 2ˢ ranks. So rank 0 of 4
-has after level 1 the rows of ranks 0 and 1 over the keys of 0 and 2; after level 2 its own rows over all keys.
+All ranks form two halves, each half forms two again, down to single ranks. Up, the halves of a group swap their rows;
+down, each half gives the other its partial outputs for the other's rows. P = 3, "rows / over the keys of":
+
+                             rank 0         rank 1         rank 2
+    up, after level 1        0, 1           0, 1           2             0 and 1 swapped
+    up, after level 2        0, 1, 2        0, 1, 2        0, 1, 2       0 and 2 swapped, and 2 gave to 1 too
+    attended                 0, 1, 2 / 0    0, 1, 2 / 1    0, 1, 2 / 2
+    down, after level 1      0, 1 / 0, 2    0, 1 / 1       2 / 0, 1, 2   2 gave to 0, and 0 and 1 to 2
+    down, after level 2      0 / 0, 1, 2    1 / 0, 1, 2    2 / 0, 1, 2   0 and 1 swapped
+
+Invariants, for every P. Up, after a level: each rank of a group has the rows of all its ranks. Down, after a level: of
+the rows of a half, each key is in the partial outputs of exactly one of its ranks.
 
 Source: Shyam et al. 2024, "Tree Attention: Topology-aware Decoding for Long-Context Attention on GPU Clusters".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parlab.arguments import flag
@@ -32,6 +40,7 @@ from parlab.sequence.attend import (
     narrowed,
     no_gradient_yet,
     no_keys_yet,
+    put,
 )
 from parlab.sequence.tiles import Tile, sharded_mask
 from parlab.world import Comm
@@ -114,38 +123,52 @@ def refuse_more_queries(q: Array, k: Array, size: int) -> None:
         raise ValueError(f"q has {q.shape[2]} queries: the sequence has {S} tokens")
 
 
-def seen_tile(comm: Comm, rows: int, keys: int, *, causal: bool, replicated: bool) -> Tile:
-    """The tile of `rows` queries, all or the last ones of the sequence, and this rank's keys."""
+def seen_tile(comm: Comm, queries: int, keys: int, *, causal: bool, replicated: bool) -> Tile:
+    """The tile of so many queries, all or the last ones of the sequence, and this rank's keys."""
     first = comm.rank * keys  # this rank's first token
     if not causal:
-        return Tile(slice(0, rows), slice(0, keys))
+        return Tile(slice(0, queries), slice(0, keys))
     if replicated:
-        return Tile(slice(0, rows), slice(0, keys), comm.size * keys - rows - first)
-    return Tile(slice(first, rows), slice(0, keys), CAUSAL)
+        return Tile(slice(0, queries), slice(0, keys), comm.size * keys - queries - first)
+    return Tile(slice(first, queries), slice(0, keys), CAUSAL)
 
 
 class Level(NamedTuple):
-    """One level of the tree: the group's ranks in two halves, and the ranks of the other half that a rank talks to."""
+    """One level of the tree for one rank: the halves of its group, and the ranks of the other half that it meets."""
 
     mine: range  # the ranks of its own half
     other: range  # the ranks of the other half
-    partner: int  # the rank of the other half from which this one takes on the way up, and to which it gives down
-    clients: list[int]  # the ranks whose partner this rank is: one; none or two at some places of unequal halves
+    partner: int  # in the other half: up, this rank takes from it; down, it gives to it
+    clients: list[int]  # the ranks whose partner it is, its own partner first: one; of unequal halves, none or two
 
 
 def levels(rank: int, size: int) -> list[Level]:
-    """The levels of `rank`, the level of the whole group first: at most ⌈log₂P⌉."""
+    """The levels of `rank`, the level of the whole group first: at most ⌈log₂P⌉.
+
+    >>> [(level.partner, level.clients) for level in levels(2, 4)]
+    [(0, [0]), (3, [3])]
+    >>> [[(level.partner, level.clients) for level in levels(rank, 3)] for rank in range(3)]  # halves 0, 1 and 2
+    [[(2, [2]), (1, [1])], [(2, []), (0, [0])], [(0, [0, 1])]]
+    """
     found, group = [], range(size)
     while len(group) > 1:
         middle = (len(group) + 1) // 2
         mine, other = group[:middle], group[middle:]
         if rank not in mine:
             mine, other = other, mine
-        place = mine.index(rank)
-        clients = [peer for number, peer in enumerate(other) if number % len(mine) == place]
-        found.append(Level(mine, other, other[place % len(other)], clients))
+        clients = [peer for peer in other if partner_of(peer, other, mine) == rank]
+        found.append(Level(mine, other, partner_of(rank, mine, other), clients))
         group = mine
     return found
+
+
+def partner_of(rank: int, mine: range, other: range) -> int:
+    """The rank at its place in the other half; the first one, if the other half is shorter and has no such place.
+
+    >>> [partner_of(rank, range(0, 3), range(3, 5)) for rank in range(3)]
+    [3, 4, 3]
+    """
+    return other[mine.index(rank) % len(other)]
 
 
 def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
@@ -153,13 +176,31 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     xp, length = namespace(*parts), parts[0].shape[2]
     rows = [xp.empty((*x.shape[:2], comm.size * length, *x.shape[3:]), dtype=x.dtype, device=x.device) for x in parts]
     comm.hold("rows", *rows)
-    _put(_rows(rows, range(comm.rank, comm.rank + 1), length), parts)
+    put(_rows(rows, range(comm.rank, comm.rank + 1), length), parts)
     for level in reversed(levels(comm.rank, comm.size)):
         ours, theirs = _rows(rows, level.mine, length), _rows(rows, level.other, length)
-        (came,) = _swaps(comm, ours, level.clients, theirs, [level.partner], label)
-        _put(theirs, came)
-        del came
+        put(theirs, swap_up(comm, level, ours, theirs, label))
     return rows
+
+
+def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
+    """All rows, combined over all ranks up the tree, the same to the bit on every rank."""
+    for level in reversed(levels(comm.rank, comm.size)):
+        other = swap_up(comm, level, parts, parts, label)
+        parts = combine(*parts, *other)  # a + b is b + a to the bit, so the order of the two does not matter
+        del other
+        comm.hold("out, lse", *parts)
+    return parts
+
+
+def swap_up(comm: Comm, level: Level, ours: Parts, like: Parts, label: str) -> Parts:
+    """Give `ours` to the clients, the partner among them unless there are none, and take from the partner."""
+    if not level.clients:
+        return comm.recv(level.partner, like, label=label)
+    theirs = comm.sendrecv(ours, level.partner, level.partner, like, label=label)
+    for client in level.clients[1:]:
+        comm.send(ours, client, label=label)
+    return theirs
 
 
 def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[Array]:
@@ -167,42 +208,18 @@ def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[A
     length = parts[0].shape[2] // comm.size
     for level in levels(comm.rank, comm.size):
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)
-        for came in _swaps(comm, theirs, [level.partner], ours, level.clients, label):
-            _put(ours, combine(*ours, *came))
-            del came
+        if not level.clients:
+            comm.send(theirs, level.partner, label=label)
+        for client in level.clients:
+            if client == level.partner:
+                came = comm.sendrecv(theirs, client, client, ours, label=label)
+            else:
+                came = comm.recv(client, ours, label=label)
+            put(ours, combine(*ours, *came))
+            del came  # no longer held when the next one comes
     return [namespace(x).asarray(x, copy=True) for x in _rows(parts, range(comm.rank, comm.rank + 1), length)]
-
-
-def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
-    """All rows, combined over all ranks up the tree, the same to the bit on every rank."""
-    for level in reversed(levels(comm.rank, comm.size)):
-        (other,) = _swaps(comm, parts, level.clients, parts, [level.partner], label)
-        parts = combine(*parts, *other)  # a + b is b + a to the bit, so the order of the two does not matter
-        del other
-        comm.hold("out, lse", *parts)
-    return parts
-
-
-def _swaps(comm: Comm, x: Parts, to: list[int], form: Parts, givers: list[int], label: str) -> Iterator[Parts]:
-    """Give x to the ranks `to`, and yield the values of `givers`.
-
-    One of the two is the partner alone, the other the clients: the first of whom, if there is one, is the partner too.
-    """
-    for dst, src in zip_longest(to, givers):
-        if src is None:
-            comm.send(x, dst, label=label)
-        elif dst is None:
-            yield comm.recv(src, form, label=label)
-        else:  # the same rank
-            yield comm.sendrecv(x, dst, src, form, label=label)
 
 
 def _rows(parts: Parts, ranks: range, length: int) -> list[Array]:
     """Views of the rows of these ranks."""
     return [x[:, :, ranks.start * length : ranks.stop * length, ...] for x in parts]
-
-
-def _put(places: Parts, parts: Parts) -> None:
-    """Write each part into its place."""
-    for place, part in zip(places, parts, strict=True):
-        place[...] = part

@@ -1,79 +1,73 @@
-"""Exchanges in two levels, for ranks in nodes: a K/V head enters each other node once, whoever reads it there.
+"""The all-to-alls of Ulysses, for ranks in nodes: a K/V head enters each other node once, whoever reads it there.
 
 A rank of the group is (node, place): rank = node · g + place, with g ranks a node and k nodes. Between nodes a rank
-sends only to the ranks of its own place, inside a node to the ranks of all places. Of each exchange, the order of the
-two levels, and the invariant:
+sends only to the ranks of its own place, inside a node to the ranks of all places.
 
-    K/V -> all ranks       between, then inside    after level 1 a rank has the K/V of its place, of all nodes
-    dK/dV -> home          inside, then between    after level 1 a rank has its node's sums for its place, of all nodes
-    tokens -> heads        between, then inside    after level 1 a rank has its node's heads of the tokens of its place
-    heads -> tokens        inside, then between    after level 1 a rank has the same, summed over its node
+Invariant: between the two levels a rank has all heads of its node, of the tokens of its place, of all nodes. On the way
+to the heads the level between nodes comes first, on the way back the one inside them, which sums over the node.
+
+H = 4 heads, P = 4 ranks with a token each, nodes 0, 1 and 2, 3; `to_heads` on rank 0, in `[heads, tokens]`:
+
+                         sends                         has
+        before                                         [0 to 3, 0]
+        between nodes    [2 and 3, 0] to rank 2        [0 and 1, 0 and 2]
+        inside           [1, 0 and 2] to rank 1        [0, 0 to 3]
 
 Sources: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
-performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1; Llama 3 (2024), section 3.3.2.
+performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 """
 
 from __future__ import annotations
 
-from parlab.arrays import Array
-from parlab.sequence.arguments import checked_group
-from parlab.sequence.attend import ALL, KV, add_to
-from parlab.sequence.exchange import swap_with_all
-from parlab.sequence.groups import grid
-from parlab.sequence.heads import HeadLevel, HeadShare, Runs, head_shares, token_runs
+from parlab.sequence.heads import HeadLevel, RankHeads, chunks_of_ranks
 from parlab.world import Comm
-
-
-class TwoLevelGather:
-    """K/V to all ranks, and their gradients home: as `GatherExchange`, but a rank's K/V enter each other node once."""
-
-    def __init__(self, comm: Comm, label: str, ranks_per_node: int) -> None:
-        self.comm, self.label = comm, label
-        self.inside, self.between = grid(comm, "ranks_per_node", ranks_per_node)
-
-    def gather(self, few: KV) -> dict[int, KV]:
-        """Give `few` to every rank, and take as many from each: by source, in the order of `GatherExchange`."""
-        nodes, ranks = self.between.size, self.inside.size
-        own_place = dict(swap_with_all(self.between, [few] * nodes, [few] * nodes, self.label))  # by node
-        column = [own_place[node] for node in range(nodes)]
-        by_place = dict(swap_with_all(self.inside, [column] * ranks, [column] * ranks, self.label))
-        order = [(self.comm.rank - step) % self.comm.size for step in range(self.comm.size)]
-        return {source: by_place[source % ranks][source // ranks] for source in order}
-
-    def scatter_sum(self, shares: dict[int, KV], mine: KV) -> None:
-        """Send each source the sum of this node's shares of its gradients, and add to `mine` those that come."""
-        nodes, ranks = self.between.size, self.inside.size
-        by_place = [[shares[node * ranks + place] for node in range(nodes)] for place in range(ranks)]
-        sums = by_place[self.inside.rank]  # of the sources of our place, at first our own shares
-        for place, column in swap_with_all(self.inside, by_place, [sums] * ranks, self.label):
-            if place != self.inside.rank:  # our own are the sums
-                add_to_each(sums, column)
-            del column  # no longer held when the next one comes
-        for _, share in swap_with_all(self.between, sums, [mine] * nodes, self.label):
-            add_to(mine, share)
-            del share
+from parlab.world.groups import checked_group, grid
 
 
 def head_levels(
-    comm: Comm, q: Array, k: Array, layout: str = "contiguous", *, ranks_per_node: int | None
+    comm: Comm, heads: list[RankHeads], layout: str = "contiguous", *, ranks_per_node: int | None
 ) -> list[HeadLevel]:
-    """The all-to-alls that turn shards like q and k into heads, in their order; back they are made the other way round.
+    """The all-to-alls that bring tokens to their heads, in their order; back they are made the other way round.
 
     One among all ranks; or told the ranks of a node (`ranks_inside`) one between the nodes, in which each node gets the
     heads of all its ranks, and one inside it. Back, the values of a K/V head are summed inside each node first.
     """
-    length = q.shape[2]
-    shares, runs = head_shares(q.shape[1], k.shape[1], comm.size), token_runs(comm.size, length, layout)
+    chunks = chunks_of_ranks(comm.size, layout)
     if ranks_per_node is None:
-        return [HeadLevel(comm, shares, runs)]
-    inside, between = grid(comm, "ranks_per_node", ranks_per_node)
-    of_nodes = node_shares(shares, ranks_per_node)
-    joined = token_runs(between.size, length, "contiguous")  # the shards of a place, one after the other, by node
-    own_heads = shares_inside(shares, of_nodes[between.rank], between.rank, ranks_per_node)
+        return [HeadLevel(comm, heads, chunks)]
+    inside, between = grid(comm, ranks_per_node)
+    of_nodes = heads_of_nodes(heads, ranks_per_node)
+    of_neighbours = heads[between.rank * ranks_per_node : (between.rank + 1) * ranks_per_node]  # on our node
+    inside_node = [counted_from(of_nodes[between.rank], own) for own in of_neighbours]
+    one_a_node = [[node] for node in range(between.size)]  # the shards of our place, one after another
     return [
-        HeadLevel(between, of_nodes, joined),
-        HeadLevel(inside, own_heads, runs_by_place(runs, length, ranks_per_node)),
+        HeadLevel(between, of_nodes, one_a_node),
+        HeadLevel(inside, inside_node, chunks_of_places(chunks, ranks_per_node)),
     ]
+
+
+def heads_of_nodes(heads: list[RankHeads], ranks_per_node: int) -> list[RankHeads]:
+    """The heads of each node: those of its ranks, a K/V head that several of them read once."""
+    of_nodes = []
+    for start in range(0, len(heads), ranks_per_node):
+        first, last = heads[start], heads[start + ranks_per_node - 1]
+        query_heads = slice(first.query_heads.start, last.query_heads.stop)
+        of_nodes.append(RankHeads(query_heads, slice(first.kv_heads.start, last.kv_heads.stop)))
+    return of_nodes
+
+
+def counted_from(first: RankHeads, own: RankHeads) -> RankHeads:
+    """The same heads, counted from the first ones of their node."""
+    return RankHeads(*(slice(x.start - base.start, x.stop - base.start) for x, base in zip(own, first, strict=True)))
+
+
+def chunks_of_places(chunks: list[list[int]], ranks_per_node: int) -> list[list[int]]:
+    """The chunks of each place of a node, whose shards of all nodes stand one after another, by node.
+
+    >>> chunks_of_places([[0], [1], [2], [3]], ranks_per_node=2)  # place 0 has those of ranks 0 and 2
+    [[0, 2], [1, 3]]
+    """
+    return [[chunk for own in chunks[place::ranks_per_node] for chunk in own] for place in range(ranks_per_node)]
 
 
 def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | None:
@@ -90,48 +84,3 @@ def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | Non
         right = f"must divide the group of {group} ranks, or be a multiple of it"
         raise ValueError(f"ranks_per_node={ranks_per_node}: {right}")
     return None if ranks_per_node == 1 or ranks_per_node % group == 0 else ranks_per_node
-
-
-def node_shares(shares: list[HeadShare], ranks_per_node: int) -> list[HeadShare]:
-    """The heads of each node: those of its ranks, a K/V head that several of them read once."""
-    of_nodes = []
-    for start in range(0, len(shares), ranks_per_node):
-        first, last = shares[start], shares[start + ranks_per_node - 1]
-        query_heads = slice(first.query_heads.start, last.query_heads.stop)
-        kv_heads = slice(first.kv_heads.start, last.kv_heads.stop)
-        of_nodes.append(HeadShare(query_heads, kv_heads, ALL))
-    return of_nodes
-
-
-def shares_inside(shares: list[HeadShare], of_node: HeadShare, node: int, ranks_per_node: int) -> list[HeadShare]:
-    """The heads of each rank of a node, counted from the first heads `of_node`."""
-    ranks = shares[node * ranks_per_node : (node + 1) * ranks_per_node]
-    first_query_head, first_kv_head = of_node.query_heads.start, of_node.kv_heads.start
-    return [
-        HeadShare(shifted(share.query_heads, -first_query_head), shifted(share.kv_heads, -first_kv_head), share.reads)
-        for share in ranks
-    ]
-
-
-def runs_by_place(runs: list[Runs], length: int, ranks_per_node: int) -> list[Runs]:
-    """Where the tokens of each place stand: in its shards of all nodes, joined by node, and in the whole sequence."""
-    nodes = len(runs) // ranks_per_node
-    found: list[Runs] = []
-    for place in range(ranks_per_node):
-        joined: Runs = []
-        for node in range(nodes):
-            of_rank = runs[node * ranks_per_node + place]
-            joined += [(shifted(here, node * length), there) for here, there in of_rank]
-        found.append(joined)
-    return found
-
-
-def add_to_each(totals: list[KV], parts: list[KV]) -> None:
-    """Add each pair to its total, in place."""
-    for total, part in zip(totals, parts, strict=True):
-        add_to(total, part)
-
-
-def shifted(part: slice, by: int) -> slice:
-    """The same elements, where `by` more stand before them."""
-    return slice(part.start + by, part.stop + by)

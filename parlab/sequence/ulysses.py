@@ -1,11 +1,10 @@
 """Ulysses: an all-to-all turns shards into heads, each rank attends its heads over all tokens, and another turns back.
 
-    to_heads     all H heads of S/P tokens -> H/P heads of all S tokens; if H = P, rank r sends each rank j head j of
-                 its tokens, and gets head r of theirs
-    attend       as one rank would with a whole sequence; no message
-    to_tokens    H/P heads of all S tokens -> all H heads of S/P tokens
+H = 4 heads, P = 2 ranks, S = 4 tokens; each piece is `[heads, tokens]`, and `to_tokens` sends the same ones back:
 
-Their messages stand in `HeadExchange`, below. Ranks in nodes make each all-to-all in two levels (`two_levels`).
+                  before               `to_heads` sends              between
+        rank 0    [0 to 3, 0 and 1]    [2 and 3, 0 and 1] to 1       [0 and 1, 0 to 3]
+        rank 1    [0 to 3, 2 and 3]    [0 and 1, 2 and 3] to 0       [2 and 3, 0 to 3]
 
 Invariant: between the two all-to-alls, a rank has all tokens of its query heads and of the K/V heads that these read;
 before and after them, all heads of its tokens.
@@ -31,8 +30,9 @@ from parlab.sequence.attend import (
     narrowed,
     no_gradient_yet,
     no_keys_yet,
+    put,
 )
-from parlab.sequence.heads import HeadLevel, of_shard, of_whole
+from parlab.sequence.heads import HeadLevel, heads_of_ranks, pieces_by_heads, pieces_by_tokens, reads_on_rank
 from parlab.sequence.layouts import Documents
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_levels, ranks_inside
@@ -52,27 +52,81 @@ def ulysses_attention(
     scale: Scale = None,
 ) -> tuple[Array, Array]:
     """Attention over the whole sequence, some heads on every rank, from this rank's contiguous shards; arguments as
-    `ring_attention`, and `ranks_per_node`: how many consecutive ranks share a node; the all-to-alls are then made in
-    two levels (`head_levels`). None: each rank sends to each.
+    `ring_attention`, and `ranks_per_node`: so many consecutive ranks share a node, and exchange in two levels.
 
     Where P does not divide H the first ranks attend one head more: so every P up to H is of use, and the slowest rank
-    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`head_shares`).
+    has ⌈H/P⌉ heads. A K/V head goes to each rank that has one of its query heads, and to no other (`heads_of_ranks`).
     """
-    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)
+    in_node = ranks_inside(comm.size, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(1, comm.size * k.shape[2], causal, documents=documents)  # of one shard, the whole sequence
     label = call_label("Ulysses", mask, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    exchange = HeadExchange(head_levels(comm, q, k, ranks_per_node=in_node), label)
-    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/P, S, D], twice [B, G/P, S, D]
+    heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
+    levels = head_levels(comm, heads, ranks_per_node=in_node)  # one all-to-all; two for ranks in nodes
+    for level in levels:
+        q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/P, S, D], twice [B, G/P, S, D]
     out, lse = no_keys_yet(comm, q)
     tiles = tiles_between(0, 0, mask)
-    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=exchange.heads)
+    attend(comm, tiles, q, (k, v), (out, lse), scale=scale, heads=reads)
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
+    for level in reversed(levels):
+        out, lse = to_tokens(level, [out, lse], [], label)  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
+
+
+def to_heads(level: HeadLevel, queries: Sequence[Array], keys: Sequence[Array], label: str) -> list[Array]:
+    """All heads of this rank's tokens -> its heads of all tokens: `[B, H, S/P, ...]` -> `[B, H/P, S, ...]`.
+
+    `queries` are arrays of query heads, `keys` of K/V heads; the results stand in the same order.
+
+    >>> import numpy as np
+    >>> from parlab import per_rank, run
+    >>> x = 10 * np.arange(4)[None, :, None] + np.arange(4)  # [B, H, S], of numbers 10 · head + token
+    >>> def program(comm, x):
+    ...     (level,) = head_levels(comm, heads_of_ranks(H=4, G=4, size=2), ranks_per_node=None)
+    ...     return to_heads(level, [x], [], "example")
+    >>> run(program, 2, per_rank([x[:, :, :2], x[:, :, 2:]])).results[1][0].tolist()  # heads 2 and 3 of all tokens
+    [[[20, 21, 22, 23], [30, 31, 32, 33]]]
+    """
+    comm, shards = level.comm, [*queries, *keys]
+    heads = level.heads_in(len(queries), len(keys))  # [rank][array]
+    ours, S = heads[comm.rank], comm.size * shards[0].shape[2]
+    wholes = [_zeros(x, own.stop - own.start, S) for x, own in zip(shards, ours, strict=True)]
+    comm.hold("heads", *wholes)
+    gives = pieces_by_heads(shards, heads, len(level.chunks[0]))  # to each rank, its heads of our tokens
+    takes = pieces_by_tokens(wholes, level.chunks)  # from each rank, our heads of its tokens
+    put(takes[comm.rank], gives[comm.rank])
+    for dst, src in partners(comm):
+        came = comm.sendrecv(gives[dst], dst, src, takes[src], label=label)
+        put(takes[src], came)
+        del came  # no longer held when the next one comes
+    return wholes
+
+
+def to_tokens(level: HeadLevel, queries: Sequence[Array], keys: Sequence[Array], label: str) -> list[Array]:
+    """The inverse of `to_heads`. What several ranks have for one K/V head, their gradients, is summed."""
+    comm, wholes = level.comm, [*queries, *keys]
+    heads = level.heads_in(len(queries), len(keys))  # [rank][array]
+    last, c = heads[-1], wholes[0].shape[2] // comm.size  # the last rank's heads are the last of all
+    shards = [_zeros(x, own.stop, c) for x, own in zip(wholes, last, strict=True)]
+    comm.hold("heads", *shards)
+    gives = pieces_by_tokens(wholes, level.chunks)  # to each rank, our heads of its tokens
+    takes = pieces_by_heads(shards, heads, len(level.chunks[0]))  # from each rank, its heads of our tokens
+    add_to(takes[comm.rank], gives[comm.rank])
+    for dst, src in partners(comm):
+        came = comm.sendrecv(gives[dst], dst, src, takes[src], label=label)
+        add_to(takes[src], came)
+        del came  # no longer held when the next one comes
+    return shards
+
+
+def _zeros(like: Array, heads: int, tokens: int) -> Array:
+    shape = like.shape[0], heads, tokens, *like.shape[3:]
+    return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
 
 
 def ulysses_attention_backward(
@@ -101,76 +155,20 @@ def ulysses_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    exchange = HeadExchange(head_levels(comm, q, k, ranks_per_node=in_node), label)
-    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
+    heads = heads_of_ranks(q.shape[1], k.shape[1], comm.size)  # by rank
+    reads = reads_on_rank(heads[comm.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
+    levels = head_levels(comm, heads, ranks_per_node=in_node)
+    rows = [q, dout, lse, delta]
+    for level in levels:
+        *rows, k, v = to_heads(level, rows, [k, v], label)
     q, dout, row_lse, row_delta = rows  # twice [B, H/P, S, D]; twice [B, H/P, S]
     dq = no_gradient_yet(comm, q)
     tiles = tiles_between(0, 0, mask)
-    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
+    dk, dv = attend_backward(comm, tiles, dout, q, (k, v), row_lse, row_delta, dq, scale=scale, heads=reads)
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    for level in reversed(levels):
+        dq, dk, dv = to_tokens(level, [dq], [dk, dv], label)  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)  # q, k and v share a dtype
-
-
-class HeadExchange:
-    """The two all-to-alls: shards of the sequence with all heads -> heads of all tokens, and back.
-
-    H = 4 heads, P = 2 ranks, S = 4 tokens; each piece is `[heads, tokens]`, and `to_tokens` sends the same ones back:
-
-                  before               `to_heads` sends              between
-        rank 0    [0 to 3, 0 and 1]    [2 and 3, 0 and 1] to 1       [0 and 1, 0 to 3]
-        rank 1    [0 to 3, 2 and 3]    [0 and 1, 2 and 3] to 0       [2 and 3, 0 to 3]
-
-    Each level is an all-to-all of its own (`head_levels`): one among all ranks, or one between nodes and one inside.
-    """
-
-    def __init__(self, levels: list[HeadLevel], label: str) -> None:
-        self.levels, self.label = levels, label
-        last = levels[-1]
-        self.heads = last.shares[last.comm.rank].reads  # for `attend`
-
-    def to_heads(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """All heads of this rank's tokens -> its heads of all tokens: `[B, H, S/P, ...]` -> `[B, H/P, S, ...]`."""
-        arrays = [*queries, *keys]
-        for level in self.levels:
-            ranks, tokens = range(level.comm.size), arrays[0].shape[2]
-            heads = [level.heads(rank, len(queries), len(keys)) for rank in ranks]
-            ours = heads[level.comm.rank]
-            made = [_zeros(x, h.stop - h.start, tokens * len(ranks)) for x, h in zip(arrays, ours, strict=True)]
-            level.comm.hold("heads", *made)
-            gives = [of_shard(arrays, heads[rank], level.our_runs) for rank in ranks]  # its heads of our tokens
-            takes = [of_whole(made, level.runs[rank]) for rank in ranks]  # our heads of its tokens
-            self._all_to_all(level.comm, gives, takes)
-            arrays = made
-        return arrays[: len(queries)], arrays[len(queries) :]
-
-    def to_tokens(self, queries: Sequence[Array], keys: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        """The inverse of `to_heads`. The values that several ranks have for one K/V head are summed, level by level."""
-        arrays = [*queries, *keys]
-        for level in reversed(self.levels):
-            ranks, tokens = range(level.comm.size), arrays[0].shape[2]
-            heads = [level.heads(rank, len(queries), len(keys)) for rank in ranks]
-            all_heads = [h.stop for h in heads[-1]]  # how many of each array: where the last rank's end
-            made = [_zeros(x, n, tokens // len(ranks)) for x, n in zip(arrays, all_heads, strict=True)]
-            level.comm.hold("heads", *made)
-            gives = [of_whole(arrays, level.runs[rank]) for rank in ranks]  # our heads of its tokens
-            takes = [of_shard(made, heads[rank], level.our_runs) for rank in ranks]  # its heads of our tokens
-            self._all_to_all(level.comm, gives, takes)
-            arrays = made
-        return arrays[: len(queries)], arrays[len(queries) :]
-
-    def _all_to_all(self, comm: Comm, gives: list[list[Array]], takes: list[list[Array]]) -> None:
-        """Send `gives[rank]` to each rank, one a step, and add what comes from it to `takes[rank]`, zeros at first."""
-        add_to(takes[comm.rank], gives[comm.rank])
-        for dst, src in partners(comm):
-            came = comm.sendrecv(gives[dst], dst, src, takes[src], label=self.label)
-            add_to(takes[src], came)
-            del came  # no longer held when the next one comes
-
-
-def _zeros(like: Array, heads: int, tokens: int) -> Array:
-    shape = like.shape[0], heads, tokens, *like.shape[3:]
-    return namespace(like).zeros(shape, dtype=like.dtype, device=like.device)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from parlab.arrays import Array
 from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot
-from parlab.sequence.arguments import checked_group
 from parlab.sequence.attend import (
     GRADIENTS,
     SUMS,
@@ -25,13 +24,14 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.groups import grid
+from parlab.sequence.heads import heads_of_ranks, reads_on_rank
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_levels, ranks_inside
-from parlab.sequence.ulysses import HeadExchange
+from parlab.sequence.ulysses import to_heads, to_tokens
 from parlab.world import Comm
 from parlab.world.collectives.walks import around_ring
+from parlab.world.groups import checked_group, grid
 
 
 def usp_attention(
@@ -55,24 +55,28 @@ def usp_attention(
     """
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
+    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    group, ring = grid(comm, "ulysses", ulysses)
-    exchange = HeadExchange(head_levels(group, q, k, layout, ranks_per_node=in_node), label)
-    (q,), (k, v) = exchange.to_heads([q], [k, v])  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
+    group, ring = grid(comm, ulysses, name="ulysses")
+    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
+    levels = head_levels(group, heads, layout, ranks_per_node=in_node)
+    for level in levels:
+        q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
     out, lse = no_keys_yet(comm, q)
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, mask)
-        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=exchange.heads)
+        attend(comm, tiles, q, kv, (out, lse), scale=scale, heads=reads)
         del kv  # no longer held when the next hop begins
     out = narrowed(out, q)
     comm.hold(SUMS, out)
     del q, k, v  # the heads are no longer held when the results come
-    (out, lse), _ = exchange.to_tokens([out, lse], [])  # [B, H, S/P, D], [B, H, S/P]
+    for level in reversed(levels):
+        out, lse = to_tokens(level, [out, lse], [], label)  # [B, H, S/P, D], [B, H, S/P]
     return out, lse
 
 
@@ -101,24 +105,27 @@ def usp_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    group, ring = grid(comm, "ulysses", ulysses)
-    exchange = HeadExchange(head_levels(group, q, k, layout, ranks_per_node=in_node), label)
-    rows, (k, v) = exchange.to_heads([q, dout, lse, delta], [k, v])
+    group, ring = grid(comm, ulysses, name="ulysses")
+    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
+    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
+    levels = head_levels(group, heads, layout, ranks_per_node=in_node)
+    rows = [q, dout, lse, delta]
+    for level in levels:
+        *rows, k, v = to_heads(level, rows, [k, v], label)
     q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
     dq, homeward = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, mask)
-        homeward.pass_on(
-            attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=exchange.heads)
-        )
+        homeward.pass_on(attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=reads))
         del kv  # no longer held when the next hop begins
     dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
-    (dq,), (dk, dv) = exchange.to_tokens([dq], [dk, dv])  # [B, H, S/P, D], twice [B, G, S/P, D]
+    for level in reversed(levels):
+        dq, dk, dv = to_tokens(level, [dq], [dk, dv], label)  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)
 
 

@@ -27,7 +27,7 @@ from parlab.sequence.attend import (
     no_keys_yet,
 )
 from parlab.sequence.tiles import Tile, sharded_mask
-from parlab.world import Comm, Request
+from parlab.world import Comm
 
 
 def window_attention(
@@ -55,7 +55,8 @@ def window_attention(
     comm.hold("q, k, v", q, k, v)
     left, right = tails_of_neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
-    leaving, coming = post_tails(comm, (k, v), left, right, label)
+    leaving = [comm.isend(last_tokens(tail, (k, v)), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
+    coming = [comm.irecv(comm.rank - far, last_tokens(tail, (k, v)), label=label) for far, tail in enumerate(left, 1)]
     attend(comm, [own_tile(length, W)], q, (k, v), (out, lse), scale=scale)
     for far, (tail, arriving) in enumerate(zip(left, coming, strict=True), 1):
         tile = tail_tile(far, tail, length, W)
@@ -94,7 +95,8 @@ def window_attention_backward(
     comm.hold("dout, out, lse", dout, out, lse, delta)
     left, right = tails_of_neighbours(comm, length, W)
     dq = no_gradient_yet(comm, q)
-    leaving, coming = post_tails(comm, (k, v), left, right, label)
+    leaving = [comm.isend(last_tokens(tail, (k, v)), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
+    coming = [comm.irecv(comm.rank - far, last_tokens(tail, (k, v)), label=label) for far, tail in enumerate(left, 1)]
     dk, dv = attend_backward(comm, [own_tile(length, W)], dout, q, (k, v), lse, delta, dq, scale=scale)
     comm.hold(GRADIENTS, dk, dv)
     for tail_sent in leaving:  # before the gradients are under way too
@@ -135,15 +137,6 @@ def tails_of_neighbours(comm: Comm, length: int, window: int) -> tuple[list[int]
     """
     tails = window_tails(length * comm.size, comm.size, window)
     return tails[: comm.rank], tails[: comm.size - 1 - comm.rank]
-
-
-def post_tails(
-    comm: Comm, kv: KV, left: list[int], right: list[int], label: str
-) -> tuple[list[Request], list[Request]]:
-    """Send the last tokens of our K/V to the right, and take those of the left: the requests of both."""
-    leaving = [comm.isend(last_tokens(tail, kv), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
-    coming = [comm.irecv(comm.rank - far, last_tokens(tail, kv), label=label) for far, tail in enumerate(left, 1)]
-    return leaving, coming
 
 
 def last_tokens(tail: int, kv: KV) -> KV:

@@ -2,7 +2,7 @@
 
 A program talks to what stands in this folder. `run` starts it, and `Comm` is what each rank calls; its `values` are
 arrays, `isend` and `irecv` return `requests`, and `collectives` are built from messages. `Timeline` says what happened
-when, on the hardware of a `Cluster`. `errors` are what ranks can do wrong together.
+when, on the hardware of a `Cluster`. `grid` splits a group by nodes. `errors` are what ranks can do wrong together.
 
 Below stand three packages:
 
@@ -19,6 +19,7 @@ from parlab.world.cluster import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device,
 from parlab.world.comm import Comm
 from parlab.world.errors import DeadlockError, MismatchError, RemoteError, RequestError, WorldError
 from parlab.world.fit import fit_cluster
+from parlab.world.groups import grid
 from parlab.world.requests import Request
 from parlab.world.run import Run, per_rank, run
 from parlab.world.timeline import Span, Timeline, Transfer, Wait

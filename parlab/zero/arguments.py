@@ -41,12 +41,6 @@ def checked_blocks(params: Any, blocks: Any) -> dict[str, tuple[str, ...]]:
     return {block: tuple(names) for block, names in blocks.items()}
 
 
-def check_ranks_per_node(ranks_per_node: int | None, size: int) -> None:
-    """Refuse nodes that the ranks of a group do not fill; None: nodes are not known."""
-    if ranks_per_node is not None and size % whole("ranks_per_node", ranks_per_node, least=1):
-        raise ValueError(f"ranks_per_node={ranks_per_node!r}: a divisor of {size}, the group's size, is needed")
-
-
 def check_alike(comm: Comm, told: Any, otherwise: str) -> None:
     """Refuse a value that is not the same on every rank, compared by its `repr`. All ranks call this.
 

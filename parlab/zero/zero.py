@@ -30,8 +30,8 @@ from typing import Any
 from parlab.arguments import flag, instance
 from parlab.arrays import Array
 from parlab.nn.optimizer import AdamW
-from parlab.world import Comm
-from parlab.zero.arguments import check_ranks_per_node, check_stage
+from parlab.world import Comm, grid
+from parlab.zero.arguments import check_stage
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.replica import Replica
 from parlab.zero.shards import FlatLayout, cut
@@ -96,15 +96,15 @@ class Zero(Replica):
         flag("keep_after_forward", keep_after_forward)
         flag("keep_last_block", keep_last_block)
         flag("overlap_gather", overlap_gather)
-        check_ranks_per_node(ranks_per_node, comm.size)
         if offload is not None:
             instance("offload", offload, Offload)
         flag("accumulate", accumulate)
         super().__init__(comm, params, optimizer, **of_replica)
         self.overlap_gather = overlap_gather
-        self.group, self.replication_group = comm, None
+        self.group = comm
+        self.between: Comm | None = None  # the ranks that have the same shard, one of each node
         if ranks_per_node is not None:
-            self.group, self.replication_group = _inside_and_between_nodes(comm, ranks_per_node)
+            self.group, self.between = grid(comm, ranks_per_node)
 
         gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
         self._gradients: dict[str, WholeGradients | ShardedGradients] = {}
@@ -150,8 +150,8 @@ class Zero(Replica):
         """
         gradients = [self._gradients[block].reduced() for block in self.block_names]  # [n_r] each
         # G: n_r, summed over microbatches and over the ranks that share the state (in stage 1 also n of its own)
-        if self.replication_group is not None:
-            requests = [self.replication_group.iall_reduce(shard) for shard in gradients]
+        if self.between is not None:
+            requests = [self.between.iall_reduce(shard) for shard in gradients]
             gradients = [request.wait() for request in requests]
             # G: n_r, summed over all ranks
         factor = self._decide(gradients, self.group)
@@ -171,12 +171,3 @@ class Zero(Replica):
         self._reducing = None
         self._prefetch.begin(None)
         return factor
-
-
-def _inside_and_between_nodes(comm: Comm, ranks_per_node: Any) -> tuple[Comm, Comm | None]:
-    """The ranks of this node, which share the state; and those that have the same shard, one on each node, if there are
-    several nodes.
-    """
-    inside: Any = comm.split(comm.rank // ranks_per_node)
-    between: Any = comm.split(comm.rank % ranks_per_node) if ranks_per_node < comm.size else None
-    return inside, between

@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 MODULES = [  # below parlab; each imports from earlier ones
-    *("nn.tiles", "nn.attention", "sequence.tiles", "sequence.attend", "sequence.homeward", "sequence.packed_ring"),
-    *("sequence.ring", "sequence.exchange", "sequence.groups", "sequence.double_ring", "sequence.heads"),
+    *("world.groups", "nn.tiles", "nn.attention", "sequence.tiles", "sequence.attend", "sequence.homeward"),
+    *("sequence.packed_ring", "sequence.ring", "sequence.double_ring", "sequence.heads"),
     *("sequence.two_levels", "sequence.ulysses", "sequence.usp", "sequence.allgather", "sequence.tree"),
     "sequence.window",
 ]

@@ -21,8 +21,8 @@ from parlab.sequence import (
     allgather_cost,
     analyse_attention,
     best_size,
+    imbalance,
     level_bytes,
-    loads_of,
     method_times,
     packed_work,
     positions,
@@ -38,7 +38,7 @@ from parlab.sequence import (
     usp_time,
     weight_cut,
 )
-from parlab.sequence.heads import head_shares
+from parlab.sequence.heads import heads_of_ranks
 from parlab.world import DGX_H100
 from tests.sequence.methods import METHODS, pair
 from tests.sequence.test_methods import NEEDED
@@ -60,9 +60,9 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "double_ring_cost": RANKS | {"backward": True},
     "ulysses_cost": RANKS | {"backward": True},
     "usp_cost": RANKS | {"ulysses": 1, "backward": True},
-    "method_times": {"size": 2, "cluster": DGX_H100, "kernel": 1, "step": 0},
-    "usp_time": {"size": 2, "cluster": DGX_H100, "ulysses": 1, "way": "flat", "step": 0},
-    "step_time": {"size": 2, "cluster": DGX_H100},
+    "method_times": {"size": 2, "cluster": DGX_H100, "kernel": 1, "step_cost": 0},
+    "usp_time": {"size": 2, "cluster": DGX_H100, "ulysses": 1, "way": "flat", "step_cost": 0},
+    "least_step_cost": {"size": 2, "cluster": DGX_H100},
     "level_bytes": {"B": 1, "S": 8, "size": 2, "level": "low", "itemsize": 4},
     "split_equal": {"length": 8, "limit": 4, "overlap": 1, "ranks": 2},
     "split_by_memory": {"length": 8, "budgets": [9], "bytes_per_token": 1},
@@ -74,12 +74,11 @@ GOOD = {  # the arguments of each function that it checks, with values that it t
     "weight_cut": {"weights": MAP, "chunks": [Chunk(0, 0, 0, 6)]},
     "causal_work": {"S": 4},
     "packed_work": {"documents": [0, 4]},
-    "loads_of": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
     "imbalance": {"chunks": [Chunk(0, 0, 0, 1)], "work": [1], "ranks": 1},
     "sequence_statistics": {"run": run(lambda comm: None, 1)},
     "RingSchedule": {"rank": 0, "size": 2},
 }
-OF_A_SHAPE = {"method_times", "usp_time", "step_time"} | {name for name in GOOD if name.endswith("_cost")}
+OF_A_SHAPE = {"method_times", "usp_time"} | {name for name in GOOD if name.endswith("_cost")}
 FREE = {("pair_flops", "pairs")}  # of any number, as a formula has it
 
 
@@ -132,8 +131,8 @@ ROWS = [  # rules with words of their own
     (lambda: split_by_work([1, -1], 2), "work[1]=-1: must be a number, at least 0 and finite"),
     (lambda: packed_work([]), "sequence length 0: there must be at least 1 token"),
     (lambda: packed_work([0, 4, 4]), "documents=[0, 4, 4]: must rise from 0"),
-    (lambda: loads_of([Chunk(0, 2, 0, 1)], [1], 2), "there are ranks=2 and work for 1 tokens"),
-    (lambda: loads_of([Chunk(0, 0, 0, 2)], [1], 2), "there are ranks=2 and work for 1 tokens"),
+    (lambda: imbalance([Chunk(0, 2, 0, 1)], [1], 2), "there are ranks=2 and work for 1 tokens"),
+    (lambda: imbalance([Chunk(0, 0, 0, 2)], [1], 2), "there are ranks=2 and work for 1 tokens"),
     (lambda: split_by_text(**TEXT | {"text": b"One."}), "text=b'One.': a string with at least one character is needed"),
     (lambda: split_by_text(**TEXT | {"text": ""}), "text='': a string with at least one character is needed"),
     (lambda: split_by_text("a字", 1, 2), "limit=2: the text has a character of 3 bytes"),
@@ -145,7 +144,7 @@ ROWS = [  # rules with words of their own
     (lambda: analyse_attention(MAP, [3, 3]), "sentences=[3, 3]: where each sentence ends is needed, growing, within 1"),
     (lambda: analyse_attention(MAP, [0, 3]), "sentences=[0, 3]: where each sentence ends is needed"),
     (lambda: analyse_attention(MAP, [7]), "sentences=[7]: where each sentence ends is needed"),
-    (lambda: head_shares(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
+    (lambda: heads_of_ranks(1, 1, 2), "2 ranks share 1 query head: a rank needs at least one, so use at most 1 rank"),
 ]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from parlab.arrays import asarray, to_numpy
 from parlab.sequence import LAYOUTS, RingSchedule, Tile, positions, shard, unshard
+from parlab.sequence.tiles import sharded_mask, tiles_between
 from tests.libraries import EACH_LIBRARY
 
 
@@ -64,7 +65,7 @@ def test_packed_tiles_are_exactly_the_mask_of_documents_and_positions(size, leng
         if causal:
             visible &= owned[rank][:, None] >= owned[source]
         found = np.zeros_like(visible)
-        for tile in RingSchedule(rank, size).tiles(source, S // size, layout, causal=causal, documents=documents):
+        for tile in tiles_between(rank, source, sharded_mask(size, S // size, causal, layout, documents)):
             part = np.ones_like(found[tile.queries, tile.keys])
             part = part if tile.diagonal is None else np.tril(part, tile.diagonal)
             assert tile.pairs == np.sum(part) > 0

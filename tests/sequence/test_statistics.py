@@ -87,11 +87,11 @@ def test_bytes_of_attention_and_of_gradients_are_their_closed_forms(size):
     attention = [ring_cost(shape, size, backward=backward).nbytes for backward in (False, True)]
     assert found.attention_bytes == [sum(attention)] * size
     assert found.gradient_bytes == ring_all_reduce_cost(size, 40, 8, Cluster.uniform(0, 1).intra).nbytes
-    assert found.chunks == [2 * size] * size
+    assert found.attends == [2 * size] * size
 
 
-def test_a_contiguous_causal_ring_attends_one_chunk_more_on_each_rank():
-    assert sequence_statistics(step_of(4, causal=True)).chunks == [2, 4, 6, 8]
+def test_a_contiguous_causal_ring_attends_once_more_on_each_rank():
+    assert sequence_statistics(step_of(4, causal=True)).attends == [2, 4, 6, 8]
 
 
 def test_times_are_counted_once_where_messages_overlap_and_by_their_kind():
@@ -102,9 +102,9 @@ def test_times_are_counted_once_where_messages_overlap_and_by_their_kind():
     hops = [t for t in timeline.transfers if t.src == 0 and t.name == "message"]
     reduced = [t for t in timeline.transfers if t.src == 0 and t.name == "all_reduce"]
     assert (len(hops), len(reduced)) == (4, 2)
-    assert found.attention_time[0] == sum(t.end - t.start for t in hops)
-    assert found.gradient_time[0] == sum(t.end - t.start for t in reduced)
-    assert found.attention_time[0] + found.gradient_time[0] <= timeline.makespan
+    assert found.attention_transfer_time[0] == sum(t.end - t.start for t in hops)
+    assert found.gradient_transfer_time[0] == sum(t.end - t.start for t in reduced)
+    assert found.attention_transfer_time[0] + found.gradient_transfer_time[0] <= timeline.makespan
     assert found.efficiency < 1e-6
     assert sequence_statistics(done.on(Cluster.uniform(0, 1e15, flops=1e3))).efficiency > 0.99
 
@@ -117,7 +117,7 @@ def test_a_second_attend_on_the_same_kv_is_reuse():
         return y
 
     found = sequence_statistics(run(program, 2, np.ones(8)))
-    assert (found.reuse, found.chunks) == (3 / 4, [4, 4])
+    assert (found.reuse, found.attends) == (3 / 4, [4, 4])
 
 
 def test_peak_bytes_and_efficiency_are_the_timelines():
@@ -131,7 +131,7 @@ def test_peak_bytes_and_efficiency_are_the_timelines():
 
 def test_a_run_without_attention_has_zeros():
     found = sequence_statistics(run(lambda comm: None, 2))
-    assert (found.chunks, found.attention_bytes, found.reuse, found.efficiency) == ([0, 0], [0, 0], 0, 0)
+    assert (found.attends, found.attention_bytes, found.reuse, found.efficiency) == ([0, 0], [0, 0], 0, 0)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -142,4 +142,4 @@ def test_no_pattern_of_attention_is_taken_for_gradients(pattern):
     found = sequence_statistics(done)
     assert found.attention_bytes == [done.timeline.bytes_sent(rank) for rank in range(4)] != [0] * 4
     assert found.gradient_bytes == [0] * 4
-    assert min(found.chunks) >= 1
+    assert min(found.attends) >= 1

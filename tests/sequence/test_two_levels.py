@@ -75,3 +75,19 @@ def test_two_levels_send_k_plus_g_minus_2_messages_each_way():
     """k = 2 nodes of g = 4: 4 messages, not 7; the all-gather in one turn of two K/V heads."""
     assert [ulysses_cost(LESSON_03, 8, ranks_per_node=node).messages for node in (None, 4)] == [14, 8]
     assert [allgather_cost(LESSON_03, 8, ranks_per_node=node).messages for node in (None, 4)] == [7, 4]
+
+
+@pytest.mark.parametrize(
+    ("crossing", "forward", "backward"),
+    [("early", ".x.. ...", ".x...... .x......x"), ("late", "...x ...", ".....x.. .....x..x")],
+)
+def test_in_both_turns_of_a_double_ring_kv_and_gradients_cross_behind_the_first_hop_or_behind_the_last(
+    crossing, forward, backward
+):
+    """Rank 5 of 8, the second of its node of 4: "." goes inside the node, "x" to the other one. A turn has 3 hops of
+    K/V, and backward a hop of gradients behind each of its 4 tiles. The gradients of the last turn cross at the end.
+    """
+    found = timelines("double_ring", 8, LESSON_03, np.float32, ranks_per_node=4, crossing=crossing)
+    for timeline, turns in zip(found, (forward, backward), strict=True):
+        sent = "".join(".x"[m.dst // 4 != 1] for m in timeline.transfers if m.src == 5)
+        assert sent == turns.replace(" ", "")

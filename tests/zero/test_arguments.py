@@ -147,7 +147,7 @@ ROWS = [  # a call, and the words that its error must contain
     (zero(loss_scale=1024), "loss_scale=1024: must be a LossScale"),
     (zero(max_norm=0), "max_norm=0: must be a number greater than 0"),
     (zero(microbatches=0), "microbatches=0: must be a whole number"),
-    (zero(ranks_per_node=3), "ranks_per_node=3: a divisor of 2, the group's size, is needed"),
+    (zero(ranks_per_node=3), "ranks_per_node=3: must divide the 2 ranks: use one of [1, 2]"),
     (zero(offload=True), "offload=True: must be an Offload"),
     (zero(model_parallel="half"), "model_parallel='half': must be a ModelParallel"),
     (plain(bucket_bytes=0), "bucket_bytes=0: must be a whole number, at least 1"),

@@ -75,7 +75,7 @@ def analyse_attention(weights: Array, sentences: Sequence[int] | None = None) ->
     xp = namespace(weights)
     H, S, _ = weights.shape
     weights = xp.astype(weights, xp.float64)
-    looks = None if sentences is None else _looks_inside(_sentence_of_each(sentences, S), weights)
+    pairs = None if sentences is None else _pairs_inside(_sentence_of_each(sentences, S), weights)
     position = xp.arange(S, device=weights.device)
     distance = xp.astype(xp.abs(position[:, None] - position[None, :]), xp.float64)  # [S, S]
     uniform_span = _uniform_span(weights, distance)
@@ -85,26 +85,26 @@ def analyse_attention(weights: Array, sentences: Sequence[int] | None = None) ->
         w = weights[head, :, :]
         span = to_host(xp.sum(w * distance)) / max(to_host(xp.sum(w)), TINY)
         strength = to_host(xp.mean(xp.max(w, axis=-1)))
-        syntactic = None if looks is None else _beyond_distance(w, looks)
+        syntactic = None if pairs is None else _beyond_distance(w, pairs)
         own = xp.asarray(crossing[head, :], copy=True)  # a view would keep all crossings alive, H·(S+1)² numbers
         heads.append(HeadPattern(head, _kind(span, uniform_span, syntactic), span, strength, own, syntactic))
     importance = xp.mean(xp.sum(weights, axis=1), axis=0)
     return AttentionAnalysis(xp.mean(crossing, axis=0), importance, heads)
 
 
-class _Looks(NamedTuple):
-    """The looks between two tokens of one sentence."""
+class _PairsInside(NamedTuple):
+    """The pairs of a query and a key in one sentence."""
 
-    inside: Array  # [S, S]: 1 for each such pair of query and key, else 0
-    of_offset: Array  # [2S−1]: their share of all pairs of each offset
+    is_inside: Array  # [S, S]: 1 for each such pair, else 0
+    share_at_offset: Array  # [2S−1]: how many of the pairs of each offset they are
 
 
-def _looks_inside(sentence_of_each: list[int], like: Array) -> _Looks:
-    """The looks between two tokens of one sentence, on the device of `like` and in its dtype."""
+def _pairs_inside(sentence_of_each: list[int], like: Array) -> _PairsInside:
+    """On the device of `like` and in its dtype."""
     xp = namespace(like)
     sentence = xp.asarray(sentence_of_each, device=like.device)
-    inside = xp.astype(sentence[:, None] == sentence[None, :], like.dtype)
-    return _Looks(inside, _by_offset(inside) / _by_offset(xp.ones_like(inside)))
+    is_inside = xp.astype(sentence[:, None] == sentence[None, :], like.dtype)
+    return _PairsInside(is_inside, _by_offset(is_inside) / _by_offset(xp.ones_like(is_inside)))
 
 
 def _uniform_span(weights: Array, distance: Array) -> float:
@@ -124,21 +124,28 @@ def _kind(span: float, uniform_span: float, syntactic: float | None) -> str:
     return "global" if span >= GLOBAL * uniform_span else "between"
 
 
-def _beyond_distance(w: Array, looks: _Looks) -> float:
+def _beyond_distance(w: Array, pairs: _PairsInside) -> float:
     """(found − expected) / (1 − expected): the share of the weight inside, beyond the one that offsets alone give."""
     xp = namespace(w)
     total = max(to_host(xp.sum(w)), TINY)
-    found = to_host(xp.sum(w * looks.inside)) / total
-    expected = to_host(xp.sum(_by_offset(w) * looks.of_offset)) / total
+    found = to_host(xp.sum(w * pairs.is_inside)) / total
+    expected = to_host(xp.sum(_by_offset(w) * pairs.share_at_offset)) / total
     return (found - expected) / (1 - expected) if expected < 1 - 1e-12 else 0.0
 
 
 def _by_offset(x: Array) -> Array:
-    """The sum over each diagonal: `[S, S]` -> `[2S−1]`."""
+    """The sum over each diagonal, from the keys S − 1 after their query to those before: `[S, S]` -> `[2S−1]`.
+
+    >>> import numpy as np
+    >>> _by_offset(np.array([[1, 2],
+    ...                      [3, 4]]))  # rows 2 1 0 0 and 4 3 0 0, which read by threes are 2 1 0 and 0 4 3
+    array([2, 5, 3])
+    """
     xp = namespace(x)
     S = x.shape[0]
-    padded = xp.concat([xp.flip(x, axis=1), xp.zeros_like(x)], axis=1)  # [S, 2S]: read one shorter, row i moves by i
-    return xp.sum(xp.reshape(xp.reshape(padded, (-1,))[: S * (2 * S - 1)], (S, 2 * S - 1)), axis=0)
+    padded = xp.concat([xp.flip(x, axis=1), xp.zeros_like(x)], axis=1)  # [S, 2S]
+    diagonals = xp.reshape(xp.reshape(padded, (-1,))[: S * (2 * S - 1)], (S, 2 * S - 1))  # row i moved right by i
+    return xp.sum(diagonals, axis=0)
 
 
 def _sentence_of_each(ends: Sequence[int], S: int) -> list[int]:

@@ -48,20 +48,35 @@ def split_by_attention(weights: Array, ranks: int, limit: int | None = None, ove
     xp = namespace(weights)
     position = xp.arange(S + 1, device=weights.device)
     start, stop = position[:, None], position[None, :]
-    length = xp.astype(xp.clip(stop - start, 1), xp.float64)  # [S+1, S+1]
+    length = xp.astype(xp.clip(stop - start, 1), xp.float64)  # [S+1, S+1], by start and stop
     crossing, W = crossings(xp.sum(weights, axis=0)), xp.sum(weights, dtype=xp.float64)
     cost = crossing / 2 * xp.clip(S // n / length, 1.0) ** SHORT + EVEN * W * (length / S) ** 2
-    with_overlap = stop - xp.clip(start - overlap, 0)
-    cost = xp.where((start < stop) & (with_overlap <= limit), cost, xp.inf)
-    best, choices = cost[0, :], []  # of the first chunks up to each position
+    held = stop - xp.clip(start - overlap, 0)  # with the overlap
+    cost = xp.where((start < stop) & (held <= limit), cost, xp.inf)
+    return deal(cheapest_stops(cost, n), ranks, overlap)
+
+
+def cheapest_stops(cost: Array, n: int) -> list[int]:
+    """The ends of n chunks from 0 to S whose costs sum to the least; `cost[start, stop]` is that of one, `[S+1, S+1]`.
+
+    By dynamic programming. Invariant: after k − 1 passes, `best[stop]` is the least cost of k chunks from 0 to `stop`.
+
+    >>> import numpy as np
+    >>> start, stop = np.ogrid[:6, :6]
+    >>> cost = np.where(start < stop, (stop - start - 2.0) ** 2, np.inf)  # least for two tokens
+    >>> cheapest_stops(cost, 2), cheapest_stops(cost, 3)
+    ([2, 5], [1, 3, 5])
+    """
+    xp = namespace(cost)
+    best, last_starts = cost[0, :], []
     for _ in range(n - 1):
-        total = best[:, None] + cost
-        choices.append(xp.argmin(total, axis=0))
+        total = best[:, None] + cost  # by the last chunk's start and stop
+        last_starts.append(xp.argmin(total, axis=0))  # by its stop
         best = xp.min(total, axis=0)
-    stops = [S]
-    for choice in reversed(choices):
-        stops.append(to_host(choice[stops[-1]]))
-    return deal(stops[::-1], ranks, overlap)
+    stops = [cost.shape[0] - 1]
+    for starts in reversed(last_starts):
+        stops.append(to_host(starts[stops[-1]]))
+    return stops[::-1]
 
 
 def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
@@ -81,15 +96,22 @@ def weight_cut(weights: Array, chunks: Sequence[Chunk]) -> float:
 
 
 def crossings(weights: Array) -> Array:
-    """The weight between tokens in start..stop − 1 and others, either way: `[..., S, S]` -> `[..., S+1, S+1]`."""
+    """The weight between tokens in start..stop − 1 and others, either way: `[..., S, S]` -> `[..., S+1, S+1]`.
+
+    >>> import numpy as np
+    >>> w = np.array([[8, 0, 0], [1, 7, 0], [2, 3, 3]])
+    >>> [float(crossings(w)[start, stop]) for start, stop in ((0, 1), (1, 2), (0, 2))]  # 1 + 2, 1 + 3, 2 + 3
+    [3.0, 4.0, 5.0]
+    """
     xp = namespace(weights)
     sums = xp.astype(weights, xp.float64)
-    for axis in (-2, -1):  # over the first i queries and j keys
+    for axis in (-2, -1):  # sums[i, j]: over the first i queries and j keys
         sums = xp.cumulative_sum(sums, axis=axis, include_initial=True)
     touching = sums[..., :, -1] + sums[..., -1, :]  # [..., S+1]: of the queries before a position, and of the keys
+    touching = touching[..., None, :] - touching[..., :, None]  # [..., S+1, S+1]: of those from start to stop
     ends = xp.linalg.diagonal(sums)
-    inside = ends[..., None, :] - sums - xp.matrix_transpose(sums) + ends[..., :, None]  # [..., S+1, S+1]
-    return xp.clip(touching[..., None, :] - touching[..., :, None] - 2 * inside, 0.0)  # rounding can leave −1e−16
+    inside = ends[..., None, :] - sums - xp.matrix_transpose(sums) + ends[..., :, None]  # both from start to stop
+    return xp.clip(touching - 2 * inside, 0.0)  # a look inside touches twice; rounding can leave −1e−16
 
 
 def check_weights(weights: Array) -> None:

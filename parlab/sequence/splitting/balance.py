@@ -51,11 +51,15 @@ def split_by_work(work: Sequence[float] | Array, ranks: int) -> list[Chunk]:
     return deal(even_stops(work, min(ranks, len(work))), ranks)
 
 
-def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> list[float]:
-    """The work of each rank's own tokens, without its overlaps.
+def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
+    """The work of the slowest rank over the mean: 1 if all are equal, `ranks` if one rank has all of it. Each token
+    counts on its own chunk's rank, and not where it is an overlap.
 
     Raises:
         ValueError: a chunk has a rank or a token that is not there.
+
+    >>> round(imbalance(split_by_work(causal_work(4096), ranks=8), causal_work(4096), 8), 2)
+    1.0
     """
     list_like("chunks", chunks)
     list_like("work", work)
@@ -66,16 +70,6 @@ def loads_of(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int)
         if chunk.rank >= ranks or chunk.stop >= len(before):
             raise ValueError(f"{chunk}: there are ranks={ranks} and work for {len(before) - 1} tokens")
         loads[chunk.rank] += before[chunk.stop] - before[chunk.start + chunk.overlap_before]
-    return loads
-
-
-def imbalance(chunks: Sequence[Chunk], work: Sequence[float] | Array, ranks: int) -> float:
-    """The work of the slowest rank over the mean: 1 if all are equal, `ranks` if one rank has all of it.
-
-    >>> round(imbalance(split_by_work(causal_work(4096), ranks=8), causal_work(4096), 8), 2)
-    1.0
-    """
-    loads = loads_of(chunks, work, ranks)
     return max(loads) * ranks / sum(loads) if any(loads) else 1.0
 
 

@@ -83,7 +83,8 @@ def split_by_memory(length: int, budgets: Sequence[float], bytes_per_token: floa
     if room < length:
         found = f"room for {room} tokens of {bytes_per_token} bytes"
         raise ValueError(f"budgets={list(budgets)!r}: {found}, {length} are needed")
-    return deal(proportional_stops(length, fits), range(len(fits)))
+    stops = [length * tokens // room for tokens in accumulate(fits)]  # in proportion, each end rounded down
+    return deal(stops, ranks=len(fits))
 
 
 def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world: int) -> int:
@@ -104,15 +105,13 @@ def best_size(length: int, bytes_per_token: float, bytes_per_rank: float, world:
     return size
 
 
-def proportional_stops(length: int, shares: Sequence[int]) -> list[int]:
-    """The ends of runs of a length that are to each other as the shares, each end rounded down."""
-    return [length * total // sum(shares) for total in accumulate(shares)]
-
-
 def even_stops(sizes: Sequence[float], n: int) -> list[int]:
     """The ends of n runs of neighbours, none empty, whose largest sum is as small as possible.
 
     By bisection: a bound suffices if n runs, each filled up to it, reach the end.
+
+    >>> even_stops([1, 2, 3, 4, 5], n=2)  # 1 + 2 + 3 and 4 + 5
+    [3, 5]
     """
     before = list(accumulate(sizes, initial=0))
 
@@ -124,22 +123,28 @@ def even_stops(sizes: Sequence[float], n: int) -> list[int]:
         return stops[1:]
 
     low, high = before[-1] / n, before[-1]
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (low, middle) if filled(middle)[-1] == len(sizes) else (middle, high)
+    while low < (middle := (low + high) / 2) < high:  # until no number lies between them
+        if filled(middle)[-1] == len(sizes):
+            high = middle
+        else:
+            low = middle
     return filled(high)
 
 
-def deal(stops: Sequence[int], ranks: int | Sequence[int], overlap: int = 0) -> list[Chunk]:
-    """Chunks whose effective parts end at `stops`, without empty ones. `ranks`: how many ranks take turns, or the rank
-    of each chunk.
+def deal(stops: Sequence[int], ranks: int, overlap: int = 0) -> list[Chunk]:
+    """Chunks whose effective parts end at `stops`; the ranks take turns. Where a part would be empty there is none.
+
+    >>> [(chunk.rank, chunk.start, chunk.stop) for chunk in deal([4, 4, 9], ranks=3, overlap=1)]
+    [(0, 0, 4), (2, 3, 9)]
     """
-    owners = [index % ranks for index in range(len(stops))] if isinstance(ranks, int) else ranks
-    cuts = [cut for cut in zip([0, *stops[:-1]], stops, owners, strict=True) if cut[0] < cut[1]]
-    chunks = []
-    for index, (start, stop, rank) in enumerate(cuts):
-        before = min(overlap, start)
-        after = min(overlap, stop) if index < len(cuts) - 1 else 0  # which the next chunk has before its own
-        chunks.append(Chunk(index, rank, start - before, stop, before, after))
+    chunks: list[Chunk] = []
+    start = 0
+    for turn, stop in enumerate(stops):
+        if start < stop:
+            before = min(overlap, start)
+            after = min(overlap, stop) if stop < stops[-1] else 0  # which the next chunk has before its own
+            chunks.append(Chunk(len(chunks), turn % ranks, start - before, stop, before, after))
+        start = stop
     return chunks
 
 

@@ -37,7 +37,7 @@ def split_by_text(text: str, ranks: int, limit: int, unit: str = "sentence") -> 
     whole("ranks", ranks, least=1)
     whole("limit", limit, least=1)
     ends = unit_ends(text, unit)
-    sizes = [size for start, stop in pairwise([0, *ends]) for size in _pieces(text[start:stop], limit)]
+    sizes = [size for start, stop in pairwise([0, *ends]) for size in _segments(text[start:stop], limit)]
     number = max(len(_filled(sizes, limit)), min(ranks, len(sizes)))
     before = list(accumulate(sizes, initial=0))
     return deal([before[stop] for stop in even_stops(sizes, number)], ranks)
@@ -60,13 +60,20 @@ def unit_ends(text: str, unit: str = "sentence") -> list[int]:
     return ends if ends and ends[-1] == len(text) else [*ends, len(text)]
 
 
-def _pieces(unit: str, limit: int) -> list[int]:
-    """The bytes of the unit, or of runs of its words where the unit is longer than the limit."""
+def _segments(unit: str, limit: int) -> list[int]:
+    """The bytes of the unit; of runs of its words, where it is longer than the limit.
+
+    >>> _segments("One two three.", limit=8)  # "One two ", "three."
+    [8, 6]
+    """
     if _size(unit) <= limit:
         return [_size(unit)]
     sizes: list[int] = []
     for word in re.findall(r"\S+\s*|\s+", unit):
-        sizes += [_size(word)] if _size(word) <= limit else map(_size, word)
+        if _size(word) <= limit:
+            sizes.append(_size(word))
+        else:
+            sizes.extend(map(_size, word))  # its characters
     if max(sizes) > limit:
         raise ValueError(f"limit={limit}: the text has a character of {max(sizes)} bytes")
     return _filled(sizes, limit)
@@ -74,12 +81,12 @@ def _pieces(unit: str, limit: int) -> list[int]:
 
 def _filled(sizes: list[int], limit: int) -> list[int]:
     """The sizes of runs of neighbours, each as long as the limit allows."""
-    packed = [0]
+    runs = [0]
     for size in sizes:
-        if packed[-1] + size > limit:
-            packed.append(0)
-        packed[-1] += size
-    return packed
+        if runs[-1] + size > limit:
+            runs.append(0)
+        runs[-1] += size
+    return runs
 
 
 def _size(text: str) -> int:

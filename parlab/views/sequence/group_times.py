@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from parlab.arguments import Rule, amount, checked
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, usp_time
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, least_step_cost, usp_time
 from parlab.sequence.times import WAYS
 from parlab.views.engine import marks, theme
 from parlab.views.engine.arguments import among
@@ -77,7 +77,7 @@ def group_times(gpus: int = 256, kv_heads: int = 32, step: float = 3.0) -> Pictu
 
     These are `usp_time`, with the fastest of its exchanges: causal, forward, one layer with 32 query heads of size 128
     in bf16, 131 072 tokens in two nodes and 2²⁰ in more. H100s compute at 65 % of their peak. Each step of attention
-    after the first costs `step` times the least that it can cost beside its work and its hop (`step_time`).
+    after the first costs `step` times the least that it can cost beside its work and its hop (`least_step_cost`).
 
     Args:
         gpus: 32, 64, 128 or 256; two nodes, 16 GPUs, are always drawn.
@@ -126,10 +126,11 @@ def _published(groups: tuple[int, ...]) -> list[GroupTimes]:
 def _computed(gpus: int, kv_heads: int, step: float) -> GroupTimes:
     shape = AttentionShape(TOKENS[gpus], H, kv_heads, D, ITEMSIZE)
     cluster = DGX_H100.reaching(FLASH_ATTENTION_3)
+    step_cost = round(step * least_step_cost(shape, gpus, cluster))
     groups = (1, 2, 4, 8, 16, 32)[: 5 if gpus == TWO_NODES else 6]
     ms = {
         group: min(
-            usp_time(shape, gpus, cluster, ulysses=group, way=way, step=step)
+            usp_time(shape, gpus, cluster, ulysses=group, way=way, step_cost=step_cost)
             for way in (WAYS if group > cluster.ranks_per_node else WAYS[:1])
         )
         / 1e9

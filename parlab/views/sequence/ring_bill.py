@@ -6,7 +6,14 @@ from functools import partial
 from typing import NamedTuple
 
 from parlab.arguments import checked
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, step_time, unmasked_pairs
+from parlab.sequence import (
+    FLASH_ATTENTION_3,
+    AttentionShape,
+    least_step_cost,
+    method_times,
+    pair_flops,
+    unmasked_pairs,
+)
 from parlab.views.engine import marks, theme
 from parlab.views.engine.arguments import among
 from parlab.views.engine.explore import Explorer, steps
@@ -18,7 +25,7 @@ from parlab.world.cluster import picoseconds
 
 S, H, D, LAYERS, ITEMSIZE = 2**20, 32, 128, 32, 2  # the model of lesson 02's first screen, in bf16
 GPUS = (32, 64, 128, 256, 512, 1024)
-STEPS = {0: "free", 1: "best case", 3: "3 × that"}  # of a call and its merge, as multiples of `step_time`
+STEPS = {0: "free", 1: "best case", 3: "3 × that"}  # of a call and its merge, as multiples of `least_step_cost`
 ONE_RING, WORK_ALONE = "one ring", "the work alone"
 REPAIRS = {"1: 8 K/V heads": (8, "ring"), "2: double ring": (32, "double ring"), "3: USP": (32, "USP")}
 WORK, CALLS, WAITS = (theme.KINDS[kind] for kind in ("compute", "backward", "transfer"))
@@ -55,7 +62,7 @@ def ring_bill(gpus: int = 256, step: int = 1) -> Picture:
 
     Args:
         gpus: a power of two from 32 to 1024.
-        step: a call and the merge of its output cost so many times their best case (`step_time`): 0, 1 or 3.
+        step: a call and the merge of its output cost so many times their best case (`least_step_cost`): 0, 1 or 3.
 
     Raises:
         ValueError: GPUs or a step that are not among these.
@@ -116,10 +123,11 @@ def _repaired(gpus: int, step: int) -> dict[str, Bill]:
 def _bill(kv_heads: int, method: str, gpus: int, step: int) -> Bill:
     """The wait is what remains of the method's time when the work, and the calls and merges of all steps, are paid."""
     shape = AttentionShape(S, H, kv_heads, D, ITEMSIZE)
-    found = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step=step)[method]
+    step_cost = step * least_step_cost(shape, gpus, DGX_H100)
+    found = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step_cost=step_cost)[method]
     flops = pair_flops(unmasked_pairs(S, gpus, "zigzag")[0], 1, H, D)
     work = picoseconds(DGX_H100.reaching(FLASH_ATTENTION_3).device_of(0).seconds(flops, 0))
-    calls = (gpus // found.ulysses - 1) * step * step_time(shape, gpus, DGX_H100)
+    calls = (gpus // found.ulysses - 1) * step_cost
     waits = max(0, found.picoseconds - work - calls)  # the clock rounds each step
     return Bill(*(LAYERS * part / 1e12 for part in (work, calls, waits)))
 

@@ -30,9 +30,9 @@ from parlab.views.zero.model_state import (
 )
 from parlab.world import DGX_A100, DGX_H100, Cluster
 from parlab.world.cluster import REACHED
+from parlab.world.groups import checked_group
 from parlab.world.units import format_time
 from parlab.zero import StateBytes, model_state_bytes, step_waiting, tokens_to_hide_a_gather
-from parlab.zero.arguments import check_ranks_per_node
 
 FLOAT32 = StateBytes(gradient=4)  # as Megatron keeps and reduces gradients
 RESERVE = 0.2 * DEVICE  # for activations, buffers and the blocks in use
@@ -151,7 +151,7 @@ def _price(
     device, node = cluster.device_of(0), cluster.ranks_per_node
     bandwidth = cluster.intra.bandwidth
     if node < P:  # a ring through each card: together they pass what one ring would
-        check_ranks_per_node(node, P)
+        checked_group("ranks_per_node", node, P)
         bandwidth = min(bandwidth, node * cluster.inter.bandwidth)
     a_token = 2 * params / device.flops  # seconds of a forward; a backward takes twice as long
     itemsize = {"weights": state.weight, "gradients": state.gradient}

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from parlab import views
-from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, method_times, pair_flops, unmasked_pairs
+from parlab.sequence import FLASH_ATTENTION_3, AttentionShape, least_step_cost, method_times, pair_flops, unmasked_pairs
 from parlab.views.sequence.ring_bill import GPUS, LAYERS, REPAIRS, STEPS
 from parlab.world import DGX_H100
 from tests.views.drawn import boxes, texts, title
@@ -39,7 +39,8 @@ def test_the_parts_add_up_to_the_time_of_the_method(gpus, step):
     found = bill(gpus, step)
     for name, (kv_heads, method) in WAYS.items():
         shape = AttentionShape(2**20, 32, kv_heads, 128, 2)
-        takes = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step=step)[method].picoseconds
+        cost = step * least_step_cost(shape, gpus, DGX_H100)
+        takes = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step_cost=cost)[method].picoseconds
         assert sum(found[name].values()) == pytest.approx(LAYERS * takes / 1e12, rel=1e-6)
 
 
@@ -87,7 +88,8 @@ def test_on_1024_gpus_a_double_ring_takes_1_41_seconds_for_0_44_of_work_and_1_11
     assert bill(512)["double ring"]["waits"] == pytest.approx(0, abs=0.001)
     assert sum(bill(512)["double ring"].values()) == pytest.approx(1.42, abs=0.005)
     few = AttentionShape(2**20, 32, 8, 128, 2)
-    takes = method_times(few, 1024, DGX_H100, FLASH_ATTENTION_3, step=1)["double ring"].picoseconds
+    cost = least_step_cost(few, 1024, DGX_H100)
+    takes = method_times(few, 1024, DGX_H100, FLASH_ATTENTION_3, step_cost=cost)["double ring"].picoseconds
     assert LAYERS * takes / 1e12 == pytest.approx(1.11, abs=0.005)
 
 
