@@ -1,4 +1,4 @@
-"""The arguments of `Zero`: its options, and the checks of what it is given."""
+"""The arguments of `Zero`: its options, the checks of what it is given, and of the order of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parlab.arguments import flag, instance, positive, whole
 from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
 from parlab.world import Comm, MismatchError
 from parlab.zero.precision import LossScale
-from parlab.zero.shards import ModelParallel
+from parlab.zero.shards import FlatLayout, ModelParallel
 from parlab.zero.state import Offload
 
 
@@ -31,7 +31,8 @@ class Options:
         max_norm: to which the mean gradient is clipped.
         bucket_bytes: stage 0 sends a bucket when its gradients are at least so many bytes.
         overlap_gather: stages 1 and 2 gather new weights beside the next forward pass: `step()` starts the all-gathers,
-            and `weights(block)` waits for this block's. A program that ends after a step calls `finish()`.
+            and `weights(block)` waits for this block's (Megatron-LM's `--overlap-param-gather`). A program that ends
+            after a step calls `finish()`.
         accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch: each rank
             holds n gradients of a block, and they are sent once. Reducing after each of k microbatches holds n_r, and
             sends them k times.
@@ -146,38 +147,65 @@ def checked_dtypes(params: Mapping[str, Array], dtype: str | None) -> tuple[Any,
     return work, xp.result_type(first.dtype, xp.float32)
 
 
-def check_block(block: Any, blocks: Sequence[Any]) -> None:
-    """Refuse a name that no block has."""
-    if block not in blocks:
-        raise ValueError(f"block={block!r}: the blocks are {', '.join(map(str, blocks))}")
+class Calls:
+    """The calls of a program before a step, counted, and refused where they do not fit.
 
+    Args:
+        layouts: of the blocks.
+        microbatches: how many of them bring gradients of each block.
 
-def check_gradients(
-    block: Any, gradients: Any, shapes: Mapping[str, tuple[int, ...]], added: int, microbatches: int
-) -> None:
-    """Refuse gradients that do not fit the block's weights, or one microbatch too many."""
-    if added == microbatches:
-        raise ValueError(
-            f"block={block!r}: gradients of all microbatches, {microbatches}, have come: call step() first"
-        )
-    if not isinstance(gradients, Mapping) or gradients.keys() != shapes.keys():
-        found = sorted(gradients) if isinstance(gradients, Mapping) else gradients
-        raise ValueError(f"gradients={found!r:.60}: block {block} needs one for each of {', '.join(shapes)}")
-    for name, shape in shapes.items():
-        gradient = gradients[name]
-        if not _is_real_floating(gradient) or tuple(gradient.shape) != shape:
-            raise ValueError(f"gradients[{name!r}] is {kind_of(gradient)}: a floating array {shape} is needed")
+    Attributes:
+        in_use: the blocks inside `weights`.
+    """
 
+    def __init__(self, layouts: Mapping[str, FlatLayout], microbatches: Mapping[str, int]) -> None:
+        self.layouts, self.microbatches = layouts, microbatches
+        self.in_use: list[str] = []
+        self.begin()
 
-def check_step(in_use: Sequence[Any], added: Mapping[Any, int], expected: Mapping[Any, int]) -> None:
-    """Refuse a step that would change weights in use, or before all gradients have come."""
-    if in_use:
-        raise ValueError(f"step() inside `with weights({in_use[-1]!r})`: leave it first, since its weights change")
-    for block, number in added.items():
-        if number != expected[block]:
+    def begin(self) -> None:
+        """No gradients have come."""
+        self.added = dict.fromkeys(self.layouts, 0)  # how many microbatches' have
+
+    def check_block(self, block: Any) -> None:
+        """Refuse a name that no block has."""
+        if block not in self.layouts:
+            raise ValueError(f"block={block!r}: the blocks are {', '.join(map(str, self.layouts))}")
+
+    def add(self, block: Any, gradients: Any) -> bool:
+        """Count gradients of one microbatch; return whether the block has all now.
+
+        Raises:
+            ValueError: they do not fit the block's weights, or are those of one microbatch too many.
+        """
+        self.check_block(block)
+        expected, shapes = self.microbatches[block], self.layouts[block].shapes
+        if self.added[block] == expected:
             raise ValueError(
-                f"block {block}: gradients of {number} microbatches have come, and a step needs {expected[block]}"
+                f"block={block!r}: gradients of all microbatches, {expected}, have come: call step() first"
             )
+        if not isinstance(gradients, Mapping) or gradients.keys() != shapes.keys():
+            found = sorted(gradients) if isinstance(gradients, Mapping) else gradients
+            raise ValueError(f"gradients={found!r:.60}: block {block} needs one for each of {', '.join(shapes)}")
+        for name, shape in shapes.items():
+            gradient = gradients[name]
+            if not _is_real_floating(gradient) or tuple(gradient.shape) != shape:
+                raise ValueError(f"gradients[{name!r}] is {kind_of(gradient)}: a floating array {shape} is needed")
+        self.added[block] += 1
+        return self.added[block] == expected
+
+    def check_step(self) -> None:
+        """Refuse a step that would change weights in use, or before all gradients have come."""
+        if self.in_use:
+            raise ValueError(
+                f"step() inside `with weights({self.in_use[-1]!r})`: leave it first, since its weights change"
+            )
+        for block, number in self.added.items():
+            if number != self.microbatches[block]:
+                raise ValueError(
+                    f"block {block}: gradients of {number} microbatches have come, and a step needs "
+                    f"{self.microbatches[block]}"
+                )
 
 
 def _is_real_floating(x: Any) -> bool:

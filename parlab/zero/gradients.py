@@ -1,6 +1,4 @@
-"""G, the gradients of all blocks: whole until the step, or with their owners at once.
-
-The reduce-scatters run beside the backward pass.
+"""G, the gradients of all blocks: whole until the step, or with their owners at once; sent beside the backward pass.
 
 Invariant: a microbatch's gradients are in exactly one reduce-scatter of a step: whole gradients are reduced once, with
 the last microbatch, sharded ones after each. `reduced()` is the sum over all ranks and microbatches.

@@ -10,13 +10,11 @@ the optimizer keeps. Rank r owns n_r of each. So many of them a rank has, and so
 | 2, P_os+g   | n   | n_r   | n_r |                                    | each: reduce-scatter G   | all-gather W |
 | 3, P_os+g+p | n_r | n_r   | n_r | all-gather W: n, until it is left  | each: reduce-scatter G   |              |
 
-(1) Until `step` ends. (2) With the last microbatch, or with each. (3) With `overlap_gather` it is the next forward pass
-that waits for them, block by block (Megatron-LM's `--overlap-param-gather`).
+(1) Until `step` ends. (2) With the last microbatch, or with each. (3) Or beside the next forward: `overlap_gather`.
 
 Stage 0 is plain data parallelism. An all-reduce is a reduce-scatter and then an all-gather; ZeRO puts the optimizer
 between the two. So with one microbatch, stages 1 and 2 send as much as stage 0. Stage 3 gathers the weights for each
-forward pass and again for each backward pass: at most two blocks at a time, the one in use and the next (and a tied
-table beside the head). Sharded gradients are on their way for one block at a time.
+forward pass and again for each backward pass, at most two blocks at a time: the one in use, and the next.
 
 Invariant: rank r alone updates what it owns, from gradients summed over all ranks; so weights that several ranks have
 are equal to the bit. They change in `step` alone, when no block is in use and all gradients have come; and every rank
@@ -66,18 +64,14 @@ class Zero:
 
     >>> import numpy as np
     >>> from parlab import run
-    >>> def program(comm, params):
-    ...     zero = Zero(comm, params, stage=3, optimizer=AdamW(lr=0.5, weight_decay=0.0))
-    ...     for block in zero.block_names:  # forward
-    ...         with zero.weights(block) as weights:
-    ...             x = weights[block]
-    ...     for block in reversed(zero.block_names):  # backward, of zero.loss_scale times the loss
-    ...         with zero.weights(block) as weights:
-    ...             gradients = {block: weights[block] + comm.rank}
-    ...         zero.add_gradients(block, gradients)
+    >>> def program(comm, w):
+    ...     zero = Zero(comm, {"w": w}, stage=3, optimizer=AdamW(lr=0.5, weight_decay=0.0))
+    ...     with zero.weights("w") as weights:  # so for each block, forward; and then for each, backward
+    ...         gradient = weights["w"] + comm.rank  # of zero.loss_scale times the loss
+    ...     zero.add_gradients("w", {"w": gradient})
     ...     zero.step()
     ...     return zero.full_weights()["w"].round(6)
-    >>> run(program, 2, {"w": np.ones(3)}).results[1]
+    >>> run(program, 2, np.ones(3)).results[1]
     array([0.5, 0.5, 0.5])
     """
 
@@ -94,9 +88,6 @@ class Zero:
         terms, xp = comm.size * how.microbatches, namespace(*params.values())
         self.guard = StepGuard.of(terms, how.max_norm, how.loss_scale, self.dtype, xp)
         self.prefetch = Prefetch(self.block_names)
-        self._in_use: list[str] = []  # the blocks inside `weights`
-        self._added = dict.fromkeys(self.block_names, 0)  # how many microbatches' gradients have come
-        self._expected: Mapping[str, int] = dict.fromkeys(self.block_names, how.microbatches)
 
         # The ranks that share a block
         self.group = comm
@@ -104,10 +95,11 @@ class Zero:
         if how.ranks_per_node is not None:
             self.group, self.between = grid(comm, how.ranks_per_node)
         groups = dict.fromkeys(self.block_names, self.group)
+        microbatches: Mapping[str, int] = dict.fromkeys(self.block_names, how.microbatches)
         self.model_parallel = how.model_parallel
         if self.model_parallel is not None:
             groups |= self.model_parallel.groups
-            self._expected = self.model_parallel.expected
+            microbatches = self.model_parallel.expected
         self.kept: tuple[dict[str, Array], float] | None = None  # of a cut replica: its last gradients, see `step`
 
         # G, W and M
@@ -121,19 +113,19 @@ class Zero:
             self.layouts = cut_blocks(shapes, groups, "together" if self.model_parallel is None else "apart")
             kind = WholeGradients if stage == 1 or how.accumulate else ShardedGradients
             self.G = kind(self.layouts, self.dtype)
+        self.calls = arguments.Calls(self.layouts, microbatches)
         self.W: dict[str, WholeWeights | ShardedWeights] = {}
         self.M: dict[str, OptimizerShard] = {}
+        mixed = self.dtype != self.master_dtype
         for block, layout in self.layouts.items():
-            master = (
-                None if self.dtype == self.master_dtype else layout.pack_own(weights, self.master_dtype)
-            )  # before W is narrow
+            if mixed:
+                master = layout.pack_own(weights, self.master_dtype)  # before W is narrow
             if stage < 3:
                 self.W[block] = WholeWeights(layout, weights, self.dtype, block)
             else:
                 keep = how.keep_after_forward or (how.keep_last_block and block == self.block_names[-1])
                 self.W[block] = ShardedWeights(layout, weights, self.dtype, block, keep)
-            master = self.W[block].shard if master is None else master
-            self.M[block] = OptimizerShard(comm, master, self.dtype, how.offload)
+            self.M[block] = OptimizerShard(comm, master if mixed else self.W[block].shard, self.dtype, how.offload)
 
     @property
     def loss_scale(self) -> float:
@@ -152,17 +144,17 @@ class Zero:
         Raises:
             ValueError: there is no such block; or it is not the next one in the order that `begin` was told.
         """
-        arguments.check_block(block, self.block_names)
+        self.calls.check_block(block)
         self.W[block].start_gather()
-        ahead = self.prefetch.after(block, alone=not self._in_use)
+        ahead = self.prefetch.after(block, alone=not self.calls.in_use)
         if ahead is not None:
             self.W[ahead].start_gather()  # it travels beside the work on this block
         weights = self.W[block].open()
-        self._in_use.append(block)
+        self.calls.in_use.append(block)
         try:
             yield weights
         finally:
-            self._in_use.remove(block)
+            self.calls.in_use.remove(block)
             self.W[block].close()
 
     def add_gradients(self, block: str, gradients: Mapping[str, Array]) -> None:
@@ -171,12 +163,9 @@ class Zero:
         Raises:
             ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
         """
-        arguments.check_block(block, self.block_names)
-        added, expected = self._added[block], self._expected[block]
-        arguments.check_gradients(block, gradients, self.layouts[block].shapes, added, expected)
-        self._added[block] = added + 1
+        complete = self.calls.add(block, gradients)  # the block's last ones before a step
         with self.guard.overflow_expected():
-            self.G.add(block, gradients, complete=added + 1 == expected)
+            self.G.add(block, gradients, complete)
         self.W[block].backward_done()
 
     def step(self, lr: float | None = None) -> StepResult:
@@ -188,7 +177,7 @@ class Zero:
         """
         if lr is not None:
             amount("lr", lr)
-        arguments.check_step(self._in_use, self._added, self._expected)
+        self.calls.check_step()
         with self.guard.overflow_expected():
             gradients = self.G.reduced()  # [n_r] by block
             # G: n_r, summed over microbatches and over the ranks that share a block (in stage 1 also n of its own)
@@ -211,7 +200,7 @@ class Zero:
                 # W: in stages 1 and 2 n new ones, on every rank the same bits; in stage 3 n_r
             self.G.free()
             # G: none
-        self._added = dict.fromkeys(self.block_names, 0)
+        self.calls.begin()
         self.prefetch.begin(None)
         return self.guard.result(factor)
 
