@@ -77,7 +77,7 @@ class LinearPending(NamedTuple):
     dy: Array  # [B, S, out]
 
 
-class Linear(Stage):
+class LinearLayer(Stage):
     """y = x W: `[B, S, in]` -> `[B, S, out]`. W is the weight of this name, `[in, out]`."""
 
     def __init__(self, weights: Weights, name: str) -> None:

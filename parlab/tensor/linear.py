@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from parlab.arrays import Array
-from parlab.nn.layers import Linear
+from parlab.nn.layers import LinearLayer
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import matrix
 from parlab.tensor.operators import NOTHING, Operator, pair
@@ -149,7 +149,7 @@ class ColumnParallelLinear(ParallelRegion):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         enter, _ = pair(sequence_parallel)
-        super().__init__(comm, Linear(weights, name), "column linear", enter=enter)
+        super().__init__(comm, LinearLayer(weights, name), "column linear", enter=enter)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
@@ -180,7 +180,7 @@ class RowParallelLinear(ParallelRegion):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         _, leave = pair(sequence_parallel)
-        super().__init__(comm, Linear(weights, name), "row linear", leave=leave)
+        super().__init__(comm, LinearLayer(weights, name), "row linear", leave=leave)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:

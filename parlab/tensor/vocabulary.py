@@ -17,7 +17,7 @@ from parlab.arguments import instance, text, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.cross_entropy import IGNORED, checked_targets, mean_of_counted, share_of_counted
 from parlab.nn.embedding import checked_range, embedding_backward, or_nan
-from parlab.nn.layers import Linear
+from parlab.nn.layers import LinearLayer
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array, matrix
 from parlab.tensor.linear import ParallelRegion
@@ -154,8 +154,8 @@ def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Arr
     return dlogits
 
 
-class TiedLinear(Linear):
-    """A `Linear` whose weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
+class TiedLinear(LinearLayer):
+    """A `LinearLayer` whose weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
 
     @property
     def weight(self) -> Array:
@@ -196,7 +196,7 @@ class ParallelHead(Stage):
         sequence_parallel: bool = False,
     ) -> None:
         self.comm, self.norm, self.weights, self.vocab_size = comm, norm, weights, vocab_size
-        columns = (TiedLinear if tied else Linear)(weights, projection)
+        columns = (TiedLinear if tied else LinearLayer)(weights, projection)
         enter, _ = pair(sequence_parallel)
         self.projection = ParallelRegion(comm, columns, "head", enter=enter)
         self.weight_names = (*norm.weight_names, projection)
