@@ -11,7 +11,6 @@ import importlib.util
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm
-from parlab.zero import DataParallel, Zero, forward_backward
+from parlab.zero import forward_backward, replica_of
 
 RANKS, ROWS, LENGTH, LR = 2, 4, 256, 1e-3
 STEPS, ROUNDS = 3, 7
@@ -81,8 +80,7 @@ def seconds_of(peer: Contender) -> float:
 def train(comm: Comm, start_from: Llama, text: np.ndarray, stage: int) -> tuple[float, float]:
     """What one rank runs: STEPS steps, timed after a first one, and that one's loss."""
     model = Llama(CONFIG, dict(start_from.weights))
-    how: dict[str, Any] = {"optimizer": AdamW(lr=LR), "blocks": model.weight_blocks}
-    replica = Zero(comm, model.weights, stage, **how) if stage else DataParallel(comm, model.weights, **how)
+    replica = replica_of(comm, model, stage, AdamW(lr=LR))
     mine = text[comm.rank * ROWS : (comm.rank + 1) * ROWS]
     losses = []
     for step in range(STEPS + 1):

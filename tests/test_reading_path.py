@@ -38,6 +38,6 @@ def test_every_strategy_stands_on_the_path_forward_and_backward():
     attention = {f"{name}_attention{end}" for name in ("ring", "ulysses", "usp") for end in ("", "_backward")}
     schedules = {"gpipe", "one_f_one_b", "interleaved_one_f_one_b", "zb_h1", "zb_h2", "Interpreter"}
     collectives = {"ring_all_reduce", "recursive_halving_reduce_scatter", "hierarchical_all_reduce"}
-    others = {"ColumnParallelLinear", "RowParallelLinear", "BlockWeights", "ShardedGradients", "train_step"}
+    others = {"ColumnParallelLinear", "RowParallelLinear", "Zero", "ShardedWeights", "ShardedGradients", "train_step"}
     defined = set(re.findall(r"^(?:def|class) (\w+)", text, re.M))
     assert attention | schedules | collectives | others <= defined

@@ -52,7 +52,7 @@ LIMITS = (
     Limit(("parlab.pipeline.one_f_one_b",), 200),
     Limit(("parlab.pipeline.run_schedule",), 680),
     Limit(("parlab.zero.step.zero_1",), 60),
-    Limit(("parlab.zero.Zero",), 760),
+    Limit(("parlab.zero.Zero",), 740),
     Limit(("parlab.world.collectives.ring.ring_all_reduce",), 60),
 )
 ELSEWHERE = ("parlab.nn.llama", "parlab.nn.config", "parlab.world.run", "parlab.world.timeline", "parlab.files")

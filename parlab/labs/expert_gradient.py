@@ -79,12 +79,11 @@ def ep_times_too_large(trainer: Trainer) -> None:
     True
     """
     instance("trainer", trainer, Trainer)
-    replica: Any = trainer.parts.replica
-    mesh = trainer.parts.job.mesh
-    for gradients in replica._gradients.values():
-        if gradients.comm is mesh.edp:
-            summed, ep = gradients.reduced, mesh.ep.size
-            gradients.reduced = lambda summed=summed, ep=ep: ep * summed()
+    G: Any = trainer.parts.replica.G
+    reduced, mesh = G.reduced, trainer.parts.job.mesh
+    G.reduced = lambda: {
+        block: x * mesh.ep.size if G.layouts[block].group is mesh.edp else x for block, x in reduced().items()
+    }
 
 
 def thirty_steps(*, bug: bool) -> list[TrainResult]:

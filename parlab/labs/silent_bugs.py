@@ -14,7 +14,7 @@ import numpy as np
 from parlab.arguments import one_of, positive, text
 from parlab.arrays import to_numpy
 from parlab.nn import IGNORED, AdamW, Llama, LlamaConfig, MarkovSource
-from parlab.nn.embedding import number_of_targets
+from parlab.nn.cross_entropy import number_of_targets
 from parlab.nn.optimizer import clip_gradients
 from parlab.tensor import SummedOverTokens
 from parlab.train import Mesh, Trainer

@@ -34,12 +34,12 @@ def zero_step(stage: int, microbatches: int = 1, cluster: Cluster = LINKS, **opt
         stage: 0 is plain data parallelism.
         microbatches: k, whose gradients add up.
         cluster: the hardware.
-        options: of `DataParallel` or `Zero`, such as `keep_after_forward`.
+        options: see `parlab.zero.Options`, such as `keep_after_forward`.
 
     Raises:
         ValueError: another stage, no microbatch, or an option that is refused.
     """
-    check_stage(stage, least=0)
+    check_stage(stage)
     weights = Llama.random(CONFIG, seed=1, dtype="float32").weights
     text = [LETTERS.batch(number, batch_size=ROWS * RANKS, length=LENGTH) for number in range(microbatches)]
 

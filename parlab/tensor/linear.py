@@ -30,12 +30,10 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from parlab.arguments import instance, text
 from parlab.arrays import Array
-from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
+from parlab.nn.layers import LinearLayer
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.operators import NOTHING, Operator, pair
 from parlab.tensor.slices import COLUMNS, ROWS, cut_evenly
@@ -129,46 +127,6 @@ class ParallelRegion(Stage):
         return 0
 
 
-class LinearCache(NamedTuple):
-    """The array that a linear layer keeps."""
-
-    x: Array  # [B, S, in]
-
-
-class LinearPending(NamedTuple):
-    """The arrays from which the gradient of its weight follows."""
-
-    x: Array  # [B, S, in]
-    dy: Array  # [B, S, out]
-
-
-class SerialLinear(Stage):
-    """y = x W, serial: `[B, S, in]` -> `[B, S, out]`. W is the weight of this name, `[in, out]`."""
-
-    def __init__(self, weights: Weights, name: str) -> None:
-        instance("weights", weights, Mapping)
-        text("name", name)
-        self.weights, self.name, self.weight_names = weights, name, (name,)
-
-    @property
-    def weight(self) -> Array:
-        """`[in, out]`."""
-        return self.weights[self.name]
-
-    def forward(self, x: Array) -> tuple[Array, Any]:
-        """`(y, cache)`."""
-        return linear(x, self.weight)[0], LinearCache(x)
-
-    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
-        """`(dx, pending)`."""
-        dx, _ = linear_backward_input(dy, cache.x, self.weight)
-        return dx, LinearPending(cache.x, dy)
-
-    def backward_weight(self, pending: Any) -> Gradients:
-        """The gradient of W."""
-        return {self.name: linear_backward_weight(pending)}
-
-
 class ColumnParallelLinear(ParallelRegion):
     """y = x W, each rank some columns of W `[in, out/t]`, and so of y: `[B, S, in]` -> `[B, S, out/t]`.
 
@@ -190,7 +148,7 @@ class ColumnParallelLinear(ParallelRegion):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         enter, _ = pair(sequence_parallel)
-        super().__init__(comm, SerialLinear(weights, name), "column linear", enter=enter)
+        super().__init__(comm, LinearLayer(weights, name), "column linear", enter=enter)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> ColumnParallelLinear:
@@ -221,7 +179,7 @@ class RowParallelLinear(ParallelRegion):
 
     def __init__(self, comm: Comm, weights: Weights, name: str = "weight", *, sequence_parallel: bool = False) -> None:
         _, leave = pair(sequence_parallel)
-        super().__init__(comm, SerialLinear(weights, name), "row linear", leave=leave)
+        super().__init__(comm, LinearLayer(weights, name), "row linear", leave=leave)
 
     @classmethod
     def from_full(cls, comm: Comm, weight: Array, name: str = "weight", **options: Any) -> RowParallelLinear:

@@ -15,18 +15,12 @@ from typing import Any
 
 from parlab.arguments import instance, text, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.embedding import (
-    IGNORED,
-    checked_range,
-    checked_targets,
-    embedding_backward,
-    mean_of_counted,
-    or_nan,
-    share_of_counted,
-)
+from parlab.nn.cross_entropy import IGNORED, checked_targets, mean_of_counted, share_of_counted
+from parlab.nn.embedding import checked_range, embedding_backward, or_nan
+from parlab.nn.layers import LinearLayer
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array, matrix
-from parlab.tensor.linear import ParallelRegion, SerialLinear
+from parlab.tensor.linear import ParallelRegion
 from parlab.tensor.operators import pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
@@ -160,8 +154,8 @@ def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Arr
     return dlogits
 
 
-class TiedLinear(SerialLinear):
-    """A serial layer whose weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
+class TiedLinear(LinearLayer):
+    """A `LinearLayer` whose weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
 
     @property
     def weight(self) -> Array:
@@ -202,7 +196,7 @@ class ParallelHead(Stage):
         sequence_parallel: bool = False,
     ) -> None:
         self.comm, self.norm, self.weights, self.vocab_size = comm, norm, weights, vocab_size
-        columns = (TiedLinear if tied else SerialLinear)(weights, projection)
+        columns = (TiedLinear if tied else LinearLayer)(weights, projection)
         enter, _ = pair(sequence_parallel)
         self.projection = ParallelRegion(comm, columns, "head", enter=enter)
         self.weight_names = (*norm.weight_names, projection)

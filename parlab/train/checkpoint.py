@@ -178,7 +178,7 @@ def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, A
         "config": job.config.to_dict(),
         "optimizer": _arguments(replica.optimizer),
         "precision": {
-            "master": f"float{8 * itemsize(replica.wide)}",
+            "master": f"float{8 * itemsize(replica.master_dtype)}",
             "dtype": f"float{8 * itemsize(replica.dtype)}",
             "max_norm": replica.guard.max_norm,
             "loss_scale": scale and _arguments(scale),

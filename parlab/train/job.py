@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from parlab import sequence
 from parlab.arrays import Array, asarray, namespace
 from parlab.nn.config import FINAL_NORM, LlamaConfig
-from parlab.nn.embedding import number_of_targets
+from parlab.nn.cross_entropy import number_of_targets
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule
 from parlab.train.mesh import Mesh

@@ -9,7 +9,7 @@ from parlab.nn.stage import Chain, Gradients
 from parlab.train.job import TrainJob
 from parlab.train.rank_model import RankModel
 from parlab.world import Comm
-from parlab.zero import Replica
+from parlab.zero import Zero
 
 
 class TrainParts(NamedTuple):
@@ -24,4 +24,4 @@ class TrainParts(NamedTuple):
     opening_order: list[str]  # the blocks, as a step opens them one after the other
     shared: dict[str, Comm]  # the blocks here that several ranks of pp hold, each with the group of these ranks
     waiting: dict[str, Gradients]  # of shared blocks, from the microbatches so far; empty between steps
-    replica: Replica  # ZeRO's, which has taken over the weights of `model`
+    replica: Zero  # ZeRO's, which has taken over the weights of `model`

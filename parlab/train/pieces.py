@@ -17,6 +17,7 @@ import numpy as np
 from parlab.arrays import Array
 from parlab.train.mixture import is_expert
 from parlab.train.parts import TrainParts
+from parlab.zero.pieces import state_pieces
 
 Entry = dict[str, Any]  # of a piece in the index: its place, its length, and its file
 
@@ -50,7 +51,7 @@ def pieces_of(parts: TrainParts) -> list[CheckpointPiece]:
     """The elements of weights and of optimizer state that this rank keeps."""
     job, mesh, model = parts.job, parts.job.mesh, parts.model
     found = []
-    for name, flat_start, master, mean, square in parts.replica.state_pieces():
+    for name, flat_start, master, mean, square in state_pieces(parts.replica):
         axis, start, stop, shared_by = model.llama.slices[name]
         first_copy = mesh.pp.rank == model.pp_ranks[name][0] and mesh.tp.rank % shared_by == 0
         if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's

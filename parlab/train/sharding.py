@@ -13,13 +13,13 @@ from parlab.nn.optimizer import AdamW
 from parlab.train.job import TrainJob
 from parlab.train.mixture import is_expert
 from parlab.train.rank_model import RankModel
-from parlab.zero import Replica, replica_of
-from parlab.zero.replica import ModelParallel
+from parlab.zero import Zero, replica_of
+from parlab.zero.shards import ModelParallel
 
 
 def zero_replica(
     job: TrainJob, model: RankModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
-) -> Replica:
+) -> Zero:
     """ZeRO's replica, which takes over the weights of this rank's model.
 
     Args:
@@ -27,13 +27,17 @@ def zero_replica(
         precision: dtype, loss_scale and max_norm.
     """
     mesh, settings = job.mesh, job.settings
-    cut = model_parallel(job, model, expected)
-    options: dict[str, Any] = {**precision, "blocks": model.blocks, "model_parallel": cut}
-    if settings.zero == 0:
-        options["bucket_bytes"] = 1  # a bucket a block: every copy of a weight is summed in the same order
-    else:
-        options["accumulate"] = settings.reduce == "accumulate"
-    return replica_of(mesh.data, model.llama, settings.zero, optimizer, **options)
+    return replica_of(
+        mesh.data,
+        model.llama,
+        settings.zero,
+        optimizer,
+        blocks=model.blocks,
+        bucket_bytes=1,  # stage 0, a bucket a block: every copy of a weight is summed in the same order
+        accumulate=settings.reduce == "accumulate",
+        model_parallel=model_parallel(job, model, expected),
+        **precision,
+    )
 
 
 def model_parallel(job: TrainJob, model: RankModel, expected: Mapping[str, int]) -> ModelParallel:

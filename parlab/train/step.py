@@ -52,7 +52,7 @@ def train_step(parts: TrainParts, tokens: Array, targets: Array, lr: float | Non
     like = job.activation(rank_tokens[0], replica.dtype)  # of the messages between pipeline stages
     stages = zero_stages(parts)  # ZeRO gathers their weights, and takes their gradients
     replica.begin(parts.opening_order)  # at ZeRO's stage 3 a block is gathered ahead of its action
-    with replica.overflow_expected():
+    with replica.guard.overflow_expected():
         if job.settings.auxiliary:
             prepare_auxiliary_losses(parts, stages, rank_tokens, rank_targets, like)
         loss, _ = run_schedule(

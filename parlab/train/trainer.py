@@ -38,6 +38,7 @@ from parlab.train.sharding import zero_replica
 from parlab.train.stages import expected_calls, opening_order, pipeline_stages, shared_blocks, uses_of_blocks
 from parlab.train.step import TrainResult, train_step
 from parlab.zero import LossScale
+from parlab.zero.pieces import full_gradients, restore
 
 
 class Trainer:
@@ -161,7 +162,7 @@ class Trainer:
         Raises:
             ValueError: no step has been made.
         """
-        return whole_model(self.parts.job, self.parts.model, self.parts.replica.full_gradients())
+        return whole_model(self.parts.job, self.parts.model, full_gradients(self.parts.replica))
 
     # The state that a checkpoint keeps
 
@@ -175,7 +176,7 @@ class Trainer:
         the biases of each layer's experts.
         """
         biases = {"biases": self.biases} if self.parts.job.settings.bias_rate else {}
-        return {"samples": self.samples, **self.parts.replica.progress, **biases}
+        return {"samples": self.samples, **self.parts.replica.guard.progress, **biases}
 
     @property
     def biases(self) -> list[list[float]]:
@@ -186,7 +187,7 @@ class Trainer:
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
         self.samples = int(progress["samples"])
-        self.parts.replica.restore(progress)
+        restore(self.parts.replica, progress)
         for layer, bias in enumerate(progress.get("biases", [])):
             self.parts.model.routers[layer].bias = bias
 

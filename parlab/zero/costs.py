@@ -1,4 +1,5 @@
-"""The closed forms of ZeRO: bytes that a rank holds, elements that the ranks send, and when a gather is hidden.
+"""The closed forms of ZeRO: bytes that a rank holds, elements that the ranks send, and when a gather is hidden; and the
+bytes that it held, counted.
 
 Letters: Ψ parameters, P ranks, k microbatches a step. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations
 toward training trillion parameter models", sections 3.1 (16 bytes a parameter), 5 (memory) and 7 (traffic).
@@ -9,7 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parlab.arguments import amount, instance, positive, whole
+from parlab.world import Timeline
 from parlab.zero.arguments import check_stage
+from parlab.zero.gradients import GRADIENTS
+from parlab.zero.state import OPTIMIZER
+from parlab.zero.weights import WEIGHTS
 
 
 class StateBytes(NamedTuple):
@@ -47,7 +52,7 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     """
     amount("num_params", num_params)
     whole("ranks", ranks, least=1)
-    check_stage(stage, least=0)
+    check_stage(stage)
     instance("state", state, StateBytes)
     for kind, bytes_each in state._asdict().items():
         amount(kind, bytes_each)
@@ -55,6 +60,22 @@ def model_state_bytes(num_params: float, ranks: int, stage: int, *, state: State
     return sum(
         getattr(state, kind) * num_params / (ranks if stage >= first else 1) for kind, first in sharded_from.items()
     )
+
+
+def state_bytes_held(timeline: Timeline, rank: int) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer state that `rank` held in a run, each at its peak.
+
+    Without activations and messages on their way. Weights and optimizer state are held all the time. So the sum of the
+    three was held when the last gradient had come; it is the number of `model_state_bytes`.
+
+    Raises:
+        ValueError: there is no such rank, or no timeline.
+    """
+    instance("timeline", timeline, Timeline)
+    held = timeline.held_by_name(rank)
+    return {
+        name: max((total for _, total in held.get(name, [])), default=0) for name in (WEIGHTS, GRADIENTS, OPTIMIZER)
+    }
 
 
 def elements_sent(num_params: int, ranks: int, stage: int, *, microbatches: int = 1) -> int:
@@ -89,7 +110,7 @@ def elements_sent(num_params: int, ranks: int, stage: int, *, microbatches: int 
     amount("num_params", num_params)
     whole("ranks", ranks, least=1)
     whole("microbatches", microbatches, least=1)
-    check_stage(stage, least=0)
+    check_stage(stage)
     passes = [2, 2, microbatches + 1, 3 * microbatches][stage]
     return (ranks - 1) * passes * num_params
 
@@ -153,7 +174,7 @@ def step_waiting(
     >>> [step_waiting(stage, forward=1.0, backward=2.0, gather=1.5, reduction=1.5) for stage in range(4)]
     [1.0, 0.5, 0.5, 1.5]
     """
-    check_stage(stage, least=0)
+    check_stage(stage)
     whole("microbatches", microbatches, least=1)
     for name, value in (("forward", forward), ("backward", backward), ("gather", gather), ("reduction", reduction)):
         amount(name, value)

@@ -1,6 +1,4 @@
-"""The gradients of one block of n weights in ZeRO's stages: whole until the step, or with their owners at once.
-
-The table of the three stages stands in `weights.py`. The reduce-scatters run beside the backward pass.
+"""G, the gradients of all blocks: whole until the step, or with their owners at once; sent beside the backward pass.
 
 Invariant: a microbatch's gradients are in exactly one reduce-scatter of a step: whole gradients are reduced once, with
 the last microbatch, sharded ones after each. `reduced()` is the sum over all ranks and microbatches.
@@ -11,89 +9,98 @@ Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training tri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlab.arrays import Array
-from parlab.world import Comm, Request
-from parlab.zero.accounting import GRADIENTS, LEAVING
+from parlab.world import Request
 from parlab.zero.shards import FlatLayout
+
+GRADIENTS, LEAVING = "gradients", "gradients on their way"  # names of memory
 
 
 class WholeGradients:
-    """G of stage 1, and of 2 and 3 with `accumulate`: this rank's gradients of all n weights.
-
-    They are reduced once, with the last microbatch.
+    """Stage 1, and 2 and 3 with `accumulate`: this rank's gradients of all n weights of a block, until the step.
 
     Args:
-        comm: the ranks among which the block is cut.
-        layout: of the block.
+        layouts: of the blocks.
         dtype: of the gradients.
     """
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
-        self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.whole: Array | None = None  # [n]
-        self.request: Request | None = None
+    def __init__(self, layouts: Mapping[str, FlatLayout], dtype: Any) -> None:
+        self.layouts, self.dtype = layouts, dtype
+        self.whole: dict[str, Array] = {}  # [n] by block
+        self.requests: dict[str, Request] = {}
 
-    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
-        """Add one microbatch. The last one (`complete`) starts the reduction, which runs beside the backward pass."""
-        flat = self.layout.pack(gradients, self.dtype)  # [n]
-        if self.whole is None:
-            self.whole = flat
-            self.comm.hold(GRADIENTS, flat)
+    def add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
+        """Add one microbatch. The last one, `complete`, starts the reduction."""
+        layout = self.layouts[block]
+        flat = layout.pack(gradients, self.dtype)  # [n]
+        if block in self.whole:
+            self.whole[block] += flat
         else:
-            self.whole += flat
+            self.whole[block] = flat
+            layout.group.hold(GRADIENTS, flat)
         if complete:
-            self.request = self.comm.ireduce_scatter(self.whole, counts=self.layout.counts)
+            self.requests[block] = layout.group.ireduce_scatter(self.whole[block], counts=layout.counts)
 
-    def finish(self) -> None:
-        """Do nothing: whole gradients stay until the step."""
-
-    def reduced(self) -> Array:
-        """Wait for the sum over ranks, `[n_r]`, put it in its place among this rank's own gradients, and return it."""
-        assert self.whole is not None  # `add` has been called for every microbatch
-        assert self.request is not None
-        self.whole[self.layout.own] = self.request.wait()
-        return self.whole[self.layout.own]
+    def reduced(self) -> dict[str, Array]:
+        """The sums over ranks, `[n_r]` by block: each in its place among this rank's own gradients."""
+        sums = {}
+        for block, layout in self.layouts.items():
+            sums[block] = self.whole[block][layout.own]  # a view
+            sums[block][...] = self.requests[block].wait()
+        return sums
 
     def free(self) -> None:
-        """Forget the gradients, after a step."""
-        self.whole = self.request = None
+        """Forget the gradients."""
+        self.whole, self.requests = {}, {}
+
+
+class Leaving(NamedTuple):
+    """Gradients on their way to their owners."""
+
+    block: str
+    gradients: Array  # [n]
+    request: Request
 
 
 class ShardedGradients:
-    """G of stages 2 and 3: the sum over ranks and microbatches of the n_r gradients that this rank owns."""
+    """Stages 2 and 3: the sums over ranks and microbatches of the n_r gradients of a block that this rank owns.
 
-    def __init__(self, comm: Comm, layout: FlatLayout, dtype: Any) -> None:
-        self.comm, self.layout, self.dtype = comm, layout, dtype
-        self.request: Request | None = None
-        self.leaving: Array | None = None  # [n], on its way to the owners
-        self.sum: Array | None = None  # [n_r]
+    Args:
+        layouts, dtype: as for `WholeGradients`.
+    """
 
-    def add(self, gradients: Mapping[str, Array], complete: bool) -> None:
+    def __init__(self, layouts: Mapping[str, FlatLayout], dtype: Any) -> None:
+        self.layouts, self.dtype = layouts, dtype
+        self.sums: dict[str, Array] = {}  # [n_r] by block
+        self.leaving: Leaving | None = None
+
+    def add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
         """Send one microbatch's gradients to their owners at once: no rank keeps them whole."""
-        self.finish()
-        self.leaving = self.layout.pack(gradients, self.dtype)  # [n]
-        self.comm.hold(LEAVING, self.leaving)
-        self.request = self.comm.ireduce_scatter(self.leaving, counts=self.layout.counts)
+        self._finish()  # so those of at most one block are on their way
+        layout = self.layouts[block]
+        flat = layout.pack(gradients, self.dtype)  # [n]
+        layout.group.hold(LEAVING, flat)
+        self.leaving = Leaving(block, flat, layout.group.ireduce_scatter(flat, counts=layout.counts))
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Wait for the reduction, free the whole gradients, and keep this rank's shard of their sum."""
-        if self.request is None:
+        if self.leaving is None:
             return
-        shard = self.request.wait()  # [n_r]
-        self.request = self.leaving = None
-        if self.sum is None:
-            self.sum = shard
-            self.comm.hold(GRADIENTS, shard)
+        block, shard = self.leaving.block, self.leaving.request.wait()  # [n_r]
+        self.leaving = None
+        if block in self.sums:
+            self.sums[block] += shard
         else:
-            self.sum += shard
+            self.sums[block] = shard
+            self.layouts[block].group.hold(GRADIENTS, shard)
 
-    def reduced(self) -> Array:
-        """Wait for the sum over ranks and microbatches, `[n_r]`, and return it."""
-        self.finish()
-        return self.sum
+    def reduced(self) -> dict[str, Array]:
+        """The sums over ranks and microbatches, `[n_r]` by block."""
+        self._finish()
+        return {block: self.sums[block] for block in self.layouts}
 
     def free(self) -> None:
-        """Forget the gradients, after a step."""
-        self.sum = self.leaving = None
+        """Forget the gradients."""
+        self.sums = {}

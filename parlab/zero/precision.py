@@ -10,15 +10,15 @@ Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2; the n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from parlab.arguments import amount, positive, whole
 from parlab.arrays import Array, itemsize, to_host
-from parlab.nn.optimizer import clip_factor, sum_of_squares
-from parlab.world import Comm
+from parlab.nn.optimizer import clip_factor
 
 LEAST_SCALE = 2.0**-14  # float16's smallest normal number: the backward begins with the scale, in float16
 
@@ -97,57 +97,63 @@ class StepResult:
 class StepGuard:
     """Decides the factor for every gradient, or that the step is skipped.
 
-    Invariant: the counts, the scale and the factor are the same on every rank. They follow from one number, which is
-    all-reduced, and nothing else that a rank alone knows.
+    Invariant: the counts, the scale and the factor are the same on every rank. They follow from one number, the sum of
+    squares, and nothing else that a rank alone knows.
 
     Args:
         mean_factor: 1 / (ranks · microbatches), which turns summed gradients into their mean.
         max_norm: the mean gradient is clipped to this norm; None: it is not clipped.
         scale: of the loss; None: always 1.
+        xp: the gradients' library.
     """
 
     mean_factor: float
     max_norm: float | None
     scale: LossScale | None
+    xp: Any
     norm: float | None = field(default=None, init=False)
     steps: int = field(default=0, init=False)
     skipped: int = field(default=0, init=False)
 
     @classmethod
-    def of(cls, terms: int, max_norm: float | None, scale: LossScale | None, dtype: Any) -> StepGuard:
+    def of(cls, terms: int, max_norm: float | None, scale: LossScale | None, dtype: Any, xp: Any) -> StepGuard:
         """The guard of a mean of so many terms. It copies the scale, which ranks may share; float16 always has one."""
         if scale is None and itemsize(dtype) == 2:
             scale = LossScale()
-        return cls(1 / terms, max_norm, None if scale is None else copy(scale))
+        return cls(1 / terms, max_norm, None if scale is None else copy(scale), xp)
 
     @property
     def loss_scale(self) -> float:
         """The factor by which the next loss is multiplied."""
         return 1.0 if self.scale is None else self.scale.value
 
-    def decide(
-        self, gradients: Sequence[Array], comm: Comm | None, in_norm: Sequence[float] | None = None
-    ) -> float | None:
+    @property
+    def factor_to_mean(self) -> float:
+        """The factor that makes the mean gradient of summed ones, which have the loss scale."""
+        return self.mean_factor / self.loss_scale
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether clipping or a loss scale asks for it."""
+        return self.max_norm is not None or self.scale is not None
+
+    def overflow_expected(self) -> AbstractContextManager[Any]:
+        """Inside, an infinity is no warning if a loss scale will find it and skip the step."""
+        if self.scale is None or not hasattr(self.xp, "errstate"):  # NumPy's alone
+            return nullcontext()
+        return self.xp.errstate(over="ignore", invalid="ignore")
+
+    def decide(self, squares: Array | None) -> float | None:
         """Return the factor for summed gradients, or None: skip. Count the step, and move the loss scale.
 
-        If clipping or a loss scale needs the norm, one number is all-reduced. An infinity or a NaN in any shard makes
-        the sum of squares infinite or NaN on every rank.
-
         Args:
-            gradients: this rank's shards.
-            comm: the ranks that hold the other shards; None: the gradients are whole.
-            in_norm: how much each counts in the norm, which is then always computed; None: 1.
+            squares: the sum of the squares of all summed gradients, the same on every rank. An infinity or a NaN in
+                any of them makes it infinite or NaN. None: the norm is not needed.
         """
-        factor = self.mean_factor / self.loss_scale  # makes the mean gradient of their sum
-        if self.max_norm is None and self.scale is None and in_norm is None:
+        factor = self.factor_to_mean  # before the scale moves
+        if squares is None:
             self.steps += 1
             return factor
-        # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
-        algorithm = None if in_norm is None else "recursive_doubling"
-        in_norm = [1.0] * len(gradients) if in_norm is None else in_norm
-        squares = sum(share * sum_of_squares(x) for share, x in zip(in_norm, gradients, strict=True))
-        if comm is not None:
-            squares = comm.all_reduce(squares, algorithm=algorithm)
         self.norm = math.sqrt(to_host(squares)) * factor
         overflow = not math.isfinite(self.norm)
         if self.scale is not None:
@@ -161,3 +167,15 @@ class StepGuard:
     def result(self, factor: float | None) -> StepResult:
         """The result of the step that used `factor`."""
         return StepResult(factor is None, self.norm, self.loss_scale)
+
+    @property
+    def progress(self) -> dict[str, float]:
+        """The numbers, by name, that a run needs besides the optimizer's state to go on."""
+        moved = {} if self.scale is None else {"loss_scale": self.scale.value, "good_steps": self.scale.good_steps}
+        return {"steps": self.steps, "skipped": self.skipped, **moved}
+
+    def restore(self, progress: Mapping[str, float]) -> None:
+        """Go on from `progress`."""
+        self.steps, self.skipped = int(progress["steps"]), int(progress["skipped"])
+        if self.scale is not None and "loss_scale" in progress:  # else the run had no scale: it begins now
+            self.scale.value, self.scale.good_steps = progress["loss_scale"], int(progress["good_steps"])

@@ -1,4 +1,5 @@
-"""The cut of a flat vector into shards, of a list of blocks among ranks, and a block's arrays as one flat vector.
+"""The cuts: of a flat vector into shards, of blocks among ranks, of a block's arrays as one flat vector; and how a
+replica is itself cut by other strategies, as ZeRO has to know it.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 
@@ -8,12 +9,15 @@ Zhao et al. 2023, "PyTorch FSDP", section 3.2 (flat parameters, cut block by blo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
+from parlab.nn.optimizer import sum_of_squares
+from parlab.world import Comm
 from parlab.world.collectives.common import piece_sizes
 
 
@@ -34,7 +38,7 @@ def shard_range(total: int, rank: int, size: int) -> range:
     return range(start, start + sizes[rank])
 
 
-def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
+def shard_sizes(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     """How many elements of each block each rank owns, `[block][rank]`; in a block they follow each other by rank.
 
     Every block is cut into `ranks` parts. The elements left over are dealt out in turn, going on from block to block,
@@ -44,13 +48,14 @@ def cut(sizes: Sequence[int], ranks: int) -> list[list[int]]:
         sizes: elements of each block.
         ranks: how many ranks share them.
 
-    >>> cut([5, 5, 4], ranks=3)
+    >>> shard_sizes([5, 5, 4], ranks=3)
     [[2, 2, 1], [2, 1, 2], [1, 2, 1]]
     """
-    counts = []
-    for size, start in zip(sizes, accumulate(sizes, initial=0), strict=False):
+    counts, start = [], 0
+    for size in sizes:
         pieces = piece_sizes(size, ranks)
         counts.append([pieces[(rank - start) % ranks] for rank in range(ranks)])
+        start += size
     return counts
 
 
@@ -123,49 +128,125 @@ class ShardMap:
 
 
 class FlatLayout:
-    """The arrays of a block, one after the other in one flat array, and this rank's shard of it.
+    """The arrays of a block, one after the other in one flat array; and the cut of that array among a group of ranks.
 
     Args:
-        arrays: the block's, for their names and shapes.
-        counts: elements that each rank owns.
-        rank: this one.
+        shapes: of the block's arrays, by name.
+        counts: elements that each rank of the group owns; one number, if each of them owns the whole block.
+        group: the ranks that share the block, or sum its gradients.
 
     Attributes:
         size: elements of the block.
         own: where this rank's shard lies in the flat array.
-        is_cut: whether the block is cut at all, or one rank owns it whole.
+        is_cut: whether the block is cut at all.
         places: where each array lies in the flat array, by name.
         owned: the shard, array by array: (name, its place in the shard, the number of its first element in that array).
+
+    >>> from parlab import run
+    >>> def program(comm):
+    ...     layout = FlatLayout({"w": (2, 3), "b": (2,)}, counts=[4, 4], group=comm)
+    ...     return layout.places, layout.owned
+    >>> places, owned = run(program, 2).results[1]
+    >>> places
+    {'w': slice(0, 6, None), 'b': slice(6, 8, None)}
+    >>> owned  # the last two of w, from its element 4 on, and all of b
+    [('w', slice(0, 2, None), 4), ('b', slice(2, 4, None), 0)]
     """
 
-    def __init__(self, arrays: Mapping[str, Array], counts: Sequence[int], rank: int) -> None:
-        self.shapes, self.counts = {name: tuple(x.shape) for name, x in arrays.items()}, list(counts)
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], counts: Sequence[int], group: Comm) -> None:
+        self.shapes, self.counts, self.group = dict(shapes), list(counts), group
         self.is_cut = len(counts) > 1
-        self.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-        ends = list(accumulate((x.size for x in arrays.values()), initial=0))
-        self.places = {name: slice(start, end) for name, (start, end) in zip(arrays, pairwise(ends), strict=True)}
-        self.size = ends[-1]
+        rank = group.rank if self.is_cut else 0
+        first = sum(counts[:rank])
+        self.own = slice(first, first + counts[rank])
+        self.places: dict[str, slice] = {}
         self.owned: list[tuple[str, slice, int]] = []
-        for name, place in self.places.items():
+        self.size = 0
+        for name, shape in shapes.items():
+            place = slice(self.size, self.size + math.prod(shape))
             start, stop = max(place.start, self.own.start), min(place.stop, self.own.stop)
             if start < stop:
-                in_shard = slice(start - self.own.start, stop - self.own.start)
-                self.owned.append((name, in_shard, start - place.start))
+                self.owned.append((name, slice(start - first, stop - first), start - place.start))
+            self.places[name] = place
+            self.size = place.stop
 
     def pack(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
-        """The arrays as one, in memory of its own: `[n]`."""
-        xp = namespace(*arrays.values())
-        flat = xp.empty((self.size,), dtype=dtype, device=next(iter(arrays.values())).device)  # [n]
-        for name, place in self.places.items():
-            flat[place] = xp.astype(xp.reshape(arrays[name], (-1,)), dtype, copy=False)
+        """The block's arrays, found by name, as one, in memory of its own: `[n]`."""
+        parts = [arrays[name] for name in self.places]
+        xp = namespace(*parts)
+        flat = xp.empty((self.size,), dtype=dtype, device=parts[0].device)  # [n]
+        for x, place in zip(parts, self.places.values(), strict=True):
+            flat[place] = xp.astype(xp.reshape(x, (-1,)), dtype, copy=False)
         return flat
 
     def pack_own(self, arrays: Mapping[str, Array], dtype: Any) -> Array:
         """This rank's shard of them, in memory of its own: `[n_r]`."""
-        xp = namespace(*arrays.values())
-        return xp.asarray(self.pack(arrays, dtype)[self.own], copy=True)
+        flat = self.pack(arrays, dtype)
+        return namespace(flat).asarray(flat[self.own], copy=True)
 
     def unpack(self, flat: Array) -> dict[str, Array]:
         """Views of `flat`, by name and in shape."""
         xp = namespace(flat)
         return {name: xp.reshape(flat[place], self.shapes[name]) for name, place in self.places.items()}
+
+
+def cut_blocks(
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]], groups: Mapping[str, Comm], how: str
+) -> dict[str, FlatLayout]:
+    """The layout of each block.
+
+    Args:
+        shapes: of the arrays of each block, by block and name.
+        groups: that share the blocks.
+        how: "whole": no block is cut; "apart": each is cut as if it were the only one, so that groups of one size cut
+            it at the same places; "together": the elements left over are dealt out over all blocks, which one group
+            shares.
+    """
+    sizes = [sum(math.prod(shape) for shape in of_block.values()) for of_block in shapes.values()]
+    ranks = [groups[block].size for block in shapes]
+    if how == "whole":
+        counts = [[size] for size in sizes]
+    elif how == "apart":
+        counts = [shard_sizes([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]
+    else:
+        counts = shard_sizes(sizes, ranks[0])
+    return {
+        block: FlatLayout(of_block, of_ranks, groups[block])
+        for (block, of_block), of_ranks in zip(shapes.items(), counts, strict=True)
+    }
+
+
+class ModelParallel(NamedTuple):
+    """How a replica is cut among ranks by tensor, pipeline and expert parallelism, as ZeRO on one of them has to know.
+
+    Several ranks of a replica may have a copy of one weight. Every block is cut at the same places on each of them, so
+    that copies are summed in the same order, and stay equal to the bit.
+
+    Attributes:
+        comm: the ranks that hold all shards of a replica's weights; the squares of the gradients are summed over it.
+        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
+        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
+            calls is this rank's mean gradient.
+        groups: the blocks that another group of ranks holds than the replica's `comm` (experts), each with that group.
+            Their summed gradients are still divided by the size of `comm`.
+    """
+
+    comm: Comm
+    in_norm: Mapping[str, float]
+    expected: Mapping[Any, int]
+    groups: Mapping[Any, Comm] = MappingProxyType({})
+
+    def sum_of_squares(self, layouts: Mapping[str, FlatLayout], gradients: Mapping[str, Array]) -> Array:
+        """Of this rank's shards of all gradients and those of the other ranks, each weight counted once.
+
+        Args:
+            layouts: of the blocks.
+            gradients: `[n_r]` by block.
+        """
+        own = sum(
+            self.in_norm[name] * sum_of_squares(gradients[block][place])
+            for block, layout in layouts.items()
+            for name, place, _ in layout.owned
+        )
+        # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
+        return self.comm.all_reduce(own, algorithm="recursive_doubling")

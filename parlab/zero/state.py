@@ -12,7 +12,8 @@ from parlab.arguments import instance, positive, whole
 from parlab.arrays import Array, itemsize, namespace
 from parlab.nn.optimizer import AdamW
 from parlab.world import Comm, Link
-from parlab.zero.accounting import OFFLOADED, OPTIMIZER
+
+OPTIMIZER, OFFLOADED = "optimizer", "optimizer, offloaded"  # names of memory: of the device, and elsewhere
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,11 @@ class OptimizerShard:
             with self.comm.compute("AdamW", **self._cost()):
                 gradient = xp.astype(gradient, self.master.dtype, copy=False) * factor  # [n]
                 optimizer.update(self.master, gradient, self.mean, self.square, step=step, lr=lr)
-        return xp.astype(self.master, self.dtype, copy=False)
+        return self.weights()
+
+    def weights(self) -> Array:
+        """The masters `[n]` in the model's precision."""
+        return namespace(self.master).astype(self.master, self.dtype, copy=False)
 
     def _cost(self) -> dict[str, float]:
         """The bytes, or with offload the seconds: read the gradient, read and write the state, write the weights."""

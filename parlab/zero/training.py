@@ -1,7 +1,6 @@
 """A decoder's forward and backward, block by block: weights are opened before use, gradients handed over after it.
 
-The loop is the same for plain data parallelism and for every stage of ZeRO. They differ in `weights` and
-`add_gradients`.
+The loop is the same for every stage of ZeRO. They differ in `weights` and `add_gradients`.
 """
 
 from __future__ import annotations
@@ -13,45 +12,42 @@ from typing import Any
 from parlab.arguments import instance
 from parlab.arrays import Array, is_array, namespace
 from parlab.nn.counting import arrays_in
-from parlab.nn.embedding import IGNORED, loss_to_host, number_of_targets
+from parlab.nn.cross_entropy import IGNORED, loss_to_host, number_of_targets
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
 from parlab.nn.optimizer import AdamW
 from parlab.nn.stage import Gradients, add_gradients
 from parlab.world import Comm
-from parlab.zero.accounting import ACTIVATIONS
-from parlab.zero.arguments import check_stage, kind_of
-from parlab.zero.data_parallel import DataParallel
-from parlab.zero.replica import Replica
+from parlab.zero.arguments import kind_of
 from parlab.zero.zero import Zero
 
+ACTIVATIONS = "activations"  # a name of memory
 
-def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **options: Any) -> Replica:
-    """`DataParallel` at stage 0, `Zero` at 1, 2 and 3, which takes over the weights of `model`, in its blocks.
+
+def replica_of(comm: Comm, model: Decoder, stage: int, optimizer: AdamW, **options: Any) -> Zero:
+    """A `Zero` that takes over the weights of `model`, in its blocks.
 
     Args:
-        options: of `DataParallel` or `Zero`, such as `dtype` or `microbatches`.
+        options: see `Options`.
 
     Raises:
-        ValueError: another stage, or an argument that `DataParallel` or `Zero` refuses.
+        ValueError: no model, or an argument that `Zero` refuses.
     """
     instance("model", model, Decoder)
-    check_stage(stage, least=0)
-    options = {"optimizer": optimizer, "blocks": model.weight_blocks, **options}
-    return DataParallel(comm, model.weights, **options) if stage == 0 else Zero(comm, model.weights, stage, **options)
+    return Zero(comm, model.weights, stage, optimizer, **{"blocks": model.weight_blocks, **options})
 
 
-def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Array, Array]]) -> list[float]:
+def train_replica(replica: Zero, model: Decoder, batches: Iterable[tuple[Array, Array]]) -> list[float]:
     """Train on this rank's rows of each batch, and return this rank's mean loss of each.
 
     Args:
         replica: of `model`, from `replica_of`.
-        batches: tokens and targets, `[B, S]` each, of all ranks together; a step after every `replica.microbatches`.
+        batches: tokens and targets, `[B, S]` each, of all ranks together; a step after as many as its microbatches.
 
     Raises:
         ValueError: B does not divide by the number of ranks, or `forward_backward` refuses a batch.
     """
-    instance("replica", replica, Replica)
+    instance("replica", replica, Zero)
     instance("model", model, Decoder)
     instance("batches", batches, Iterable)
     comm, losses = replica.comm, []
@@ -65,17 +61,17 @@ def train_replica(replica: Replica, model: Decoder, batches: Iterable[tuple[Arra
         rows = tokens.shape[0] // comm.size
         own = slice(rows * comm.rank, rows * (comm.rank + 1))
         losses.append(forward_backward(replica, model, tokens[own, :], targets[own, :]))
-        if number % replica.microbatches == 0:
+        if number % replica.options.microbatches == 0:
             replica.step()
     replica.finish()
     return losses
 
 
-def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: Array) -> float:
+def forward_backward(replica: Zero, model: Decoder, tokens: Array, targets: Array) -> float:
     """Return the mean loss of this rank's batch, and add its scaled gradients to `replica`.
 
     Args:
-        replica: `Zero` or `DataParallel`, made of `model.weights` and `model.weight_blocks`.
+        replica: made of `model.weights` and `model.weight_blocks`.
         model: whose weights it took over.
         tokens: `[B, S]`, this rank's.
         targets: `[B, S]`.
@@ -84,7 +80,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
         ValueError: tokens or targets of another shape or dtype, outside the vocabulary, or none; or a replica that was
             not made of this model's weights and blocks.
     """
-    instance("replica", replica, Replica)
+    instance("replica", replica, Zero)
     instance("model", model, Decoder)
     _check_batch(tokens, targets)
     comm, blocks = replica.comm, model.weight_blocks
@@ -97,7 +93,7 @@ def forward_backward(replica: Replica, model: Decoder, tokens: Array, targets: A
     flops = flops_by_block(model.config, *tokens.shape)
     beside_x = {list(stages)[-1]: (targets,)}  # the last stage, which computes the loss, takes the targets too
 
-    with replica.overflow_expected():
+    with replica.guard.overflow_expected():
         x = tokens
         caches: dict[str, Any] = {}
         for block, stage in stages.items():
@@ -135,7 +131,7 @@ def _activations(cache: Any) -> list[Array]:
     return [x for x in arrays_in(cache) if not namespace(x).isdtype(x.dtype, "integral")]
 
 
-def weights_of(replica: Replica, blocks: Iterable[str]) -> ExitStack:
+def weights_of(replica: Zero, blocks: Iterable[str]) -> ExitStack:
     """Open all blocks that a stage reads: its own and, for the head of a tied model, the embedding's."""
     stack = ExitStack()
     for block in blocks:

@@ -1,108 +1,118 @@
-"""ZeRO's three stages: one block of n weights, of which rank r owns the flat shard n_r. Here W is kept and gathered.
+"""W, the weights of one block, of which rank r owns n_r: whole in stages 0 to 2, sharded in stage 3.
 
-    W weights (this file)    G gradients (`gradients.py`)    M moments and masters, the optimizer's state (`state.py`)
-
-| stage       | W       | G       | M       | before and after use of W | after a backward pass     | step (*)     |
-|-------------|---------|---------|---------|---------------------------|---------------------------|--------------|
-| 1, P_os     | whole   | whole   | sharded |                           | last: reduce-scatter G    | all-gather W |
-| 2, P_os+g   | whole   | sharded | sharded |                           | each: reduce-scatter G    | all-gather W |
-| 3, P_os+g+p | sharded | sharded | sharded | all-gather W, free it     | each: reduce-scatter G    |              |
-
-An all-reduce is a reduce-scatter and then an all-gather. ZeRO puts the optimizer between the two. So with one
-microbatch, stages 1 and 2 send as much as plain data parallelism. Stage 3 gathers the weights for each microbatch's
-forward pass and again for its backward pass.
-
-(*) The step starts the all-gathers of stages 1 and 2. It waits for them; with `overlap_gather`, the next forward pass
-does, block by block, while it computes with the blocks before (Megatron-LM's `--overlap-param-gather`).
+Invariant: `shard`, `[n_r]`, is always here and up to date; this rank alone updates it, by `put`.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from parlab.arrays import Array, namespace
-from parlab.world import Comm, Request
-from parlab.zero.accounting import GATHERED, WEIGHTS
+from parlab.world import Request
 from parlab.zero.shards import FlatLayout
 
+WEIGHTS, GATHERED = "weights", "gathered weights"  # names of memory
 
-class BlockWeights:
-    """W of one block: all n weights, or, in stage 3, the n_r that this rank owns, and all n between `open` and `close`.
 
-    The block is in one of three states; a call leads from one to the next:
+class WholeWeights:
+    """All n weights. An all-gather brings the new ones after a step, unless this rank owns the whole block.
 
-        stages 1 and 2    here --put--> on its way --finish or open--> here
-        stage 3           sharded --start_gather--> on its way --open--> here --close--> sharded
-
-    sharded: `whole` is None; on its way: a `request` fills it; here: it has all n weights. In stage 3 `close` leaves a
-    block here while it has other `users`, or is `pinned` until `backward_done`; `put` frees it, for it is old.
+        here --put--> on its way --finish or open--> here
 
     Args:
-        comm: the ranks among which the block is cut.
         layout: of the block.
-        params: the model's weights by name; those of this block become views of one flat array. Where the block is not
+        params: the model's weights by name; those of this block become views of one flat array. While the block is not
             here, a `Freed` stands in their place.
         dtype: of that array.
         block: its name.
-        sharded: as in stage 3.
-        until_backward: `open` pins the block, so that sharded weights stay here until `backward_done`.
-
-    Attributes:
-        shard: `[n_r]`, which this rank alone updates.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        layout: FlatLayout,
-        params: dict[str, Array],
-        dtype: Any,
-        block: Any,
-        *,
-        sharded: bool = False,
-        until_backward: bool = False,
-    ) -> None:
-        self.comm, self.layout, self.params, self.block = comm, layout, params, block
-        self.sharded, self.until_backward = sharded, until_backward
-        self.whole: Array | None = None  # [n]
-        self.views: dict[str, Array] = {}  # of `whole`, by name, from the first `open` on
+    def __init__(self, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: str) -> None:
+        self.layout, self.params, self.block = layout, params, block
+        self.whole = layout.pack(params, dtype)  # [n]
+        layout.group.hold(WEIGHTS, self.whole)
+        self.shard = self.whole[layout.own]  # [n_r]
+        self.views = layout.unpack(self.whole)  # by name
+        params.update(self.views)
         self.request: Request | None = None  # of the all-gather that fills `whole`
-        self.users = 0  # how many `open` have not met their `close`
-        self.pinned = False  # for a backward pass that has not come
-        pack = layout.pack_own if sharded else layout.pack
-        flat = pack({name: params[name] for name in layout.shapes}, dtype)
-        self.comm.hold(WEIGHTS, flat)
-        self.shard = flat if sharded else flat[layout.own]  # [n_r]
-        if sharded:
-            self._take_away("is sharded, and not gathered now")
-        else:
-            self.whole = flat
-            self._show()
+
+    def open(self) -> dict[str, Array]:
+        """The weights by name, as soon as all have come."""
+        self.finish()
+        return self.views
+
+    def put(self, shard: Array) -> None:
+        """Put this rank's new shard in place, and start the all-gather of all new shards."""
+        self.finish()
+        self.shard[...] = shard
+        if self.layout.is_cut:
+            self.request = self.layout.group.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
+            take_away(self.params, self.layout, self.block, "is being gathered after a step")
+
+    def finish(self) -> None:
+        """Wait until no gather is under way."""
+        if self.request is not None:
+            self.request.wait()
+            self.request = None
+            self.params.update(self.views)
 
     def start_gather(self) -> None:
-        """Start the all-gather of a block that is not here and not on its way."""
+        """Do nothing: whole weights are here."""
+
+    def close(self) -> None:
+        """Do nothing: whole weights stay."""
+
+    def backward_done(self) -> None:
+        """Do nothing: whole weights stay."""
+
+
+class ShardedWeights:
+    """The n_r weights that this rank owns, and all n from `start_gather` until they are freed.
+
+        sharded --start_gather--> on its way --open--> here --close--> sharded
+
+    sharded: `whole` is None; on its way: a `request` fills it; here: it has all n weights. `close` leaves them here
+    while there are other `users`, or they are `pinned`: until `backward_done`. `put` frees them, for they are old.
+
+    Args:
+        layout, params, dtype, block: as for `WholeWeights`.
+        keep: `open` pins the weights.
+    """
+
+    def __init__(self, layout: FlatLayout, params: dict[str, Array], dtype: Any, block: str, keep: bool) -> None:
+        self.layout, self.params, self.block, self.keep = layout, params, block, keep
+        self.shard = layout.pack_own(params, dtype)  # [n_r]
+        layout.group.hold(WEIGHTS, self.shard)
+        self.whole: Array | None = None  # [n]
+        self.request: Request | None = None
+        self.views: dict[str, Array] = {}  # of `whole`, by name, from the first `open` on
+        self.users = 0  # how many `open` have not met their `close`
+        self.pinned = False  # for a backward pass that has not come
+        self._free_if_unused()
+
+    def start_gather(self) -> None:
+        """Start the all-gather, if the block is not here and not on its way."""
         if self.whole is None:
             xp = namespace(self.shard)
             self.whole = xp.empty((self.layout.size,), dtype=self.shard.dtype, device=self.shard.device)  # [n]
-            self.comm.hold(GATHERED, self.whole)
-            self._gather()
+            self.layout.group.hold(GATHERED, self.whole)
+            self.request = self.layout.group.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
 
     def open(self) -> dict[str, Array]:
-        """The block's weights by name, as soon as all have come. Where they are freed, the dictionary is emptied."""
+        """The weights by name, as soon as all have come. When they are freed, the dictionary is emptied."""
         self.start_gather()
         self.finish()
         if not self.views:
-            self._show()
+            self.views = self.layout.unpack(self.whole)
+            self.params.update(self.views)
         self.users += 1
-        self.pinned = self.until_backward
+        self.pinned = self.keep
         return self.views
 
     def close(self) -> None:
-        """Free sharded weights after use."""
+        """Free the weights after use."""
         self.users -= 1
         self._free_if_unused()
 
@@ -112,43 +122,22 @@ class BlockWeights:
         self._free_if_unused()
 
     def put(self, shard: Array) -> None:
-        """Put this rank's new shard in place. Sharded weights that were gathered before are old, and are freed, without
-        a message; for whole ones the all-gather of all new shards starts, unless this rank owns the whole block.
-        """
+        """Put this rank's new shard in place. No message is needed."""
         self.finish()
         self.backward_done()
         self.shard[...] = shard
-        if not self.sharded and self.layout.is_cut:
-            self._gather()
-            self._take_away("is being gathered after a step")
 
     def finish(self) -> None:
         """Wait until no gather is under way."""
         if self.request is not None:
             self.request.wait()
             self.request = None
-            self.params.update(self.views)  # none yet of sharded weights that were gathered ahead
-
-    def whole_of(self, shard: Array) -> Array:
-        """A block's array, such as its gradient, from the shards of all ranks: `[n_r]` -> `[n]`."""
-        return self.comm.all_gather(shard, counts=self.layout.counts) if self.layout.is_cut else shard
-
-    def _gather(self) -> None:
-        self.request = self.comm.iall_gather(self.shard, counts=self.layout.counts, out=self.whole)
-
-    def _show(self) -> None:
-        self.views = self.layout.unpack(self.whole)
-        self.params.update(self.views)
 
     def _free_if_unused(self) -> None:
-        if self.sharded and self.users == 0 and not self.pinned and self.request is None:
+        if self.users == 0 and not self.pinned and self.request is None:
             self.whole = None
             self.views.clear()
-            self._take_away("is sharded, and not gathered now")
-
-    def _take_away(self, why: str) -> None:
-        for name in self.layout.shapes:
-            self.params[name] = Freed(f"{name} {why}: use it inside `with zero.weights({self.block!r}):`")
+            take_away(self.params, self.layout, self.block, "is sharded, and not gathered now")
 
 
 class Freed:
@@ -161,47 +150,7 @@ class Freed:
         raise RuntimeError(vars(self).get("text", "a weight that is not gathered cannot be copied"))
 
 
-class Prefetch:
-    """Says which block to gather ahead, while the one that is opened now is in use.
-
-    Args:
-        blocks: the names, in the order of the forward pass.
-    """
-
-    def __init__(self, blocks: Sequence[Any]) -> None:
-        self.blocks = blocks
-        self.index, self.direction = -1, 1  # of the block opened last; forward: 1, backward: -1
-        self.order: deque[Any] | None = None  # the blocks that this step will open, the next one first; None: unknown
-
-    def begin(self, order: Sequence[Any] | None) -> None:
-        """Begin a step that opens blocks in this order; None: the order is guessed."""
-        self.order = None if order is None else deque(order)
-
-    def after(self, block: Any, *, alone: bool) -> Any:
-        """The block to gather now that `block` is opened, or None.
-
-        Args:
-            alone: no other block is in use. A block used beside another, as a tied table is, does not tell the
-                direction.
-
-        Raises:
-            ValueError: an order was given, and another block is next in it.
-        """
-        if self.order is not None:
-            expected = self.order.popleft() if self.order else None
-            if expected != block:
-                raise ValueError(f"block={block!r}: opened where the order given for this step has {expected!r}")
-            return self.order[0] if self.order else None
-        return self._in_direction(self.blocks.index(block)) if alone else None
-
-    def _in_direction(self, index: int) -> Any:
-        """The next block: up in the forward pass, down in the backward. A block opened twice in a row ends one pass and
-        begins the other.
-        """
-        if index == self.index:
-            self.direction = -self.direction
-        elif self.index >= 0:
-            self.direction = 1 if index > self.index else -1
-        self.index = index
-        ahead = index + self.direction
-        return self.blocks[ahead] if 0 <= ahead < len(self.blocks) else None
+def take_away(params: dict[str, Any], layout: FlatLayout, block: str, why: str) -> None:
+    """Put a `Freed` in the place of each weight of a block."""
+    for name in layout.shapes:
+        params[name] = Freed(f"{name} {why}: use it inside `with zero.weights({block!r}):`")

@@ -1,66 +1,62 @@
-"""`Zero`: data parallelism whose ranks share the model's state instead of repeating it.
+"""`Zero`: data parallelism whose ranks share the model's state instead of repeating it: `zero_1`, block by block.
 
-This file cuts the blocks, gathers ahead, and runs the step over all of them. A block's weights are in `weights.py`, its
-gradients in `gradients.py`, its moments in `state.py`; `replica.py` checks what a program calls, and in which order.
+A block of n weights is cut at the same places for its weights W, its gradients G, and M, the moments and masters that
+the optimizer keeps. Rank r owns n_r of each. So many of them a rank has, and so much a call sends:
 
-Invariant, after each call: the n weights of a block are cut at the same places for its weights, gradients and
-optimizer's state, and rank r owns n_r of each. It alone updates these, from gradients summed over all ranks, so weights
-that several ranks have are equal to the bit. A rank has in memory, for a block that P ranks share:
+| stage       | W   | G (1) | M   | `weights()`                        | `add_gradients()` (2)    | `step()` (3) |
+|-------------|-----|-------|-----|------------------------------------|--------------------------|--------------|
+| 0           | n   | n     | n   |                                    | last: all-reduce G       |              |
+| 1, P_os     | n   | n     | n_r |                                    | last: reduce-scatter G   | all-gather W |
+| 2, P_os+g   | n   | n_r   | n_r |                                    | each: reduce-scatter G   | all-gather W |
+| 3, P_os+g+p | n_r | n_r   | n_r | all-gather W: n, until it is left  | each: reduce-scatter G   |              |
 
-| after                | stage 1                      | stage 2                      | stage 3                       |
-|----------------------|------------------------------|------------------------------|-------------------------------|
-| construction         | n weights                    | n weights                    | n_r weights                   |
-| `weights()` entered  | the same                     | the same                     | n_r weights, n gathered       |
-| `weights()` left     | the same                     | the same                     | n_r weights                   |
-| `add_gradients()`    | n gradients, its own         | n_r gradients, all ranks'    | n_r gradients, all ranks'     |
-| `step()`             | n new weights, no gradients  | n new weights, no gradients  | n_r new weights, no gradients |
+(1) Until `step` ends. (2) With the last microbatch, or with each. (3) Or beside the next forward: `overlap_gather`.
 
-and always n_r of the optimizer's state. During a step there are also at most two gathered blocks, the one in use and
-the next (and a tied table beside the head), sharded gradients of one block on their way (whole ones stay until the
-step), and two messages of at most ⌈n/P⌉.
+Stage 0 is plain data parallelism. An all-reduce is a reduce-scatter and then an all-gather; ZeRO puts the optimizer
+between the two. So with one microbatch, stages 1 and 2 send as much as stage 0. Stage 3 gathers the weights for each
+forward pass and again for each backward pass, at most two blocks at a time: the one in use, and the next.
+
+Invariant: rank r alone updates what it owns, from gradients summed over all ranks; so weights that several ranks have
+are equal to the bit. They change in `step` alone, when no block is in use and all gradients have come; and every rank
+makes the same step, or skips it.
+
+To trust this file, open `weights.py`, the two kinds of W, and `gradients.py`, two kinds of G. The third, of stage 0, is
+in `buckets.py`; M is in `state.py`.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from parlab.arguments import flag, instance
-from parlab.arrays import Array
-from parlab.nn.optimizer import AdamW
+from parlab.arguments import amount, instance
+from parlab.arrays import Array, namespace
+from parlab.nn.optimizer import AdamW, sum_of_squares
 from parlab.world import Comm, grid
-from parlab.zero.arguments import check_stage
+from parlab.zero import arguments
+from parlab.zero.buckets import BucketedGradients
 from parlab.zero.gradients import ShardedGradients, WholeGradients
-from parlab.zero.replica import Replica
-from parlab.zero.shards import FlatLayout, cut
-from parlab.zero.state import Offload
-from parlab.zero.weights import Prefetch
+from parlab.zero.precision import StepGuard, StepResult
+from parlab.zero.prefetch import Prefetch
+from parlab.zero.shards import cut_blocks
+from parlab.zero.state import OptimizerShard
+from parlab.zero.weights import ShardedWeights, WholeWeights
 
 
-class Zero(Replica):
-    """One replica, whose state the ranks share; see `Replica` for how to use it.
+class Zero:
+    """One replica of the model, on one rank: its weights, gradients and optimizer, and all the messages they need.
 
-    The paper's algorithm needs the first four arguments. The next four say when weights are gathered and gradients
-    reduced, the last two where ranks and memory are.
+    Gradients are averaged over ranks and microbatches: each loss is the mean over a rank's own batch.
 
     Args:
-        comm, params, optimizer: as for `Replica`.
-        stage: 1: the optimizer's state is sharded; 2: the gradients too; 3: the weights too.
-        keep_after_forward: stage 3 keeps a block gathered until its gradients have come.
-        keep_last_block: stage 3 keeps the last block so, the first one that the backward pass needs (FSDP's
-            `reshard_after_forward=False` on the last layer). At the turn, the block before is still waited for,
-            unless the last block's backward lasts as long as that gather.
-        overlap_gather: stages 1 and 2 gather new weights beside the next forward pass: `step()` starts the all-gathers,
-            and `weights(block)` waits for this block's. A program that ends after a step calls `finish()`.
-        accumulate: stages 2 and 3 keep whole gradients, and reduce them once, with the last microbatch: each rank
-            holds n gradients of a block, and they are sent once. Reducing after each of k microbatches holds n_r, and
-            sends them k times.
-        ranks_per_node: so many consecutive ranks of `comm` share a node: the state is sharded among them, and repeated
-            on each node (hybrid sharding, HSDP). None: it is sharded among all ranks.
-        offload: where the optimizer's state lives; None: on the device.
-        of_replica: further arguments of `Replica`: blocks, microbatches, dtype, loss_scale, max_norm, model_parallel.
+        comm: the data-parallel group.
+        params: the weights by name, the same on every rank.
+        stage: 0 to 3.
+        optimizer: the hyperparameters; its state is kept here.
+        options: see `Options`, such as `blocks`, `microbatches` or `dtype`.
 
     Raises:
         ValueError: an argument that cannot be used.
@@ -70,104 +66,162 @@ class Zero(Replica):
     >>> from parlab import run
     >>> def program(comm, w):
     ...     zero = Zero(comm, {"w": w}, stage=3, optimizer=AdamW(lr=0.5, weight_decay=0.0))
-    ...     zero.add_gradients("w", {"w": np.full(3, 1.0 + comm.rank)})
+    ...     with zero.weights("w") as weights:  # so for each block, forward; and then for each, backward
+    ...         gradient = weights["w"] + comm.rank  # of zero.loss_scale times the loss
+    ...     zero.add_gradients("w", {"w": gradient})
     ...     zero.step()
-    ...     return zero.full_weights()["w"]
-    >>> run(program, 2, np.ones(3)).results[1].round(6)
+    ...     return zero.full_weights()["w"].round(6)
+    >>> run(program, 2, np.ones(3)).results[1]
     array([0.5, 0.5, 0.5])
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        params: dict[str, Array],
-        stage: int,
-        optimizer: AdamW,
-        *,
-        keep_after_forward: bool = False,
-        keep_last_block: bool = False,
-        overlap_gather: bool = False,
-        accumulate: bool = False,
-        ranks_per_node: int | None = None,
-        offload: Offload | None = None,
-        **of_replica: Any,
-    ) -> None:
-        check_stage(stage, least=1)
-        flag("keep_after_forward", keep_after_forward)
-        flag("keep_last_block", keep_last_block)
-        flag("overlap_gather", overlap_gather)
-        if offload is not None:
-            instance("offload", offload, Offload)
-        flag("accumulate", accumulate)
-        super().__init__(comm, params, optimizer, **of_replica)
-        self.overlap_gather = overlap_gather
+    def __init__(self, comm: Comm, params: dict[str, Array], stage: int, optimizer: AdamW, **options: Any) -> None:
+        arguments.check_stage(stage)
+        instance("optimizer", optimizer, AdamW)
+        how = arguments.Options(**options)
+        names_of = arguments.checked_blocks(params, how.blocks)  # of weights, by block
+        self.dtype, self.master_dtype = arguments.checked_dtypes(params, how.dtype)
+        if how.model_parallel is None:  # else the trainer has compared the ranks
+            arguments.check_same_model(comm, params, optimizer)
+        self.comm, self.params, self.stage, self.optimizer, self.options = comm, params, stage, optimizer, how
+        self.block_names = tuple(names_of)  # in the order of the forward pass
+        terms, xp = comm.size * how.microbatches, namespace(*params.values())
+        self.guard = StepGuard.of(terms, how.max_norm, how.loss_scale, self.dtype, xp)
+        self.prefetch = Prefetch(self.block_names)
+
+        # The ranks that share a block
         self.group = comm
-        self.between: Comm | None = None  # the ranks that have the same shard, one of each node
-        if ranks_per_node is not None:
-            self.group, self.between = grid(comm, ranks_per_node)
+        self.between: Comm | None = None  # the ranks that own the same shards, one of each node
+        if how.ranks_per_node is not None:
+            self.group, self.between = grid(comm, how.ranks_per_node)
+        groups = dict.fromkeys(self.block_names, self.group)
+        microbatches: Mapping[str, int] = dict.fromkeys(self.block_names, how.microbatches)
+        self.model_parallel = how.model_parallel
+        if self.model_parallel is not None:
+            groups |= self.model_parallel.groups
+            microbatches = self.model_parallel.expected
+        self.kept: tuple[dict[str, Array], float] | None = None  # of a cut replica: its last gradients, see `step`
 
-        gradients_of = WholeGradients if stage == 1 or accumulate else ShardedGradients
-        self._gradients: dict[str, WholeGradients | ShardedGradients] = {}
-        for block, counts in zip(self.block_names, self._cut(), strict=True):
-            group = self._group_of(block)
-            layout = FlatLayout(self._arrays(block), counts, group.rank)
-            until_backward = keep_after_forward or (keep_last_block and block == self.block_names[-1])
-            self._take_over(block, layout, offload, sharded=stage == 3, until_backward=until_backward)
-            self._gradients[block] = gradients_of(group, layout, self.dtype)
-        self._reducing: WholeGradients | ShardedGradients | None = None  # of the block that came last
-        self._prefetch = Prefetch(self.block_names)
+        # G, W and M
+        weights = dict(params) if how.blocks is None else params  # by name, always up to date
+        shapes = {block: {name: tuple(weights[name].shape) for name in names} for block, names in names_of.items()}
+        self.G: BucketedGradients | WholeGradients | ShardedGradients
+        if stage == 0:
+            self.layouts = cut_blocks(shapes, groups, "whole")
+            self.G = BucketedGradients(self.layouts, self.dtype, how.bucket_bytes)
+        else:
+            self.layouts = cut_blocks(shapes, groups, "together" if self.model_parallel is None else "apart")
+            kind = WholeGradients if stage == 1 or how.accumulate else ShardedGradients
+            self.G = kind(self.layouts, self.dtype)
+        self.calls = arguments.Calls(self.layouts, microbatches)
+        self.W: dict[str, WholeWeights | ShardedWeights] = {}
+        self.M: dict[str, OptimizerShard] = {}
+        mixed = self.dtype != self.master_dtype
+        for block, layout in self.layouts.items():
+            if mixed:
+                master = layout.pack_own(weights, self.master_dtype)  # before W is narrow
+            if stage < 3:
+                self.W[block] = WholeWeights(layout, weights, self.dtype, block)
+            else:
+                keep = how.keep_after_forward or (how.keep_last_block and block == self.block_names[-1])
+                self.W[block] = ShardedWeights(layout, weights, self.dtype, block, keep)
+            self.M[block] = OptimizerShard(comm, master if mixed else self.W[block].shard, self.dtype, how.offload)
 
-    def _cut(self) -> list[list[int]]:
-        """How many elements of each block each rank owns: `[block][rank]`."""
-        sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        if self.model_parallel is None:
-            return cut(sizes, self.group.size)
-        ranks = [self._group_of(block).size for block in self.block_names]
-        return [cut([size], number)[0] for size, number in zip(sizes, ranks, strict=True)]  # each copy is cut alike
+    @property
+    def loss_scale(self) -> float:
+        """The factor for the loss, before its backward."""
+        return self.guard.loss_scale
 
     def begin(self, order: Sequence[str] | None = None) -> None:
-        """As in `Replica`. Stage 3 gathers ahead in this order."""
-        super().begin(order)
-        self._prefetch.begin(order)
+        """Begin a step that opens blocks in this order, in which stage 3 gathers ahead; else it guesses."""
+        self.kept = None
+        self.prefetch.begin(order)
 
-    def _start_gathers(self, block: str) -> None:
-        self._blocks[block].weights.start_gather()
-        ahead = self._prefetch.after(block, alone=len(self._in_use) == 1)
-        if ahead is not None:
-            self._blocks[ahead].weights.start_gather()
+    @contextmanager
+    def weights(self, block: str) -> Iterator[dict[str, Array]]:
+        """A block's weights by name, for as long as the `with` lasts.
 
-    def _add(self, block: str, gradients: Mapping[str, Array], complete: bool) -> None:
-        if self._reducing is not None:
-            self._reducing.finish()  # sharded gradients: at most one block's are on their way; whole ones stay
-        self._reducing = self._gradients[block]
-        self._reducing.add(gradients, complete)
-        self._blocks[block].weights.backward_done()
-
-    def _step(self, lr: float | None) -> float | None:
-        """The step. Below a line stands what rank r then has of a block of n weights, of which it owns n_r.
-
-        W: weights, G: gradients, M: moments and masters.
+        Raises:
+            ValueError: there is no such block; or it is not the next one in the order that `begin` was told.
         """
-        gradients = [self._gradients[block].reduced() for block in self.block_names]  # [n_r] each
-        # G: n_r, summed over microbatches and over the ranks that share the state (in stage 1 also n of its own)
-        if self.between is not None:
-            requests = [self.between.iall_reduce(shard) for shard in gradients]
-            gradients = [request.wait() for request in requests]
-            # G: n_r, summed over all ranks
-        factor = self._decide(gradients, self.group)
-        # one number, or None, the same on every rank: all ranks skip the step, or none does; `steps` has counted it
-        if factor is not None:
-            for of_block, gradient in zip(self._blocks.values(), gradients, strict=True):
-                new = of_block.state.update(self.optimizer, gradient, factor, self.steps, lr)  # [n_r]
-                # M: n_r new moments and masters, which no other rank of the group has
-                of_block.weights.put(new)
-                # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way
-        for block, of_block in self._blocks.items():
-            if not self.overlap_gather:
-                of_block.weights.finish()
-            # W: in stages 1 and 2 n new ones, on every rank the same bits; in stage 3 n_r
-            self._gradients[block].free()
+        self.calls.check_block(block)
+        self.W[block].start_gather()
+        ahead = self.prefetch.after(block, alone=not self.calls.in_use)
+        if ahead is not None:
+            self.W[ahead].start_gather()  # it travels beside the work on this block
+        weights = self.W[block].open()
+        self.calls.in_use.append(block)
+        try:
+            yield weights
+        finally:
+            self.calls.in_use.remove(block)
+            self.W[block].close()
+
+    def add_gradients(self, block: str, gradients: Mapping[str, Array]) -> None:
+        """Add the gradients of a block's weights from one microbatch, by name; they are copied.
+
+        Raises:
+            ValueError: there is no such block, or its gradients have come already, or they do not fit the weights.
+        """
+        complete = self.calls.add(block, gradients)  # the block's last ones before a step
+        with self.guard.overflow_expected():
+            self.G.add(block, gradients, complete)
+        self.W[block].backward_done()
+
+    def step(self, lr: float | None = None) -> StepResult:
+        """Update every weight; `lr` replaces the optimizer's, if given.
+
+        Raises:
+            ValueError: gradients of a block are missing, a block's weights are in use, or `lr` is no learning rate.
+            FloatingPointError: a gradient overflows at the least loss scale; see `LossScale.update`.
+        """
+        if lr is not None:
+            amount("lr", lr)
+        self.calls.check_step()
+        with self.guard.overflow_expected():
+            gradients = self.G.reduced()  # [n_r] by block
+            # G: n_r, summed over microbatches and over the ranks that share a block (in stage 1 also n of its own)
+            if self.between is not None:
+                requests = {block: self.between.iall_reduce(shard) for block, shard in gradients.items()}
+                gradients = {block: request.wait() for block, request in requests.items()}
+                # G: n_r, summed over all nodes, too
+            if self.model_parallel is not None:  # its trainer may ask for them
+                self.kept = gradients, self.guard.factor_to_mean
+            factor = self.guard.decide(self._sum_of_squares(gradients))
+            # one number, or None: all ranks skip the step, or none does; `guard` has counted it
+            if factor is not None:
+                for block, gradient in gradients.items():
+                    new = self.M[block].update(self.optimizer, gradient, factor, self.guard.steps, lr)  # [n_r]
+                    # M: n_r new moments and masters, which no other rank of the group has
+                    self.W[block].put(new)
+                    # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way (all-gather)
+            if not self.options.overlap_gather:
+                self.finish()
+                # W: in stages 1 and 2 n new ones, on every rank the same bits; in stage 3 n_r
+            self.G.free()
             # G: none
-        self._reducing = None
-        self._prefetch.begin(None)
-        return factor
+        self.calls.begin()
+        self.prefetch.begin(None)
+        return self.guard.result(factor)
+
+    def _sum_of_squares(self, gradients: Mapping[str, Array]) -> Array | None:
+        """Of all weights' gradients, the same number on every rank; None: the guard does not need it."""
+        if self.model_parallel is not None:
+            return self.model_parallel.sum_of_squares(self.layouts, gradients)
+        if not self.guard.needs_norm:
+            return None
+        own = sum(sum_of_squares(gradients[block]) for block in self.block_names)
+        return own if self.stage == 0 else self.group.all_reduce(own)
+
+    def finish(self) -> None:
+        """Wait for every gather of weights under way. A program needs it after a step with `overlap_gather` only."""
+        for block in self.block_names:
+            self.W[block].finish()
+
+    def full_weights(self) -> dict[str, Array]:
+        """Copies of all weights by name, on every rank."""
+        copies: dict[str, Array] = {}
+        for block in self.block_names:
+            with self.weights(block) as weights:
+                copies |= {name: namespace(x).asarray(x, copy=True) for name, x in weights.items()}
+        return copies

@@ -9,7 +9,7 @@ import pytest
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
 from parlab.nn.activation import swiglu
-from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward
+from parlab.nn.cross_entropy import IGNORED, cross_entropy, cross_entropy_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.rotary import Rotary
 from parlab.tensor import (

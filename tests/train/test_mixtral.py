@@ -68,11 +68,11 @@ def test_a_step_of_a_mixtral_is_the_serial_one_inside_the_array_standard():
 
 def divided_by_edp(trainer):
     """Not by dp · cp: then the gradients of experts are ep times too large."""
-    mesh = trainer.parts.job.mesh
-    for gradients in trainer.parts.replica._gradients.values():
-        if gradients.comm is mesh.edp:
-            summed, ep = gradients.reduced, mesh.ep.size
-            gradients.reduced = lambda summed=summed, ep=ep: summed() * ep
+    G, mesh = trainer.parts.replica.G, trainer.parts.job.mesh
+    reduced = G.reduced
+    G.reduced = lambda: {
+        block: x * mesh.ep.size if G.layouts[block].group is mesh.edp else x for block, x in reduced().items()
+    }
 
 
 def test_expert_gradients_divided_by_edp_are_seen_by_norm_and_gradients_and_not_by_the_loss():

@@ -18,8 +18,8 @@ from parlab import run
 from parlab.nn.optimizer import AdamW
 from parlab.pipeline import one_f_one_b
 from parlab.train import Mesh, Trainer
-from parlab.zero import LossScale, Zero
-from parlab.zero.shards import cut
+from parlab.zero import LossScale
+from parlab.zero.shards import cut_blocks
 from tests.train.models import batches, faults, model
 
 case = partial(tests.train.models.case, B=4, layers=2)
@@ -105,11 +105,9 @@ def test_blocks_cut_where_the_last_one_ended_drift_apart_by_bits_on_six_data_ran
     six = case(dp=3, cp=2, tp=2, tied=True, heads=1, B=3, zero=zero)
     assert faults(six) == set()
 
-    def going_on(self):
-        sizes = [sum(x.size for x in self._arrays(block).values()) for block in self.block_names]
-        return cut(sizes, self.group.size)
-
-    monkeypatch.setattr(Zero, "_cut", going_on)
+    monkeypatch.setattr(
+        "parlab.zero.zero.cut_blocks", lambda shapes, groups, how: cut_blocks(shapes, groups, "together")
+    )
     assert faults(six) == {"copies"}
 
 

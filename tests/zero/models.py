@@ -14,7 +14,7 @@ from parlab.arrays import to_numpy
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients
 from parlab.world import Timeline
-from parlab.zero import DataParallel, Replica, Zero, forward_backward
+from parlab.zero import Zero, forward_backward
 from tests.libraries import EACH_LIBRARY
 from tests.models import random_batches, random_llama
 
@@ -57,12 +57,8 @@ def serial(rows: int, steps: int, max_norm: float | None = None, *, tied: bool =
     return trained.weights
 
 
-def replica_of(comm: Any, params: Any, stage: int, **options: Any) -> Replica:
-    """ZeRO of a stage; plain data parallelism is stage 0."""
-    optimizer = options.pop("optimizer", AdamW(lr=LR))
-    if stage == 0:
-        return DataParallel(comm, params, optimizer, **options)
-    return Zero(comm, params, stage, optimizer, **options)
+def replica_of(comm: Any, params: Any, stage: int, **options: Any) -> Zero:
+    return Zero(comm, params, stage, **{"optimizer": AdamW(lr=LR), **options})
 
 
 def train(
@@ -72,9 +68,9 @@ def train(
     stage: int,
     microbatches: int = 1,
     *,
-    after_step: Callable[[Any, Replica], object] = lambda comm, replica: None,
+    after_step: Callable[[Any, Zero], object] = lambda comm, replica: None,
     **options: Any,
-) -> Replica:
+) -> Zero:
     """What one rank runs: a step for each batch, of which it has one row a microbatch."""
     mine = Llama(start.config, dict(start.weights))
     replica = replica_of(comm, mine.weights, stage, blocks=mine.weight_blocks, microbatches=microbatches, **options)
@@ -128,7 +124,7 @@ def toy(seed: int, dtype: str = "float64") -> dict[str, np.ndarray]:
     return {name: draw.normal(size=shape).astype(dtype) for name, shape in TOY.items()}
 
 
-def add_all(replica: Replica, gradients: dict[str, Any]) -> None:
+def add_all(replica: Zero, gradients: dict[str, Any]) -> None:
     """The gradients of a backward pass, block by block."""
     for block in reversed(replica.block_names):
-        replica.add_gradients(block, {name: gradients[name] for name in replica._blocks[block].layout.shapes})
+        replica.add_gradients(block, {name: gradients[name] for name in replica.layouts[block].shapes})

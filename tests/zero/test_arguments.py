@@ -14,7 +14,6 @@ from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.world import Link
 from parlab.zero import (
-    DataParallel,
     LossScale,
     Offload,
     ShardMap,
@@ -31,6 +30,7 @@ from parlab.zero import (
     zero_1,
 )
 from parlab.zero import replica_of as replica_of_model
+from parlab.zero.pieces import full_gradients
 from tests.zero.models import batches, model, replica_of, toy
 
 LINK = Link(1e-6, 1e9)
@@ -47,7 +47,7 @@ def zero(*, params=None, stage=1, optimizer=None, **options):
 
 
 def plain(**options):
-    return lambda: run(lambda comm: DataParallel(comm, toy(0), AdamW(), **options), 2)
+    return lambda: run(lambda comm: Zero(comm, toy(0), 0, AdamW(), **options), 2)
 
 
 def used(use):
@@ -131,7 +131,7 @@ ROWS = [  # a call, and the words that its error must contain
         "params['w'] is int64 of shape (2,): arrays of one floating dtype are needed",
     ),
     (zero(params=MIXED_DTYPES), "params['b'] is float32 of shape (2,): arrays of one floating dtype are needed"),
-    (zero(stage=0), "stage=0: the stages are 1, 2 and 3"),
+    (zero(stage=4), "stage=4: the stages are 0, 1, 2 and 3"),
     (zero(optimizer="adam"), "optimizer='adam': must be an AdamW"),
     (zero(blocks={"a": "abc"}), "blocks={'a': 'abc'}: the names of each block's weights are needed, by block"),
     (zero(blocks={"x": ("a",)}), "blocks: each weight must be in one block, and no block empty; look at ['b'"),
@@ -171,13 +171,13 @@ ROWS = [  # a call, and the words that its error must contain
     (used(too_often), "block='a': gradients of all microbatches, 1, have come: call step() first"),
     (used(lambda r: complete(r).step(lr=-1)), "lr=-1: must be a number, at least 0 and finite"),
     (
-        used(lambda r: complete(r).step() and r.full_gradients()),
+        used(lambda r: complete(r).step() and full_gradients(r)),
         "full_gradients(): a whole replica frees its gradients",
     ),
     (used(lambda r: r.step()), "block a: gradients of 0 microbatches have come, and a step needs 1"),
     # training
     (lambda: run(lambda comm: replica_of_model(comm, model(), 4, AdamW()), 2), "stage=4: the stages are 0, 1, 2 and 3"),
-    (trained(replica=3), "replica=3: must be a Replica"),
+    (trained(replica=3), "replica=3: must be a Zero"),
     (trained(of=model()), ANOTHERS),
     (trained(blocks=None), ANOTHERS),
     (trained(of="llama"), "model='llama': must be a Decoder"),

@@ -9,7 +9,8 @@ import pytest
 
 from parlab import run
 from parlab.zero import LossScale
-from parlab.zero.replica import ModelParallel
+from parlab.zero.pieces import full_gradients
+from parlab.zero.shards import ModelParallel
 from tests.zero.models import STAGES, TOY, add_all, replica_of, toy
 
 
@@ -24,12 +25,12 @@ def test_times_add_up_to_a_ranks_mean_only_the_ranks_divide_and_the_scale_is_div
         for step in range(3):
             replica.begin()
             with pytest.raises(ValueError, match=r"full_gradients\(\): there is no last step; call step\(\) first"):
-                replica.full_gradients()
+                full_gradients(replica)
             for seed in (1, 2):
                 bad = math.nan if step == 1 and comm.rank == 1 else 1.0
                 gradients = toy(10 * step + seed + 2 * comm.rank)
                 add_all(replica, {name: bad * replica.loss_scale * x for name, x in gradients.items()})
-            found.append((replica.step().skipped, replica.full_gradients()))
+            found.append((replica.step().skipped, full_gradients(replica)))
         return found
 
     for found in run(program, 2).results:

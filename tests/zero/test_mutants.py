@@ -16,7 +16,7 @@ from parlab.zero import LossScale
 from parlab.zero.gradients import ShardedGradients
 from parlab.zero.precision import StepGuard
 from parlab.zero.state import OptimizerShard
-from parlab.zero.weights import BlockWeights
+from parlab.zero.weights import WholeWeights
 from tests.nn.parity import worst_error
 from tests.zero.models import LR, STAGES, add_all, replica_of, toy
 
@@ -109,12 +109,12 @@ def keeping_its_own_sum(right):
 
 
 def deciding_alone(right):
-    return lambda self, gradients, comm: right(self, gradients, None)
+    return lambda comm, x, **how: x
 
 
 def counting_a_skipped_step(right):
-    def factor(self, gradients, comm):
-        found = right(self, gradients, comm)
+    def factor(self, squares):
+        found = right(self, squares)
         self.steps += found is None
         return found
 
@@ -123,7 +123,8 @@ def counting_a_skipped_step(right):
 
 def overwriting_the_sum(right):
     def finish(self):
-        self.sum = self.sum if self.request is None else None
+        if self.leaving is not None:
+            self.sums.pop(self.leaving.block, None)
         right(self)
 
     return finish
@@ -152,8 +153,8 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
         (StepGuard, "decide", lambda right: lambda self, *rest: right(self, *rest) * self.loss_scale),
         {SERIAL},
     ),
-    "clipping by a shard's own norm": (([1, 2, 3], CLIPPED), (StepGuard, "decide", deciding_alone), {SERIAL}),
-    "an overflow decided alone": (([3], SCALED | {"bad": 1}), (StepGuard, "decide", deciding_alone), {SERIAL}),
+    "clipping by a shard's own norm": (([1, 2, 3], CLIPPED), (Comm, "all_reduce", deciding_alone), {SERIAL}),
+    "an overflow decided alone": (([3], SCALED | {"bad": 1}), (Comm, "all_reduce", deciding_alone), {SERIAL}),
     "a skipped step that counts": (
         (STAGES, SCALED | {"bad": 1}),
         (StepGuard, "decide", counting_a_skipped_step),
@@ -161,10 +162,10 @@ MUTANTS = {  # stages, options, the method and its mistake, and the traces of it
     ),
     "a microbatch that overwrites": (
         ([2, 3], {"microbatches": 2}),
-        (ShardedGradients, "finish", overwriting_the_sum),
+        (ShardedGradients, "_finish", overwriting_the_sum),
         {SERIAL},
     ),
-    "no gather after the step": (([1, 2], {}), (BlockWeights, "put", telling_nobody), {RANKS, SERIAL}),
+    "no gather after the step": (([1, 2], {}), (WholeWeights, "put", telling_nobody), {RANKS, SERIAL}),
 }
 
 
@@ -181,7 +182,7 @@ def test_a_mistake_makes_ranks_differ_or_is_not_serial(monkeypatch, stage, optio
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_an_overflow_decided_by_one_rank_alone_leaves_the_others_waiting_for_its_weights(monkeypatch, stage):
-    monkeypatch.setattr(StepGuard, "decide", deciding_alone(StepGuard.decide))
+    monkeypatch.setattr(Comm, "all_reduce", deciding_alone(Comm.all_reduce))
     with pytest.raises(WorldError):
         wrong(stage, bad=1, **SCALED)
 

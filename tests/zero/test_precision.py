@@ -21,8 +21,7 @@ every_stage = pytest.mark.parametrize("stage", STAGES)
 
 def snapshot(replica):
     """Weights, masters and moments of this rank, as bits."""
-    blocks = replica._blocks.values()
-    state = [x.copy() for block in blocks for x in (block.state.master, block.state.mean, block.state.square)]
+    state = [x.copy() for M in replica.M.values() for x in (M.master, M.mean, M.square)]
     return [*replica.full_weights().values(), *state]
 
 
@@ -48,7 +47,14 @@ def test_one_overflow_on_one_rank_skips_the_step_on_all_4_halves_the_scale_and_t
         add_all(replica, broken(gradients, value) if comm.rank == 2 else gradients)
         result = replica.step()
         untouched = all(np.array_equal(a, b) for a, b in zip(before, snapshot(replica), strict=True))
-        return result.skipped, result.loss_scale, replica.loss_scale, replica.steps, replica.skipped, untouched
+        return (
+            result.skipped,
+            result.loss_scale,
+            replica.loss_scale,
+            replica.guard.steps,
+            replica.guard.skipped,
+            untouched,
+        )
 
     assert run(program, 4).results == [(True, 2.0**15, 2.0**15, 1, 1, True)] * 4
 
@@ -186,8 +192,7 @@ def test_an_overflow_at_the_least_scale_of_2_to_the_minus_14_is_an_error_that_na
 def test_params_in_float16_have_float32_masters(stage):
     def program(comm):
         replica = replica_of(comm, toy(0, "float16"), stage)
-        block = replica._blocks["a"]
-        return str(block.state.master.dtype), str(to_numpy(replica.full_weights()["a"]).dtype), replica.loss_scale
+        return str(replica.M["a"].master.dtype), str(to_numpy(replica.full_weights()["a"]).dtype), replica.loss_scale
 
     assert run(program, 2).results == [("float32", "float16", 65536.0)] * 2
 

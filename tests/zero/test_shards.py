@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from parlab.arrays import asarray, owning_buffer, to_numpy
 from parlab.pipeline import partition
 from parlab.zero import ShardMap, shard_range
-from parlab.zero.shards import FlatLayout, cut
+from parlab.zero.shards import FlatLayout, shard_sizes
 from tests.libraries import EACH_LIBRARY
 
 ranks = st.integers(1, 9)
@@ -52,7 +53,7 @@ def test_contiguous_owners_are_those_of_pipeline_stages(layers, stages):
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8), size=ranks)
 def test_a_cut_is_complete_even_in_each_block_and_a_rank_owns_in_all_its_shard_range(sizes, size):
-    counts = cut(sizes, size)
+    counts = shard_sizes(sizes, size)
     assert [sum(of_block) for of_block in counts] == sizes
     assert all(max(of_block) - min(of_block) <= 1 for of_block in counts)
     assert [sum(of_rank) for of_rank in zip(*counts, strict=True)] == [
@@ -63,8 +64,11 @@ def test_a_cut_is_complete_even_in_each_block_and_a_rank_owns_in_all_its_shard_r
 @given(shapes=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=4), size=ranks)
 def test_packed_shards_join_to_the_arrays_and_unpack_as_they_were(shapes, size):
     arrays = {f"w{i}": np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(shapes)}
-    (counts,) = cut([sum(x.size for x in arrays.values())], size)
-    layouts = [FlatLayout(arrays, counts, rank) for rank in range(size)]
+    (counts,) = shard_sizes([sum(x.size for x in arrays.values())], size)
+    layouts = [
+        FlatLayout({name: x.shape for name, x in arrays.items()}, counts, SimpleNamespace(rank=rank))
+        for rank in range(size)
+    ]
     flat = np.concatenate([layout.pack_own(arrays, np.float64) for layout in layouts])
     assert np.array_equal(flat, layouts[0].pack(arrays, np.float64))
     assert np.array_equal(flat, np.concatenate([layouts[0].pack(arrays, np.float64)[one.own] for one in layouts]))
@@ -74,7 +78,7 @@ def test_packed_shards_join_to_the_arrays_and_unpack_as_they_were(shapes, size):
 @pytest.mark.parametrize("xp", EACH_LIBRARY)
 def test_packing_copies_unpacking_does_not_and_a_shard_keeps_no_whole_alive(xp):
     arrays = {"w": asarray(np.ones((2, 3)), xp), "b": asarray(np.ones(5), xp)}
-    layout = FlatLayout(arrays, [6, 5], rank=1)
+    layout = FlatLayout({"w": (2, 3), "b": (5,)}, [6, 5], SimpleNamespace(rank=1))
     flat = layout.pack(arrays, xp.float32)
     flat[...] = 2
     assert to_numpy(arrays["w"]).max() == 1

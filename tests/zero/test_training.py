@@ -10,13 +10,13 @@ from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
-from parlab.zero import DataParallel, forward_backward, train_replica
+from parlab.zero import Zero, forward_backward, train_replica
 from parlab.zero import replica_of as made_of
 from tests.nn.parity import assert_parity
 from tests.zero.models import LR, STAGES, TOKENS, batches, device, model, timed
 
 
-class Noting(DataParallel):
+class Noting(Zero):
     """It keeps what it is given."""
 
     def add_gradients(self, block, gradients):
@@ -37,7 +37,7 @@ def test_loss_and_scaled_gradients_are_the_serial_models(library, tied, scale):
     def program(comm):
         mine = Llama(start.config, dict(start.weights))
         scaled = None if scale == 1 else LossScale(scale)
-        replica = Noting(comm, mine.weights, AdamW(), blocks=mine.weight_blocks, loss_scale=scaled)
+        replica = Noting(comm, mine.weights, 0, AdamW(), blocks=mine.weight_blocks, loss_scale=scaled)
         return forward_backward(replica, mine, tokens, targets), replica.given
 
     ((loss, found),) = run(program, 1).results
@@ -101,6 +101,6 @@ def test_of_4_batches_with_2_microbatches_a_step_2_steps_are_made(stage):
     def program(comm):
         mine = Llama(model().config, dict(model().weights))
         replica = made_of(comm, mine, stage, AdamW(), microbatches=2)
-        return len(train_replica(replica, mine, batches(2, 4))), replica.steps
+        return len(train_replica(replica, mine, batches(2, 4))), replica.guard.steps
 
     assert run(program, 2).results == [(4, 2), (4, 2)]

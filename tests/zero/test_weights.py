@@ -12,6 +12,7 @@ from parlab import run
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW
 from parlab.zero import Zero
+from parlab.zero.pieces import restore, state_pieces
 from tests.libraries import EACH_LIBRARY
 from tests.zero.models import add_all, batches, model, replica_of, same_bits, toy
 
@@ -121,9 +122,9 @@ def test_state_written_and_restored_while_new_weights_are_being_gathered_is_what
         zero = Zero(comm, toy(0), stage, AdamW(), overlap_gather=True)
         add_all(zero, toy(1))
         zero.step()
-        for piece in zero.state_pieces():
+        for piece in state_pieces(zero):
             piece.master[...] = 7.0
-        zero.restore(zero.progress)
+        restore(zero, zero.guard.progress)
         return zero.full_weights()
 
     for weights in run(program, 3).results:

@@ -7,7 +7,7 @@ import pytest
 
 from parlab import Cluster, run
 from parlab.nn.optimizer import AdamW
-from parlab.zero import DataParallel
+from parlab.zero import Zero
 from tests.nn.parity import assert_parity
 from tests.zero.models import NUM_PARAMS, serial, trained
 
@@ -19,7 +19,7 @@ REDUCE = 2 * (SIZE - 1) * (N_BLOCK // SIZE) * 8 * 1000  # picoseconds of a block
 def backward(comm, duration, bucket_bytes, **options):
     """Of blocks that last as said, in picoseconds, and a step that takes no time."""
     params = {f"w{i}": np.ones(N_BLOCK) for i in range(L)}
-    replica = DataParallel(comm, params, AdamW(), bucket_bytes=bucket_bytes, **options)
+    replica = Zero(comm, params, 0, AdamW(), bucket_bytes=bucket_bytes, **options)
     for name in reversed(replica.block_names):
         with comm.compute(f"backward {name}", seconds=duration / 1e12):
             pass
@@ -59,7 +59,7 @@ def test_2_steps_are_serial_from_one_gradient_a_bucket_to_everything_in_one(buck
 
 def test_with_microbatches_a_bucket_waits_for_the_last_one():
     def program(comm):
-        replica = DataParallel(comm, {"w": np.ones(8)}, AdamW(), bucket_bytes=1, microbatches=3)
+        replica = Zero(comm, {"w": np.ones(8)}, 0, AdamW(), bucket_bytes=1, microbatches=3)
         for _ in range(2):
             replica.add_gradients("w", {"w": np.ones(8)})
 

@@ -10,7 +10,10 @@ import pytest
 
 from parlab.world import Link
 from parlab.zero import LossScale, Offload, StateBytes, model_state_bytes, shard_range, state_bytes_held
-from parlab.zero.accounting import ACTIVATIONS, GATHERED, LEAVING, OFFLOADED
+from parlab.zero.gradients import LEAVING
+from parlab.zero.state import OFFLOADED
+from parlab.zero.training import ACTIVATIONS
+from parlab.zero.weights import GATHERED
 from tests.zero.models import NUM_PARAMS, STAGES, model, timed
 
 PSI = NUM_PARAMS[False]
@@ -52,6 +55,10 @@ def test_float16_state_is_16_psi_4_psi_12_psi_over_n_2_psi_14_psi_over_n_16_psi_
     assert found == [expected_state(stage, rank, size, state) for rank in range(size)]
     mean = sum(sum(held.values()) for held in found) / size
     assert mean == pytest.approx(model_state_bytes(PSI, size, stage, state=StateBytes(*state)), rel=1e-15)
+
+
+def test_a_blocks_own_gradients_are_gone_when_the_bucket_of_all_655_is_sent():
+    assert most(timed(0, 3, bucket_bytes=8 * PSI), 1, "gradients") == 8 * PSI
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""What every replica promises, whatever its stage."""
+"""What a `Zero` promises in every stage."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_a_step_inside_weights_is_refused_and_after_it_goes_on(stage):
         add_all(replica, toy(1))
         with replica.weights("b"), pytest.raises(ValueError, match=r"step\(\) inside `with weights\('b'\)`: leave it"):
             replica.step()
-        assert replica.steps == 0
+        assert replica.guard.steps == 0
         replica.step()
-        return replica.steps
+        return replica.guard.steps
 
     assert run(program, 3).results == [1] * 3
 
@@ -92,7 +92,7 @@ def test_an_error_inside_weights_gives_the_block_back(stage):
         replica = replica_of(comm, {"w": np.ones(3)}, stage)
         with pytest.raises(ZeroDivisionError), replica.weights("w"):
             raise ZeroDivisionError
-        assert replica._blocks["w"].weights.users == 0
+        assert stage < 3 or replica.W["w"].users == 0
         replica.add_gradients("w", {"w": np.ones(3)})
         return replica.step().skipped
 
