@@ -18,7 +18,7 @@ from parlab.nn.attention import attention
 from parlab.nn.config import LlamaConfig
 from parlab.nn.llama import Llama
 from parlab.nn.optimizer import AdamW, clip_gradients
-from parlab.nn.rotary import Rotary, inverse_frequencies, rotary_tables
+from parlab.nn.rotary import Rotary
 from parlab.pipeline import (
     Action,
     Pair,
@@ -77,10 +77,8 @@ ROWS = [
     (rope(factor=math.nan), "factor=nan: must be a number greater than 0 and finite"),
     (rope(low_freq_factor=math.inf), "low_freq_factor=inf: must be a number greater than 0 and finite"),
     (rope(rope_type=["llama3"]), "rope_scaling: type=['llama3']: use one of default, linear, llama3"),
-    (lambda: inverse_frequencies(np, "8", 1e4), "head_dim='8': must be a whole number, at least 2"),
-    (lambda: inverse_frequencies(np, 8, math.nan), "theta=nan: must be a number greater than 0 and finite"),
-    (lambda: rotary_tables(None, 8), "positions=None: an array of numbers, [S] or [B, S]"),
-    (lambda: rotary_tables(np.asarray(["a"]), 8), "positions=array(['a'], dtype='<U1'): an array of numbers"),
+    (lambda: Rotary(8, positions=3), "positions=3: an array of numbers, [S] or [B, S]"),
+    (lambda: Rotary(8, positions=np.asarray(["a"])), "positions=array(['a'], dtype='<U1'): an array of numbers"),
     (lambda: Rotary(8, positions=np.ones((1, 1, 2))), "positions=array([[[1., 1.]]]): an array of numbers, [S] or"),
     (lambda: attention(Q, Q, Q, scale=math.nan), "scale=nan: must be a finite number"),
     # tensor

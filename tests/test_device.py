@@ -20,8 +20,9 @@ from parlab import per_rank, run
 from parlab.arrays import namespace, on_host, to_numpy
 from parlab.experts import ExpertParallel
 from parlab.nn.attention import attention, attention_backward
+from parlab.nn.cross_entropy import cross_entropy, number_of_targets
 from parlab.nn.dense_attention import dense_attention, dense_attention_backward
-from parlab.nn.embedding import cross_entropy, embedding, number_of_targets
+from parlab.nn.embedding import embedding
 from parlab.nn.mixtral import Mixtral
 from parlab.nn.optimizer import AdamW
 from parlab.nn.training import train
@@ -58,7 +59,7 @@ Program = Callable[[Move], Any]
 WEIGHTS = ("w1", "w2", "w3")  # of an expert
 _lines, _first = inspect.getsourcelines(number_of_targets)
 # a look a rank, after its program; and the number of target tokens, which are inputs
-FREE = "world/send_buffer.py", f"nn/embedding.py:{_first + len(_lines) - 1}"
+FREE = "world/send_buffer.py", f"nn/cross_entropy.py:{_first + len(_lines) - 1}"
 
 
 def moved(model: Any, move: Move) -> Any:

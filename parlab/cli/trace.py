@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from parlab.cli.options import Words, check_new_file, path, say
-from parlab.cli.train import NAMES, add_layout, check_size, layout
+from parlab.cli.train import NAMES, add_mesh_and_model, check_size, mesh_and_options
 
 
 def add(words: Words) -> None:
     """Add the word and its options."""
     word = words.add_parser("trace", help="one training step as a timeline", description=trace.__doc__)
     word.add_argument("file", type=path, help="a Chrome trace, to be opened at ui.perfetto.dev")
-    add_layout(word)
+    add_mesh_and_model(word)
     word.set_defaults(command=trace, names=NAMES)
 
 
@@ -23,7 +23,7 @@ def trace(chosen: argparse.Namespace) -> int:
     check_new_file("file", chosen.file)
     settings = read_settings(chosen.config, chosen.model)
     check_size(settings)
-    mesh, options = layout(chosen)
+    mesh, options = mesh_and_options(chosen)
     run = train(settings, mesh, stop_after=1, **options)
     run.timeline.save_chrome_trace(chosen.file)
     say(f"{chosen.file}: written; open it at ui.perfetto.dev")

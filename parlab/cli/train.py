@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MESH_RANKS = 256  # the most that a model is cut among: one thread a rank
 MOST_ACTIONS = 2**18  # of a pipeline's schedule
-NAMES = {  # of the library's arguments, as options; a schedule's p is an axis of --mesh
+NAMES = {  # the library's argument -> the option; a schedule's p is the axis pp of --mesh
     **{name: f"--{name}" for name in ("schedule", "microbatches", "chunks", "zero", "attention", "recompute")},
     "p": "pp",
     "m": "--microbatches",
@@ -28,7 +28,7 @@ NAMES = {  # of the library's arguments, as options; a schedule's p is an axis o
 def add(words: Words) -> None:
     """Add the word and its options."""
     word = words.add_parser("train", help="train a small model on a mesh", description=train.__doc__)
-    add_layout(word)
+    add_mesh_and_model(word)
     word.add_argument("--folder", type=path, help="where checkpoints go; else there are none")
     word.add_argument("--resume", action="store_true", help="go on from the checkpoint in --folder, on any mesh")
     word.add_argument("--every", type=int, default=100, help="steps between checkpoints")
@@ -36,7 +36,7 @@ def add(words: Words) -> None:
     word.set_defaults(command=train, names=NAMES)
 
 
-def add_layout(word: argparse.ArgumentParser) -> None:
+def add_mesh_and_model(word: argparse.ArgumentParser) -> None:
     """Add the options that say how the model is cut, and what is trained."""
     word.add_argument("--mesh", default="", help="dp=2,pp=2,cp=1,tp=2,ep=1; what is not named is 1")
     word.add_argument(
@@ -69,7 +69,7 @@ def train(chosen: argparse.Namespace) -> int:
     else:
         settings = training_run.read_settings(chosen.config, chosen.model)
     check_size(settings)
-    mesh, options = layout(chosen)
+    mesh, options = mesh_and_options(chosen)
     live, skipped = sys.stdout.isatty(), 0
     after = "\n" if live else ""  # after a line that is written over
 
@@ -106,8 +106,8 @@ def _floor(entropy: float | None) -> str:
     return "" if entropy is None else f"; the entropy of the text's source, {unseen}, is {entropy:.4f}"
 
 
-def layout(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
-    """Sizes of the mesh, and the trainer's options."""
+def mesh_and_options(chosen: argparse.Namespace) -> tuple[dict[str, int], dict[str, Any]]:
+    """The size of each axis of the mesh, and the trainer's options."""
     from parlab.training_run import default_microbatches, schedule_of
 
     mesh = _mesh(chosen.mesh)

@@ -18,6 +18,7 @@ from parlab.labs.wrong import Wrong, explains
 from parlab.nn.router import Router, balanced_bias
 from parlab.nn.routing import Routing, expert_loads, route
 from parlab.train import Trainer
+from parlab.world import Comm
 
 Step = tuple[Any, Any, Any]  # chosen [T, k], gates [T, k], the new bias [N]
 Balance = Callable[[Any, Any, int, float], Step]  # (scores [T, N], bias [N], k, rate)
@@ -70,25 +71,25 @@ def balance_by(trainer: Trainer, rule: Balance) -> None:
     ...     trainer = Trainer(Mesh(comm, dp=2, ep=2), model, AdamW(), bias_rate=0.1)
     ...     balance_by(trainer, balanced)
     ...     trainer.step(np.array([[1, 2], [3, 4]]), np.array([[2, 3], [4, 0]]))
-    ...     return [abs(bias) for bias in trainer.mixtures.of_layer[0].bias]
+    ...     return [abs(bias) for bias in trainer.parts.model.routers[0].bias]
     >>> run(program, 2).results[0] in ([0.1, 0.1], [0.0, 0.0])
     True
     """
     instance("trainer", trainer, Trainer)
-    mesh = trainer.job.mesh
-    alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == trainer.job.schedule.num_microbatches == 1
-    if not trainer.mixtures.of_layer or not trainer.job.settings.bias_rate or not alone:
+    job, routers = trainer.parts.job, trainer.parts.model.routers
+    mesh, bias_rate = job.mesh, job.settings.bias_rate
+    alone = max(mesh.pp.size, mesh.cp.size, mesh.tp.size) == job.schedule.num_microbatches == 1
+    if not routers or not bias_rate or not alone:
         raise ValueError(
             f"trainer: a Mixtral on dp and ep alone is needed, with one microbatch and a bias_rate; this is "
-            f"{trainer.job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, "
-            f"bias_rate={trainer.job.settings.bias_rate}"
+            f"{job.config!r:.40} on pp={mesh.pp.size}, cp={mesh.cp.size}, tp={mesh.tp.size}, bias_rate={bias_rate}"
         )
-    for router in trainer.mixtures.of_layer.values():
-        _balance_one(trainer, router, rule)
+    for router in routers.values():
+        _balance_one(mesh.data, router, rule)
 
 
-def _balance_one(trainer: Trainer, router: Router, rule: Balance) -> None:
-    comm, later = trainer.job.mesh.data, [router.bias]
+def _balance_one(comm: Comm, router: Router, rule: Balance) -> None:
+    later = [router.bias]
 
     def routed(x: Any) -> Routing:
         own = x @ router.weights[router.name]  # [T, N]

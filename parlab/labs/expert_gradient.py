@@ -79,8 +79,8 @@ def ep_times_too_large(trainer: Trainer) -> None:
     True
     """
     instance("trainer", trainer, Trainer)
-    G: Any = trainer.replica.G
-    reduced, mesh = G.reduced, trainer.job.mesh
+    G: Any = trainer.parts.replica.G
+    reduced, mesh = G.reduced, trainer.parts.job.mesh
     G.reduced = lambda: {
         block: x * mesh.ep.size if G.layouts[block].group is mesh.edp else x for block, x in reduced().items()
     }

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from parlab.arguments import amount, whole
 from parlab.arrays import Array, default_namespace, namespace
 from parlab.world import DGX_A100, Comm, Link, Run, per_rank, run
+from parlab.world.values import copied
 
 NUMBERS = 17_920  # of a gradient that runs, in float16: NumPy has no bf16; 8 rings of 16 ranks cut it into equal pieces
 STANDS_FOR = 7 * 10**9 // NUMBERS  # numbers of the model, for each one that runs
@@ -30,6 +32,11 @@ def naive_all_reduce(comm: Comm, x: Array) -> Array:
     return comm.broadcast(x if everything is None else everything.sum(axis=0))
 
 
+def _summed(all_reduce: Callable[[Comm, Any], Any], part: Array, comm: Comm) -> Any:
+    """`all_reduce(comm, part)`, where the engine gives the comm last."""
+    return all_reduce(comm, part)
+
+
 def rings_at_once(all_reduce: Callable[[Comm, Any], Any], comm: Comm, x: Array, ranks_per_node: int = 8) -> Array:
     """The sum of all ranks' `x` [n]: as many rings as a node has ranks, all at the same time, each with a part of `x`.
 
@@ -42,8 +49,8 @@ def rings_at_once(all_reduce: Callable[[Comm, Any], Any], comm: Comm, x: Array, 
     for first in range(ranks_per_node):
         ring = comm.split(0, node * ranks_per_node + (place - first) % ranks_per_node)
         assert ring is not None  # nobody stays out of it
-        part = x[first * length : (first + 1) * length]
-        started.append(ring._in_background("all_reduce", part, all_reduce))
+        part = copied(x[first * length : (first + 1) * length])
+        started.append(ring._in_background("all_reduce", part, partial(_summed, all_reduce, part)))
     return namespace(x).concat([sums.wait() for sums in started])
 
 

@@ -11,7 +11,7 @@ from parlab.labs.compared import all_reduce_bytes, check_form, compare, counted
 from parlab.labs.exercise import Exercise
 from parlab.labs.trial import Trial
 from parlab.labs.wrong import need_messages
-from parlab.nn.embedding import cross_entropy, cross_entropy_backward
+from parlab.nn.cross_entropy import cross_entropy, cross_entropy_backward
 from parlab.tensor.slices import owned_tokens
 from parlab.world import Comm, per_rank
 

@@ -45,13 +45,13 @@ def h100s(ranks_per_node: int = 1, *, free: bool = False) -> Cluster:
     whole("ranks_per_node", ranks_per_node, 1)
     flag("free", free)
     real = DGX_H100.reaching(FLASH_ATTENTION_3)
-    flops = real.device_of(0).flops * PAIR / pair_flops(ROW**2, 1, MODEL.H, MODEL.D)
+    flops = real.device.flops * PAIR / pair_flops(ROW**2, 1, MODEL.H, MODEL.D)
     bytes_of_a_row = ROW * MODEL.token(backward=False).kv
     intra, inter = (
         Link(0.0, math.inf if free else link.bandwidth * 2 * NUMBERS * ITEMSIZE / bytes_of_a_row)
         for link in (real.intra, real.inter)
     )
-    device = replace(real.device_of(0), flops=flops)
+    device = replace(real.device, flops=flops)
     return Cluster("H100s, one layer", device, ranks_per_node, intra, inter, ports=real.ports)
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def trained(seed: int, rate: float = 0.0, prepare: Callable[[Trainer], None] = l
         prepare(trainer)
 
         def fullest(step: int) -> float:
-            loads = np.reshape(trainer.rows_to_experts(batches[step][0])[0], (RANKS, -1)).sum(axis=1)
+            loads = np.reshape(rows_to_experts(trainer, batches[step][0])[0], (RANKS, -1)).sum(axis=1)
             return float(loads.max() / loads.mean())
 
         late = range(STEPS - LAST, STEPS)
@@ -63,6 +63,25 @@ def trained(seed: int, rate: float = 0.0, prepare: Callable[[Trainer], None] = l
         return Load(*(round(float(np.mean(numbers)), 4) for numbers in (before, after, losses[-LAST:])))
 
     return run(program, 1).results[0]
+
+
+def rows_to_experts(trainer: Trainer, tokens: Any) -> list[list[list[int]]]:
+    """The rows that each rank of ep sends to each expert for a batch, `[P][N]` of each layer. No weight changes.
+
+    Every rank calls it. A bias does not count these rows.
+
+    Args:
+        trainer: of a Mixtral, on dp and ep alone, with zero 0, 1 or 2.
+        tokens: `[B, S]`, the whole batch.
+    """
+    dp, llama = trainer.parts.job.mesh.dp, trainer.parts.model.llama
+    rows = tokens.shape[0] // dp.size
+    hidden, _ = llama.embedding.forward(tokens[dp.rank * rows : (dp.rank + 1) * rows, :])
+    tables = []
+    for block in llama.blocks:
+        hidden, cache = block.forward(hidden)
+        tables.append(cache["mlp"].mix.plan.counts)  # the plan of the dispatch has the counts of all ranks
+    return tables
 
 
 @cache

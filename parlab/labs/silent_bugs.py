@@ -14,7 +14,7 @@ import numpy as np
 from parlab.arguments import one_of, positive, text
 from parlab.arrays import to_numpy
 from parlab.nn import IGNORED, AdamW, Llama, LlamaConfig, MarkovSource
-from parlab.nn.embedding import number_of_targets
+from parlab.nn.cross_entropy import number_of_targets
 from parlab.nn.optimizer import clip_gradients
 from parlab.tensor import SummedOverTokens
 from parlab.train import Mesh, Trainer
@@ -35,19 +35,20 @@ def no_bug(trainer: Trainer) -> None:
 
 def extra_mean(trainer: Trainer) -> None:
     """Gradients are divided by cp once more."""
-    trainer.replica.guard.mean_factor /= trainer.job.mesh.cp.size
+    trainer.parts.replica.guard.mean_factor /= trainer.parts.job.mesh.cp.size
 
 
 def mean_of_means(trainer: Trainer) -> None:
     """Each rank takes the mean over its own target tokens, however few they are."""
-    trainer.job.target_tokens_a_rank = lambda targets: sum(  # type: ignore[method-assign]
-        number_of_targets(own) for own in microbatches(trainer.job, targets)
+    job = trainer.parts.job
+    job.target_tokens_a_rank = lambda targets: sum(  # type: ignore[method-assign]
+        number_of_targets(own) for own in microbatches(job, targets)
     )
 
 
 def norms_not_summed(trainer: Trainer) -> None:
     """Under sequence parallelism, the gradient of a norm stays that of one rank's tokens."""
-    for block in trainer.own.model.blocks:
+    for block in trainer.parts.model.llama.blocks:
         for name, part in block.parts.items():  # type: ignore[attr-defined]
             if isinstance(part, SummedOverTokens):
                 block.parts[name] = part.inside  # type: ignore[attr-defined]
@@ -56,20 +57,21 @@ def norms_not_summed(trainer: Trainer) -> None:
 
 def heads_not_summed(trainer: Trainer) -> None:
     """The ranks that share a key/value head keep the gradients of their own query heads."""
-    for block in trainer.own.model.blocks:
+    for block in trainer.parts.model.llama.blocks:
         block.attention.sharers = ALONE  # type: ignore[attr-defined]
 
 
 def ends_not_summed(trainer: Trainer) -> None:
     """Each end of the pipeline updates its copy of the tied table by its own gradient."""
-    trainer.gradients.shared = dict.fromkeys(trainer.gradients.shared, ALONE)
+    trainer.parts.shared.update(dict.fromkeys(trainer.parts.shared, ALONE))
 
 
 def copies_counted(trainer: Trainer) -> None:
     """In the norm of all gradients, a weight counts once for each rank that has a copy."""
-    cut = trainer.replica.model_parallel
+    replica = trainer.parts.replica
+    cut = replica.model_parallel
     assert cut is not None
-    trainer.replica.model_parallel = cut._replace(in_norm=dict.fromkeys(cut.in_norm, 1.0))
+    replica.model_parallel = cut._replace(in_norm=dict.fromkeys(cut.in_norm, 1.0))
 
 
 ALONE: Any = SimpleNamespace(all_reduce=lambda x: x)  # a group whose sum is one's own
@@ -153,8 +155,8 @@ def _trained(bug: str, seed: int, steps: int, long_prompts: bool = False, max_no
         trainer = Trainer(Mesh(comm, **AXES), _model(seed), AdamW(lr=LR), sequence_parallel=True, max_norm=max_norm)
         BUGS.get(bug, no_bug)(trainer)
         first = trainer.step(*_batch(seed, long_prompts))
-        gradients, slices = trainer.full_gradients(), trainer.own.model.slices
-        own = {(name, slices[name]): x.tobytes() for name, x in trainer.replica.full_weights().items()}
+        gradients, slices = trainer.full_gradients(), trainer.parts.model.llama.slices
+        own = {(name, slices[name]): x.tobytes() for name, x in trainer.parts.replica.full_weights().items()}
         every = [first, *(trainer.step(*_batch(seed, long_prompts)) for _ in range(steps - 1))]
         return [step.loss for step in every], [step.norm for step in every], gradients, own
 

@@ -30,7 +30,6 @@ from parlab.nn.tiles import (
     scores_are_small,
     scores_buffer,
     stretches_of,
-    unshifted_softmax,
 )
 
 CAUSAL = 0  # `diagonal` of a tile whose query i sees keys 0..i
@@ -113,9 +112,9 @@ def attend_tile(
     query without keys gets out 0 and lse −inf.
     """
     xp, scale = namespace(q, k, v), default_scale(scale, q.shape[3])
-    softmax = unshifted_softmax if scores_are_small(q, k, scale) else _online_softmax
+    softmax = _unshifted_softmax if scores_are_small(q, k, scale) else _online_softmax
     sums = into or (wide_zeros(q), xp.full(q.shape[:-1], -xp.inf, dtype=accumulator_dtype(q), device=q.device))
-    # a tile that is merged with sums over no keys stays as it is, to the bit: to write it is quicker
+    # Sums over no keys, as before the first tile, have weight 0: such a merge gives the tile, which is written instead
     merges = into is not None and _have_keys(into[1])
     q, out, lse, k, v = _by_kv_head(q, *sums, k, v)  # twice [B, G, H/G, S, D], [B, G, H/G, S], twice [B, G, 1, T, D]
     stretches, buffer = list(stretches_of(q, k, diagonal, window, out)), scores_buffer(out)
@@ -160,6 +159,22 @@ def _online_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: A
     seen = largest != lowest  # any key; NaN ≠ x: a row that met a NaN has seen it
     total = xp.where(seen, total, xp.inf)  # out / inf is 0
     return out / total, xp.where(seen, largest + xp.log(total), -xp.inf)[..., 0]
+
+
+def _unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
+    """As the online softmax, where all scores are small: exp can neither overflow nor vanish, without a maximum too."""
+    xp = namespace(q, k, v)
+    total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
+    for columns, hidden in strips:
+        scores = product_of(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
+        hide(scores, hidden)
+        weights = exp_(scores)
+        total += row_sums(weights)
+        part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
+        out = part if out is None else out + part
+    seen = total > 0  # any key; a NaN score is not small
+    total = xp.where(seen, total, xp.inf)  # out / inf is 0
+    return out / total, xp.where(seen, xp.log(total), -xp.inf)[..., 0]
 
 
 def attend_tile_backward(

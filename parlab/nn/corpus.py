@@ -59,15 +59,15 @@ class MarkovSource:
     def _stationary(self) -> Array:
         """π `[V^order]`, the share of each context in a long text.
 
-        π = π T and Σ π = 1, so π is the solution of (1 − Tᵀ + 1 1ᵀ) π = 1.
+        π = π T and Σ π = 1, so π is the solution of (1 − Tᵀ + 1 1ᵀ) π = 1. T has the chance of each move from a context
+        to the next: the oldest character is dropped, and one follows. So of context (a, rest), on to (rest, next), it
+        has `transitions[(a, rest), next]`, and for each other context 0.
         """
         xp = namespace(self.transitions)
         V, contexts = self.vocab_size, self.transitions.shape[0]
-        here = xp.reshape(xp.eye(contexts), (contexts, V, contexts // V, 1))
-        followers = xp.reshape(self.transitions, (V, contexts // V, V))
-        moves = xp.reshape(
-            xp.sum(here * followers, axis=1), (contexts, contexts)
-        )  # T: a move drops the oldest character
+        one_hot = xp.reshape(xp.eye(contexts), (contexts, V, contexts // V, 1))  # [context, a, rest, 1]
+        chances = xp.reshape(self.transitions, (V, contexts // V, V))  # [a, rest, next]
+        moves = xp.reshape(xp.sum(one_hot * chances, axis=1), (contexts, contexts))  # T [context, (rest, next)]
         return xp.linalg.solve(xp.eye(contexts) - moves.T + 1.0, xp.ones(contexts))
 
     @property

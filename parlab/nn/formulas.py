@@ -18,11 +18,6 @@ class Flops(NamedTuple):
     backward_input: int
     backward_weight: int
 
-    @property
-    def total(self) -> int:
-        """FLOPs of a training step: forward and backward."""
-        return sum(self)
-
 
 def linear_flops(rows: int, inputs: int, outputs: int) -> Flops:
     """FLOPs of y = x W, dx = dy Wᵀ and dW = xᵀ dy: three products of the same size.

@@ -6,14 +6,16 @@ shard, so tensor parallelism only adds the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from parlab.arguments import instance, text
 from parlab.arrays import Array, namespace
 from parlab.nn.activation import swiglu, swiglu_backward
 from parlab.nn.attention import attention, attention_backward
-from parlab.nn.embedding import cross_entropy, cross_entropy_backward, embedding, embedding_backward
+from parlab.nn.cross_entropy import cross_entropy, cross_entropy_backward
+from parlab.nn.embedding import embedding, embedding_backward
 from parlab.nn.formulas import Flops, causal_attention_flops
 from parlab.nn.linear import Pending, linear, linear_backward_input, linear_backward_weight
 from parlab.nn.norm import rms_norm, rms_norm_backward_input, rms_norm_backward_weight
@@ -60,6 +62,46 @@ class Embedding(Stage):
         """The table's gradient."""
         dy, tokens = pending
         return {self.name: embedding_backward(dy, tokens, self.vocab_size)}
+
+
+class LinearCache(NamedTuple):
+    """The array that a linear layer keeps."""
+
+    x: Array  # [B, S, in]
+
+
+class LinearPending(NamedTuple):
+    """The arrays from which the gradient of its weight follows."""
+
+    x: Array  # [B, S, in]
+    dy: Array  # [B, S, out]
+
+
+class LinearLayer(Stage):
+    """y = x W: `[B, S, in]` -> `[B, S, out]`. W is the weight of this name, `[in, out]`."""
+
+    def __init__(self, weights: Weights, name: str) -> None:
+        instance("weights", weights, Mapping)
+        text("name", name)
+        self.weights, self.name, self.weight_names = weights, name, (name,)
+
+    @property
+    def weight(self) -> Array:
+        """`[in, out]`."""
+        return self.weights[self.name]
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """`(y, cache)`."""
+        return linear(x, self.weight)[0], LinearCache(x)
+
+    def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
+        """`(dx, pending)`."""
+        dx, _ = linear_backward_input(dy, cache.x, self.weight)
+        return dx, LinearPending(cache.x, dy)
+
+    def backward_weight(self, pending: Any) -> Gradients:
+        """The gradient of W."""
+        return {self.name: linear_backward_weight(pending)}
 
 
 class RMSNorm(Stage):

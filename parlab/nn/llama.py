@@ -21,7 +21,7 @@ from parlab.arguments import instance, whole
 from parlab.arrays import Array, namespace, on_host
 from parlab.nn.arguments import library
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
-from parlab.nn.embedding import check_any_target, loss_to_host
+from parlab.nn.cross_entropy import check_any_target, loss_to_host
 from parlab.nn.huggingface import read_config, read_weights, write_folder
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, Embedding, GatedMLP, Head, RMSNorm, SelfAttention
 from parlab.nn.rotary import Rotary

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parlab.arguments import one_of, positive, whole
+from parlab.arguments import one_of, positive
 from parlab.arrays import Array, is_array, namespace
 
 Tables = tuple[Array, Array]  # cos and signed sin: [S, D], or [B, 1, S, D] where the rows of a batch differ
@@ -59,11 +59,7 @@ def rotary_tables(
         theta: the base; pair i turns by theta^(−2i/D) radians a token.
         scaling: None, or Hugging Face's `rope_scaling`, of type `linear` or `llama3`.
         dtype: of the tables; float64 when None.
-
-    Raises:
-        ValueError: positions that are no array of numbers; and as `inverse_frequencies`.
     """
-    _check_positions(positions)
     xp = namespace(positions)
     frequencies = inverse_frequencies(xp, head_dim, theta, scaling, positions.device)
     angles = xp.astype(positions, xp.float64)[..., None] * frequencies  # [S, D/2]
@@ -80,6 +76,9 @@ class Rotary:
     Args:
         positions: of the tokens, `[S]` or `[B, S]`, or a function of S that gives them. None: 0, 1, 2, ...
         head_dim, theta, scaling: as for `rotary_tables`.
+
+    Raises:
+        ValueError: positions that are no array of numbers.
     """
 
     def __init__(
@@ -131,13 +130,7 @@ def inverse_frequencies(
     The type `linear` divides all angles by `factor`. The type `llama3` looks at how often a pair turns within the
     context of the first training. It divides the angles of pairs with fewer turns than `low_freq_factor`, leaves those
     with more turns than `high_freq_factor`, and interpolates between the two.
-
-    Raises:
-        ValueError: an odd head size, an unknown type, or a value that the type needs and lacks.
     """
-    if whole("head_dim", head_dim, 2) % 2:
-        raise ValueError(f"head_dim={head_dim!r}: an even number is needed, because pairs are turned")
-    positive("theta", theta, finite=True)
     frequencies = theta ** (-2 * xp.arange(head_dim // 2, dtype=xp.float64, device=device) / head_dim)
     kind = rotary_type(scaling)
     if kind == "default" or scaling is None:

@@ -15,7 +15,7 @@ from itertools import product
 
 from array_api_compat import is_numpy_array
 
-from parlab.arrays import Array, exp_, namespace, on_host
+from parlab.arrays import Array, namespace, on_host
 from parlab.nn.sums import row_dot
 
 SIDE = 512  # the most queries, and the most keys, whose scores exist at one time
@@ -187,19 +187,3 @@ def largest_score(q: Array, k: Array, scale: float) -> float:
     """No |scale · q · k| is larger (Cauchy-Schwarz)."""
     xp = namespace(q, k)
     return abs(scale) * math.sqrt(float(xp.max(row_dot(q, q)))) * math.sqrt(float(xp.max(row_dot(k, k))))
-
-
-def unshifted_softmax(q: Array, k: Array, v: Array, strips: list[Strip], buffer: Array) -> tuple[Array, Array]:
-    """As the online softmax, where all scores are small: exp can neither overflow nor vanish, without a maximum too."""
-    xp = namespace(q, k, v)
-    total, out = xp.zeros((*q.shape[:-1], 1), dtype=q.dtype, device=q.device), None  # [B', G', H', rows, 1]
-    for columns, hidden in strips:
-        scores = product_of(q, k[..., columns, :], buffer)  # [B', G', H', rows, columns]
-        hide(scores, hidden)
-        weights = exp_(scores)
-        total += row_sums(weights)
-        part = weights @ v[..., columns, :]  # [B', G', H', rows, D]
-        out = part if out is None else out + part
-    seen = total > 0  # any key; a NaN score is not small
-    total = xp.where(seen, total, xp.inf)  # out / inf is 0
-    return out / total, xp.where(seen, xp.log(total), -xp.inf)[..., 0]

@@ -75,16 +75,18 @@ def _eight_phases(r: int, p: int, first: Sequence[int], second: Sequence[int]) -
         slots.append(next_of("F", chunk))
 
     def backward(chunk: int, split: bool = False) -> None:
-        whole = next_of("B", chunk)
-        slots.append(whole._replace(kind="I") if split else whole)
+        full = next_of("B", chunk)
         if split:
-            weights.append(whole._replace(kind="W"))
+            slots.append(full._replace(kind="I"))
+            weights.append(full._replace(kind="W"))
+        else:
+            slots.append(full)
 
     def both(forward_chunk: int) -> None:
         slots.append(Pair(next_of("F", forward_chunk), next_of("B", 1 - forward_chunk)))
 
     later = p - r - 1  # the ranks after this one, on the way to the point of the V
-    full = len(first) - 2 * p + r + 1  # the rounds of phase 4
+    rounds = len(first) - 2 * p + r + 1  # of phase 4
     for _ in range(2 * later):  # 1: forwards
         forward(0)
     for _ in range(r + 1):  # 2: forwards of both chunks
@@ -94,7 +96,7 @@ def _eight_phases(r: int, p: int, first: Sequence[int], second: Sequence[int]) -
         backward(1, split=True)
         slots.append(weights.popleft())
         forward(1)
-    for i in range(full):  # 4: every forward overlaps a backward
+    for i in range(rounds):  # 4: every forward overlaps a backward
         if i == 0 and later == 0:  # the last rank of the V has just made what this backward needs
             forward(0)
             backward(1)

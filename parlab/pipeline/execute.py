@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from parlab.arguments import instance, positive
 from parlab.arrays import Array, is_array, to_host
-from parlab.nn.embedding import IGNORED, number_of_targets
+from parlab.nn.cross_entropy import IGNORED, number_of_targets
 from parlab.nn.stage import Gradients, Stage, add_gradients
 from parlab.pipeline.costs import Costs
 from parlab.pipeline.dependencies import action_table

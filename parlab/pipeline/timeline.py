@@ -196,8 +196,9 @@ class ScheduleTimeline(Timeline):
         free: Any = 0
         for step in self.steps(rank):
             if step.start > free:
-                action, needs = self._awaiting(step)
-                assert action is not None, "a rank starts late only when an input comes late"
+                awaited = self._awaited(step)
+                assert awaited is not None, "a rank starts late only when an input comes late"
+                action, needs = awaited
                 peer, travel = self._timed[needs].rank, self._timed[action].travel
                 times.append(Idle(rank, free, step.start, action, needs, peer, travel))
             free = step.end
@@ -205,13 +206,13 @@ class ScheduleTimeline(Timeline):
             times.append(Idle(rank, free, self.makespan, None, None, None, 0))
         return times
 
-    def _awaiting(self, step: TimedStep) -> tuple[Any, Any]:
-        """The action of a step whose input kept the step from starting earlier, and that input's action; or None."""
+    def _awaited(self, step: TimedStep) -> tuple[Action, Action] | None:
+        """The action of a step whose input kept the step from starting earlier, and that input's action, if one did."""
         for action in step.actions:
             source, travel = self._timed[action].source, self._timed[action].travel
             if source is not None and self._timed[source].end + travel == step.start:
                 return action, source
-        return None, None
+        return None
 
     # The chain of work and messages that sets the makespan
 
@@ -236,8 +237,8 @@ class ScheduleTimeline(Timeline):
             if number > 0 and self._steps[rank][number - 1].end == step.start:
                 at = rank, number - 1
             else:
-                _, source = self._awaiting(step)
-                at = None if source is None else place[source]
+                awaited = self._awaited(step)
+                at = None if awaited is None else place[awaited[1]]
         return path[::-1]
 
     @cached_property

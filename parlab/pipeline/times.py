@@ -1,4 +1,8 @@
-"""When each action of a schedule starts and ends."""
+"""When each action of a schedule starts and ends.
+
+Invariant: a line gets its end once, and after the lines that it needs; so the order in which ranks are run changes no
+time.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlab.arguments import positive, whole
+from parlab.arguments import whole
 
 MOST_RANKS = 2**20  # a search tries every way to multiply to this
 MOST_TOKENS = 10**12  # of a sequence, and sequences of a step: beyond, products of whole numbers overflow
@@ -20,10 +20,3 @@ def float_itemsize(name: str, value: Any) -> None:
     """Refuse a size that no floating dtype has."""
     if whole(name, value) not in (1, 2, 4, 8):
         raise ValueError(f"{name}={value!r}: an element of a floating dtype has 1, 2, 4 or 8 bytes")
-
-
-def fraction(name: str, value: Any) -> None:
-    """Refuse a pace beyond the data sheet's."""
-    positive(name, value)
-    if value > 1:
-        raise ValueError(f"{name}={value!r}: a fraction of the data sheet, greater than 0 and at most 1, is needed")

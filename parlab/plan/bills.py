@@ -69,7 +69,7 @@ def step_seconds(machine: Machine, case: Case) -> dict[str, Column]:
     >>> from parlab.plan import Layout
     >>> from parlab.world import CLASSROOM
     >>> case = Case(LlamaConfig(1000, 1000, 2000, 8, 10, 10), Layout(dp=2, pp=2, tp=2), batch=8, sequence=1000)
-    >>> kinds = step_seconds(Machine(CLASSROOM, None), case)
+    >>> kinds = step_seconds(Machine(CLASSROOM), case)
     >>> print(", ".join(f"{kind} {1000 * seconds:.1f}" for kind, seconds in kinds.items() if seconds))
     products 486.0, attention 56.1, tp 13.8, pp 0.8, dp 4.1, bubble 137.4, imbalance 6.0
     """

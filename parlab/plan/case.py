@@ -153,6 +153,5 @@ def _pipeline(layout: Layout, batch: int) -> Pipeline:
     """The pipeline of each layout, for a step of `batch` sequences."""
     microbatches = batch / (layout.dp * layout.microbatch)
     alternates = layout.schedule == "1f1b"
-    fewest = np.minimum(layout.pp, microbatches)
-    group = np.where(alternates, np.where(layout.group == 0, fewest, layout.group), microbatches)
+    group = np.where(alternates, np.minimum(layout.pp, microbatches), microbatches)
     return Pipeline(layout.pp, microbatches, layout.chunks, alternates, group)

@@ -18,7 +18,7 @@ from parlab.plan.arguments import MOST_TOKENS, count, float_itemsize
 from parlab.plan.bills import rank_bytes, sent_bytes, step_seconds
 from parlab.plan.case import Case
 from parlab.plan.layout import Layout, check_layouts
-from parlab.plan.machine import Hardware, Machine
+from parlab.plan.machine import Machine
 from parlab.plan.rules import check_rules, joint_rules, own_rules
 from parlab.plan.sizes import Sizes
 from parlab.plan.software import Software, software_of
@@ -75,17 +75,13 @@ def _added(by_kind: dict[str, Any]) -> Any:
     return reduce(add, by_kind.values())
 
 
-def check_job(config: Any, cluster: Any, batch: Any, sequence: Any, hardware: Any | None, software: Any | None) -> None:
-    """Refuse a model, a cluster, sizes or paces that are none; `estimate` and `search` share these arguments."""
+def check_job(config: Any, cluster: Any, batch: Any, sequence: Any) -> None:
+    """Refuse a model, a cluster or sizes that are none; `estimate` and `search` share these arguments."""
     if not isinstance(config, Config):
         raise ValueError(f"config={config!r:.60}: a LlamaConfig or a GPTConfig is needed")
     instance("cluster", cluster, Cluster)
     count("batch", batch, MOST_TOKENS)
     count("sequence", sequence, MOST_TOKENS)
-    if hardware is not None:
-        instance("hardware", hardware, Hardware)
-    if software is not None:
-        instance("software", software, Software)
 
 
 def estimate(
@@ -97,20 +93,18 @@ def estimate(
     sequence: int,
     state: StateBytes = MIXED,
     itemsize: int = 2,
-    hardware: Hardware | None = None,
     software: Software | None = None,
 ) -> Estimate:
     """Estimate a step of training from closed forms.
 
     Args:
         config: a `LlamaConfig`, a `MixtralConfig` or a `GPTConfig`.
-        cluster: the devices and their links.
+        cluster: the devices and their links, which reach what `hardware_of` says.
         layout: one, or columns, which give the same numbers to the bit.
         batch: sequences of a step, of all replicas together.
         sequence: tokens of a sequence.
         state: bytes of the model's state a parameter.
         itemsize: bytes of an activation's element.
-        hardware: the fractions of the data sheet that are reached. None: those of the cluster's device (`hardware_of`).
         software: what it sends, when, and what it hides. None: `software_of` the cluster.
 
     Raises:
@@ -123,15 +117,17 @@ def estimate(
     >>> f"{found.total_seconds:.1f} s, {found.mfu:.0%} of the peak, {found.total_bytes / 2**30:.0f} GiB"
     '6.6 s, 40% of the peak, 71 GiB'
     """
-    check_job(config, cluster, batch, sequence, hardware, software)
+    check_job(config, cluster, batch, sequence)
     check_layouts(layout)
+    if software is not None:
+        instance("software", software, Software)
     instance("state", state, StateBytes)
     float_itemsize("itemsize", itemsize)
     check_rules(layout, own_rules(layout))
     check_rules(layout, joint_rules(Sizes(config), layout, batch, sequence))
     case = Case(config, layout, batch, sequence, state, itemsize, software or software_of(cluster))
-    columns = evaluate(case, Machine(cluster, hardware))
-    return columns[slice(None) if layout.shape else 0]
+    found = evaluate(case, Machine(cluster))
+    return found[:] if layout.shape else found[0]
 
 
 def evaluate(case: Case, machine: Machine) -> Estimate:

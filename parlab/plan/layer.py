@@ -40,7 +40,7 @@ def layer_seconds(machine: Machine, case: Case) -> dict[str, Seconds]:
     >>> from parlab.plan import Layout
     >>> from parlab.world import CLASSROOM
     >>> case = Case(LlamaConfig(1000, 1000, 2000, 8, 10, 10), Layout(dp=2, pp=2, tp=2), batch=8, sequence=1000)
-    >>> forward, backward = all_kinds(layer_seconds(Machine(CLASSROOM, None), case))
+    >>> forward, backward = all_kinds(layer_seconds(Machine(CLASSROOM), case))
     >>> f"{1000 * forward:.4f} + {1000 * backward:.4f} ms"
     '11.4050 + 22.9065 ms'
     """

@@ -29,8 +29,6 @@ class Layout:
             SwiGLU's gate and up; full: all but a layer's input.
         offload: the optimizer's state is held and updated in the host's memory.
         recompute_layers: layers of each rank that keep their input alone, whatever the others keep.
-        group: microbatches that pass a chunk in a row, by 1f1b with several chunks: N of the Llama team 2024, section
-            3.3.2. 0: pp of them, the fewest. (gpipe and looped_bfs: all.)
         ep: ranks of dp × cp that deal out the experts of a mixture; it divides dp · cp.
     """
 
@@ -47,7 +45,6 @@ class Layout:
     offload: Any = False
     ep: Any = 1
     recompute_layers: Any = 0
-    group: Any = 0
 
     @property
     def ranks(self) -> Any:
@@ -85,7 +82,7 @@ class Layout:
         fields = vars(self)
         parts = [f"{name} {fields[name]}" for name in ("dp", "pp", "cp", "tp")]
         parts += [f"{name} {fields[name]}" for name in ("chunks", "microbatch", "ep") if fields[name] > 1]
-        parts += [f"ZeRO-{self.zero}", self.schedule + (f" in groups of {self.group}" if self.group else "")]
+        parts += [f"ZeRO-{self.zero}", self.schedule]
         if self.sequence_parallel:
             parts.append("sequence parallel")
         if self.recompute != "none":

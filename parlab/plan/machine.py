@@ -6,16 +6,15 @@ Invariant: nothing here knows a model or a layout, only sizes; and a pace is nev
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from parlab.arguments import amount, flag, instance, positive, text, whole
+from parlab.arguments import instance
 from parlab.pipeline.closed_forms import Column, Seconds
-from parlab.plan.arguments import fraction
 from parlab.world import Cluster
 
 TILES = (256, 128), (128, 256), (128, 128)  # rows and columns of a product's result that a processor computes at once
@@ -39,9 +38,6 @@ class Hardware:
         rails: a ring over several nodes uses the ports of all its ranks.
         collective: seconds before a collective's first hop.
         source: where the numbers can be read.
-
-    Raises:
-        ValueError: a fraction that is not greater than 0 and at most 1, or no number where one is needed.
     """
 
     products: float = 1.0
@@ -58,36 +54,6 @@ class Hardware:
     collective: float = 0.0
     source: str = ""
 
-    def __post_init__(self) -> None:
-        fraction("products", self.products)
-        if self.attention is not None:
-            fraction("attention", self.attention)
-        for name in ("memory", "intra", "inter"):
-            if getattr(self, name) != np.inf:  # inf: it takes no time
-                fraction(name, getattr(self, name))
-        if self.processors is not None:
-            whole("processors", self.processors, 1)
-        if self.usable is not None:
-            _check_band(self.usable)
-        for name in ("exponentials", "host_link", "host_memory"):
-            positive(name, getattr(self, name))
-        flag("rails", self.rails)
-        amount("collective", self.collective)
-        text("source", self.source)
-
-    def but(self, **changes: Any) -> Hardware:
-        """The same hardware with other numbers: `H100.but(products=0.7)`."""
-        return replace(self, **changes)
-
-
-def _check_band(usable: Any) -> None:
-    if not isinstance(usable, tuple) or len(usable) != 2:
-        raise ValueError(f"usable={usable!r:.60}: must be two numbers of GiB, the least and the most")
-    for one in usable:
-        positive("usable", one)
-    if usable[0] > usable[1]:
-        raise ValueError(f"usable={usable!r}: the least comes first")
-
 
 _devices = tomllib.loads((files("parlab.plan") / "hardware.toml").read_text(encoding="utf-8"))
 A100, H100 = (Hardware(**numbers | {"usable": tuple(numbers["usable"])}) for numbers in _devices.values())
@@ -97,7 +63,7 @@ CLOCK = Hardware(source="the simulated clock of `parlab.world`: products and mes
 def hardware_of(cluster: Cluster) -> Hardware:
     """The hardware of a cluster, by the name of its device: A100, H100, or `CLOCK` for any other."""
     instance("cluster", cluster, Cluster)
-    name = cluster.device_of(0).name
+    name = cluster.device.name
     return A100 if "A100" in name else H100 if "H100" in name else CLOCK
 
 
@@ -127,9 +93,9 @@ class Machine:
 
     Args:
         cluster: the devices and their links.
-        hardware: the fractions of the data sheet. None: those of the cluster's device.
 
     Attributes:
+        hardware: the fractions of the data sheet that the cluster's device reaches.
         product_pace, attention_pace: FLOPs a second, in full tiles of a product and in the products of attention.
         memory_pace: bytes a second of a device's memory.
         intra_pace, inter_pace: bytes a second of a link in a node, and between nodes.
@@ -137,9 +103,9 @@ class Machine:
         ranks_per_node: how many ranks share a node.
     """
 
-    def __init__(self, cluster: Cluster, hardware: Hardware | None) -> None:
-        self.hardware = hardware = hardware or hardware_of(cluster)
-        self.device, self.ranks_per_node = cluster.device_of(0), cluster.ranks_per_node
+    def __init__(self, cluster: Cluster) -> None:
+        self.hardware = hardware = hardware_of(cluster)
+        self.device, self.ranks_per_node = cluster.device, cluster.ranks_per_node
         self.product_pace = self.device.flops * hardware.products
         self.attention_pace = self.device.flops * (hardware.attention or hardware.products)
         self.memory_pace = self.device.memory_bandwidth * hardware.memory
@@ -176,7 +142,7 @@ class Machine:
         """How many ranks of a group share a node. Along each axis the group has `size` ranks that are `stride` apart.
 
         >>> from parlab.world import DGX_H100
-        >>> int(Machine(DGX_H100, None).in_a_node((16, 2)))  # of 8 ranks in a node every second one
+        >>> int(Machine(DGX_H100).in_a_node((16, 2)))  # of 8 ranks in a node every second one
         4
         """
         return reduce(np.multiply, (np.clip(self.ranks_per_node // stride, 1, size) for size, stride in axes))

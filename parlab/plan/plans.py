@@ -48,7 +48,7 @@ class Plans(Sequence[Estimate]):
     @property
     def band(self) -> tuple[float, float]:
         """The least and the most bytes that are usable of the device; `memory` twice if it is not between them."""
-        usable = (self.asked["hardware"] or hardware_of(self.asked["cluster"])).usable
+        usable = hardware_of(self.asked["cluster"]).usable
         low, high = (end * 2**30 for end in usable or (math.inf, 0))  # not known: no memory is in the band
         return (low, high) if low <= self.memory <= high else (self.memory, self.memory)
 

@@ -26,14 +26,12 @@ def own_rules(layout: Layout) -> Rules:
     """The rules of each field alone. The first rule that is broken counts, so later rules may rely on earlier ones."""
     of = {name: np.asarray(value) for name, value in vars(layout).items()}
     counts = ("dp", "pp", "cp", "tp", "chunks", "microbatch", "ep")
-    may_be_none = ("recompute_layers", "group")
-    for name in (*counts, "zero", *may_be_none):
+    for name in (*counts, "zero", "recompute_layers"):
         yield name, "whole numbers are needed", np.asarray(of[name].dtype.kind not in "iu")
     for name in counts:
         yield name, "must be at least 1", of[name] < 1
         yield name, f"must be at most {MOST_RANKS}", of[name] > MOST_RANKS
-    for name in may_be_none:
-        yield name, "must be at least 0", of[name] < 0
+    yield "recompute_layers", "must be at least 0", of["recompute_layers"] < 0
     ranks = reduce(np.multiply, (of[name].astype(float) for name in MESH))
     yield " ".join(MESH), f"their product, the number of ranks, must be at most {MOST_RANKS}", ranks > MOST_RANKS
     yield "zero", "use stage 0, 1, 2 or 3", ~np.isin(of["zero"], (0, 1, 2, 3))
@@ -48,7 +46,6 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     """The rules that join fields with each other, the model and the batch. Each field keeps its own rules already."""
     layout = layout.columns(np.int64)
     dp, pp, cp, tp, ep, chunks = layout.dp, layout.pp, layout.cp, layout.tp, layout.ep, layout.chunks
-    one_f_one_b, group = layout.schedule == "1f1b", layout.group
     in_microbatches = dp * layout.microbatch
     microbatches = batch // in_microbatches
 
@@ -79,13 +76,9 @@ def joint_rules(sizes: Sizes, layout: Layout, batch: int, sequence: int) -> Rule
     yield "pp", right, microbatches < pp
     yield "chunks", "one stage a rank where pp is 1", (chunks > 1) & (pp == 1)
     yield "chunks", "gpipe has one stage a rank", (chunks > 1) & (layout.schedule == "gpipe")
-    interleaved = one_f_one_b & (chunks > 1)
+    interleaved = (layout.schedule == "1f1b") & (chunks > 1)
     right = f"interleaving needs a batch ({batch}) of whole groups of pp microbatches"
-    yield "pp chunks", right, interleaved & (group == 0) & (microbatches % pp != 0)
-    yield "group", "1f1b with several chunks alone has groups: use 0", (group > 0) & ~interleaved
-    of_replica = f"batch {batch} / (dp {{dp}} · microbatch {{microbatch}})"
-    right = f"{of_replica} microbatches go in whole groups of at least pp {{pp}}"
-    yield "group", right, (group > 0) & ((group < pp) | (microbatches % np.maximum(group, 1) != 0))
+    yield "pp chunks", right, interleaved & (microbatches % pp != 0)
 
     # The layers
     layers, alone = sizes.num_layers, layout.recompute_layers

@@ -21,11 +21,11 @@ from parlab.plan.arguments import MOST_RANKS, count
 from parlab.plan.case import Case
 from parlab.plan.estimate import check_job, evaluate
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Hardware, Machine
+from parlab.plan.machine import Machine
 from parlab.plan.plans import Plans
 from parlab.plan.rules import check_rules, own_rules, possible
 from parlab.plan.sizes import Sizes
-from parlab.plan.software import MESH, Software, software_of
+from parlab.plan.software import MESH, software_of
 from parlab.world import Cluster
 
 
@@ -38,19 +38,16 @@ def search(
     sequence: int,
     memory: float | None = None,
     offload: bool = False,
-    hardware: Hardware | None = None,
-    software: Software | None = None,
     **fixed: Any,
 ) -> Plans:
     """Estimate every possible layout of `ranks` ranks.
 
     Args:
-        config, cluster, batch, sequence: as for `estimate`.
+        config, cluster, batch, sequence: as for `estimate`; the software is `software_of` the cluster.
         ranks: their number; all of them are used.
         memory: bytes of a device. None: those of the cluster's device.
         offload: try layouts with the optimizer on the host, too.
-        hardware, software: as for `estimate`.
-        fixed: fields of a layout with one value, `cp=1`, or a list of values. `recompute_layers` and `group` are 0
+        fixed: fields of a layout with one value, `cp=1`, or a list of values. `recompute_layers` is 0
             unless values are given: they multiply the layouts.
 
     Raises:
@@ -61,21 +58,20 @@ def search(
     >>> print(search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1).best.layout)
     dp 256, pp 8, cp 1, tp 8, chunks 16, ZeRO-2, 1f1b, sequence parallel, recompute mlp.hidden
     """
-    check_job(config, cluster, batch, sequence, hardware, software)
+    check_job(config, cluster, batch, sequence)
     count("ranks", ranks, MOST_RANKS)
     if memory is not None:
         positive("memory", memory)
     flag("offload", offload)
-    machine, sizes = Machine(cluster, hardware), Sizes(config)
+    machine, sizes = Machine(cluster), Sizes(config)
     tried = _values_of_fields(sizes, ranks, batch, offload, fixed)
     grid, chosen = _grid(sizes, ranks, batch, sequence, tried, fixed)
     if not len(chosen):
         given = {"ranks": ranks, "batch": batch, "sequence": sequence, **fixed}
         said = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(f"{said}: no layout is possible for these")
-    case = Case(config, grid, batch, sequence, software=software or software_of(cluster))
+    case = Case(config, grid, batch, sequence, software=software_of(cluster))
     asked: dict[str, Any] = {"config": config, "cluster": cluster, "batch": batch, "sequence": sequence}
-    asked |= {"hardware": hardware, "software": software}
     memory = machine.device.memory if memory is None else memory
     return Plans(memory, asked, evaluate(case, machine)[chosen])
 
@@ -94,7 +90,6 @@ def _values_of_fields(sizes: Sizes, ranks: int, batch: int, offload: bool, fixed
         "offload": [False, True] if offload else [False],
         "ep": _divisors(sizes.num_experts) if sizes.num_experts else [1],
         "recompute_layers": [0],
-        "group": [0],
     }
     if unknown := set(fixed) - set(tried):
         raise ValueError(f"{min(unknown)}={fixed[min(unknown)]!r}: the knobs are {', '.join(tried)}")
@@ -121,7 +116,7 @@ def _grid(
     ways = mesh.but(schedule="looped_bfs", **_axes(tried, *work))
     ways = ways[np.flatnonzero(possible(sizes, ways, batch, sequence))]
     # Last, with each of these, all other fields
-    grid = ways.but(**_axes(tried, "offload", "schedule", "group", "zero"))
+    grid = ways.but(**_axes(tried, "offload", "schedule", "zero"))
     # ZeRO or sequence parallelism among one rank is the same as none: one layout of these is enough
     same = (grid.dp * grid.cp == 1) & (grid.zero > 1) & ("zero" not in fixed)
     same = same | ((grid.tp == 1) & grid.sequence_parallel & ("sequence_parallel" not in fixed))

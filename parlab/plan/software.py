@@ -94,5 +94,5 @@ OURS = Software(source="the programs of `parlab.train` on the simulated clock: n
 def software_of(cluster: Cluster) -> Software:
     """The software of the published runs on a cluster's device: `PLAIN` on A100s, `LLAMA_3` on H100s, else `OURS`."""
     instance("cluster", cluster, Cluster)
-    name = cluster.device_of(0).name
+    name = cluster.device.name
     return PLAIN if "A100" in name else LLAMA_3 if "H100" in name else OURS

@@ -10,14 +10,14 @@ import tomllib
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from parlab.arguments import instance, one_of
+from parlab.arguments import one_of
 from parlab.nn import GPTConfig
 from parlab.nn.published import MODELS
 from parlab.plan.case import Case
 from parlab.plan.estimate import Estimate, evaluate
 from parlab.plan.layer import all_kinds, layer_seconds
 from parlab.plan.layout import Layout
-from parlab.plan.machine import Hardware, Machine
+from parlab.plan.machine import Machine
 from parlab.plan.memory import kept_of_layer
 from parlab.plan.software import PROGRAMS, Software
 from parlab.world.cluster import CLUSTERS
@@ -70,22 +70,19 @@ class Validation(list[Row]):
         return "\n".join(lines)
 
 
-def validation(hardware: Hardware | None = None, without: str | None = None) -> Validation:
+def validation(without: str | None = None) -> Validation:
     """Predict every published row of `published.toml`, which names their sources.
 
     Args:
-        hardware: instead of the A100's fractions, to see the predictions of others.
         without: a kind of seconds of a step that is forgotten, such as "dp". The rows of one layer and of memory stay.
 
     Raises:
-        ValueError: no Hardware, or no kind of seconds.
+        ValueError: no kind of seconds.
 
     >>> mean, worst = validation().errors["Korthikanti 2022, table 5"]
     >>> f"{mean:.1%}, {worst:.1%}"
     '1.8%, 3.2%'
     """
-    if hardware is not None:
-        instance("hardware", hardware, Hardware)
     if without is not None:
         one_of("without", without, TERMS)
     rows = Validation()
@@ -93,7 +90,7 @@ def validation(hardware: Hardware | None = None, without: str | None = None) -> 
         habits = _habits(family["every"])
         for values in family["rows"]:
             row = family["every"] | dict(zip(family["columns"], values, strict=True))
-            run = _Run(row, hardware if row["cluster"] == "dgx_a100" else None, without)
+            run = _Run(row, without)
             predicted = QUANTITIES[family["quantity"]](run)
             said = family["name"], family["kind"], row["name"], family["unit"]
             rows.append(Row(*said, predicted, row["published"], habits))
@@ -119,13 +116,13 @@ class _Run:
         without: the kind of seconds that is forgotten, or None.
     """
 
-    def __init__(self, row: dict[str, Any], hardware: Hardware | None, without: str | None) -> None:
+    def __init__(self, row: dict[str, Any], without: str | None) -> None:
         self.row, self.without = row, without
         config = MODELS[row["model"]] if isinstance(row["model"], str) else GPTConfig(*row["model"])
         software = PROGRAMS[row["software"]]
         software = software.but(**{name: row[name] for name in vars(software) if name in row})
         state = StateBytes(*row.get("state", MIXED))
-        self.machine = Machine(CLUSTERS[row["cluster"]], hardware)
+        self.machine = Machine(CLUSTERS[row["cluster"]])
         layout = Layout(**{name: row[name] for name in vars(Layout()) if name in row})
         self.case = Case(config, layout, row["batch"], row["sequence"], state, software=software)
 
@@ -166,7 +163,8 @@ def _state(run: _Run) -> float:
     found, billions = run.estimate(), 7.5
     nbytes = sum(found.bytes[kind] for kind in ("weights", "gradients", "optimizer"))
     state = billions / run.case.config.num_parameters * nbytes
-    return round(state + 1e-9, len(f"{run.row['published']}".partition(".")[2]))
+    decimals = len(f"{run.row['published']}".partition(".")[2])
+    return round(state + 1e-9, decimals)  # a half goes up, as in the paper
 
 
 def _rank(run: _Run) -> float:

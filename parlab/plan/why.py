@@ -18,7 +18,7 @@ from parlab.plan.software import MESH
 from parlab.world.units import format_bytes
 
 # Fields that are numbers. dp is not among them: it changes with another size of the mesh
-ORDERED = ("tp", "cp", "pp", "ep", "chunks", "microbatch", "zero", "recompute_layers", "group")
+ORDERED = ("tp", "cp", "pp", "ep", "chunks", "microbatch", "zero", "recompute_layers")
 
 
 class Neighbour(NamedTuple):

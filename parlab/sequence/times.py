@@ -106,7 +106,7 @@ def least_step_cost(shape: AttentionShape, size: int, cluster: Cluster) -> int:
     whole("size", size)
     instance("cluster", cluster, Cluster)
     merged = shape.B * shape.H * shape.shard_length(size) * shape.D * MERGED
-    return picoseconds(CALL) + picoseconds(cluster.device_of(0).seconds(0, merged))
+    return picoseconds(CALL) + picoseconds(cluster.device.seconds(0, merged))
 
 
 def usp_time(
@@ -196,7 +196,7 @@ def allgather_time(shape: AttentionShape, size: int, cluster: Cluster, way: str)
 def _work(shape: AttentionShape, pairs: int, cluster: Cluster) -> int:
     """The time to attend so many pairs, all heads."""
     flops = pair_flops(pairs, shape.B, shape.H, shape.D)
-    return picoseconds(cluster.device_of(0).seconds(flops, 0))
+    return picoseconds(cluster.device.seconds(flops, 0))
 
 
 def _ring_time(tiles: list[int], hop: int) -> int:

@@ -1,15 +1,16 @@
 """Strategies that cut the matrices: columns, then rows, and what the ranks send where the two meet.
 
-Begin with `operators`, the four messages, and `linear`, the two layers between them. Then:
+Begin with `operators`, the four messages, and `linear`, columns and rows between them. Then:
 
-`region`                    any layer between two operators; `layers` has attention and the MLP
+`layers`                    attention and the MLP, each of columns and the rows that read them
 `vocabulary`                the embedding, the head and the loss, cut along the vocabulary
-`llama`                     the whole model
+`llama`, `compared`         the whole model; its gradients beside the serial ones
 `slices`                    the part of each weight that a rank owns
 `recompute`                 a block that keeps its input alone
 `costs`, `kept`             messages, bytes and seconds on paper; memory that a block keeps
 """
 
+from parlab.tensor.compared import gradients_of_ranks
 from parlab.tensor.costs import (
     Collective,
     Time,
@@ -24,15 +25,15 @@ from parlab.tensor.layers import (
     ParallelMLP,
     SummedOverTokens,
 )
-from parlab.tensor.linear import ColumnParallelLinear, RowParallelLinear
-from parlab.tensor.llama import ParallelLlama, gradients_of_ranks
+from parlab.tensor.linear import ColumnParallelLinear, ParallelRegion, RowParallelLinear
+from parlab.tensor.llama import ParallelLlama
 from parlab.tensor.operators import (
     COPY,
     GATHER,
     NOTHING,
     REDUCE,
     SCATTER,
-    ExitOperator,
+    Operator,
     copy,
     copy_backward,
     gather,
@@ -43,7 +44,6 @@ from parlab.tensor.operators import (
     scatter_backward,
 )
 from parlab.tensor.recompute import Recompute
-from parlab.tensor.region import ParallelRegion
 from parlab.tensor.slices import WeightSlice, shard_weights, unshard_weights, weight_slices
 from parlab.tensor.vocabulary import (
     ParallelHead,

@@ -185,7 +185,7 @@ def block_time(
     for part, work in products.items():
         # Attention has two products of 2 FLOPs forward, and five backward; a backward's two parts are timed apart
         parts = (work + 10 * core[part], work) if backward else (work + 4 * core[part],)
-        compute += sum(picoseconds(cluster.device_of(0).seconds(flops, 0)) for flops in parts)
+        compute += sum(picoseconds(cluster.device.seconds(flops, 0)) for flops in parts)
     return Time(compute, sum(_picoseconds(call, size, cluster, algorithm) for call in calls))
 
 

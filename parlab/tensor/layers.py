@@ -1,4 +1,4 @@
-"""The layers of a tensor-parallel Llama: each a serial layer on this rank's shards, between two operators.
+"""Attention and the MLP of a tensor-parallel Llama: each is one region, of columns and the rows that read them.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2 (sequence parallelism).
 """
@@ -14,8 +14,8 @@ from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import check_names, heads_of
-from parlab.tensor.linear import cut_evenly
-from parlab.tensor.region import KeepsInput, ParallelRegion
+from parlab.tensor.linear import KeepsInput, ParallelRegion, cut_evenly
+from parlab.tensor.operators import pair
 from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, kv_shared_by, take
 from parlab.world import Comm
 
@@ -33,7 +33,7 @@ class ParallelAttention(ParallelRegion):
         prefix: `model.layers.0.self_attn`, for example.
         head_dim, rotary, core: as for the serial `SelfAttention`.
         sharers: the ranks that own this rank's key/value heads, when there are several.
-        options: as for `ParallelRegion`.
+        sequence_parallel: x and y are `[B, S/t, E]`: this rank's tokens.
     """
 
     def __init__(
@@ -46,10 +46,12 @@ class ParallelAttention(ParallelRegion):
         core: Core = CAUSAL_ATTENTION,
         *,
         sharers: Comm | None = None,
-        **options: Any,
+        sequence_parallel: bool = False,
     ) -> None:
         self.inside: SelfAttention
-        super().__init__(comm, SelfAttention(weights, prefix, head_dim, rotary, core), "attention", **options)
+        enter, leave = pair(sequence_parallel)
+        inside = SelfAttention(weights, prefix, head_dim, rotary, core)
+        super().__init__(comm, inside, "attention", enter=enter, leave=leave)
         self.sharers = sharers
         of_output = self.weight_names[3]
         self.heads = weights[of_output].shape[0] // head_dim if of_output in weights else 0  # H/t
@@ -85,8 +87,8 @@ class ParallelAttention(ParallelRegion):
         sharers = kv_sharers(comm, G)
         return cls(comm, own, prefix, head_dim, rotary, core, sharers=sharers, **options)
 
-    def _weight_part(self, entered: Array, pending: KeepsInput) -> Gradients:
-        return sum_over_sharers(super()._weight_part(entered, pending), self.weight_names, self.sharers)
+    def _weight_part(self, x: Array, pending: KeepsInput) -> Gradients:
+        return sum_over_sharers(super()._weight_part(x, pending), self.weight_names, self.sharers)
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
         """The FLOPs that the core reports; 0 if the core tells the clock itself."""
@@ -104,7 +106,7 @@ class ParallelMLP(ParallelRegion):
         comm: the tensor-parallel group.
         weights: this rank's shards, by their names in the model.
         prefix: `model.layers.0.mlp`, for example.
-        options: as for `ParallelRegion`.
+        sequence_parallel: x and y are `[B, S/t, E]`: this rank's tokens.
 
     >>> import numpy as np
     >>> from parlab import run
@@ -121,8 +123,9 @@ class ParallelMLP(ParallelRegion):
     (True, (2, 2))
     """
 
-    def __init__(self, comm: Comm, weights: Weights, prefix: str, **options: Any) -> None:
-        super().__init__(comm, GatedMLP(weights, prefix), "mlp", **options)
+    def __init__(self, comm: Comm, weights: Weights, prefix: str, *, sequence_parallel: bool = False) -> None:
+        enter, leave = pair(sequence_parallel)
+        super().__init__(comm, GatedMLP(weights, prefix), "mlp", enter=enter, leave=leave)
 
     @classmethod
     def from_full(cls, comm: Comm, weights: Mapping[str, Array], prefix: str, **options: Any) -> ParallelMLP:

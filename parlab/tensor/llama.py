@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from parlab.arguments import instance, whole
+from parlab.arguments import instance
 from parlab.arrays import Array, namespace, to_host
 from parlab.nn.config import EMBEDDING, FINAL_NORM, HEAD, LlamaConfig
 from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
@@ -28,9 +28,9 @@ from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.layers import ParallelAttention, ParallelMLP, SummedOverTokens, kv_sharers
-from parlab.tensor.slices import WeightSlice, shard_weights, take, unshard_weights, weight_slices
+from parlab.tensor.slices import WeightSlice, shard_weights, take, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
-from parlab.world import Comm, run
+from parlab.world import Comm
 from parlab.world.collectives import piece_sizes, pieces_of
 
 
@@ -148,39 +148,6 @@ class ParallelLlama(Decoder):
         norm = math.sqrt(to_host(self.comm.all_reduce(squares)))
         factor = clip_factor(norm, max_norm)
         return {name: gradient * factor for name, gradient in gradients.items()}, norm
-
-
-def gradients_of_ranks(
-    model: Llama,
-    tokens: Array,
-    targets: Array,
-    size: int,
-    change: Callable[[ParallelLlama], object] = lambda parallel: None,
-    **options: Any,
-) -> tuple[Array, Gradients]:
-    """The loss and all gradients, whole, as `size` ranks compute them, to compare with the serial ones.
-
-    Args:
-        model: the serial one.
-        tokens, targets: `[B, S]`, on every rank.
-        size: t, the ranks.
-        change: changes the parallel model on every rank before it computes; makes a mistake, for example.
-        options: as for `ParallelLlama`.
-
-    Raises:
-        ValueError: heads or columns do not divide among the ranks.
-    """
-    whole("size", size, 1)
-    if not callable(change):
-        raise ValueError(f"change={change!r:.60}: must be a function")
-
-    def program(comm: Comm) -> tuple[Array, Gradients]:
-        parallel = ParallelLlama.from_full(comm, model, **options)
-        change(parallel)
-        return parallel.loss_and_gradients(tokens, targets)
-
-    results = run(program, size).results
-    return results[0][0], unshard_weights(model.config, [gradients for _, gradients in results])
 
 
 def _joined(comm: Comm, x: Array, of_all: list[WeightSlice]) -> Array:

@@ -1,18 +1,18 @@
 """Megatron's four conjugate operators. They stand where the ranks' work divides, and where it comes together.
 
-| operator | forward        | backward       | in front of it              | behind it                          |
-|----------|----------------|----------------|-----------------------------|------------------------------------|
-| copy     | nothing        | all-reduce     | x, whole on every rank      | x, read by each rank's columns     |
-| reduce   | all-reduce     | nothing        | a partial sum on each rank  | their sum, whole on every rank     |
-| gather   | all-gather     | reduce-scatter | S/t tokens on each rank     | all S, read by each rank's columns |
-| scatter  | reduce-scatter | all-gather     | a partial sum on each rank  | S/t tokens of their sum            |
+| operator |   | forward        | backward       | in front of it             | behind it                          |
+|----------|---|----------------|----------------|----------------------------|------------------------------------|
+| copy     | f | nothing        | all-reduce     | x, whole on every rank     | x, read by each rank's columns     |
+| reduce   | f̄ | all-reduce     | nothing        | a partial sum on each rank | their sum, whole on every rank     |
+| gather   | g | all-gather     | reduce-scatter | S/t tokens on each rank    | all S, read by each rank's columns |
+| scatter  | ḡ | reduce-scatter | all-gather     | a partial sum on each rank | S/t tokens of their sum            |
 
-gather and scatter say what happens to the sequence: Megatron-LM's `gather_from_` and `reduce_scatter_to_` its
-`sequence_parallel_region`. reduce, gather and scatter of `Comm` are others: collectives with a root.
+In Megatron-LM copy is `copy_to_tensor_model_parallel_region`, reduce `reduce_from_tensor_model_parallel_region`, gather
+`gather_from_sequence_parallel_region`; scatter, which sums what it scatters,
+`reduce_scatter_to_sequence_parallel_region`. reduce, gather and scatter of `Comm` are others: collectives with a root.
 
-copy and reduce (f and f̄ in the paper) are a pair: each one's backward is the other's forward. So are gather and scatter
-(g and ḡ), which stand in their places under sequence parallelism, and send as many bytes: a ring all-reduce *is* a
-reduce-scatter and an all-gather.
+copy and reduce are a pair: each one's backward is the other's forward. So are gather and scatter, which stand in their
+places under sequence parallelism, and send as many bytes: a ring all-reduce *is* a reduce-scatter and an all-gather.
 
 Invariant: outside a pair of operators an activation, or its gradient, is the same on every rank, to the bit, or cut
 into S/t tokens a rank. It is a partial sum only just before reduce or scatter, and backward just before copy or gather.
@@ -27,11 +27,10 @@ large transformer models", section 4.2.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlab.arguments import flag
 from parlab.arrays import Array
-from parlab.nn.stage import Gradients
 from parlab.tensor.slices import check_divides
 from parlab.world import Comm
 
@@ -86,15 +85,8 @@ def scatter_backward(comm: Comm, dy: Array) -> Array:
     return comm.all_gather(dy, axis=SEQUENCE)
 
 
-class ExitOperator(NamedTuple):
-    """reduce or scatter, which stand behind the rows; a rank waits for either way."""
-
-    forward: Move
-    backward: Move
-
-
-class EntryOperator(NamedTuple):
-    """copy or gather, which stand in front of the columns: both ways can also be started, while a rank computes."""
+class Operator(NamedTuple):
+    """Both ways; and both *started*, so that a rank computes until it needs the result."""
 
     forward: Move
     backward: Move
@@ -122,35 +114,14 @@ def _start_reduce_scatter(comm: Comm, x: Array) -> Callable[[], Array]:
     return comm.ireduce_scatter(x, SEQUENCE).wait
 
 
-NOTHING = EntryOperator(_nothing, _nothing, _start_nothing, _start_nothing)  # in the place of a forgotten one
-COPY = EntryOperator(copy, copy_backward, _start_nothing, _start_all_reduce)
-REDUCE = ExitOperator(reduce, reduce_backward)
-GATHER = EntryOperator(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
-SCATTER = ExitOperator(scatter, scatter_backward)
+NOTHING = Operator(_nothing, _nothing, _start_nothing, _start_nothing)  # where none is needed; or one is forgotten
+COPY = Operator(copy, copy_backward, _start_nothing, _start_all_reduce)
+REDUCE = Operator(reduce, reduce_backward, _start_all_reduce, _start_nothing)
+GATHER = Operator(gather, gather_backward, _start_all_gather, _start_reduce_scatter)
+SCATTER = Operator(scatter, scatter_backward, _start_reduce_scatter, _start_all_gather)
 
 
-def pair(sequence_parallel: bool) -> tuple[EntryOperator, ExitOperator]:
-    """The operator in front of a column layer, and the operator behind the row layer that follows it."""
+def pair(sequence_parallel: bool) -> tuple[Operator, Operator]:
+    """The operator in front of columns, and the one behind the rows that follow them."""
     flag("sequence_parallel", sequence_parallel)
     return (GATHER, SCATTER) if sequence_parallel else (COPY, REDUCE)
-
-
-def overlapped_backward(
-    comm: Comm,
-    enter: EntryOperator,
-    x: Array,
-    input_part: Callable[[], tuple[Array, Any]],
-    weight_part: Callable[[Array, Any], Gradients],
-) -> tuple[Array, Gradients]:
-    """`(dx, gradients)` of what stands behind `enter`. While dx is computed, x is gathered; while dW is, dx travels.
-
-    Args:
-        x: as it came to `enter`.
-        input_part: computes `(this rank's partial sum of dx, pending)`.
-        weight_part: computes the gradients from the whole x and pending.
-    """
-    gathering = enter.start_forward(comm, x)
-    partial, pending = input_part()
-    reducing = enter.start_backward(comm, partial)
-    gradients = weight_part(gathering(), pending)
-    return reducing(), gradients

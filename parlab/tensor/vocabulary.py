@@ -15,18 +15,12 @@ from typing import Any
 
 from parlab.arguments import instance, text, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.embedding import (
-    IGNORED,
-    checked_range,
-    checked_targets,
-    embedding_backward,
-    mean_of_counted,
-    or_nan,
-    share_of_counted,
-)
+from parlab.nn.cross_entropy import IGNORED, checked_targets, mean_of_counted, share_of_counted
+from parlab.nn.embedding import checked_range, embedding_backward, or_nan
+from parlab.nn.layers import LinearLayer
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import array, matrix
-from parlab.tensor.linear import ColumnParallelLinear
+from parlab.tensor.linear import ParallelRegion
 from parlab.tensor.operators import pair
 from parlab.tensor.slices import ROWS, WeightSlice, owned_tokens, take
 from parlab.world import Comm
@@ -160,17 +154,17 @@ def vocab_parallel_cross_entropy_backward(dloss: float, cache: LossCache) -> Arr
     return dlogits
 
 
-class TiedProjection(ColumnParallelLinear):
-    """The column layer of a tied model: its weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
+class TiedLinear(LinearLayer):
+    """A `LinearLayer` whose weight `[E, V/t]` is the transpose of the embedding's rows `[V/t, E]`."""
 
     @property
     def weight(self) -> Array:
         """`[E, V/t]`."""
         return namespace(self.weights[self.name]).matrix_transpose(self.weights[self.name])
 
-    def weight_gradient(self, x: Array, dy: Array) -> Gradients:
+    def backward_weight(self, pending: Any) -> Gradients:
         """Of the embedding's rows, `[V/t, E]`."""
-        gradient = super().weight_gradient(x, dy)[self.name]
+        gradient = super().backward_weight(pending)[self.name]
         return {self.name: namespace(gradient).matrix_transpose(gradient)}
 
 
@@ -187,7 +181,7 @@ class ParallelHead(Stage):
         projection: the name of `[E, V/t]` or, `tied`, of the embedding's `[V/t, E]`.
         vocab_size: V.
         tied: see the serial `Head`.
-        options: as for `ParallelRegion`.
+        sequence_parallel: x is `[B, S/t, E]`: this rank's tokens.
     """
 
     def __init__(
@@ -199,12 +193,12 @@ class ParallelHead(Stage):
         vocab_size: int,
         *,
         tied: bool,
-        **options: Any,
+        sequence_parallel: bool = False,
     ) -> None:
         self.comm, self.norm, self.weights, self.vocab_size = comm, norm, weights, vocab_size
-        self.projection = (TiedProjection if tied else ColumnParallelLinear)(
-            comm, weights, projection, span="head", **options
-        )
+        columns = (TiedLinear if tied else LinearLayer)(weights, projection)
+        enter, _ = pair(sequence_parallel)
+        self.projection = ParallelRegion(comm, columns, "head", enter=enter)
         self.weight_names = (*norm.weight_names, projection)
 
     def forward(self, x: Array, targets: Array | None = None) -> tuple[Array, Any]:

@@ -4,14 +4,13 @@ Begin with `step`: the step, and the axes over which each gradient is summed. Th
 
 - `mesh`: the groups of ranks along each axis.
 - `job`: what is trained, on which ranks, and how.
-- `trainer`: the door, which puts together all that a step works with, in this order:
+- `parts`: all that a step works with; `trainer`, the door, puts it together, in this order:
 
-  - `mixture`: the mixtures over ep, and the path of their loads; `first_pass` runs the forwards that count.
-  - `own_model`: a rank's slices of the weights, in ZeRO's blocks; `attention` comes in over cp.
-  - `stages`: a rank's pipeline stages, whose weights ZeRO gathers.
+  - `rank_model`: a rank's slices of the weights, in ZeRO's blocks; `attention` comes in over cp, `mixture` over ep.
+  - `stages`: a rank's pipeline stages; ZeRO gathers their weights, and takes their gradients.
   - `sharding`: ZeRO over dp × cp, and for experts over edp.
-  - `gradients`: from the stages to ZeRO, over pp where several of its ranks hold a block.
 
+- `balance`: the loads of experts, for an auxiliary loss or a bias; a dense model needs none of it.
 - `checkpoint`: saving and loading; `pieces` says which elements lie where; `index` and `lock` keep them.
 - `costs`: the bytes of a step, counted by strategy.
 - `data`: the order of the samples.

@@ -10,7 +10,8 @@ from typing import Any
 from parlab.arguments import amount, flag, one_of, whole
 from parlab.arrays import Array, is_array, namespace, to_numpy
 from parlab.nn.config import LlamaConfig
-from parlab.nn.embedding import check_any_target, checked_range, checked_targets
+from parlab.nn.cross_entropy import check_any_target, checked_targets
+from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate

@@ -1,4 +1,4 @@
-"""Context parallelism in the trainer: the methods, and which tokens each rank attends from."""
+"""Context parallelism in the trainer: attention over cp, by one of three methods."""
 
 from __future__ import annotations
 
@@ -25,10 +25,3 @@ def attention_core(cp: Comm, attention: str, layout: str) -> Core:
     if attention != "ulysses":  # which takes contiguous shards alone
         options["layout"] = layout
     return Core(partial(forward, cp, **options), partial(backward, cp, **options))
-
-
-def own_positions(cp: Comm, length: int, layout: str) -> Any:
-    """The positions in the whole sequence of this rank's `length` tokens: `[S/cp]`."""
-    if cp.size == 1:
-        return range(length)
-    return sequence.positions(length * cp.size, cp.size, layout)[cp.rank]

@@ -62,12 +62,13 @@ def save(trainer: Trainer, folder: str | os.PathLike[str], *, notes: Mapping[str
         as_json(notes)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"notes={notes!r:.60}: {error}") from None
-    comm, folder = trainer.job.mesh.comm, Path(folder)
+    job, folder = trainer.parts.job, Path(folder)
+    comm = job.mesh.comm
     with locked(folder, "saving") if comm.rank == 0 else nullcontext():
-        save_id = _shared_save_id(comm, trainer.job.xp)  # rank 0 has the lock before any rank goes on
+        save_id = _shared_save_id(comm, job.xp)  # rank 0 has the lock before any rank goes on
         own = [piece for piece in trainer.pieces() if piece.first_copy]
         checksum = _write_pieces(folder / _file_name(save_id, comm.rank), own)
-        files = _gathered_checksums(comm, checksum, save_id, trainer.job.xp)
+        files = _gathered_checksums(comm, checksum, save_id, job.xp)
         if files is not None:
             write_index(folder, {**_described(trainer, notes), "files": files, "pieces": _entries(folder, files)})
             _remove_all_but(save_id, folder)
@@ -110,11 +111,11 @@ def export(trainer: Trainer, folder: str | os.PathLike[str]) -> None:
     """Write the weights as a folder that Hugging Face's transformers opens; all ranks call this."""
     instance("trainer", trainer, Trainer)
     check_folder(folder)
-    weights = trainer.full_weights()
-    if trainer.job.mesh.comm.rank == 0:
-        model_kind, _ = model_kinds(trainer.job.config.to_dict())
-        model_kind(trainer.job.config, weights).save(folder)
-    trainer.job.mesh.comm.barrier()
+    job, weights = trainer.parts.job, trainer.full_weights()
+    if job.mesh.comm.rank == 0:
+        model_kind, _ = model_kinds(job.config.to_dict())
+        model_kind(job.config, weights).save(folder)
+    job.mesh.comm.barrier()
 
 
 # Saving
@@ -171,10 +172,10 @@ def _entries(folder: Path, files: Mapping[str, str]) -> list[Entry]:
 
 def _described(trainer: Trainer, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of the index that are the same on every rank."""
-    replica = trainer.replica
+    job, replica = trainer.parts.job, trainer.parts.replica
     scale = replica.guard.scale
     return {
-        "config": trainer.job.config.to_dict(),
+        "config": job.config.to_dict(),
         "optimizer": _arguments(replica.optimizer),
         "precision": {
             "master": f"float{8 * itemsize(replica.master_dtype)}",

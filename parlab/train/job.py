@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from parlab import sequence
 from parlab.arrays import Array, asarray, namespace
 from parlab.nn.config import FINAL_NORM, LlamaConfig
-from parlab.nn.embedding import number_of_targets
+from parlab.nn.cross_entropy import number_of_targets
 from parlab.nn.llama import Llama
 from parlab.pipeline import Schedule
-from parlab.train.attention import own_positions
 from parlab.train.mesh import Mesh
 from parlab.world import Comm
 
@@ -56,7 +56,9 @@ class TrainJob:
 
     def positions(self, length: int) -> Array:
         """The positions of this rank's tokens in the whole sequence: `[S/cp]`."""
-        return asarray(own_positions(self.mesh.cp, length, self.settings.layout), self.xp, device=self.device)
+        cp, layout = self.mesh.cp, self.settings.layout
+        here = range(length) if cp.size == 1 else sequence.positions(length * cp.size, cp.size, layout)[cp.rank]
+        return asarray(here, self.xp, device=self.device)
 
     def activation(self, tokens: Array, dtype: Any) -> Array:
         """An array like the one that a pipeline stage passes to the next for tokens `[b, S/cp]`: `[b, s, E]`."""

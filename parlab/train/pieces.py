@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parlab.arrays import Array
+from parlab.train.mixture import is_expert
+from parlab.train.parts import TrainParts
+from parlab.zero.pieces import state_pieces
 
 Entry = dict[str, Any]  # of a piece in the index: its place, its length, and its file
 
@@ -42,6 +45,33 @@ class CheckpointPiece(NamedTuple):
         """The place and the length of the piece, for the index."""
         place = ("name", "shape", "axis", "start", "stop", "flat_start")
         return {**{name: getattr(self, name) for name in place}, "length": self.master.size}
+
+
+def pieces_of(parts: TrainParts) -> list[CheckpointPiece]:
+    """The elements of weights and of optimizer state that this rank keeps."""
+    job, mesh, model = parts.job, parts.job.mesh, parts.model
+    found = []
+    for name, flat_start, master, mean, square in state_pieces(parts.replica):
+        axis, start, stop, shared_by = model.llama.slices[name]
+        first_copy = mesh.pp.rank == model.pp_ranks[name][0] and mesh.tp.rank % shared_by == 0
+        if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
+            alike = mesh.edp if is_expert(name) else mesh.data
+            first_copy = first_copy and alike.rank == 0
+        found.append(
+            CheckpointPiece(
+                name=name,
+                shape=job.config.weight_shapes[name],
+                axis=axis,
+                start=start,
+                stop=stop,
+                flat_start=flat_start,
+                master=master,
+                mean=mean,
+                square=square,
+                first_copy=first_copy,
+            )
+        )
+    return found
 
 
 def elements(entry: Entry) -> np.ndarray:

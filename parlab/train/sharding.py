@@ -12,13 +12,13 @@ from typing import Any
 from parlab.nn.optimizer import AdamW
 from parlab.train.job import TrainJob
 from parlab.train.mixture import is_expert
-from parlab.train.own_model import OwnModel
+from parlab.train.rank_model import RankModel
 from parlab.zero import Zero, replica_of
 from parlab.zero.shards import ModelParallel
 
 
 def zero_replica(
-    job: TrainJob, own: OwnModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
+    job: TrainJob, model: RankModel, expected: Mapping[str, int], optimizer: AdamW, precision: Mapping[str, Any]
 ) -> Zero:
     """ZeRO's replica, which takes over the weights of this rank's model.
 
@@ -29,18 +29,18 @@ def zero_replica(
     mesh, settings = job.mesh, job.settings
     return replica_of(
         mesh.data,
-        own.model,
+        model.llama,
         settings.zero,
         optimizer,
-        blocks=own.blocks,
+        blocks=model.blocks,
         bucket_bytes=1,  # stage 0, a bucket a block: every copy of a weight is summed in the same order
         accumulate=settings.reduce == "accumulate",
-        model_parallel=model_parallel(job, own, expected),
+        model_parallel=model_parallel(job, model, expected),
         **precision,
     )
 
 
-def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) -> ModelParallel:
+def model_parallel(job: TrainJob, model: RankModel, expected: Mapping[str, int]) -> ModelParallel:
     """The cut of the replica, as ZeRO has to know it.
 
     The gradient of an expert already holds the tokens of all ranks of ep. Its sum over edp is the sum over dp × cp.
@@ -48,14 +48,14 @@ def model_parallel(job: TrainJob, own: OwnModel, expected: Mapping[str, int]) ->
     block's group (`StepGuard`): divided by edp an expert's gradient would be ep times too large.
     """
     mesh = job.mesh
-    copies = {name: own.model.slices[name].shared_by * len(own.pp_ranks[name]) for name in own.model.weights}
+    copies = {name: model.llama.slices[name].shared_by * len(model.pp_ranks[name]) for name in model.llama.weights}
     holders = mesh.comm  # of all shards, over which the norm is summed
     if job.settings.zero == 0:  # nothing is sharded: one copy of the model has it all
         holders = mesh.model
         for name in copies:
             if not is_expert(name):  # the ranks of ep repeat it
                 copies[name] *= mesh.ep.size
-    of_experts = [block for block, names in own.blocks.items() if is_expert(names[0])]
+    of_experts = [block for block, names in model.blocks.items() if is_expert(names[0])]
     return ModelParallel(
         comm=holders,
         in_norm={name: 1 / of_weight for name, of_weight in copies.items()},

@@ -1,14 +1,13 @@
 """One training step of the mesh, equal to the serial model's step.
 
     microbatches             a rank's rows and columns of the batch
-    first pass               all forwards once, to count the loads of experts, where an auxiliary loss asks for those
-                             of several microbatches (`first_pass.py`, `mixture.py`)
+    auxiliary losses         of experts, if there are any: their loads are counted first (`balance.py`)
     forward and backward     by the pipeline's schedule; attention runs over cp, layers over tp; ZeRO gathers a block's
-                             weights before each action that reads them (`stages.py`), and takes its gradients after
-                             each that makes them (`gradients.py`)
+                             weights before each action that reads them, and takes its gradients after each that makes
+                             them (`stages.py`)
     shared gradients         summed over pp
     ZeRO's step              the mean over dp × cp, by target tokens; one norm, clipping, AdamW
-    biases                   the bias of each expert moves (`mixture.py`)
+    biases                   of experts, if there are any: each moves by its load
     loss                     the mean over the target tokens of the whole batch
 
 Invariant, before and after each step: all copies of a weight are equal to the bit. For all copies get the same
@@ -27,17 +26,14 @@ Rajbhandari et al. 2020 for tp and ZeRO, in `parlab.tensor` and `parlab.zero`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from parlab.arrays import Array, namespace, to_host
 from parlab.pipeline import run_schedule
-from parlab.train.first_pass import run_first_pass
-from parlab.train.gradients import GradientsToZero
+from parlab.train.balance import move_biases, prepare_auxiliary_losses
 from parlab.train.job import TrainJob
-from parlab.train.mixture import Mixtures
-from parlab.train.stages import OwnStages
-from parlab.zero import Zero
+from parlab.train.parts import TrainParts
+from parlab.train.stages import zero_stages
 
 
 class TrainResult(NamedTuple):
@@ -48,28 +44,32 @@ class TrainResult(NamedTuple):
     skipped: bool  # a gradient overflowed, and no weight changed
 
 
-class StepParts(NamedTuple):
-    """The parts of one rank with which a training step works."""
-
-    job: TrainJob
-    stages: OwnStages  # as `gathered_stages` makes them: ZeRO gathers their weights
-    mixtures: Mixtures
-    gradients: GradientsToZero
-    replica: Zero
-
-
-def train_step(parts: StepParts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
+def train_step(parts: TrainParts, tokens: Array, targets: Array, lr: float | None) -> TrainResult:
     """Train on a batch `[B, S]`."""
-    job, mixtures, replica = parts.job, parts.mixtures, parts.replica
-    replica.begin(parts.stages.opening_order)  # ZeRO's stage 3 gathers each block ahead of its action
+    job, replica = parts.job, parts.replica
+    target_tokens = job.target_tokens_a_rank(targets)
+    rank_tokens, rank_targets = microbatches(job, tokens), microbatches(job, targets)  # m times [B/(dp·m), S/cp]
+    like = job.activation(rank_tokens[0], replica.dtype)  # of the messages between pipeline stages
+    stages = zero_stages(parts)  # ZeRO gathers their weights, and takes their gradients
+    replica.begin(parts.opening_order)  # at ZeRO's stage 3 a block is gathered ahead of its action
     with replica.guard.overflow_expected():
-        own_tokens, own_targets = microbatches(job, tokens), microbatches(job, targets)
-        mixtures.weigh_losses(replica.loss_scale)
-        loss = run_microbatches(parts, own_tokens, own_targets, job.target_tokens_a_rank(targets))
-        parts.gradients.sum_shared()
+        if job.settings.auxiliary:
+            prepare_auxiliary_losses(parts, stages, rank_tokens, rank_targets, like)
+        loss, _ = run_schedule(
+            job.mesh.pp,
+            job.schedule,
+            stages,
+            rank_tokens,
+            rank_targets,
+            like=like,
+            loss_scale=replica.loss_scale,
+            target_tokens=target_tokens,
+        )
+        sum_shared_gradients(parts)
     result = replica.step(lr)
+    if job.settings.bias_rate:
+        move_biases(parts, result.skipped)
     assert result.norm is not None  # with a `ModelParallel` ZeRO always computes it
-    mixtures.move_biases(result.skipped)
     return TrainResult(mean_loss(job, loss), result.norm, result.skipped)
 
 
@@ -83,30 +83,11 @@ def microbatches(job: TrainJob, x: Array) -> list[Array]:
     return [x[start : start + rows, :] for start in starts]
 
 
-def run_microbatches(
-    parts: StepParts, inputs: Sequence[Array], targets: Sequence[Array], target_tokens: float
-) -> float | None:
-    """Run the schedule; on the last stage's ranks: the losses of this rank's target tokens, summed, / `target_tokens`.
-
-    The gradients do not come back here: `GatheredStage` gives them to `parts.gradients` after each B or W.
-    """
-    job, stages, replica = parts.job, parts.stages, parts.replica
-    like = job.activation(inputs[0], replica.dtype)
-    if stages.first_forwards:
-        parts.mixtures.begin_first_pass()
-        run_first_pass(job.mesh.pp, job.schedule, stages.first_forwards, stages.chains, inputs, targets, like)
-        parts.mixtures.end_first_pass()
-    loss, _ = run_schedule(
-        job.mesh.pp,
-        job.schedule,
-        stages.chains,
-        inputs,
-        targets,
-        like=like,
-        loss_scale=replica.loss_scale,
-        target_tokens=target_tokens,
-    )
-    return loss
+def sum_shared_gradients(parts: TrainParts) -> None:
+    """Of each block that several ranks of pp hold: sum the gradients over these ranks, and give them to ZeRO."""
+    for block, group in parts.shared.items():
+        gradients = parts.waiting.pop(block)
+        parts.replica.add_gradients(block, {name: group.all_reduce(x) for name, x in gradients.items()})
 
 
 def mean_loss(job: TrainJob, loss: float | None) -> float:

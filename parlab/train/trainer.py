@@ -1,4 +1,4 @@
-"""All strategies on one mesh: the trainer of a rank.
+"""The trainer of one rank, with all strategies on one mesh.
 
 The packages of the strategies do not import each other; here they meet:
 
@@ -8,8 +8,7 @@ The packages of the strategies do not import each other; here they meet:
 - zero: weights, gradients and optimizer state are sharded over `mesh.data` (dp × cp), block by block;
 - experts: the mixtures of a `Mixtral` run over `mesh.ep`, and ZeRO shards their experts over `mesh.edp`.
 
-`step.py` has the training step. `Trainer` puts together all that it works with, from the serial model to the stages
-that this rank runs.
+`make_parts` puts all of it together, from the serial model to the stages that this rank runs; `step.py` has the step.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from parlab.train.arguments import (
     check_schedule,
     check_settings_together,
 )
-from parlab.train.gradients import GradientsToZero, expected_calls, groups_of_shared_blocks
+from parlab.train.balance import first_forwards
 from parlab.train.job import TrainJob, TrainSettings
 from parlab.train.mesh import Mesh
-from parlab.train.mixture import Mixtures, is_expert, owner_in_ep, rows_to_experts
-from parlab.train.own_model import own_model
-from parlab.train.pieces import CheckpointPiece
+from parlab.train.parts import TrainParts
+from parlab.train.pieces import CheckpointPiece, pieces_of
+from parlab.train.rank_model import rank_model, whole_model
 from parlab.train.sharding import zero_replica
-from parlab.train.stages import gathered_stages, own_stages
-from parlab.train.step import StepParts, TrainResult, train_step
+from parlab.train.stages import expected_calls, opening_order, pipeline_stages, shared_blocks, uses_of_blocks
+from parlab.train.step import TrainResult, train_step
 from parlab.zero import LossScale
-from parlab.zero.pieces import full_gradients, restore, state_pieces
+from parlab.zero.pieces import full_gradients, restore
 
 
 class Trainer:
@@ -66,12 +65,7 @@ class Trainer:
         bias_rate: γ of the bias that balances a Mixtral's experts without a loss.
 
     Attributes:
-        job: the arguments, checked.
-        own: this rank's model and its blocks of weights.
-        mixtures: of experts, and their loads.
-        replica: ZeRO's, which has taken over the weights of `own`.
-        gradients: on their way to `replica`.
-        parts: all that a step works with.
+        parts: all that this rank trains with.
         samples: rows of all batches so far: the number of the next sample.
 
     Raises:
@@ -131,17 +125,9 @@ class Trainer:
         check_schedule(mesh, model.config, schedule)
         check_settings_together(mesh, model.config, settings)
         layers = partition(model.config.num_hidden_layers, schedule.num_stages)
-        # From the serial model to the stages that this rank runs; each line needs those above it alone
-        self.job = TrainJob.of(mesh, model, schedule, layers, settings)
-        self.own = own_model(self.job, model)
-        self.mixtures = Mixtures(self.job, self.own.routers)
-        plain = own_stages(self.job, self.own)
-        shared = groups_of_shared_blocks(mesh.pp, self.own)
+        job = TrainJob.of(mesh, model, schedule, layers, settings)
         precision = {"dtype": dtype, "loss_scale": loss_scale, "max_norm": max_norm}
-        self.replica = zero_replica(self.job, self.own, expected_calls(plain.uses, shared), optimizer, precision)
-        self.gradients = GradientsToZero(mesh.comm, self.own, shared, self.replica)
-        stages = gathered_stages(plain, self.own.blocks, self.replica, self.gradients.take)
-        self.parts = StepParts(self.job, stages, self.mixtures, self.gradients, self.replica)
+        self.parts = make_parts(job, model, optimizer, precision)
         self.samples = 0
 
     def step(self, tokens: Array, targets: Array, lr: float | None = None) -> TrainResult:
@@ -159,29 +145,16 @@ class Trainer:
         """
         if lr is not None:
             amount("lr", lr)
-        check_batch(tokens, targets, self.job, first=not self.samples)
+        check_batch(tokens, targets, self.parts.job, first=not self.samples)
         result = train_step(self.parts, tokens, targets, lr)
         self.samples += tokens.shape[0]
         return result
-
-    def rows_to_experts(self, tokens: Array) -> list[list[list[int]]]:
-        """The rows that each rank of ep sends to each expert for a batch, `[P][N]` of each layer. No weight changes.
-
-        Every rank calls it. A bias does not count these rows.
-
-        Args:
-            tokens: `[B, S]`, the whole batch.
-
-        Raises:
-            ValueError: no Mixtral, or a mesh with pp, cp or tp, or stage 3 of ZeRO; rows that do not divide among dp.
-        """
-        return rows_to_experts(self.job, self.own.model, tokens)
 
     # The weights and gradients, whole
 
     def full_weights(self) -> dict[str, Array]:
         """All weights by name, whole, on every rank."""
-        return self._whole(self.replica.full_weights())
+        return whole_model(self.parts.job, self.parts.model, self.parts.replica.full_weights())
 
     def full_gradients(self) -> dict[str, Array]:
         """The mean gradients of the last step by name, before clipping, whole, on every rank.
@@ -189,69 +162,47 @@ class Trainer:
         Raises:
             ValueError: no step has been made.
         """
-        return self._whole(full_gradients(self.replica))
-
-    def _whole(self, own: Mapping[str, Array]) -> dict[str, Array]:
-        """All of the model by name, from this rank's slices of its stages' weights.
-
-        Slices are gathered over tp. An expert's weights are broadcast over ep from the rank that owns it. Then the
-        first rank of pp that has a weight broadcasts it over pp.
-        """
-        job, mesh = self.job, self.job.mesh
-        dtype = next(iter(own.values())).dtype
-        gathered = self.own.model.whole(own)
-        whole = {}
-        for name, shape in job.config.weight_shapes.items():
-            x = gathered[name] if name in gathered else job.xp.empty(shape, dtype=dtype, device=job.device)
-            owner, first = owner_in_ep(mesh, job.config, name), self.own.pp_ranks[name][0]
-            if owner is not None and mesh.pp.rank == first:
-                x = mesh.ep.broadcast(x, owner)
-            whole[name] = mesh.pp.broadcast(x, first)
-        return whole
+        return whole_model(self.parts.job, self.parts.model, full_gradients(self.parts.replica))
 
     # The state that a checkpoint keeps
 
     def pieces(self) -> list[CheckpointPiece]:
         """The elements of weights and of optimizer state that this rank keeps."""
-        job, mesh, found = self.job, self.job.mesh, []
-        for name, flat_start, master, mean, square in state_pieces(self.replica):
-            axis, start, stop, shared_by = self.own.model.slices[name]
-            first_copy = mesh.pp.rank == self.own.pp_ranks[name][0] and mesh.tp.rank % shared_by == 0
-            if job.settings.zero == 0:  # every rank of dp × cp keeps them, or of edp an expert's
-                alike = mesh.edp if is_expert(name) else mesh.data
-                first_copy = first_copy and alike.rank == 0
-            found.append(
-                CheckpointPiece(
-                    name=name,
-                    shape=job.config.weight_shapes[name],
-                    axis=axis,
-                    start=start,
-                    stop=stop,
-                    flat_start=flat_start,
-                    master=master,
-                    mean=mean,
-                    square=square,
-                    first_copy=first_copy,
-                )
-            )
-        return found
+        return pieces_of(self.parts)
 
     @property
     def progress(self) -> dict[str, Any]:
         """The numbers that a run needs beside its pieces to go on: samples, steps, skipped steps, the loss scale's, and
         the biases of each layer's experts.
         """
-        biases = {"biases": self.biases} if self.job.settings.bias_rate else {}
-        return {"samples": self.samples, **self.replica.guard.progress, **biases}
+        biases = {"biases": self.biases} if self.parts.job.settings.bias_rate else {}
+        return {"samples": self.samples, **self.parts.replica.guard.progress, **biases}
 
     @property
     def biases(self) -> list[list[float]]:
         """`[L][N]`: of each layer's experts, on every rank."""
-        return [self.mixtures.of_layer[layer].bias for layer in sorted(self.mixtures.of_layer)]
+        routers = self.parts.model.routers
+        return [routers[layer].bias for layer in sorted(routers)]
 
     def restore(self, progress: Mapping[str, Any]) -> None:
         """Go on from `progress`, with the state that was written into `pieces()`."""
         self.samples = int(progress["samples"])
-        restore(self.replica, progress)
+        restore(self.parts.replica, progress)
         for layer, bias in enumerate(progress.get("biases", [])):
-            self.mixtures.of_layer[layer].bias = bias
+            self.parts.model.routers[layer].bias = bias
+
+
+def make_parts(job: TrainJob, serial: Llama, optimizer: AdamW, precision: Mapping[str, Any]) -> TrainParts:
+    """All that this rank trains with; each line needs those above it alone.
+
+    Args:
+        serial: the whole model.
+        precision: `dtype`, `loss_scale` and `max_norm`, as for `Trainer`.
+    """
+    pp = job.mesh.pp
+    model = rank_model(job, serial)
+    stages = pipeline_stages(job, model)
+    uses = uses_of_blocks(model, stages, [*first_forwards(job), *job.schedule.actions[pp.rank]])
+    shared = shared_blocks(pp, model)
+    replica = zero_replica(job, model, expected_calls(uses, model.blocks, shared), optimizer, precision)
+    return TrainParts(job, model, stages, opening_order(uses), shared=shared, waiting={}, replica=replica)

@@ -65,7 +65,7 @@ def train(
         skipped = 0
         began = time.perf_counter()
         for step in range(done, end):
-            batch = samples.batch(step * settings.batch, settings.batch, xp=trainer.job.xp)
+            batch = samples.batch(step * settings.batch, settings.batch, xp=trainer.parts.job.xp)
             result = trainer.step(*batch, learning_rate(settings, step))
             losses.append(result.loss)
             skipped += result.skipped

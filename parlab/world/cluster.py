@@ -97,11 +97,11 @@ class Device:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices in nodes, with one link inside a node and another between nodes.
+    """Equal devices in nodes, with one link inside a node and another between nodes.
 
     Args:
         name: as it is shown.
-        device: the device of every rank, or a tuple with one device a rank.
+        device: the device of every rank.
         ranks_per_node: ranks 0 .. ranks_per_node − 1 share the first node, and so on.
         intra: the link between ranks of one node.
         inter: the link between ranks of different nodes.
@@ -111,7 +111,7 @@ class Cluster:
     """
 
     name: str
-    device: Device | tuple[Device, ...]
+    device: Device
     ranks_per_node: int
     intra: Link
     inter: Link
@@ -120,10 +120,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         text("name", self.name)
-        if self.device == ():
-            raise ValueError("device=(): must be a Device, or one for each rank")
-        for device in self.device if isinstance(self.device, tuple) else (self.device,):
-            instance("device", device, Device)
+        instance("device", self.device, Device)
         whole("ranks_per_node", self.ranks_per_node, 1)
         instance("intra", self.intra, Link)
         instance("inter", self.inter, Link)
@@ -153,27 +150,19 @@ class Cluster:
         link = Link(latency, bandwidth)
         return cls("uniform", Device("uniform", flops, memory_bandwidth), 1, link, link, ports)
 
-    def device_of(self, rank: int) -> Device:
-        """The device of `rank`."""
-        return self.device[rank] if isinstance(self.device, tuple) else self.device
-
     def reaching(self, kernel: float) -> Cluster:
         """The same cluster, whose devices compute with this fraction of their peak, above 0 and at most 1.
 
         Published for H100: attention's forward at D 128 about 0.65 (648 of 989 TFLOP/s), as Shah et al. 2024,
         "FlashAttention-3", figure 5.
 
-        >>> DGX_H100.reaching(0.5).device_of(0).flops
+        >>> DGX_H100.reaching(0.5).device.flops
         494500000000000.0
         """
         positive("kernel", kernel)
         if kernel > 1:
             raise ValueError(f"kernel={kernel!r}: must be at most 1, the peak")
-        if kernel == 1:
-            return self
-        devices = self.device if isinstance(self.device, tuple) else (self.device,)
-        slower = tuple(replace(device, flops=kernel * device.flops) for device in devices)
-        return replace(self, device=slower if isinstance(self.device, tuple) else slower[0])
+        return replace(self, device=replace(self.device, flops=kernel * self.device.flops))
 
     def link(self, src: int, dst: int) -> Link:
         """The link that a message from rank `src` to rank `dst` takes."""

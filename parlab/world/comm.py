@@ -33,34 +33,24 @@ class Comm:
     Attributes:
         rank: this rank's number in the group, from 0.
         size: ranks in the group.
+        left, right: the previous and the next rank on the ring.
     """
 
-    def __init__(
-        self, engine: Engine, task: Task, group: Group, channel: str = "messages", strategy: str | None = None
-    ):
+    def __init__(self, engine: Engine, task: Task, group: Group, channel: str = "messages", prefix: str | None = None):
         self.rank = group.members.index(task.rank)
         self.size = len(group.members)
+        self.left, self.right = (self.rank - 1) % self.size, (self.rank + 1) % self.size
         self._engine = engine
         self._task = task
         self._group = group
         self._channel = channel
-        self._strategy = strategy  # the name that `split` was given
+        self._prefix = prefix  # of the names of its messages: the name that `split` was given
         self._name = self._named("message")  # timelines show its messages under this name
         self._outboxes: dict[int, Mailbox] = {}  # to each rank, when it was first needed
         self._inboxes: dict[int, Mailbox] = {}
         self._splits = 0
         self._inner: Comm | None = None
         self._last_in_background: Signal | None = None
-
-    @property
-    def left(self) -> int:
-        """The previous rank on the ring."""
-        return (self.rank - 1) % self.size
-
-    @property
-    def right(self) -> int:
-        """The next rank on the ring."""
-        return (self.rank + 1) % self.size
 
     def __repr__(self) -> str:
         return f"Comm(rank {self.rank} of {self.size}, group {self._group.name})"
@@ -148,8 +138,8 @@ class Comm:
         return self._inboxes[src]
 
     def _post_send(self, box: Mailbox, x: Value, label: Any, call: str = "") -> Message:
-        nbytes, kept = values.nbytes(x), self._task.memory.kept_by_message(x)
-        return self._engine.post_send(self._task, box, values.copied(x), nbytes, kept, self._name, label, call=call)
+        holds = self._task.memory.held_by_message(x)
+        return self._engine.post_send(self._task, box, values.copied(x), holds, self._name, label, call=call)
 
     def _post_receive(self, box: Mailbox, like: Value, label: Any, call: str = "") -> Message:
         return self._engine.post_receive(self._task, box, like, self._name, label, call=call)
@@ -158,7 +148,7 @@ class Comm:
     # simulated clock, a rank in a collective waits only for the messages that it needs. Only `barrier` waits for all.
     # `_enter` compares the calls and returns a `Comm` for the collective's messages; `_run` runs an algorithm on it.
     # Where there are several algorithms, `algorithms` has a table of them. It checks the arguments, and returns a
-    # function of a `Comm` and an array that runs the chosen one: here at once, below in the background.
+    # function of a `Comm` that runs the chosen one: here at once, below in the background.
 
     def all_reduce(
         self, x: Array, op: str = "sum", algorithm: str | None = None, *, ranks_per_node: int | None = None
@@ -178,7 +168,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.all_reduce(self.size, x, op, algorithm, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
         """Combine the ranks' arrays on rank `root`, by a binomial tree; the others get None. See `all_reduce`."""
@@ -222,7 +212,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.all_gather(self.rank, self.size, x, axis, algorithm, counts, out, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def reduce_scatter(
         self,
@@ -247,7 +237,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.reduce_scatter(self.size, x, axis, op, algorithm, counts, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def all_to_all(
         self,
@@ -271,7 +261,7 @@ class Comm:
         """
         x = one_array(x)
         collective = algorithms.all_to_all(self.size, x, split_axis, concat_axis, algorithm, ranks_per_node)
-        return collective(self, x)
+        return collective(self)
 
     def scatter(self, x: Array, root: int = 0, axis: int = 0) -> Array:
         """Rank r gets the r-th piece of the array of rank `root`. The others pass an array of its shape and dtype.
@@ -301,31 +291,31 @@ class Comm:
 
     def iall_reduce(self, x: Array) -> Request:
         """Start an `all_reduce` and go on; `wait()` returns its result."""
-        x = one_array(x)
+        x = values.copied(one_array(x))
         return self._in_background("iall_reduce", x, algorithms.all_reduce(self.size, x))
 
     def iall_gather(
         self, x: Array, axis: int = 0, *, counts: list[int] | None = None, out: Array | None = None
     ) -> Request:
         """Start an `all_gather` and go on; `wait()` returns its result. Do not touch `out` before that."""
-        x = one_array(x)
+        x = values.copied(one_array(x))
         gather = algorithms.all_gather(self.rank, self.size, x, axis, counts=counts, out=out)
         return self._in_background("iall_gather", x, gather)
 
     def ireduce_scatter(self, x: Array, axis: int = 0, *, counts: list[int] | None = None) -> Request:
         """Start a `reduce_scatter` and go on; `wait()` returns its result."""
-        x = one_array(x)
+        x = values.copied(one_array(x))
         return self._in_background("ireduce_scatter", x, algorithms.reduce_scatter(self.size, x, axis, counts=counts))
 
     def _in_background(self, call: str, x: Array, collective: Collective) -> Request:
-        cell = [values.copied(x)]
+        """Run `collective`, whose array is `x`, in a task that begins when the one before it is over."""
         group = self._engine.background_of(self._group)
         self._last_in_background = self._engine.spawn(
             self._task,
-            lambda task: collective(Comm(self._engine, task, group, strategy=self._strategy), cell[0]),
+            lambda task: collective(Comm(self._engine, task, group, prefix=self._prefix)),
             self._last_in_background,
         )
-        return CollectiveRequest(self._engine, self._task, call, self._last_in_background, cell)
+        return CollectiveRequest(self._engine, self._task, call, self._last_in_background, x)
 
     def split(self, color: int | None, key: int | None = None, *, name: str | None = None) -> Comm | None:
         """New groups: the ranks with the same `color` form a group, ordered by `key`, then by rank.
@@ -355,11 +345,11 @@ class Comm:
         members = tuple(self._group.members[rank] for _, rank in chosen)
         place = f"{self._group.name}/{self._splits}"
         group = f"{place}:{color}" if name is None else f"{name} {color} ({place})"
-        strategy = self._strategy if name is None else name
-        return Comm(self._engine, self._task, self._engine.subgroup(group, members, split), strategy=strategy)
+        prefix = self._prefix if name is None else name
+        return Comm(self._engine, self._task, self._engine.subgroup(group, members, split), prefix=prefix)
 
     def _named(self, name: str) -> str:
-        return name if self._strategy is None else f"{self._strategy}: {name}"
+        return name if self._prefix is None else f"{self._prefix}: {name}"
 
     def _enter(
         self, name: str, x: Array | None = None, *, shape: tuple[Any, ...] | None = None, **arguments: Any
@@ -375,8 +365,7 @@ class Comm:
 
     def _run(self, algorithm: Callable[..., Any], *arguments: Any) -> Any:
         """Run our algorithm of a collective; or in its place the library's own, if the engine has one for the call."""
-        native = self._engine.native_of(self._group, algorithm, arguments)
-        return algorithm(self, *arguments) if native is None else native()
+        return self._engine.run_algorithm(self, self._group, algorithm, arguments)
 
     # Notes
 

@@ -17,7 +17,7 @@ from parlab.world.engines.base import Engine
 from parlab.world.engines.process_state import interrupts, keep_freed_memory, one_blas_thread
 from parlab.world.engines.tasks import Task
 from parlab.world.errors import DeadlockError
-from parlab.world.send_buffer import finish
+from parlab.world.send_buffer import read_flags
 from parlab.world.timeline import Timeline
 
 
@@ -52,7 +52,7 @@ def carry_out(engine: Engine, program: Callable[..., Any], args: Sequence[Any], 
         own_args = [_argument(arg, task.rank, memo) for arg in args]
         own_kwargs = {name: _argument(arg, task.rank, memo) for name, arg in kwargs.items()}
         task.result = program(Comm(engine, task, engine.world), *own_args, **own_kwargs)
-        finish(task.to_finish)
+        read_flags(task.flags)
 
     keep_freed_memory()
     with interrupts(engine.interrupt), one_blas_thread():
@@ -69,16 +69,20 @@ def _argument(argument: Any, rank: int, memo: dict[int, Any]) -> Any:
     return each_part(argument, _read_only, own)
 
 
-def each_part(argument: Any, array: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
-    """`argument` with `array` applied to its arrays and `other` to other objects, in tuples, lists and dicts too."""
+def each_part(argument: Any, of_array: Callable[[Any], Any], of_other: Callable[[Any], Any]) -> Any:
+    """`argument` with the results of two functions in the place of its arrays and of its other objects.
+
+    Raises:
+        ValueError: it has a `per_rank` inside.
+    """
     if type(argument) in (tuple, list) or (isinstance(argument, tuple) and hasattr(argument, "_make")):
-        return values.rebuilt(argument, [each_part(item, array, other) for item in argument])
+        return values.rebuilt(argument, [each_part(item, of_array, of_other) for item in argument])
     if type(argument) is dict:
-        return {key: each_part(item, array, other) for key, item in argument.items()}
+        return {key: each_part(item, of_array, of_other) for key, item in argument.items()}
     if isinstance(argument, per_rank):
         raise ValueError("per_rank inside a list or dict: wrap the whole argument, one list or dict a rank")
     is_array = arrays.is_array(argument) and not isinstance(argument, np.generic)
-    return array(argument) if is_array else other(argument)
+    return of_array(argument) if is_array else of_other(argument)
 
 
 def _own(x: Any, memo: dict[int, Any]) -> Any:

@@ -53,8 +53,7 @@ class SendRequest(Request):
 
     def _finish(self) -> None:
         super()._finish()
-        if self._sent.compare():
-            self._task.to_finish.append(self._sent)
+        self._task.flags += self._sent.compare()
 
 
 class CollectiveRequest(Request):

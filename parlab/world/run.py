@@ -17,7 +17,6 @@ from parlab.world.engines.threads import ThreadsEngine
 from parlab.world.errors import WorldError
 from parlab.world.program import Outcome, carry_out, each_part, per_rank
 from parlab.world.timeline import Timeline
-from parlab.world.units import several
 
 ENGINES = ("threads", "mpi", "nccl")
 COLLECTIVES = ("ours", "native")
@@ -58,9 +57,9 @@ class Run:
         """The timeline of this run on other hardware. The clock is computed again; no rank runs again.
 
         Raises:
-            ValueError: not a `Cluster`, or one with fewer devices than ranks.
+            ValueError: not a `Cluster`.
         """
-        _check_cluster(cluster, self._trace.size)
+        instance("cluster", cluster, Cluster)
         return replay(self._trace, cluster)[0]
 
     def __repr__(self) -> str:
@@ -125,9 +124,9 @@ def run(
         for _, rank, text in done._replayed[1]:
             print(f"rank {rank}: {text}")
     for task in ended.tasks:
-        for line in (task, *task.background):
-            if line.error is not None:
-                raise _with_origin(line.error, line.rank, done)
+        for each in (task, *task.background):
+            if each.error is not None:
+                raise _with_origin(each.error, each.rank, done)
     if ended.deadlock is not None:
         raise _with_origin(ended.deadlock, min(ended.deadlock.waiting), done)
     return done
@@ -149,20 +148,12 @@ def _check_arguments(
         raise ValueError(f"engine={engine!r}: the engines are {', '.join(ENGINES)}")
     if collectives not in COLLECTIVES or (engine != "mpi" and collectives == "native"):
         raise ValueError(f"collectives={collectives!r}: on {engine} they are ours" + ", or native" * (engine == "mpi"))
-    _check_cluster(cluster, size)
+    instance("cluster", cluster, Cluster)
     for argument in arguments:
         if not isinstance(argument, per_rank):
-            each_part(argument, lambda array: array, lambda other: other)
+            each_part(argument, lambda x: x, lambda x: x)  # which refuses a `per_rank` inside a list or dict
         elif len(argument.items) != size:
             raise ValueError(f"items: per_rank has {len(argument.items)}, but size={size}: give one a rank")
-
-
-def _check_cluster(cluster: Any, size: int) -> None:
-    instance("cluster", cluster, Cluster)
-    if isinstance(cluster.device, tuple) and len(cluster.device) < size:
-        raise ValueError(
-            f"cluster={cluster.name}: has {several(len(cluster.device), 'device')}, but there are {size} ranks"
-        )
 
 
 def _with_origin(error: BaseException, rank: int, done: Run) -> BaseException:

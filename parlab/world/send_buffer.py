@@ -37,27 +37,26 @@ class SendBuffer:
         self._rank, self._dst, self._line = task.rank, dst, program_line()
         leaves = [value] if type(value) is np.ndarray else list(values.leaves(value))
         self._memory = [(_reference(x, task.memory.counts(x)), fingerprint(x)) for x in leaves]
-        self._flags: list[Array] = []  # on a device: whether each array changed
 
-    def compare(self) -> bool:
+    def compare(self) -> list[Flag]:
         """Compare the arrays with their fingerprints. A RequestError, if one has changed.
 
-        Returns whether `finish` must be called: on a device the comparison is launched here, and its result read later.
+        On a device the comparison is launched here, and its result, a `Flag` that is returned, is read later.
         """
+        flags: list[Flag] = []
         for reference, before in self._memory:
-            if (x := reference()) is not None:
-                self._compare_one(before, fingerprint(x))
+            if (x := reference()) is None:
+                continue
+            after = fingerprint(x)
+            if not isinstance(before, bytes):
+                flags += [(_differ(a, b), self) for a, b in zip(before, after, strict=True)]
+            elif before != after:
+                raise self.error()
         self._memory = []
-        return bool(self._flags)
+        return flags
 
-    def _compare_one(self, before: Any, after: Any) -> None:
-        if isinstance(before, bytes):
-            if before != after:
-                raise self._error()
-        else:
-            self._flags += [_differ(a, b) for a, b in zip(before, after, strict=True)]
-
-    def _error(self) -> RequestError:
+    def error(self) -> RequestError:
+        """The error of a rank that has changed one of the arrays."""
         file, number, function = self._line
         text = linecache.getline(file, number).strip()
         where = f"line {number} of {function}" + (f" in {Path(file).name}" if Path(file).is_file() else "")
@@ -69,15 +68,16 @@ class SendBuffer:
         )
 
 
-def finish(compared: list[SendBuffer]) -> None:
-    """After a program, read the results that `compare` left on a device. A RequestError, if an array has changed."""
-    flags = [(flag, sent) for sent in compared for flag in sent._flags]
-    if not flags:
-        return
-    stacked = arrays.namespace(flags[0][0]).stack([flag for flag, _ in flags])
-    for changed, (_, sent) in zip(arrays.to_host(stacked), flags, strict=True):
-        if changed:
-            raise sent._error()
+Flag = tuple[Array, SendBuffer]  # on a device: whether an array has changed
+
+
+def read_flags(flags: list[Flag]) -> None:
+    """After a program, read all that `compare` left on a device. A RequestError, if an array has changed."""
+    if flags:
+        stacked = arrays.namespace(flags[0][0]).stack([flag for flag, _ in flags])
+        for changed, (_, sent) in zip(arrays.to_host(stacked), flags, strict=True):
+            if changed:
+                raise sent.error()
 
 
 def _reference(x: Array, counts: bool) -> Callable[[], Array | None]:

@@ -133,10 +133,13 @@ def same_form(value: Value, like: Value) -> bool:
 
 
 def form(value: Value, shape: tuple[Any, ...] | None = None) -> str:
-    """Nesting, dtypes and shapes as text: `float32[4, 8]`, `(int64[3], {'k': float64[]})`; `shape` to show another."""
+    """Nesting, dtypes and shapes as text: `float32[4, 8]`, `(int64[3], {'k': float64[]})`, `Pair(int64[], int64[])`;
+    `shape` to show another.
+    """
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {form(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, tuple | list):
         opening, closing = "()" if isinstance(value, tuple) else "[]"
-        return opening + ", ".join(form(item) for item in value) + closing
+        named = "" if type(value) in (tuple, list) else type(value).__name__
+        return named + opening + ", ".join(form(item) for item in value) + closing
     return f"{str(value.dtype).rpartition('.')[2]}[{', '.join(map(str, value.shape if shape is None else shape))}]"

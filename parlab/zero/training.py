@@ -12,7 +12,7 @@ from typing import Any
 from parlab.arguments import instance
 from parlab.arrays import Array, is_array, namespace
 from parlab.nn.counting import arrays_in
-from parlab.nn.embedding import IGNORED, loss_to_host, number_of_targets
+from parlab.nn.cross_entropy import IGNORED, loss_to_host, number_of_targets
 from parlab.nn.formulas import flops_by_block
 from parlab.nn.llama import Decoder
 from parlab.nn.optimizer import AdamW

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parlab import run
-from parlab.labs.seeds import RATE, loads_of_seeds
+from parlab.labs.seeds import RATE, loads_of_seeds, rows_to_experts
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
 
@@ -29,7 +29,7 @@ def trained(comm, seed, bias_rate, steps=60):
 
 def fullest(trainer, tokens):
     """The rows of the fullest rank over the mean."""
-    loads = np.reshape(trainer.rows_to_experts(tokens)[0], (4, 4, 2)).sum(axis=(0, 2))
+    loads = np.reshape(rows_to_experts(trainer, tokens)[0], (4, 4, 2)).sum(axis=(0, 2))
     return loads.max() / loads.mean()
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parlab import labs, run
+from parlab.labs.seeds import rows_to_experts
 from parlab.nn import AdamW, MarkovSource, Mixtral, MixtralConfig
 from parlab.train import Mesh, Trainer
 from tests.device import guarded, on_device
@@ -123,8 +124,8 @@ def trained(comm, rule, bias_rate=0.05, steps=3, move=np.asarray):
         labs.balance_by(trainer, rule)
     *batches, last = (SOURCE.batch(step, batch_size=8, length=16, xp=np) for step in range(steps + 1))
     losses = [trainer.step(*map(move, batch)).loss for batch in batches]
-    biases = [trainer.mixtures.of_layer[layer].bias for layer in (0, 1)]
-    return losses, biases, trainer.rows_to_experts(move(last[0]))
+    biases = [trainer.parts.model.routers[layer].bias for layer in (0, 1)]
+    return losses, biases, rows_to_experts(trainer, move(last[0]))
 
 
 def test_a_trainer_balanced_by_an_answer_is_the_librarys_losses_biases_and_rows():

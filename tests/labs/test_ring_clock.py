@@ -17,7 +17,7 @@ def timeline(each):
 
 
 def test_a_ring_of_small_arrays_takes_the_time_of_the_models_layer_on_h100s_without_latency():
-    real = Cluster.uniform(0, DGX_H100.inter.bandwidth, flops=FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops)
+    real = Cluster.uniform(0, DGX_H100.inter.bandwidth, flops=FLASH_ATTENTION_3 * DGX_H100.device.flops)
     for each in (4096, 16384, 65536):
         shape = type(MODEL)(4 * each, MODEL.H, MODEL.G, MODEL.D, MODEL.itemsize)
         takes = usp_time(shape, 4, real, ulysses=1)
@@ -46,7 +46,7 @@ def test_a_ring_of_a_learners_parts_is_one_devices_attention_and_works_on_the_pa
     q, k, v = np.random.default_rng(0).standard_normal((3, 64, NUMBERS))
     done = run(program, 4, *(labs.dealt(x, layout=layout) for x in (q, k, v)), cluster=labs.h100s())
     assert labs.same_as_one(done, attend(q, k, v, causal=program is zigzag)[0], layout)
-    pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops) * 1e12
+    pair = 64**2 * 4 * 32 * 128 / (FLASH_ATTENTION_3 * DGX_H100.device.flops) * 1e12
     assert [done.timeline.busy(rank) for rank in range(4)] == [pytest.approx(pairs / 4 * pair, rel=1e-3)] * 4
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from parlab.labs.block import BLOCK
 from parlab.labs.loss import LossCase
-from parlab.nn.embedding import cross_entropy, cross_entropy_backward
+from parlab.nn.cross_entropy import cross_entropy, cross_entropy_backward
 from tests.labs.answers import EXERCISES, block_step, mlp_step, parallel_loss, refused
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from parlab.nn import LlamaConfig
-from parlab.plan import LLAMA_8B, Hardware, Layout, estimate, search, why
+from parlab.plan import CLOCK, LLAMA_8B, Layout, estimate, search, why
 from parlab.world import CLASSROOM, DGX_H100, Cluster
 
 FREE = Cluster.uniform(0, math.inf, flops=math.inf, memory_bandwidth=math.inf)
@@ -36,8 +37,11 @@ def test_on_a_cluster_on_which_nothing_takes_time_each_neighbour_takes_as_long()
     assert (plans.grid.mfu == 0).all()
 
 
-def test_beside_a_step_that_takes_no_time_an_optimizer_on_the_host_is_infinitely_slower_and_all_else_as_fast():
-    plans = search(LLAMA_8B, FREE, 8, batch=8, sequence=64, offload=True, hardware=Hardware(host_link=1e-3))
+def test_beside_a_step_that_takes_no_time_an_optimizer_on_the_host_is_infinitely_slower_and_all_else_as_fast(
+    monkeypatch,
+):
+    monkeypatch.setattr("parlab.plan.machine.CLOCK", replace(CLOCK, host_link=1e-3))
+    plans = search(LLAMA_8B, FREE, 8, batch=8, sequence=64, offload=True)
     assert plans.best.total_seconds == 0
     change = {(n.field, n.change, n.binds.partition(":")[0]) for n in why(plans)}
     assert ("offload", math.inf, "optimizer") in change

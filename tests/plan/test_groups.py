@@ -30,7 +30,6 @@ def of(layout, software=LLAMA_3):
         ({"schedule": "looped_bfs", "zero": 1}, 140.0, 431),
         ({"zero": 1}, 82.9, 423),
         ({}, 77.8, 423),
-        ({"group": 32}, 133.4, 432),
         ({"dp": 128, "schedule": "looped_bfs"}, 71.0, 391),
         ({"dp": 128}, 71.0, 393),
     ],
@@ -44,13 +43,13 @@ def test_gradients_sent_for_each_microbatch_leave_267_of_metas_430_tflops():
     assert of(META, LLAMA_3.but(sends_by_group=False)) == (77.8, 267)
 
 
-@pytest.mark.parametrize(("group", "times"), [(0, 4), (2, 4), (4, 2), (8, 1)])
-def test_zero_2_sends_gradients_once_for_each_group_and_weights_once(group, times):
-    """8 microbatches of 2 stages of 2 chunks: 4 groups of 2, 2 of 4 or one of 8."""
-    layout = Layout(dp=2, pp=2, chunks=2, zero=2, group=group)
+@pytest.mark.parametrize(("schedule", "times"), [("1f1b", 4), ("looped_bfs", 1)])
+def test_zero_2_sends_gradients_once_for_each_group_and_weights_once(schedule, times):
+    """8 microbatches of 2 stages of 2 chunks: 4 groups of 2, or one of 8."""
+    layout = Layout(dp=2, pp=2, chunks=2, zero=2, schedule=schedule)
     found = estimate(LLAMA_8B, CLASSROOM, layout, batch=16, sequence=64, software=LLAMA_3)
     assert found.sent["dp"] == LLAMA_8B.num_parameters * (4 * times + 2)
-    each = estimate(LLAMA_8B, CLASSROOM, layout, batch=16, sequence=64)
+    each = estimate(LLAMA_8B, CLASSROOM, layout.but(schedule="1f1b"), batch=16, sequence=64)
     assert each.sent["dp"] == LLAMA_8B.num_parameters * (2 * 8 + 2)
 
 
@@ -74,15 +73,14 @@ def test_gradients_of_a_group_are_summed_in_a_chunk_and_those_of_one_microbatch_
     assert group - each == 2 * (2 * layer + table / 2 - layer)
 
 
-@pytest.mark.parametrize(("group", "times"), [(0, 2), (4, 1)])
-def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk(group, times):
+@pytest.mark.parametrize(("schedule", "n", "times"), [("1f1b", 2, 2), ("looped_bfs", 4, 1)])
+def test_gradients_of_all_groups_hide_behind_all_backwards_after_the_first_chunk(schedule, n, times):
     """4 microbatches, 2 chunks, a network so slow that work hides only a part; weights before the first group alone."""
     slow = Cluster.uniform(0, 1e5, flops=1e12)
-    layout = Layout(dp=2, pp=2, chunks=2, zero=2, group=group)
-    case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow, None)
+    layout = Layout(dp=2, pp=2, chunks=2, zero=2, schedule=schedule)
+    case, machine = Case(SMALL, layout, 8, 64, software=LLAMA_3), Machine(slow)
     forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
     params = max(rank.params.item() for rank in case.stages.ranks)
-    n = group or 2
     gradients = times * machine.ring(4 * params, 2) - n * (2 * times - 1) * backward
     weights = machine.ring(2 * params, 2) - n * forward
     found = estimate(SMALL, slow, layout, batch=8, sequence=64, software=LLAMA_3).seconds["dp"]
@@ -94,7 +92,7 @@ def test_weights_of_zero_2_travel_once_beside_a_group_of_2_where_gradients_leave
     """2 chunks, a network so slow that work hides only a part."""
     slow, software = Cluster.uniform(0, 1e5, flops=1e12), LLAMA_3.but(sends_by_group=False)
     layout = Layout(dp=2, pp=2, chunks=2, zero=2)
-    case, machine = Case(SMALL, layout, 8, 64, software=software), Machine(slow, None)
+    case, machine = Case(SMALL, layout, 8, 64, software=software), Machine(slow)
     forward, backward = (2 * seconds for seconds in all_kinds(layer_seconds(machine, case)))  # of a chunk of 2 layers
     params = max(rank.params.item() for rank in case.stages.ranks)
     gradients = 4 * machine.ring(4 * params, 2) - (4 * 2 - 1) * backward
@@ -122,13 +120,11 @@ def test_layers_that_are_not_computed_again_in_full_compute_the_product_again():
     assert both == pytest.approx(2 / 8 * full + 6 / 8 * hidden, rel=1e-12)
 
 
-@pytest.mark.parametrize(("group", "chunks"), [(16, 143), (32, 255)])
-def test_n_in_a_row_keep_7n_and_31_chunks_of_a_layer_3_4_gib_for_each_of_n(group, chunks):
+def test_16_in_a_row_keep_7_16_and_31_chunks_of_a_layer():
     layer = sum(block_kept_bytes(LLAMA_405B, 1, 8192, 2).values()) / 8
-    found = estimate(LLAMA_405B, DGX_H100, META.but(group=group), **STEP).bytes["activations"]
+    found = estimate(LLAMA_405B, DGX_H100, META, **STEP).bytes["activations"]
     missing = 1 - 1 / 8  # the first rank has 7 layers of 8
-    assert found in (pytest.approx(chunks * missing * layer), pytest.approx((chunks - 2) * layer))
-    assert 7 * layer / GIB == pytest.approx(3.4, abs=0.1)
+    assert found in (pytest.approx(143 * missing * layer), pytest.approx((143 - 2) * layer))
 
 
 def test_one_of_16_layers_computed_again_makes_half_the_pipeline_73_7_gib_and_6_36_s():
@@ -167,17 +163,14 @@ def test_the_product_of_gate_and_up_computed_again_saves_13_gib_of_half_the_pipe
     assert none.bytes["activations"] - hidden.bytes["activations"] == pytest.approx(8 * 16 * array, rel=0.01)
     assert hidden.bytes["working"] - none.bytes["working"] == array
     assert [round(e.total_bytes / GIB, 1) for e in (none, hidden)] == [77.0, 64.1]
-    seconds = 8 * 126 / 8 * 3 * array / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    seconds = 8 * 126 / 8 * 3 * array / (0.8 * DGX_H100.device.memory_bandwidth)
     assert hidden.seconds["recomputation"] == pytest.approx(seconds, rel=1e-12)
     assert seconds == pytest.approx(0.0154, abs=1e-4)
 
 
-def test_a_search_tries_groups_and_layers_that_it_is_given():
-    asked = {"batch": 16, "sequence": 4096, "recompute_layers": [0, 1], "group": [0, 4], "schedule": "1f1b"}
+def test_a_search_tries_the_layers_that_it_is_given():
+    asked = {"batch": 16, "sequence": 4096, "recompute_layers": [0, 1], "schedule": "1f1b"}
     plans = search(LLAMA_8B, DGX_H100, 8, pp=2, **asked)
     rows = vars(plans.layouts)
-    assert set(rows["group"]) == {0, 4}
     assert set(rows["recompute_layers"]) == {0, 1}
-    assert ((rows["group"] == 0) | (rows["chunks"] > 1)).all()
-    assert "1f1b in groups of 4" in str(Layout(pp=2, chunks=2, group=4))
     assert str(Layout(recompute_layers=1)).endswith("recompute 1 layer a rank")

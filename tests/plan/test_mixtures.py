@@ -101,7 +101,7 @@ def test_an_exchange_takes_the_longer_of_its_way_between_nodes_and_inside(ep, tp
     layout = Layout(dp=64 // tp, tp=tp, ep=ep, microbatch=1)
     config = MixtralConfig.from_dict(MIXTRAL.to_dict() | {"num_local_experts": 32})
     found = estimate(config, DGX_H100, layout, batch=64 // tp, sequence=4096).seconds["ep"]
-    machine = Machine(DGX_H100, None)
+    machine = Machine(DGX_H100)
     rows = 4096 * 4096 * 2  # bytes of a copy of each of 4096 tokens of 4096 elements
     inside = 2 * (near - 1) / ep * rows / machine.intra_pace
     between = 2 * (1 - near / ep) * rows / machine.inter_pace
@@ -150,7 +150,7 @@ def test_the_ranks_of_ep_lie_a_pipeline_apart_so_mixtral_8x7bs_rows_all_leave_th
     """dp 8, pp 8, ep 8 on nodes of 8: by Llama 3's order a rank of ep has each of the others on another node."""
     found = estimate(MIXTRAL, DGX_H100, Layout(dp=8, pp=8, ep=8), batch=64, sequence=4096)
     sent = 4096 * 2 * 4096 * 2  # bytes of a dispatch: two experts of each of 4096 tokens of 4096 elements
-    machine = Machine(DGX_H100, None)
+    machine = Machine(DGX_H100)
     exchange = sent * 7 / 8 / machine.inter_pace + machine.hardware.collective
     exchanges = 32 / 8 * 8 * 4  # layers of a rank, microbatches, and two forward and two backward
     assert found.seconds["ep"] == pytest.approx(exchanges * exchange)

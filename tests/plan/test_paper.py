@@ -7,7 +7,7 @@ import pytest
 from parlab.labs import EXERCISES
 from parlab.nn import LlamaConfig
 from parlab.pipeline import Costs, looped_bfs, simulate
-from parlab.plan import Hardware, Layout, estimate, memory_on_paper, seconds_on_paper
+from parlab.plan import Layout, estimate, memory_on_paper, seconds_on_paper
 from parlab.tensor import llama_kept_by_place
 from parlab.world import Cluster
 
@@ -32,8 +32,8 @@ def test_seconds_on_paper_are_work_and_turns_once_a_microbatch_and_p_minus_1_ove
     cluster = Cluster.uniform(0, pace, flops=flops)
     layout = Layout(dp=d, pp=p, tp=t, chunks=v, zero=0)
     config = LlamaConfig(2, 64, 192, 64, 4)
-    found = estimate(config, cluster, layout, batch=batch, sequence=S, hardware=Hardware()).seconds
-    one = estimate(config, cluster, Layout(zero=0), batch=1, sequence=S, hardware=Hardware()).seconds
+    found = estimate(config, cluster, layout, batch=batch, sequence=S).seconds
+    one = estimate(config, cluster, Layout(zero=0), batch=1, sequence=S).seconds
     nbytes = 64 * 8 * 2 * S * 64
     expected = seconds_on_paper(one["products"] + one["attention"], nbytes, pace, d, p, t, v, batch)
     took = sum(found[kind] for kind in ("products", "attention", "tp", "bubble", "imbalance"))

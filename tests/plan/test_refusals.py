@@ -16,7 +16,6 @@ from parlab.plan import (
     LLAMA_8B,
     LLAMA_405B,
     GPTConfig,
-    Hardware,
     Layout,
     Software,
     estimate,
@@ -32,11 +31,10 @@ from parlab.world import CLASSROOM, DGX_H100
 
 JOB = {"config": LLAMA_8B, "cluster": DGX_H100, "batch": 16, "sequence": 4096}
 CALLS = {  # each with arguments that are right
-    "estimate": partial(estimate, layout=Layout(), hardware=Hardware(), software=Software(), **JOB),
-    "search": partial(search, ranks=8, hardware=Hardware(), software=Software(), **JOB),
+    "estimate": partial(estimate, layout=Layout(), software=Software(), **JOB),
+    "search": partial(search, ranks=8, **JOB),
     "memory": partial(memory_on_paper, params=1, kept=0, dp=1, pp=1, tp=1, m=1, zero=0),
     "seconds": partial(seconds_on_paper, work=1, nbytes=1, speed=1, dp=1, pp=1, tp=1, chunks=1, batch=1),
-    "hardware": Hardware,
     "software": Software,
     "hardware_of": hardware_of,
     "software_of": software_of,
@@ -44,7 +42,7 @@ CALLS = {  # each with arguments that are right
     "why": why,
 }
 WHOLE, AMOUNT, POSITIVE = "must be a whole number, at least 1", "must be a number", "must be a number greater than 0"
-FRACTION, SWITCH = "a fraction of the data sheet, greater than 0 and at most 1, is needed", "must be True or False"
+SWITCH = "must be True or False"
 CONFIG, CLUSTER = "a LlamaConfig or a GPTConfig is needed", "must be a Cluster"
 
 # A call, its arguments, each with one value that is wrong; how the sentence goes on after it
@@ -56,10 +54,10 @@ ARGUMENTS = [
             (both, {"config": None, "cluster": "A100"}, (CONFIG, CLUSTER)),
             (both, {"batch": 0, "sequence": 0}, (WHOLE, WHOLE)),
             (both, {"batch": 10**19, "sequence": 10**13}, ["must be at most 1000000000000"] * 2),
-            (both, {"hardware": 3, "software": 3}, ("must be a Hardware", "must be a Software")),
         )
     ],
     ("estimate", {"layout": 3, "state": None}, ("must be a Layout", "must be a StateBytes")),
+    ("estimate", {"software": 3}, ["must be a Software"]),
     ("estimate", {"itemsize": 3}, ["an element of a floating dtype has 1, 2, 4 or 8 bytes"]),
     ("search", {"ranks": 0, "memory": math.nan, "offload": 1}, (WHOLE, POSITIVE, SWITCH)),
     ("search", {"ranks": 2**20 + 1, "speed": 2}, ("must be at most 1048576", "the knobs are tp, cp, pp, dp")),
@@ -69,20 +67,13 @@ ARGUMENTS = [
     ("memory", {"zero": -1}, ["must be a whole number, at least 0"]),
     ("seconds", {"work": -1, "nbytes": -1, "speed": 0}, (AMOUNT, AMOUNT, POSITIVE)),
     ("seconds", dict.fromkeys(("dp", "pp", "tp", "chunks", "batch"), 0), [WHOLE] * 5),
-    ("hardware", dict.fromkeys(("products", "attention", "memory", "intra", "inter"), 2), [FRACTION] * 5),
-    ("hardware", {"products": "1", "inter": math.nan}, (POSITIVE, POSITIVE)),
-    ("hardware", {"exponentials": 0, "host_link": None, "host_memory": 0}, [POSITIVE] * 3),
-    ("hardware", {"processors": 0, "rails": "no", "collective": -1}, (WHOLE, SWITCH, AMOUNT)),
-    ("hardware", {"usable": (80, 72), "source": None}, ("the least comes first", "must be a string")),
-    ("hardware", {"usable": 80}, ["must be two numbers of GiB, the least and the most"]),
-    ("hardware", {"usable": (1, 2, 3)}, ["must be two numbers of GiB, the least and the most"]),
     ("software", {"hides": {"all"}, "order": ["tp", "cp", "pp", "dp"]}, ("a set of some of", "a tuple of tp, cp")),
     ("software", {"hides": "tp", "order": ("tp", "tp", "pp", "dp")}, ("a set of some of", "a tuple of tp, cp")),
     ("software", {"gradient": 3, "source": None}, ("an element of a floating dtype", "must be a string")),
     ("software", {"logit": -1}, ["must be a whole number, at least 0"]),
     *[("software", {habit: 1}, [SWITCH]) for habit, usual in vars(Software()).items() if isinstance(usual, bool)],
     *[(name, {"cluster": "A100"}, [CLUSTER]) for name in ("hardware_of", "software_of")],
-    ("validation", {"hardware": 3, "without": "head"}, ("must be a Hardware", "use one of products, attention")),
+    ("validation", {"without": "head"}, ["use one of products, attention"]),
     ("why", {"plans": None}, ["must be a Plans"]),
 ]
 EACH = [
@@ -105,7 +96,6 @@ def test_an_argument_that_cannot_be_is_refused_by_name_and_value(call, name, val
     [
         ("search", {"zero": [1, 4]}, "zero=4: use stage 0, 1, 2 or 3"),
         ("search", {"tp": [1, "2"]}, "tp='2': whole numbers are needed"),  # in one column both would be texts
-        ("hardware", {"usable": (0, 72)}, f"usable=0: {POSITIVE}"),
     ],
 )
 def test_of_several_values_the_one_that_is_wrong_is_named(call, field, said):
@@ -128,7 +118,6 @@ LAYOUTS = [
     (Layout(dp=0), {}, "dp=0: must be at least 1"),
     (Layout(tp=2.5), {}, "tp=2.5: whole numbers are needed"),
     (Layout(zero=True), {}, "zero=True: whole numbers are needed"),
-    (Layout(group=-1), {}, "group=-1: must be at least 0"),
     (Layout(recompute_layers=-1), {}, "recompute_layers=-1: must be at least 0"),
     (Layout(dp=2**21), {}, "dp=2097152: must be at most 1048576"),
     (Layout(dp=2**18, tp=8), {}, "tp=8, cp=1, pp=1, dp=262144: their product, the number of ranks, must be at most"),
@@ -160,11 +149,6 @@ LAYOUTS = [
     (Layout(chunks=2), {}, "chunks=2: one stage a rank where pp is 1"),
     (Layout(pp=2, chunks=2, schedule="gpipe"), {}, "chunks=2: gpipe has one stage a rank"),
     (Layout(pp=4, chunks=2), {"batch": 6}, "pp=4, chunks=2: interleaving needs a batch (6) of whole groups"),
-    (META.but(group=2.5), OF_META, "group=2.5: whole numbers are needed"),
-    (META.but(group=8), OF_META, "group=8: batch 2048 / (dp 64 · microbatch 1) microbatches go in whole groups"),
-    (META.but(group=24), OF_META, "group=24: batch 2048 / (dp 64"),
-    (META.but(group=16, chunks=1), OF_META, "group=16: 1f1b with several chunks alone has groups: use 0"),
-    (META.but(group=16, schedule="looped_bfs"), OF_META, "group=16: 1f1b with several chunks alone has groups"),
     # the layers
     (Layout(pp=33), {"batch": 64}, "pp=33: 32 layers are fewer than so many stages: at most 32"),
     (
@@ -200,7 +184,6 @@ def test_a_layout_that_is_not_possible_is_refused_by_its_fields_and_what_would_b
         (Layout(dp=2, microbatch=4), 8, 8),
         (Layout(pp=2, chunks=3), 2, 8),
         (Layout(pp=2, chunks=3, schedule="looped_bfs"), 3, 8),  # no groups of pp microbatches
-        (Layout(pp=2, chunks=3, group=3), 3, 8),  # a whole group, which pp does not divide
     ],
     ids=str,
 )

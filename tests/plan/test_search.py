@@ -150,21 +150,22 @@ def test_where_the_verdict_stays_the_same_why_says_nothing_of_memory():
     assert why(plans).verdict() == []
 
 
-def with_band(plans, low, high):
-    """The same plans on a device of which this much is usable."""
-    hardware = A100.but(usable=(low / 2**30, high / 2**30))
-    return replace(plans, memory=high, asked=plans.asked | {"hardware": hardware})
+def flips_between(plans, low, high, monkeypatch):
+    """The flips of these plans on a device of which this much is usable."""
+    device = replace(A100, usable=(low / 2**30, high / 2**30))
+    monkeypatch.setattr("parlab.plan.plans.hardware_of", lambda cluster: device)
+    return replace(plans, memory=high).flips()
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.3, 2.0), (0.01, 0.02)])
-def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high):
+def test_flips_are_the_bests_of_plain_searches_at_every_limit(low, high, monkeypatch):
     plans = search(SMALL[0], DGX_A100, 4, batch=4, sequence=2048, memory=1e15)
     middle = float(np.median(plans.bytes))
     ends = low * middle, high * middle
     limits = [ends[0], *sorted(x for x in plans.bytes if ends[0] < x <= ends[1])]
     bests = [replace(plans, memory=limit) for limit in limits]
     expected = list(dict.fromkeys((p.best.total_seconds, str(p.best.layout)) for p in bests if len(p)))
-    found = [e.total_seconds for e in with_band(plans, *ends).flips()]
+    found = [e.total_seconds for e in flips_between(plans, *ends, monkeypatch)]
     assert found == list(dict.fromkeys(seconds for seconds, _ in expected))
 
 
@@ -269,11 +270,12 @@ def test_zero_is_searched_where_cp_alone_has_several_ranks_and_not_among_one():
         assert len(set(counts)) == 1
 
 
-def test_an_exactly_full_limit_fits_and_a_byte_less_does_not():
+def test_an_exactly_full_limit_fits_and_a_byte_less_does_not(monkeypatch):
     asked = {"batch": 2048, "sequence": 8192, "cp": 1}
     plans = search(LLAMA_405B, DGX_H100, 16384, **asked)
-    last = plans.flips()[-1]
-    full, less = (with_band(plans, plans.band[0], high).flips() for high in (last.total_bytes, last.total_bytes - 1))
+    last, low = plans.flips()[-1], plans.band[0]
+    highs = last.total_bytes, last.total_bytes - 1
+    full, less = (flips_between(plans, low, high, monkeypatch) for high in highs)
     assert full[-1].layout == last.layout
     assert last.layout not in [e.layout for e in less]
     full = search(LLAMA_405B, DGX_H100, 16384, memory=last.total_bytes, **asked)

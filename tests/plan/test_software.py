@@ -27,7 +27,7 @@ from parlab.zero import elements_sent
 
 V, E, S, LAYERS = 128256, 4096, 2048, 32
 LINK = DGX_A100.intra
-MEMORY = 0.8 * DGX_A100.device_of(0).memory_bandwidth
+MEMORY = 0.8 * DGX_A100.device.memory_bandwidth
 
 
 def seconds(software, batch=1, config=LLAMA_8B, **knobs):
@@ -45,14 +45,14 @@ def turn(nbytes, ranks):
 def test_a_layers_backward_has_4_turns_6_with_sequence_parallelism_and_6_or_4_in_plain_software(software, cut, back):
     """Gate and up sum their gradients of x apart: three all-reduces; with sequence parallelism x is kept gathered."""
     case = Case(LLAMA_8B, Layout(tp=8, sequence_parallel=cut), 1, S, software=software.but(hides=()))
-    found = layer_seconds(Machine(DGX_A100, None), case)["tp"]
+    found = layer_seconds(Machine(DGX_A100), case)["tp"]
     assert found.forward == pytest.approx(4 * turn(2 * S * E, 8), rel=1e-12)
     assert found.backward == pytest.approx(back * turn(2 * S * E, 8), rel=1e-12)
 
 
 def test_a_gpt_has_one_product_before_its_gelu_and_so_4_turns_in_plain_software_too():
     case = Case(GPTConfig(1000, 512, 1, 8), Layout(tp=8), 1, S, software=PLAIN)
-    assert layer_seconds(Machine(DGX_A100, None), case)["tp"].backward == pytest.approx(4 * turn(2 * S * 512, 8))
+    assert layer_seconds(Machine(DGX_A100), case)["tp"].backward == pytest.approx(4 * turn(2 * S * 512, 8))
 
 
 @pytest.mark.parametrize("schedule", ["looped_bfs", "1f1b"])
@@ -98,7 +98,7 @@ def test_megatron_hides_dx_behind_dw_and_plain_software_waits_for_it():
 
 def test_behind_long_products_nothing_hides_the_two_all_gathers_of_dy():
     case = Case(LLAMA_8B, Layout(tp=2, sequence_parallel=True), 1, S, software=MEGATRON)
-    found = layer_seconds(Machine(DGX_A100, None), case)["tp"].backward
+    found = layer_seconds(Machine(DGX_A100), case)["tp"].backward
     assert found == pytest.approx(2 * turn(2 * S * E, 2), rel=1e-12)
 
 
@@ -139,7 +139,7 @@ def test_a_loss_of_8_bytes_a_logit_more_is_held_on_the_last_stage():
 def test_ranks_of_dp_lie_t_c_apart_where_the_pipeline_is_outermost_and_t_c_p_where_data_is(order, pp, dp, in_a_node):
     case = Case(LLAMA_8B, Layout(dp=3, pp=5, tp=4), 15, 64, software=Software(order=order))
     assert [case.stride(axis) for axis in ("tp", "cp", "pp", "dp")] == [1, 4, pp, dp]
-    assert Machine(DGX_A100, None).in_a_node((case.layout.dp, case.stride("dp"))) == in_a_node
+    assert Machine(DGX_A100).in_a_node((case.layout.dp, case.stride("dp"))) == in_a_node
 
 
 @pytest.mark.parametrize(("dp", "inside"), [(1, True), (2, True), (4, False)])

@@ -10,12 +10,12 @@ import pytest
 from parlab.nn import LlamaConfig
 from parlab.plan import A100, H100, LLAMA_3, LLAMA_8B, MEGATRON, GPTConfig, Layout, Software, estimate
 from parlab.plan.machine import Machine
-from parlab.world import DGX_A100, DGX_H100, Cluster
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
 
 V, E, H, S = 1000, 512, 8, 256
 GPT = GPTConfig(V, E, 1, H)
-MEMORY = 0.8 * DGX_A100.device_of(0).memory_bandwidth
-FLOPS = 0.76 * DGX_A100.device_of(0).flops
+MEMORY = 0.8 * DGX_A100.device.memory_bandwidth
+FLOPS = 0.76 * DGX_A100.device.flops
 START = 8.4e-6  # of a collective
 
 
@@ -50,15 +50,15 @@ def ring(nbytes, ranks):
     ],
 )
 def test_a_product_of_2048_by_2304_uses_288_of_324_places_of_3_waves_and_one_of_a_tile_1_of_108(m, n, used):
-    assert Machine(DGX_A100, None).busy(m, n) == pytest.approx(used, rel=1e-12)
-    assert Machine(DGX_A100, A100.but(processors=None)).busy(m, n) == 1
+    assert Machine(DGX_A100).busy(m, n) == pytest.approx(used, rel=1e-12)
+    assert Machine(CLASSROOM).busy(m, n) == 1
 
 
 @pytest.mark.parametrize("k", [64, 8192])
 def test_a_product_takes_the_longer_of_its_flops_and_its_bytes(k):
     """A short k is bound by memory: 64 FLOPs for each element of the result, against 2 bytes to write it."""
     m = n = 1536  # 72 tiles of 256 x 128
-    found = Machine(DGX_A100, None).product(m, k, n, 2)
+    found = Machine(DGX_A100).product(m, k, n, 2)
     by_flops, by_bytes = 2 * k * 108 * 256 * 128 / FLOPS, 2 * (m * k + k * n + m * n) / MEMORY
     assert (by_bytes > by_flops) == (k == 64)
     assert found == pytest.approx(max(by_flops, by_bytes), rel=1e-12)
@@ -72,7 +72,7 @@ def test_a_gpts_products_are_those_of_4_matrices_and_the_head_with_dx_and_dw_in_
 
 def test_unfused_attention_is_2_products_of_whole_scores_and_9_bytes_a_score():
     scores = H * S * S
-    products = 2 * 2 * scores * E / H / (0.8 * DGX_A100.device_of(0).flops) + (2 * 2 * scores + 4 * 2 * S * E) / MEMORY
+    products = 2 * 2 * scores * E / H / (0.8 * DGX_A100.device.flops) + (2 * 2 * scores + 4 * 2 * S * E) / MEMORY
     expected = products + 9 * scores / MEMORY
     assert gpt(recompute="selective")["recomputation"] == pytest.approx(expected, rel=1e-12)
     backward = 2 * products + 1.8 * 9 * scores / MEMORY
@@ -92,7 +92,7 @@ def test_an_update_moves_64_bytes_a_parameter_or_28_in_the_host_and_4_over_its_l
 
 
 def test_fused_attention_is_7_products_of_causal_pairs_an_exponential_each_way_and_its_rows_three_times():
-    S, device = 4096, DGX_H100.device_of(0)
+    S, device = 4096, DGX_H100.device
     pairs, rows = 32 * S * (S + 1) / 2, 2 * 2 * S * 128 * (32 + 8)
     expected = 7 * 2 * 128 * pairs / (0.657 * device.flops) + 2 * pairs / H100.exponentials
     expected += 3 * rows / (0.8 * device.memory_bandwidth)
@@ -102,7 +102,7 @@ def test_fused_attention_is_7_products_of_causal_pairs_an_exponential_each_way_a
 def test_a_llamas_elementwise_bytes_are_20_E_6_M_and_4_of_each_rotated_column():
     S, E, M, V = 4096, 4096, 14336, 128256
     layer = S * (20 * E + 6 * M + 4 * (32 + 8) * 128) * (1 + 1.8)
-    expected = (32 * layer + 52 * S * V + 2 * 2 * 2 * S * E) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    expected = (32 * layer + 52 * S * V + 2 * 2 * 2 * S * E) / (0.8 * DGX_H100.device.memory_bandwidth)
     assert llama(S)["elementwise"] == pytest.approx(expected, rel=1e-12)
 
 
@@ -110,7 +110,7 @@ def test_in_float32_a_llamas_elementwise_bytes_are_40_E_12_M_8_of_each_rotated_c
     """Twice those of 16 bits, but for the loss, which is in float32 in both: 40 and 16 bytes a logit, not 38 and 14."""
     S, E, M, V = 4096, 4096, 14336, 128256
     layer = S * (40 * E + 12 * M + 8 * (32 + 8) * 128) * (1 + 1.8)
-    expected = (32 * layer + (40 + 16) * S * V + 2 * 2 * 4 * S * E) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    expected = (32 * layer + (40 + 16) * S * V + 2 * 2 * 4 * S * E) / (0.8 * DGX_H100.device.memory_bandwidth)
     found = estimate(LLAMA_8B, DGX_H100, Layout(), batch=1, sequence=S, itemsize=4).seconds
     assert found["elementwise"] == pytest.approx(expected, rel=1e-12)
 
@@ -118,14 +118,14 @@ def test_in_float32_a_llamas_elementwise_bytes_are_40_E_12_M_8_of_each_rotated_c
 def test_in_float32_unfused_attention_touches_17_bytes_a_score_and_a_gpts_layer_74_E_a_token():
     """Softmax and dropout read and write 4 bytes each, and a byte of the mask; two masks of a layer's outputs too."""
     scores, found = H * S * S, estimate(GPT, DGX_A100, Layout(), batch=1, sequence=S, itemsize=4).seconds
-    products = 2 * 2 * scores * E / H / (0.8 * DGX_A100.device_of(0).flops) + (2 * 4 * scores + 4 * 4 * S * E) / MEMORY
+    products = 2 * 2 * scores * E / H / (0.8 * DGX_A100.device.flops) + (2 * 4 * scores + 4 * 4 * S * E) / MEMORY
     assert found["attention"] == pytest.approx(3 * products + (1 + 1.8) * 17 * scores / MEMORY, rel=1e-12)
     layer = (2 * 2 * 4 + 2 * (3 * 4 + 1) + 2 * 4 * 4) * E * S * (1 + 1.8)  # norms, residuals and their masks, GELU
     assert found["elementwise"] == pytest.approx((layer + 56 * S * V + 2 * 2 * 4 * S * E) / MEMORY, rel=1e-12)
 
 
 def test_in_float32_swiglu_made_again_moves_12_bytes_a_column_and_gathered_logits_are_joined_by_16_and_8_bytes_each():
-    S, M, V, pace = 4096, 14336, 128256, 0.8 * DGX_H100.device_of(0).memory_bandwidth
+    S, M, V, pace = 4096, 14336, 128256, 0.8 * DGX_H100.device.memory_bandwidth
     asked = {"batch": 1, "sequence": S, "itemsize": 4}
     again = estimate(LLAMA_8B, DGX_H100, Layout(recompute="mlp.hidden"), **asked).seconds["recomputation"]
     assert again == pytest.approx(32 * 12 * S * M / pace, rel=1e-12)
@@ -141,7 +141,7 @@ def test_in_float32_swiglu_made_again_moves_12_bytes_a_column_and_gathered_logit
 def test_a_ring_behind_long_attention_waits_for_one_hop_of_gradients_and_merges_three_quarters_of_the_rows(c):
     S = 131072
     hop = DGX_H100.intra.latency + 4 * 2 * S / c * 8 * 128 / (0.78 * DGX_H100.intra.bandwidth)
-    merged = 0.75 * (c - 1) * S / c * 32 * 128 * ((2 + 16) + (6 + 16)) / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    merged = 0.75 * (c - 1) * S / c * 32 * 128 * ((2 + 16) + (6 + 16)) / (0.8 * DGX_H100.device.memory_bandwidth)
     assert llama(S, cp=c)["cp"] == pytest.approx(32 * (hop + merged), rel=1e-12)
 
 
@@ -185,7 +185,7 @@ def test_between_stages_2_ranks_send_a_half_each_and_gather_it_unless_they_share
 
 @pytest.mark.parametrize(("stage", "parts"), [(0, 1), (1, 8), (2, 8), (3, 8)])
 def test_each_rank_updates_its_eighth_of_the_parameters_from_zero_1_on(stage, parts):
-    update = 64 * LLAMA_8B.num_parameters / parts / (0.8 * DGX_H100.device_of(0).memory_bandwidth)
+    update = 64 * LLAMA_8B.num_parameters / parts / (0.8 * DGX_H100.device.memory_bandwidth)
     assert llama(4096, batch=8, dp=8, zero=stage)["optimizer"] == pytest.approx(update, rel=1e-12)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -63,9 +64,12 @@ def test_korthikantis_tables_come_out_at_1_8_and_0_6_megatrons_at_3_4_and_llama_
     assert found["Llama 3, table 4"] == (1.6, 1.8)
 
 
-def test_infiniband_at_half_or_at_nine_tenths_changes_megatrons_mean_error_by_less_than_2_in_a_thousand():
+def test_infiniband_at_half_or_at_nine_tenths_changes_megatrons_mean_error_by_less_than_2_in_a_thousand(monkeypatch):
     """So 0.6 was not chosen on these rows, whatever else it is: they are unseen."""
-    means = [validation(A100.but(inter=inter)).errors[TABLE_1][0] for inter in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    means = []
+    for inter in (0.5, 0.6, 0.7, 0.8, 0.9):
+        monkeypatch.setattr("parlab.plan.machine.A100", replace(A100, inter=inter))
+        means.append(validation().errors[TABLE_1][0])
     assert 0 < max(means) - min(means) < 0.002
 
 

@@ -87,7 +87,7 @@ def test_64_h100s_wait_for_nothing_from_1_65_million_tokens_on_and_128_with_twic
     ranks, tokens, waits
 ):
     shape = AttentionShape(S=tokens // 128 * 128, H=32, G=32, D=128, itemsize=2)
-    flops, link = FLASH_ATTENTION_3 * DGX_H100.device_of(0).flops, DGX_H100.inter
+    flops, link = FLASH_ATTENTION_3 * DGX_H100.device.flops, DGX_H100.inter
     takes, works = (
         usp_time(shape, ranks, Cluster.uniform(*of, flops=flops), ulysses=1)
         for of in ((link.latency, link.bandwidth), (0.0, 1e30))

@@ -8,7 +8,8 @@ import pytest
 
 from parlab import per_rank, run
 from parlab.arrays import asarray, to_numpy
-from parlab.nn.embedding import IGNORED, cross_entropy, cross_entropy_backward
+from parlab.nn.activation import swiglu
+from parlab.nn.cross_entropy import IGNORED, cross_entropy, cross_entropy_backward
 from parlab.nn.linear import linear, linear_backward_input, linear_backward_weight
 from parlab.nn.rotary import Rotary
 from parlab.tensor import (
@@ -92,6 +93,27 @@ def test_attention_and_mlp_from_full_weights_have_the_slices_of_the_model(size, 
         return attention.sharers and attention.sharers.size
 
     assert run(program, size).results == [None if heads >= size else size // heads] * size
+
+
+@both_ways
+def test_an_mlp_is_two_column_layers_and_a_row_layer_bitwise_and_leaves_out_one_of_their_two_gathers(sequence_parallel):
+    names = [f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
+    weights = dict(zip(names, (integers(np, 6, 16), integers(np, 6, 16, seed=1), integers(np, 16, 6)), strict=True))
+    x, options = integers(np, 2, 8, 6, seed=2), {"sequence_parallel": sequence_parallel}
+
+    def one_by_one(comm):
+        gate, up = (ColumnParallelLinear.from_full(comm, weights[name], **options) for name in names[:2])
+        down = RowParallelLinear.from_full(comm, weights[names[2]], **options)
+        own = tokens_of(x, comm, sequence_parallel)
+        return down.forward(swiglu(gate.forward(own)[0], up.forward(own)[0])[0])[0]
+
+    def as_one(comm):
+        return ParallelMLP.from_full(comm, weights, "mlp", **options).forward(tokens_of(x, comm, sequence_parallel))[0]
+
+    apart, together = run(one_by_one, 4), run(as_one, 4)
+    assert all((a == b).all() for a, b in zip(apart.results, together.results, strict=True))
+    spared = apart.timeline.bytes_sent(0) - together.timeline.bytes_sent(0)
+    assert spared == (3 * x.nbytes // 4 if sequence_parallel else 0)
 
 
 @every_size

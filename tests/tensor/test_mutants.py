@@ -9,12 +9,12 @@ import parlab.tensor.slices
 from parlab import run
 from parlab.arrays import namespace
 from parlab.nn.config import EMBEDDING, HEAD
-from parlab.tensor import COPY, NOTHING, REDUCE, ExitOperator, vocabulary
+from parlab.tensor import COPY, NOTHING, REDUCE, vocabulary
 from tests.nn.parity import relative_error
 from tests.tensor.models import model, parallel_results, serial_results, text
 
 FIRST, SECOND = "model.layers.0", "model.layers.1"
-DOUBLED = ExitOperator(REDUCE.forward, COPY.backward)
+DOUBLED = REDUCE._replace(backward=COPY.backward)
 
 
 def names_of(prefix: str) -> set[str]:

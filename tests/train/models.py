@@ -191,8 +191,8 @@ def faults(case: Case, steps: int = 1, library: str = "numpy", change: Callable[
         gradients = {name: to_numpy(x) for name, x in trainer.full_gradients().items()}
         results += [trainer.step(*batch) for batch in text[1:]]
         weights = {name: to_numpy(x) for name, x in trainer.full_weights().items()}
-        own = {"weight": trainer.replica.full_weights(), "gradient": full_gradients(trainer.replica)}
-        place = trainer.own.model.slices
+        own = {"weight": trainer.parts.replica.full_weights(), "gradient": full_gradients(trainer.parts.replica)}
+        place = trainer.parts.model.llama.slices
         copies = {(kind, n, place[n]): to_numpy(x).tobytes() for kind, of in own.items() for n, x in of.items()}
         return results, gradients, weights, copies
 

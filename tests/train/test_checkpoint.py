@@ -67,7 +67,7 @@ def test_numbers_of_numpy_are_saved_and_notes_that_json_has_not_are_refused_befo
     def program(comm, folder, notes):
         save(Trainer(Mesh(comm, dp=2), model(), AdamW(lr=rate), max_norm=norm), folder, notes=notes)
         again = load(folder, Mesh(comm, tp=2), xp=np)
-        return again.replica.optimizer.lr, again.replica.guard.max_norm
+        return again.parts.replica.optimizer.lr, again.parts.replica.guard.max_norm
 
     assert run(program, 2, tmp_path / "a", {"step": np.int64(7)}).results == [(rate, norm)] * 2
     assert read_index(tmp_path / "a")["notes"] == {"step": 7}
@@ -225,7 +225,7 @@ def test_a_bit_that_flips_anywhere_is_refused_by_the_name_of_its_file_or_changes
     def state(comm):
         trainer = load(tmp_path, Mesh(comm), xp=np)
         arrays = [x for piece in trainer.pieces() for x in (piece.master, piece.mean, piece.square)]
-        return trainer.progress, trainer.replica.optimizer, [x.tobytes() for x in arrays]
+        return trainer.progress, trainer.parts.replica.optimizer, [x.tobytes() for x in arrays]
 
     (right,) = run(state, 1).results
     refused = 0

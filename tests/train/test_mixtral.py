@@ -68,7 +68,7 @@ def test_a_step_of_a_mixtral_is_the_serial_one_inside_the_array_standard():
 
 def divided_by_edp(trainer):
     """Not by dp · cp: then the gradients of experts are ep times too large."""
-    G, mesh = trainer.replica.G, trainer.job.mesh
+    G, mesh = trainer.parts.replica.G, trainer.parts.job.mesh
     reduced = G.reduced
     G.reduced = lambda: {
         block: x * mesh.ep.size if G.layouts[block].group is mesh.edp else x for block, x in reduced().items()
@@ -98,8 +98,9 @@ def test_experts_summed_over_dp_and_cp_add_different_experts_up(monkeypatch):
 @pytest.mark.parametrize("zero", [0, 1])
 def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights(zero):
     def one_expert_part(trainer):
-        alone = trainer.job.mesh.comm.split(trainer.job.mesh.comm.rank) if zero == 0 else trainer.job.mesh.edp
-        trainer.replica.model_parallel = trainer.replica.model_parallel._replace(comm=alone)
+        mesh, replica = trainer.parts.job.mesh, trainer.parts.replica
+        alone = mesh.comm.split(mesh.comm.rank) if zero == 0 else mesh.edp
+        replica.model_parallel = replica.model_parallel._replace(comm=alone)
 
     clipped = case({"dp": 4, "ep": 2}, zero=zero, max_norm=0.1)
     assert {"norm", "weights"} <= faults(clipped, 2, change=one_expert_part)
@@ -107,7 +108,8 @@ def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights
 
 def test_a_norm_that_counts_dense_weights_once_for_each_rank_of_ep_is_seen():
     def counted_twice(trainer):
-        trainer.replica.model_parallel.in_norm.update(dict.fromkeys(trainer.replica.model_parallel.in_norm, 1.0))
+        in_norm = trainer.parts.replica.model_parallel.in_norm
+        in_norm.update(dict.fromkeys(in_norm, 1.0))
 
     assert faults(case({"dp": 2, "ep": 2}, zero=0), 2, change=counted_twice) == {"norm"}
 
@@ -177,6 +179,21 @@ def balanced_serial(steps: int = 3) -> tuple[Any, ...]:
     return trained.weights, [router.bias for router in trained.routers], loads
 
 
+def loads_of_steps(trainer: Trainer) -> list[list[list[int]]]:
+    """The loads that move the biases, `[L][N]` of each step that is not skipped: they are noted from now on."""
+    routers, steps = trainer.parts.model.routers, []
+    for layer, router in routers.items():
+
+        def rebalance(loads, layer=layer, right=router.rebalance):
+            if layer == 0:
+                steps.append([[] for _ in routers])
+            steps[-1][layer] = loads
+            right(loads)
+
+        router.rebalance = rebalance
+    return steps
+
+
 def wrong_balance(axes: dict[str, int], schedule: Any = None, change: Any = id, **options: Any) -> set[str]:
     """Of `weights`, `biases` and `loads` those that differ from serial after three steps."""
     weights, biases, loads = balanced_serial()
@@ -185,9 +202,10 @@ def wrong_balance(axes: dict[str, int], schedule: Any = None, change: Any = id, 
         mesh = Mesh(comm, **axes)
         trainer = Trainer(mesh, model(**EXPERTS), AdamW(lr=LR), schedule=schedule, **BALANCED, **options)
         change(trainer)
+        loads = loads_of_steps(trainer)
         for batch in batches(B, S, 3):
             trainer.step(*batch)
-        return trainer.full_weights(), trainer.biases, trainer.mixtures.loads
+        return trainer.full_weights(), trainer.biases, loads[-1]
 
     found = set()
     for own, own_biases, own_loads in run(program, ranks_of(axes)).results:
@@ -241,13 +259,14 @@ def test_gradients_with_an_auxiliary_loss_are_serial_to_1e_12(axes, schedule):
 
 def test_f_of_a_ranks_own_tokens_alone_trains_other_weights_and_a_bias_of_them_alone_differs_from_rank_to_rank():
     def own_f(trainer):
-        for router in trainer.mixtures.of_layer.values():
+        for router in trainer.parts.model.routers.values():
             router.loads_of = partial(expert_loads, num_experts=router.num_experts)
 
     assert "weights" in wrong_balance({"dp": 4, "ep": 2}, change=own_f)
 
     def own_counts(trainer):
-        trainer.job.mesh.data = trainer.job.mesh.comm.split(trainer.job.mesh.comm.rank)
+        mesh = trainer.parts.job.mesh
+        mesh.data = mesh.comm.split(mesh.comm.rank)
 
     assert {"biases", "loads"} <= wrong_balance({"dp": 4, "ep": 2}, change=own_counts)
 
@@ -282,13 +301,15 @@ def test_a_step_after_a_skipped_one_has_its_own_loads_gradients_and_biases_and_n
         mesh, schedule = Mesh(comm, dp=2, pp=2, ep=2), one_f_one_b(2, 4)
         options = {"schedule": schedule, "zero": zero, "loss_scale": LossScale(8.0, interval=9), **BALANCED}
         trainer = Trainer(mesh, model(**EXPERTS), AdamW(lr=LR), **options)
+        loads = loads_of_steps(trainer)
         if overflow:
-            add = trainer.replica.add_gradients
-            trainer.replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
+            replica = trainer.parts.replica
+            add = replica.add_gradients
+            replica.add_gradients = lambda block, own: add(block, {n: x * np.inf for n, x in own.items()})
             assert trainer.step(*first).skipped
-            trainer.replica.add_gradients = add
+            replica.add_gradients = add
         trainer.step(*second)
-        return trainer.mixtures.loads, trainer.biases, trainer.full_gradients()
+        return *loads, trainer.biases, trainer.full_gradients()  # of one step: the other was skipped
 
     for (loads, biases, gradients), (own_loads, own_biases, own) in zip(
         run(program, 4, False).results, run(program, 4, True).results, strict=True
@@ -297,45 +318,3 @@ def test_a_step_after_a_skipped_one_has_its_own_loads_gradients_and_biases_and_n
         assert {sum(of_layer) for of_layer in own_loads} == {B * S * 2}
         assert own_biases == biases
         assert worst_error([own[n] for n in gradients], list(gradients.values())) <= 1e-12
-
-
-@pytest.mark.parametrize(("dp", "ep"), [(2, 2), (4, 2)])
-def test_rows_to_experts_are_the_serial_choices_of_each_ranks_sequences_and_change_no_weight(dp, ep):
-    serial, (tokens, _) = model(**EXPERTS), batches(8, 4)[0]
-
-    def program(comm):
-        trainer = Trainer(Mesh(comm, dp=dp, ep=ep), serial, AdamW(lr=LR), bias_rate=0.1)
-        before = trainer.full_weights()
-        tables = trainer.rows_to_experts(tokens)
-        same = all((before[name] == x).all() for name, x in trainer.full_weights().items())
-        return tables, same, [sum(router.counted) for router in trainer.mixtures.of_layer.values()]
-
-    expected = []
-    hidden, _ = serial.embedding.forward(tokens)
-    for block in serial.blocks:
-        hidden, cache = block.forward(hidden)
-        chosen = cache["mlp"].router.routing.chosen.reshape(dp, -1)
-        expected.append([np.bincount(of_rank, minlength=4).tolist() for of_rank in chosen])
-    for rank, (tables, same, counted) in enumerate(run(program, dp).results):
-        group = slice(rank // ep * ep, rank // ep * ep + ep)  # ep: consecutive ranks of dp
-        assert [np.asarray(table).tolist() for table in tables] == [of_layer[group] for of_layer in expected]
-        assert same
-        assert counted == 4 * [0]
-
-
-@pytest.mark.parametrize(
-    ("axes", "options", "rows", "said"),
-    [
-        ({"dp": 1, "tp": 2}, {}, 8, "tp=2, with zero=1"),
-        ({"pp": 2}, {}, 8, "on pp=2, cp=1"),
-        ({"dp": 2, "ep": 2}, {"zero": 3}, 8, "with zero=3"),
-        ({"dp": 2, "ep": 2}, {}, 7, "tokens: 7 rows do not divide among 2 ranks of dp"),
-    ],
-)
-def test_rows_to_experts_refuses_a_mesh_that_cuts_the_model_and_rows_that_do_not_divide(axes, options, rows, said):
-    def program(comm):
-        trainer = Trainer(Mesh(comm, **axes), model(**EXPERTS), AdamW(lr=LR), **options)
-        with pytest.raises(ValueError, match=said):
-            trainer.rows_to_experts(np.zeros((rows, 4), dtype=int))
-
-    run(program, 2)

@@ -32,8 +32,8 @@ def seen(change, *args, **kwargs):
 
 
 def positions_a_range(trainer):
-    cp = trainer.job.mesh.cp
-    rotary = trainer.own.model.blocks[0].attention.inside.rotary
+    cp = trainer.parts.job.mesh.cp
+    rotary = trainer.parts.model.llama.blocks[0].attention.inside.rotary
     rotary.positions = lambda length: np.arange(cp.rank * length, (cp.rank + 1) * length)
 
 
@@ -45,7 +45,8 @@ def test_rotary_positions_a_range_are_seen_under_zigzag_and_striped_and_right_un
 
 def test_the_same_rows_on_every_replica_are_seen_by_loss_and_gradients():
     def change(trainer):
-        trainer.job.mesh.dp = SimpleNamespace(rank=0, size=trainer.job.mesh.dp.size)
+        mesh = trainer.parts.job.mesh
+        mesh.dp = SimpleNamespace(rank=0, size=mesh.dp.size)
 
     assert {"loss", "gradients"} <= seen(change, dp=2)
 
@@ -63,7 +64,8 @@ def test_context_parallelism_left_out_of_zeros_group_is_seen_by_copies_that_diff
 
 
 def by_data_group(trainer):
-    trainer.replica.model_parallel = trainer.replica.model_parallel._replace(comm=trainer.job.mesh.data)
+    job, replica = trainer.parts.job, trainer.parts.replica
+    replica.model_parallel = replica.model_parallel._replace(comm=job.mesh.data)
 
 
 def test_clipping_by_each_parts_own_norm_is_seen_by_the_norm_and_by_clipped_copies_and_not_by_gradients():
@@ -80,14 +82,15 @@ def test_an_overflow_on_one_rank_skips_all_and_by_each_parts_own_norm_some_alone
     def program(comm, change):
         mesh = Mesh(comm, dp=2, pp=2)
         trainer = Trainer(mesh, model(), AdamW(), zero=zero, loss_scale=LossScale(8.0))
-        right = trainer.replica.add_gradients
+        replica = trainer.parts.replica
+        right = replica.add_gradients
 
         def add(block, gradients):
             if comm.rank == 0:
                 gradients = {name: x * np.inf for name, x in gradients.items()}
             right(block, gradients)
 
-        trainer.replica.add_gradients = add
+        replica.add_gradients = add
         change(trainer)
         result = trainer.step(tokens, targets)
         return result.skipped, trainer.progress["loss_scale"]
@@ -135,7 +138,7 @@ def test_schedules_own_microbatches_are_weighted_once():
     """A second mean over microbatches is the usual one: the losses are right, and the gradients m times too small."""
 
     def change(trainer):
-        trainer.replica.guard.mean_factor /= trainer.job.schedule.num_microbatches
+        trainer.parts.replica.guard.mean_factor /= trainer.parts.job.schedule.num_microbatches
 
     wrong = seen(change, pp=2, schedule=one_f_one_b(2, 4))
     assert {"gradients", "norm"} <= wrong

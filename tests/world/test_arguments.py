@@ -76,7 +76,6 @@ ROWS = [
     *[(lambda v=v: run(print, v), f"size={v}: needs at least 1 rank") for v in (0, -3)],
     (lambda: run(print, 2, engine="mpi!"), "engine='mpi!': the engines are threads, mpi"),
     (lambda: run(print, 2, cluster="fast"), "cluster='fast': must be a Cluster"),
-    (lambda: run(print, 3, cluster=cluster(device=(DEVICE,))()), "cluster=x: has 1 device, but there are 3 ranks"),
     (lambda: run(print, 2, collectives="native"), "collectives='native': on threads they are ours"),
     (lambda: run(print, 2, engine="mpi", collectives=None), "collectives=None: on mpi they are ours, or native"),
     (lambda: run(print, 3, per_rank([1, 2])), "items: per_rank has 2, but size=3: give one a rank"),
@@ -85,7 +84,6 @@ ROWS = [
     *[(lambda v=v: per_rank(v), f"items={v}: per_rank takes a list, one item a rank") for v in (5, {"a": 1}, {1, 2})],
     (lambda: per_rank("ab"), "items='ab': per_rank takes a list, one item a rank"),
     (lambda: DONE.on(None), "cluster=None: must be a Cluster"),
-    (lambda: DONE.on(cluster(device=(DEVICE,))()), "cluster=x: has 1 device, but there are 2 ranks"),
     (lambda: fit_cluster("threads", 1), "size=1: needs at least 2 ranks"),
     # Link, Device, Cluster
     *[

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster, Device, Link
+from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Device, Link
 
 
 def test_the_classroom_has_numbers_for_the_head():
     assert CLASSROOM.link(0, 7).picoseconds(10_000) == 1_000_000 + 1_000_000  # 1 µs and 10 KB at 10 GB/s
     assert CLASSROOM.link(7, 8).picoseconds(1_000) == 5_000_000 + 1_000_000  # 5 µs and 1 KB at 1 GB/s
-    assert CLASSROOM.device_of(3).seconds(10**12, 0) == 1
-    assert CLASSROOM.device_of(3).seconds(0, 10**11) == 1
+    assert CLASSROOM.device.seconds(10**12, 0) == 1
+    assert CLASSROOM.device.seconds(0, 10**11) == 1
     assert CLASSROOM.ports == 1
 
 
@@ -25,8 +25,8 @@ def test_ready_made_clusters_carry_their_source_and_published_numbers(cluster, f
     assert "peak" in cluster.source
     assert cluster.ports == "a level"
     assert cluster.ranks_per_node == 8
-    assert cluster.device_of(0).flops == flops
-    assert cluster.device_of(0).memory == 80e9
+    assert cluster.device.flops == flops
+    assert cluster.device.memory == 80e9
     assert cluster.intra.bandwidth > cluster.inter.bandwidth
     assert cluster.intra.latency < cluster.inter.latency
 
@@ -36,8 +36,6 @@ def test_a_cluster_that_reaches_half_of_its_peak_has_the_same_links_and_memory()
     assert slower.device == Device("H100 80GB, bf16", 494.5e12, 3.35e12, 80e9)
     assert (slower.intra, slower.inter, slower.ports) == (DGX_H100.intra, DGX_H100.inter, DGX_H100.ports)
     assert DGX_H100.reaching(1) == DGX_H100
-    mixed = Cluster("mixed", (Device("a", 1e9, 1e9), Device("b", 4e9, 1e9)), 2, Link(0, 1e9), Link(0, 1e9))
-    assert [mixed.reaching(0.25).device_of(rank).flops for rank in (0, 1)] == [0.25e9, 1e9]
 
 
 @given(st.integers(0, 10**15), st.integers(1, 10**13), st.integers(0, 10**9))

@@ -26,6 +26,15 @@ class State(NamedTuple):
     rows: tuple[tuple[Action, ...], ...]
 
 
+class Option(NamedTuple):
+    """An action of this kind that a rank may do next, and when. The one that ends first is the least."""
+
+    end: Any
+    rank: int
+    kind: str
+    start: Any
+
+
 def best_schedule(p: int, m: int, costs: Costs = UNIT_COSTS, memory_limit: Limit = None) -> Schedule:
     """The shortest schedule by makespan of stage r on rank r, among all with full or split backwards within the memory.
 
@@ -80,7 +89,7 @@ class _BranchAndBound:
         self.forward, self.half, self.weight, self.transfer = (costs.per_stage(name, p) for name in names)
         limit = as_limit(memory_limit)
         self.limits, self.change = limit.of_ranks(p), limit.changes
-        tasks = rank_tasks(p, m, costs, memory_limit)
+        tasks = rank_tasks(p, m, costs, memory_limit)  # of a rank F, I, W, F, I, W, ... from the last microbatch back
         self.f_tail = [[task.tail for task in reversed(of_rank[::3])] for of_rank in tasks]
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
         self.seen: dict[Any, list[tuple[Any, ...]]] = {}
@@ -104,7 +113,7 @@ class _BranchAndBound:
 
     def branches(self, state: State) -> list[State]:
         """The states after each action that may come next (Giffler and Thompson, see `best_schedule`)."""
-        options: list[tuple[Any, int, str, Any]] = []  # (end, rank, kind, start)
+        options: list[Option] = []
         for r in range(self.p):
             _, i, w = state.done[r]
             f_ready, i_ready = self.ready(state, r)
@@ -113,18 +122,18 @@ class _BranchAndBound:
             for kind, ready, duration in (("I", i_ready, self.half[r]), ("F", f_ready, self.forward[r])):
                 if ready is not None:
                     start = max(ready, state.free[r])
-                    options.append((start + duration, r, kind, start))
+                    options.append(Option(start + duration, r, kind, start))
             if w < i:
-                options.append((state.free[r] + self.weight[r], r, "W", state.free[r]))
+                options.append(Option(state.free[r] + self.weight[r], r, "W", state.free[r]))
         if not options:
             return []
         first = min(options)
-        end, rank, _, _ = first
-        chosen = [option for option in options if option == first or (option[1] == rank and option[3] < end)]
-        return [self.after(state, *option[:3]) for option in chosen]
+        chosen = [one for one in options if one == first or (one.rank == first.rank and one.start < first.end)]
+        return [self.after(state, one) for one in chosen]
 
-    def after(self, state: State, end: Any, r: int, kind: str) -> State:
-        """The state in which rank r has done one action of this kind more, which ends at `end`."""
+    def after(self, state: State, option: Option) -> State:
+        """The state in which a rank has done this action more."""
+        end, r, kind, _ = option
         f, i, w = state.done[r]
         number = {"F": f, "I": i, "W": w}[kind]
         return State(

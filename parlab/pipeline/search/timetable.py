@@ -109,7 +109,7 @@ class Timetable:
         """The actions of each rank, in order."""
         return [[row[s] for s in sorted(row) if self.starts[row[s]] == s] for row in self.ranks]
 
-    def squeezed(self, peak: int) -> list[list[Action]]:
+    def order_within(self, peak: int) -> list[list[Action]]:
         """The order of the F's and I's within `peak` chunks: the W's find their places when it is timed."""
         self.squeeze(peak)
         self.let_go()

@@ -131,7 +131,7 @@ def v_controlled(
 
 def _timed(timetable: Timetable) -> Rows:
     """The order of a block that is squeezed within its own peak, with the W's in their best places."""
-    rows = timetable.squeezed(timetable.peak)
+    rows = timetable.order_within(timetable.peak)
     return best_filled(Filler(rows, UNIT_COSTS, timetable.peak), [rows], "makespan").rows
 
 
@@ -141,11 +141,11 @@ def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
         yield skeleton_of(zb_v(p, m).actions)
     timetable = Timetable(_v_half_block(p), "FFII", m)
     if fits >= timetable.peak:
-        yield timetable.squeezed(fits)
+        yield timetable.order_within(fits)
     period = 6
     while Timetable(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
         period += 1
-    yield Timetable(_first_free("FFII", p, period), "FFII", m, period).squeezed(fits)
+    yield Timetable(_first_free("FFII", p, period), "FFII", m, period).order_within(fits)
 
 
 def _whole_chunks(memory_limit: Limit, p: int) -> int:

@@ -63,9 +63,9 @@ class Filler:
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
 
-        A rank does the W's that a forward's memory needs, and while it waits, as many as fit into the wait. One more,
-        which delays what follows: as often as it is `eager`, and if it is not `patient` also where waiting would make
-        it the rank that has stood idle most.
+        A rank does a W where a forward needs its memory; where it waits, and the W is no longer than the wait; and in
+        some waits that are shorter than the W, which then delays what follows: in as many as the rank is `eager`, and,
+        if it is not `patient`, wherever the wait would make it the rank that has stood idle most.
         """
         loop = EventLoop()  # the event `action`: it has ended
         ended: dict[Action, float] = {}
@@ -178,7 +178,8 @@ def skeleton_of(actions: Iterable[Sequence[Action]]) -> Rows:
 
 def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
     """The order of the better ones: by the time of `metric`, then by the other time."""
-    return operator.itemgetter(1, 2) if metric == "longest_stage" else operator.itemgetter(2, 1)
+    other = "makespan" if metric == "longest_stage" else "longest_stage"
+    return operator.attrgetter(metric, other)
 
 
 def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longest_stage") -> Filled:

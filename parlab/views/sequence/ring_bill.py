@@ -126,7 +126,7 @@ def _bill(kv_heads: int, method: str, gpus: int, step: int) -> Bill:
     step_cost = step * least_step_cost(shape, gpus, DGX_H100)
     found = method_times(shape, gpus, DGX_H100, FLASH_ATTENTION_3, step_cost=step_cost)[method]
     flops = pair_flops(unmasked_pairs(S, gpus, "zigzag")[0], 1, H, D)
-    work = picoseconds(DGX_H100.reaching(FLASH_ATTENTION_3).device_of(0).seconds(flops, 0))
+    work = picoseconds(DGX_H100.reaching(FLASH_ATTENTION_3).device.seconds(flops, 0))
     calls = (gpus // found.ulysses - 1) * step_cost
     waits = max(0, found.picoseconds - work - calls)  # the clock rounds each step
     return Bill(*(LAYERS * part / 1e12 for part in (work, calls, waits)))

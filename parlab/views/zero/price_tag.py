@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from parlab.arguments import checked, positive
-from parlab.plan.arguments import fraction
 from parlab.views.engine import marks, theme
 from parlab.views.engine.arguments import RULES, within
 from parlab.views.engine.explore import Explorer, choice, steps
@@ -48,6 +47,13 @@ BAR, ADAM_BAR, SAID = (
     (-0.36, 0.2),
     0.38,
 )  # of a row: from and to of a bar and of the optimizer's mark, the middle of the words
+
+
+def fraction(name: str, value: Any) -> None:
+    """Refuse a pace beyond the data sheet's."""
+    positive(name, value)
+    if value > 1:
+        raise ValueError(f"{name}={value!r}: a fraction of the data sheet, greater than 0 and at most 1, is needed")
 
 
 class Price(NamedTuple):
@@ -148,7 +154,7 @@ def _passes(stage: int, microbatches: int) -> tuple[str, ...]:
 def _price(
     params: float, P: int, stage: int, tokens: int, state: StateBytes, cluster: Cluster, microbatches: int
 ) -> Price:
-    device, node = cluster.device_of(0), cluster.ranks_per_node
+    device, node = cluster.device, cluster.ranks_per_node
     bandwidth = cluster.intra.bandwidth
     if node < P:  # a ring through each card: together they pass what one ring would
         checked_group("ranks_per_node", node, P)
@@ -172,7 +178,7 @@ def _price(
 
 
 def _device(cluster: Cluster, P: int) -> str:
-    return cluster.device_of(0).name.split()[0] + "s" * (P > 1)
+    return cluster.device.name.split()[0] + "s" * (P > 1)
 
 
 def _verdict(prices: Sequence[Price]) -> str:

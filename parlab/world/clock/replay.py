@@ -57,7 +57,7 @@ class _Clock:
         self.ready_at, self.start_at, self.end_at = [-1] * count, [-1] * count, [-1] * count
         self.sender_task, self.receiver_task = [-1] * count, [-1] * count  # that wait for the message, at either end
         self.waiting: list[tuple[int, int, int] | None] = [None] * tasks  # since when; its (code, operand)
-        self.waits: list[tuple[int, int, int, int, int]] = []  # those that are over: rank, end, start, code, operand
+        self.waits: list[tuple[int, int, int, int, int]] = []  # those that are over: rank, start, end, code, operand
         self.entered: list[list[int]] = [[] for _ in trace.collectives]
         self.raised = bytearray(trace.signals)
         self.awaiting: list[list[int]] = [[] for _ in range(trace.signals)]
@@ -80,8 +80,8 @@ class _Clock:
                 continue
             self.end_at[message] = now
             self.ports.release(message)
-            if trace.kept[message]:
-                self.held[trace.src[message]].append((now, -trace.kept[message], "sent"))
+            if trace.holds[message]:
+                self.held[trace.src[message]].append((now, -trace.holds[message], "sent"))
             if self.sender_task[message] >= 0:
                 going_on.append(self.sender_task[message])
             if self.receiver_task[message] >= 0:
@@ -98,18 +98,14 @@ class _Clock:
         trace, now, ends_posted, end_at = self.trace, self.now, self.ends_posted, self.end_at
         rank = trace.ranks[task]
         held = self.held[rank]
-        waited = self.waiting[task]
-        if waited is not None:
-            self.waiting[task] = None
-            if task < trace.size and now > waited[0]:
-                self.waits.append((rank, now, *waited))
+        self._end_wait(task)
         for code, operand in self.actions[task]:
             if code <= POST_RECEIVE:  # of either end
                 if code == POST_RECEIVE:
                     if trace.nbytes[operand]:
                         held.append((now, trace.nbytes[operand], "received"))
-                elif trace.kept[operand]:
-                    held.append((now, trace.kept[operand], "sent"))
+                elif trace.holds[operand]:
+                    held.append((now, trace.holds[operand], "sent"))
                 ends_posted[operand] += 1
                 if ends_posted[operand] == 2:
                     self.ready_at[operand] = now
@@ -124,14 +120,9 @@ class _Clock:
                 if self._compute(task, *operand):
                     return
             elif code == ENTER:
-                if not trace.collectives[operand].joint:
-                    continue
-                members = self.entered[operand]
-                members.append(task)
-                self.waiting[task] = (now, code, operand)
-                if len(members) == len(trace.collectives[operand].members):
-                    going_on.extend(members)
-                return
+                if trace.collectives[operand].joint:
+                    self._enter(task, operand, going_on)
+                    return
             elif code == HOLD:
                 name, change = operand
                 held.append((now, change, name))
@@ -146,11 +137,26 @@ class _Clock:
             else:
                 self.prints.append((now, rank, operand))
 
+    def _end_wait(self, task: int) -> None:
+        """Record the wait of a task, if it is a rank's main task and has waited until now."""
+        waited, self.waiting[task] = self.waiting[task], None
+        if waited is not None and task < self.trace.size and self.now > waited[0]:
+            start, code, operand = waited
+            self.waits.append((task, start, self.now, code, operand))
+
+    def _enter(self, task: int, collective: int, going_on: list[int]) -> None:
+        """Let a task wait in a joint collective. With its last member, all its members go on."""
+        entered = self.entered[collective]
+        entered.append(task)
+        self.waiting[task] = (self.now, ENTER, collective)
+        if len(entered) == len(self.trace.collectives[collective].members):
+            going_on.extend(entered)
+
     def _compute(self, task: int, name: str, flops: float, moved: float, seconds: float | None) -> bool:
         """Begin a computation; returns whether it takes time."""
         rank = self.trace.ranks[task]
         if seconds is None:
-            seconds = self.cluster.device_of(rank).seconds(flops, moved)
+            seconds = self.cluster.device.seconds(flops, moved)
         end = self.now + picoseconds(seconds)
         ranks, starts, ends, names = self.computes
         ranks.append(rank)
@@ -163,16 +169,15 @@ class _Clock:
 
     def start(self, ready: list[int]) -> None:
         """Start the messages whose ports are free."""
-        for message in self.ports.start(ready, self.now):
+        for message in self.ports.occupy(ready, self.now):
             self.start_at[message] = self.now
             heappush(self.events, (self.now + self.transfer_time[message], message))
 
     def timeline(self) -> Timeline:
         """The timeline, when nothing is left to happen."""
         trace, waits = self.trace, self.waits
-        for rank, waited in enumerate(self.waiting[: trace.size]):
-            if waited is not None and self.now > waited[0]:
-                waits.append((rank, self.now, *waited))
+        for rank in range(trace.size):
+            self._end_wait(rank)
         times = self.ready_at, self.start_at, self.end_at
         transfers: Columns = (trace.src, trace.dst, trace.nbytes, *times, trace.names, trace.labels)
         passed = [message for message, end in enumerate(self.end_at) if end >= 0]
@@ -188,7 +193,7 @@ class _Clock:
             cluster=self.cluster.name,
         )
 
-    def _wait(self, rank: int, end: int, start: int, code: int, operand: int) -> tuple[int, int, int, int, str, int]:
+    def _wait(self, rank: int, start: int, end: int, code: int, operand: int) -> tuple[int, int, int, int, str, int]:
         """The fields of the `Wait` of `rank`, which waited in (code, operand) from `start` to `end`."""
         trace = self.trace
         if code == WAIT:
@@ -247,14 +252,17 @@ class _Ports:
         self.order = [number * trace.size + src for number, src in zip(trace.posting, trace.src, strict=True)]
 
     def release(self, message: int) -> None:
+        """The message has passed: its ports are free again."""
         if self.limited and not self.to_itself[message]:
             for port in (self.out[message], self.into[message]):
                 self.free[port] += 1
                 if self.queues[port]:
                     self.freed.append(port)
 
-    def start(self, ready: list[int], now: int) -> list[int]:
-        """Of the messages that are `ready` now, and those that queue at ports freed now, the ones that start."""
+    def occupy(self, ready: list[int], now: int) -> list[int]:
+        """Of the messages that are `ready` now, and those that queue at ports freed now, those that find their ports
+        free. They hold them from now on.
+        """
         if not self.limited:
             return ready
         candidates = [(now, self.order[message], message, -1) for message in ready]

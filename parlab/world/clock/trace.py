@@ -34,8 +34,8 @@ class Trace:
         ranks: the rank of each task.
         actions: the (code, operand) pairs of each task, as in `log`, with the numbers of messages, collectives and
             signals as operands.
-        src, dst, nbytes, kept, names, labels, posting: the messages, in columns. The sender holds `kept` bytes until
-            the message has passed; `posting` numbers the messages of a sender.
+        src, dst, nbytes, holds, names, labels, posting: the messages, in columns. A message `holds` bytes at its sender
+            until it has passed; `posting` numbers the messages of a sender.
         collectives: the collective calls.
         signals: how many there are.
     """
@@ -46,7 +46,7 @@ class Trace:
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)
+    holds: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     posting: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ def _add_message(trace: Trace, message: Any, posting: int) -> None:
     trace.src.append(message.src)
     trace.dst.append(message.dst)
     trace.nbytes.append(message.nbytes)
-    trace.kept.append(message.kept)
+    trace.holds.append(message.holds)
     trace.names.append(message.name)
     trace.labels.append(message.label)
     trace.posting.append(posting)

@@ -1,8 +1,8 @@
 """The collectives that have several algorithms: of each a table of them by name, and the check of a call.
 
-A call is checked where the program makes it, by the form of its array. Checked, it is a `Collective`: a function of a
-comm and an array of that form. `Comm.all_reduce` calls it at once, with itself and the caller's array.
-`Comm.iall_reduce` lets a task in the background call it, with a `Comm` of that task and a copy of the array.
+A call is checked where the program makes it. The result is a `Collective`: a function of the `Comm` that shall send its
+messages. `Comm.all_reduce` calls it at once, with itself. `Comm.iall_reduce` lets a task in the background call it,
+with a `Comm` of that task.
 
 The first algorithm of a table is the default. It is never chosen by size, so that a program always does the same.
 
@@ -19,9 +19,8 @@ from typing import Any
 from parlab.arguments import checked_axis, whole
 from parlab.arrays import Array, is_array, namespace
 from parlab.world.collectives.circulant import circulant_all_gather, circulant_all_reduce, circulant_reduce_scatter
-from parlab.world.collectives.common import combiner, cut, equal_lengths, pieces_of
+from parlab.world.collectives.common import combiner, cut, equal_lengths, pieces_of, power_of_two_below
 from parlab.world.collectives.doubling import (
-    power_of_two_below,
     rabenseifner_all_reduce,
     recursive_doubling_all_gather,
     recursive_doubling_all_reduce,
@@ -39,7 +38,7 @@ from parlab.world.collectives.two_levels import (
 from parlab.world.units import several
 
 Algorithms = dict[str, Callable[..., Any]]
-Collective = Callable[[Any, Array], Array]  # of a comm and this rank's array
+Collective = Callable[[Any], Array]  # of a comm; it has this rank's array
 
 ALL_REDUCE: Algorithms = {
     "ring": ring_all_reduce,
@@ -52,13 +51,13 @@ ALL_REDUCE: Algorithms = {
 
 
 def all_reduce(
-    size: int, like: Array, op: str = "sum", algorithm: str | None = None, ranks_per_node: int | None = None
+    size: int, x: Array, op: str = "sum", algorithm: str | None = None, ranks_per_node: int | None = None
 ) -> Collective:
-    """See `Comm.all_reduce`. `like` has the form of each rank's array."""
+    """See `Comm.all_reduce`."""
     chosen, algorithm = _chosen("all_reduce", ALL_REDUCE, algorithm, ranks_per_node, size)
-    combine = combiner(op, like)
+    combine = combiner(op, x)
     arguments = dict(op=op, algorithm=algorithm, ranks_per_node=ranks_per_node)
-    return lambda comm, x: comm._enter("all_reduce", x, **arguments)._run(chosen, x, combine)
+    return lambda comm: comm._enter("all_reduce", x, **arguments)._run(chosen, x, combine)
 
 
 ALL_GATHER: Algorithms = {
@@ -73,39 +72,39 @@ ALL_GATHER: Algorithms = {
 def all_gather(
     rank: int,
     size: int,
-    like: Array,
+    x: Array,
     axis: int,
     algorithm: str | None = None,
     counts: list[int] | None = None,
     out: Array | None = None,
     ranks_per_node: int | None = None,
 ) -> Collective:
-    """See `Comm.all_gather`. `like` has the form of this rank's array."""
+    """See `Comm.all_gather`."""
     chosen, algorithm = _chosen("all_gather", ALL_GATHER, algorithm, ranks_per_node, size)
-    axis = checked_axis(axis, "axis", like)
-    counts, length, shown = _lengths(counts, size, algorithm), like.shape[axis], like.shape
+    axis = checked_axis(axis, "axis", x)
+    counts, length, shown = _lengths(counts, size, algorithm), x.shape[axis], x.shape
     if counts is not None:
         if counts[rank] != length:
             raise ValueError(f"counts={counts}: rank {rank} has {length} elements along the axis, not {counts[rank]}")
-        shown = (*like.shape[:axis], "counts", *like.shape[axis + 1 :])
+        shown = (*x.shape[:axis], "counts", *x.shape[axis + 1 :])
     lengths = counts or [length] * size
     if out is not None:
-        _check_out(out, like, sum(lengths))
-    xp = namespace(like)
-    shapes = [(*like.shape[:axis], each, *like.shape[axis + 1 :]) for each in lengths]
-    places = pieces_of([math.prod(shape) for shape in shapes])
+        _check_out(out, x, sum(lengths))
+    xp = namespace(x)
+    shapes = [(*x.shape[:axis], each, *x.shape[axis + 1 :]) for each in lengths]
+    pieces = pieces_of([math.prod(shape) for shape in shapes])
     arguments = dict(axis=axis, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
 
-    def gather(comm: Any, x: Array) -> Array:
+    def gather(comm: Any) -> Array:
         inner = comm._enter("all_gather", x, shape=shown, **arguments)
         # [n], one rank's elements after the other's
-        flat = xp.empty((places[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
-        flat[places[rank]] = xp.reshape(x, (-1,))
-        inner._run(chosen, flat, places)
+        flat = xp.empty((pieces[-1].stop,), dtype=x.dtype, device=x.device) if out is None else out
+        flat[pieces[rank]] = xp.reshape(x, (-1,))
+        inner._run(chosen, flat, pieces)
         if axis == 0:
             return xp.reshape(flat, (sum(lengths), *x.shape[1:]))
-        parts = [xp.reshape(flat[place], shape) for place, shape in zip(places, shapes, strict=True)]
-        return xp.concat(parts, axis=axis)
+        shards = [xp.reshape(flat[piece], shape) for piece, shape in zip(pieces, shapes, strict=True)]
+        return xp.concat(shards, axis=axis)
 
     return gather
 
@@ -120,34 +119,34 @@ REDUCE_SCATTER: Algorithms = {
 
 def reduce_scatter(
     size: int,
-    like: Array,
+    x: Array,
     axis: int,
     op: str = "sum",
     algorithm: str | None = None,
     counts: list[int] | None = None,
     ranks_per_node: int | None = None,
 ) -> Collective:
-    """See `Comm.reduce_scatter`. `like` has the form of each rank's array."""
+    """See `Comm.reduce_scatter`."""
     chosen, algorithm = _chosen("reduce_scatter", REDUCE_SCATTER, algorithm, ranks_per_node, size)
-    axis = checked_axis(axis, "axis", like)
-    combine = combiner(op, like)
+    axis = checked_axis(axis, "axis", x)
+    combine = combiner(op, x)
     counts = _lengths(counts, size, algorithm)
-    if counts is not None and sum(counts) != like.shape[axis]:
-        raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {like.shape[axis]} elements")
-    lengths = counts or equal_lengths(like, axis, size, "axis", ", or give counts=")
-    xp = namespace(like)
+    if counts is not None and sum(counts) != x.shape[axis]:
+        raise ValueError(f"counts={counts}: they add up to {sum(counts)}, but the axis has {x.shape[axis]} elements")
+    lengths = counts or equal_lengths(x, axis, size, "axis", ", or give counts=")
+    xp = namespace(x)
     arguments = dict(axis=axis, op=op, algorithm=algorithm, counts=counts, ranks_per_node=ranks_per_node)
 
-    def share_out(comm: Any, x: Array) -> Array:
+    def reduce_and_scatter(comm: Any) -> Array:
         inner = comm._enter("reduce_scatter", x, **arguments)
-        pieces = cut(x, axis, lengths)
-        places = pieces_of([math.prod(piece.shape) for piece in pieces])
-        flat = xp.concat([xp.reshape(piece, (-1,)) for piece in pieces])  # [n], one piece after the other
-        inner._run(chosen, flat, places, combine)
-        share = xp.asarray(flat[places[inner.rank]], copy=True)  # so that the rest of `flat` is freed
-        return xp.reshape(share, pieces[inner.rank].shape)
+        shards = cut(x, axis, lengths)
+        pieces = pieces_of([math.prod(shard.shape) for shard in shards])
+        flat = xp.concat([xp.reshape(shard, (-1,)) for shard in shards])  # [n], one rank's elements after the other's
+        inner._run(chosen, flat, pieces, combine)
+        own = xp.asarray(flat[pieces[inner.rank]], copy=True)  # so that the rest of `flat` is freed
+        return xp.reshape(own, shards[inner.rank].shape)
 
-    return share_out
+    return reduce_and_scatter
 
 
 ALL_TO_ALL: Algorithms = {
@@ -159,21 +158,21 @@ ALL_TO_ALL: Algorithms = {
 
 
 def all_to_all(
-    size: int, like: Array, split_axis: int, concat_axis: int, algorithm: str | None, ranks_per_node: int | None
+    size: int, x: Array, split_axis: int, concat_axis: int, algorithm: str | None, ranks_per_node: int | None
 ) -> Collective:
-    """See `Comm.all_to_all`. `like` has the form of each rank's array."""
+    """See `Comm.all_to_all`."""
     chosen, algorithm = _chosen("all_to_all", ALL_TO_ALL, algorithm, ranks_per_node, size)
-    split_axis = checked_axis(split_axis, "split_axis", like)
-    concat_axis = checked_axis(concat_axis, "concat_axis", like)
-    lengths = equal_lengths(like, split_axis, size, "split_axis")
+    split_axis = checked_axis(split_axis, "split_axis", x)
+    concat_axis = checked_axis(concat_axis, "concat_axis", x)
+    lengths = equal_lengths(x, split_axis, size, "split_axis")
     arguments = dict(split_axis=split_axis, concat_axis=concat_axis, algorithm=algorithm, ranks_per_node=ranks_per_node)
 
-    def transpose(comm: Any, x: Array) -> Array:
+    def exchange(comm: Any) -> Array:
         inner = comm._enter("all_to_all", x, **arguments)
         pieces = inner._run(chosen, cut(x, split_axis, lengths))
         return namespace(x).concat(pieces, axis=concat_axis)
 
-    return transpose
+    return exchange
 
 
 KNOW_NODES = ("hierarchical", "rings", "grid")  # the algorithms that must know which ranks share a node

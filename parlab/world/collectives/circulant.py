@@ -20,10 +20,11 @@ from parlab.world.cluster import Link
 from parlab.world.collectives.common import (
     Combine,
     Cost,
+    cost_of_uneven_steps,
     flat_copy,
-    in_joined,
     joined,
     labels_of,
+    of_joined,
     piece_sizes,
     pieces_of,
 )
@@ -56,8 +57,12 @@ def circulant_reduce_scatter(comm: Any, flat: Array, pieces: list[slice], combin
 
 
 def circulant_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
-    """⌈log₂P⌉α + (P − 1)/P · nβ for equal pieces: a rank sends every piece but its own."""
-    return _window_cost(nbytes, link, ahead=True)
+    """⌈log₂P⌉α + (P − 1)/P · nβ for equal pieces: in each step a rank sends those behind the half that it keeps."""
+    size = len(nbytes)
+    steps = [
+        [sum(_window(nbytes, rank + half, window - half)) for rank in range(size)] for window, half in halvings(size)
+    ]
+    return cost_of_uneven_steps(size, steps, link)
 
 
 def circulant_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
@@ -73,7 +78,9 @@ def circulant_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
 
 def circulant_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """⌈log₂P⌉α + (P − 1)/P · nβ for equal pieces: in each step a rank sends the first pieces of its window."""
-    return _window_cost(nbytes, link, ahead=False)
+    size = len(nbytes)
+    steps = [[sum(_window(nbytes, rank, window - half)) for rank in range(size)] for window, half in halvings(size)]
+    return cost_of_uneven_steps(size, steps, link)
 
 
 def halvings(size: int) -> list[tuple[int, int]]:
@@ -90,25 +97,11 @@ def halvings(size: int) -> list[tuple[int, int]]:
     return steps
 
 
-def _window(pieces: list[slice], first: int, count: int) -> list[slice]:
-    """`count` pieces from piece `first` on, around the end of the array."""
+def _window(pieces: list[Any], first: int, count: int) -> list[Any]:
+    """`count` of the pieces, or of their sizes, from piece `first` on, around the end of the array."""
     return [pieces[(first + number) % len(pieces)] for number in range(count)]
 
 
 def _parted(message: Array, window: list[slice]) -> list[tuple[slice, Array]]:
-    """The pieces of a message, each with its place in the array."""
-    return [(piece, message[place]) for piece, place in zip(window, in_joined(window), strict=True)]
-
-
-def _window_cost(nbytes: list[int], link: Link, *, ahead: bool) -> Cost:
-    """In each step a rank sends the first pieces of its window; with `ahead`, those behind the half that it keeps."""
-    size, steps, picoseconds = len(nbytes), halvings(len(nbytes)), 0
-    sent = [0] * size
-    for window, half in steps:
-        first = half if ahead else 0
-        windows = [
-            sum(nbytes[(rank + first + number) % size] for number in range(window - half)) for rank in range(size)
-        ]
-        sent = [before + now for before, now in zip(sent, windows, strict=True)]
-        picoseconds += link.picoseconds(max(windows))
-    return Cost([len(steps)] * size, sent, picoseconds)
+    """The pieces of `window`, each with its numbers in the message that brings them joined."""
+    return [(piece, message[part]) for piece, part in zip(window, of_joined(window), strict=True)]

@@ -1,4 +1,8 @@
-"""Helpers of the algorithms: cutting an array into pieces, combining, and a ring or a power of two inside a group."""
+"""Helpers of the algorithms: cutting an array into pieces, labels, some ranks of a group, and costs.
+
+The pieces of a flat array are slices of it: where they stand. The pieces of an all-to-all, a scatter or a gather are
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +46,18 @@ def pieces_of(sizes: Sequence[int]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
+def power_of_two_below(size: int) -> int:
+    """The largest power of two that is at most `size`."""
+    return 1 << (size.bit_length() - 1)
+
+
 def joined(flat: Array, pieces: Sequence[slice]) -> Array:
     """A copy of these pieces of `flat`, one after the other."""
     return namespace(flat).concat([flat[piece] for piece in pieces])
 
 
-def in_joined(pieces: Sequence[slice]) -> list[slice]:
-    """Where each of these pieces stands when they are joined."""
+def of_joined(pieces: Sequence[slice]) -> list[slice]:
+    """The same pieces of the `joined` array."""
     return pieces_of([piece.stop - piece.start for piece in pieces])
 
 
@@ -148,4 +157,10 @@ class Cost:
 
 def cost_of_steps(size: int, nbytes: Sequence[int], link: Link) -> Cost:
     """The cost of messages of these sizes, one after the other, from each of `size` ranks."""
-    return Cost([len(nbytes)] * size, [sum(nbytes)] * size, sum(map(link.picoseconds, nbytes)))
+    return cost_of_uneven_steps(size, [[of_step] * size for of_step in nbytes], link)
+
+
+def cost_of_uneven_steps(size: int, nbytes: Sequence[Sequence[int]], link: Link) -> Cost:
+    """The cost of steps in which rank r sends one message, of `nbytes[step][r]`; the longest sets the step's pace."""
+    sent = [sum(of_step[rank] for of_step in nbytes) for rank in range(size)]
+    return Cost([len(nbytes)] * size, sent, sum(link.picoseconds(max(of_step)) for of_step in nbytes))

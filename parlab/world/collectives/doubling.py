@@ -20,11 +20,13 @@ from parlab.world.collectives.common import (
     Cost,
     Subset,
     cost_of_steps,
+    cost_of_uneven_steps,
     flat_copy,
     label_of,
     labels_of,
     piece_sizes,
     pieces_of,
+    power_of_two_below,
 )
 
 
@@ -34,7 +36,7 @@ def recursive_doubling_all_reduce(comm: Any, x: Array, combine: Combine) -> Arra
     Invariant: after step s (from 0), every rank has the sum over its aligned group of 2ˢ⁺¹ ranks.
     """
 
-    def exchange_everything(core: Any, total: Array) -> Array:
+    def exchange_everything(core: Subset, total: Array) -> Array:
         distance, label = 1, label_of("add", first=0, count=core.size, parts=core.size)
         while distance < core.size:
             partner = core.rank ^ distance
@@ -54,7 +56,7 @@ def recursive_doubling_all_reduce_cost(size: int, length: int, itemsize: int, li
 def rabenseifner_all_reduce(comm: Any, x: Array, combine: Combine) -> Array:
     """A reduce-scatter by halving, then an all-gather by doubling: 2 log₂P steps, 2(P − 1)/P of the data."""
 
-    def halve_and_double(core: Any, total: Array) -> Array:
+    def halve_and_double(core: Subset, total: Array) -> Array:
         flat = flat_copy(total)  # [n]
         pieces = pieces_of(piece_sizes(flat.shape[0], core.size))
         recursive_halving_reduce_scatter(core, flat, pieces, combine)
@@ -82,7 +84,7 @@ def recursive_halving_reduce_scatter(comm: Any, flat: Array, pieces: list[slice]
     while distance:
         partner = comm.rank ^ distance
         kept, given = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
-        labels = _labels("add", comm, distance, sent=partner, received=comm.rank)
+        labels = _window_labels("add", comm, distance, sent=partner, received=comm.rank)
         arrived = comm.sendrecv(flat[given], partner, partner, like=flat[kept], **labels)
         flat[kept] = combine(flat[kept], arrived)
         distance //= 2
@@ -90,7 +92,10 @@ def recursive_halving_reduce_scatter(comm: Any, flat: Array, pieces: list[slice]
 
 def recursive_halving_reduce_scatter_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: in each step a rank sends its partner's half of the window."""
-    return _halving_cost(nbytes, link, lambda rank, width: rank ^ width)
+    size = len(nbytes)
+    widths = [1 << step for step in range(size.bit_length() - 1)]
+    steps = [[_window_nbytes(nbytes, rank ^ width, width) for rank in range(size)] for width in widths]
+    return cost_of_uneven_steps(size, steps, link)
 
 
 def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
@@ -102,14 +107,17 @@ def recursive_doubling_all_gather(comm: Any, flat: Array, pieces: list[slice]) -
     while distance < comm.size:
         partner = comm.rank ^ distance
         mine, theirs = _aligned_window(pieces, comm.rank, distance), _aligned_window(pieces, partner, distance)
-        labels = _labels("take", comm, distance, sent=comm.rank, received=partner)
+        labels = _window_labels("take", comm, distance, sent=comm.rank, received=partner)
         flat[theirs] = comm.sendrecv(flat[mine], partner, partner, like=flat[theirs], **labels)
         distance *= 2
 
 
 def recursive_doubling_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """log₂P α + (P − 1)/P · nβ for equal pieces: the halving backwards; in each step a rank sends its own half."""
-    return _halving_cost(nbytes, link, lambda rank, width: rank)
+    size = len(nbytes)
+    widths = [1 << step for step in range(size.bit_length() - 1)]
+    steps = [[_window_nbytes(nbytes, rank, width) for rank in range(size)] for width in widths]
+    return cost_of_uneven_steps(size, steps, link)
 
 
 def _aligned_window(pieces: list[slice], rank: int, width: int) -> slice:
@@ -118,22 +126,18 @@ def _aligned_window(pieces: list[slice], rank: int, width: int) -> slice:
     return slice(pieces[first].start, pieces[first + width - 1].stop)
 
 
-def _labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
+def _window_nbytes(nbytes: list[int], rank: int, width: int) -> int:
+    """The bytes of the pieces in the aligned window of `width` pieces around piece `rank`."""
+    first = rank - rank % width
+    return sum(nbytes[first : first + width])
+
+
+def _window_labels(how: str, comm: Any, width: int, *, sent: int, received: int) -> dict[str, str]:
     """The labels of the two messages of an exchange: each has the aligned window of pieces around a rank's own."""
     return labels_of(how, parts=comm.size, count=width, sent=sent - sent % width, received=received - received % width)
 
 
-def _halving_cost(nbytes: list[int], link: Link, sent_around: Callable[[int, int], int]) -> Cost:
-    """In the step of width w a rank sends the w pieces around `sent_around(rank, w)`; the first w are the longest."""
-    size = len(nbytes)
-    pieces = pieces_of(nbytes)
-    widths = [size >> step for step in range(1, size.bit_length())]
-    windows = [[_aligned_window(pieces, sent_around(rank, width), width) for width in widths] for rank in range(size)]
-    sent = [sum(window.stop - window.start for window in of_rank) for of_rank in windows]
-    return Cost([len(widths)] * size, sent, sum(link.picoseconds(sum(nbytes[:width])) for width in widths))
-
-
-def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Any) -> Array:
+def _folded(comm: Any, x: Array, combine: Combine, core_all_reduce: Callable[[Subset, Array], Array]) -> Array:
     """An all-reduce of any number of ranks, by `core_all_reduce`, which needs a power of two."""
     extra = comm.size - power_of_two_below(comm.size)
     is_folded = comm.rank < 2 * extra  # with its neighbour into one rank of the core, the odd one of the two
@@ -164,8 +168,3 @@ def _folded_cost(size: int, nbytes: int, core: Cost, link: Link) -> Cost:
             messages.append(core.messages[place] + paired)
             sent.append(core.nbytes[place] + nbytes * paired)
     return Cost(messages, sent, core.picoseconds + (2 * link.picoseconds(nbytes) if extra else 0))
-
-
-def power_of_two_below(size: int) -> int:
-    """The largest power of two that is at most `size`."""
-    return 1 << (size.bit_length() - 1)

@@ -52,9 +52,9 @@ def rings_all_reduce(comm: Any, x: Array, combine: Combine, ranks_per_node: int)
 
 
 def _shift_on_all(comm: Any, flat: Array, rings: list[RingPlace], back: int) -> list[tuple[slice, Array]]:
-    """On all rings at once, send `piece(back)`; returns the pieces that came, `piece(back + 1)`, after their places."""
+    """On all rings at once, send `piece(back)`; returns of each `piece(back + 1)`, and the numbers that came."""
     received = [ring.piece(back + 1) for ring in rings]
-    incoming = [comm.irecv(ring.before, flat[place]) for ring, place in zip(rings, received, strict=True)]
+    incoming = [comm.irecv(ring.before, flat[piece]) for ring, piece in zip(rings, received, strict=True)]
     outgoing = [comm.isend(flat[ring.piece(back)], ring.after) for ring in rings]
     arrived = [request.wait() for request in incoming]
     for request in outgoing:

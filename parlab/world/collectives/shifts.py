@@ -102,11 +102,8 @@ def bruck_all_gather(comm: Any, flat: Array, pieces: list[slice]) -> None:
 def bruck_all_gather_cost(nbytes: list[int], link: Link) -> Cost:
     """⌈log₂P⌉α + (P − 1)/P · nβ, for equal pieces."""
     size, piece = len(nbytes), nbytes[0]
-    sent, distance = [], 1
-    while distance < size:
-        sent.append(min(distance, size - distance) * piece)
-        distance *= 2
-    return cost_of_steps(size, sent, link)
+    distances = [1 << step for step in range((size - 1).bit_length())]
+    return cost_of_steps(size, [min(distance, size - distance) * piece for distance in distances], link)
 
 
 def dissemination_barrier(comm: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from parlab.arrays import Array, namespace
 from parlab.world.cluster import Link
-from parlab.world.collectives.common import Combine, Cost, Subset, flat_copy, in_joined, joined, piece_sizes, pieces_of
+from parlab.world.collectives.common import Combine, Cost, Subset, flat_copy, joined, of_joined, piece_sizes, pieces_of
 from parlab.world.collectives.ring import (
     ring_all_gather,
     ring_all_gather_cost,
@@ -40,7 +40,7 @@ def inside_and_between(comm: Any, ranks_per_node: int) -> tuple[Subset, Subset]:
 
 
 def _by_place(pieces: list[slice], ranks_per_node: int) -> tuple[list[slice], list[slice]]:
-    """The pieces, place after place and in a place by node; and where each place's stand when they are joined so."""
+    """The pieces, place after place and in a place by node; and, of the array joined so, the piece of each place."""
     of_places = [pieces[place::ranks_per_node] for place in range(ranks_per_node)]
     lengths = [sum(piece.stop - piece.start for piece in of_place) for of_place in of_places]
     return [piece for of_place in of_places for piece in of_place], pieces_of(lengths)
@@ -52,17 +52,18 @@ def hierarchical_all_gather(comm: Any, flat: Array, pieces: list[slice], ranks_p
     A piece crosses to each other node once; inside the node it travels with the pieces of its place.
     """
     inside, between = inside_and_between(comm, ranks_per_node)
-
-    def gather(level: Subset, wanted: list[slice], of_member: list[slice]) -> None:
-        """Gather the pieces `wanted`, joined; `of_member`: which part of them each member of this level has."""
-        together = joined(flat, wanted)  # only the pieces that this rank has are right
-        ring_all_gather(level, together, of_member)
-        for piece, place in zip(wanted, in_joined(wanted), strict=True):
-            flat[piece] = together[place]
-
     of_own_place = pieces[inside.rank :: ranks_per_node]
-    gather(between, of_own_place, in_joined(of_own_place))
-    gather(inside, *_by_place(pieces, ranks_per_node))
+    _gather_joined(between, flat, of_own_place, of_joined(of_own_place))
+    by_place, of_places = _by_place(pieces, ranks_per_node)
+    _gather_joined(inside, flat, by_place, of_places)
+
+
+def _gather_joined(level: Subset, flat: Array, wanted: list[slice], of_members: list[slice]) -> None:
+    """Gather the pieces `wanted` of `flat`, joined. Member r begins with piece `of_members[r]` of the joined array."""
+    together = joined(flat, wanted)
+    ring_all_gather(level, together, of_members)
+    for piece, in_together in zip(wanted, of_joined(wanted), strict=True):
+        flat[piece] = together[in_together]
 
 
 def hierarchical_all_gather_cost(size: int, piece_nbytes: int, ranks_per_node: int, intra: Link, inter: Link) -> Cost:
@@ -81,13 +82,13 @@ def hierarchical_reduce_scatter(
     The ranks of a node add up first. So each node sends one sum of a piece, and not one part from each rank.
     """
     inside, between = inside_and_between(comm, ranks_per_node)
-    order, of_place = _by_place(pieces, ranks_per_node)
-    by_place = joined(flat, order)  # [n]
-    ring_reduce_scatter(inside, by_place, of_place, combine)
-    own_place = by_place[of_place[inside.rank]]  # the node's sums of our place's pieces
-    each = in_joined(pieces[inside.rank :: ranks_per_node])
-    ring_reduce_scatter(between, own_place, each, combine)
-    flat[pieces[comm.rank]] = own_place[each[between.rank]]
+    by_place, of_places = _by_place(pieces, ranks_per_node)
+    together = joined(flat, by_place)  # [n]
+    ring_reduce_scatter(inside, together, of_places, combine)
+    sums = together[of_places[inside.rank]]  # the node's sums of the pieces of this place
+    of_nodes = of_joined(pieces[inside.rank :: ranks_per_node])
+    ring_reduce_scatter(between, sums, of_nodes, combine)
+    flat[pieces[comm.rank]] = sums[of_nodes[between.rank]]
 
 
 def hierarchical_reduce_scatter_cost(

@@ -40,11 +40,11 @@ class Engine(Crew):
 
     @abstractmethod
     def post_send(
-        self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
+        self, task: Task, box: Mailbox, value: Value, holds: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
         """Offer `value` in `box`; the receiver will own it. If `call` is not empty, wait until it has passed.
 
-        The sender holds `kept` of its `nbytes` until the message has passed.
+        The message `holds` so many bytes at its sender until it has passed.
         """
 
     @abstractmethod
@@ -71,11 +71,9 @@ class Engine(Crew):
         """The context that `comm.compute(name)` returns. An engine with a clock measures the time inside."""
         return nullcontext()
 
-    def native_of(
-        self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> Callable[[], Any] | None:
-        """The library's own collective, in place of our `algorithm(comm, *arguments)`; None: there is none."""
-        return None
+    def run_algorithm(self, comm: Any, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Run `algorithm(comm, *arguments)` of a collective of `group`, or the library's own in its place."""
+        return algorithm(comm, *arguments)
 
     # Messages
 
@@ -86,32 +84,25 @@ class Engine(Crew):
             waiter, message.waiter = message.waiter, None
             self._release(waiter)
 
-    def _block_until_passed(self, task: Task, message: Message, call: str) -> bool:
-        """Let `task` wait for `message` in `call`. Returns False if it has passed: then the task need not sleep."""
-        task.log += (WAIT, message)
-        if message.passed:
+    def _block_until_passed(self, task: Task, messages: tuple[Message, ...], call: str) -> bool:
+        """Let `task` wait for `messages` in `call`. Returns False if all have passed: then the task need not sleep."""
+        for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
+            task.log += (WAIT, message)
+        late = [message for message in messages if not message.passed]
+        if not late:
             return False
-        message.waiter = task
-        self._block(task, (message,), call)
+        for message in late:
+            message.waiter = task
+        self._block(task, messages, call, len(late))
         return True
 
     def wait(self, task: Task, messages: tuple[Message, ...], call: str) -> None:
         """Return when every message has passed; `call` names the waiting call in a deadlock."""
         self.check(task)
-        late = 0
-        for message in reversed(messages):  # of a sendrecv the receive comes first: the rank needs its value
-            task.log += (WAIT, message)
-            late += not message.passed
-        if not late:  # a message that has passed stays so, and reading it needs no mutex
-            return
         with self.mutex:
-            still_late = [message for message in messages if not message.passed]
-            if not still_late:
-                return
-            for message in still_late:
-                message.waiter = task
-            self._block(task, messages, call, len(still_late))
-        self._sleep(task)
+            must_wait = self._block_until_passed(task, messages, call)
+        if must_wait:
+            self._sleep(task)
 
     def take(self, task: Task, message: Message) -> Value:
         """The value of a message that has passed. Its receiver holds it from now on."""

@@ -50,13 +50,9 @@ def _blocked_call(task: Task) -> str:
     """The call in which a task is blocked, with the ranks that it names."""
     if not isinstance(task.waits_for, tuple):  # a collective, or a signal
         return task.call
-    if task.call == "sendrecv":
-        out, back = task.waits_for
-        return call_as_text(task.call, [(out.dst, True), (back.src, False)])
-    (message,) = task.waits_for
-    if task.call in ("send", "isend"):
-        return call_as_text(task.call, [(message.dst, True)])
-    return call_as_text(task.call, [(message.src, False)])
+    sends = {"sendrecv": (True, False), "send": (True,), "isend": (True,)}.get(task.call, (False,))
+    ends = [(message.dst if out else message.src, out) for message, out in zip(task.waits_for, sends, strict=True)]
+    return call_as_text(task.call, ends)
 
 
 def call_as_text(name: str, ends: Iterable[tuple[int, bool]]) -> str:

@@ -46,8 +46,8 @@ class Memory:
         held = self.held.get(id(arrays.owning_buffer(array)))
         return held is not None and (held.memory is self or not self.is_background)
 
-    def kept_by_message(self, value: Value) -> int:
-        """Bytes that a message of `value` keeps: those in memory that does not count as held already."""
+    def held_by_message(self, value: Value) -> int:
+        """Bytes that a message of `value` holds at its sender: those in memory that does not count as held already."""
         if not self.held:
             return values.nbytes(value)
         leaves = (value,) if type(value) is np.ndarray else values.leaves(value)

@@ -25,7 +25,7 @@ class Message:
     passed = False
     waiter: Task | None = None  # the task that is blocked for it; only an end that has posted can be
     nbytes = 0  # of the value that is sent
-    kept = 0  # bytes that the sender holds for this message until it has passed
+    holds = 0  # bytes at its sender, until it has passed
     label: Any = None
     expected_label: Any = None  # the receiver's
     error: str | None = None
@@ -141,7 +141,7 @@ class Task:
         self.memory: Memory = Memory(self.log, None if main is None else main.memory)
         self.printed = False
         self.open: set[Any] = set()  # requests that were not waited for yet
-        self.to_finish: list[Any] = []  # send buffers on a device, to be compared when the program is over
+        self.flags: list[Any] = []  # of what it sent from a device, to be read when the program is over: `send_buffer`
         self.result: Any = None
         self.error: BaseException | None = None
 

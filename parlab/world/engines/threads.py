@@ -29,7 +29,7 @@ class ThreadsEngine(Engine):
         self.deadlock: DeadlockError | None = None
 
     def post_send(
-        self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
+        self, task: Task, box: Mailbox, value: Value, holds: int, name: str, label: Any, *, call: str = ""
     ) -> Message:
         """See `Engine`.
 
@@ -45,15 +45,15 @@ class ThreadsEngine(Engine):
             else:
                 message, like = Message(box.src, box.dst, name, value=value), None
                 box.sends.append(message)
+            message.nbytes = values.nbytes(value)
             del value  # the receiver's last reference, not this one, must free the memory
-            message.nbytes = nbytes
-            message.kept = kept
+            message.holds = holds
             message.label = label
             task.log += (POST_SEND, message)
             if like is not None:
                 message.error = message_mismatch(message, like)
                 self._mark_passed(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message
@@ -73,7 +73,7 @@ class ThreadsEngine(Engine):
             if sent:
                 message.error = message_mismatch(message, like)
                 self._mark_passed(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message

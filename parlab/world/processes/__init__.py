@@ -6,12 +6,12 @@
   between its looks at messages and notes.
 - A message is posted in `engine`, in one of the `mailboxes` of a group. `under_way` shows its steps, and `messages` has
   its two ends. A `transport` carries it: `mpi`, or `nccl` between GPUs.
-- A member of a group enters a collective by a note to the `doorkeeper`, rank 0 of the group, which compares the calls.
+- A member of a group enters a collective by a note to the `coordinator`, rank 0 of the group, which compares the calls.
   Then our algorithm sends its messages; with `native`, one of the `mpi_collectives` takes its place.
 - An error, as a result, comes back in the record of its rank: `records` packs it there, and merges all of them in the
   process that called `run`. `pickling` says how a program and its values leave a process.
-- Ranks that wait report to rank 0, the judge, and `deadlock` says whether any of them can move. `wallclock` makes one
-  timeline of what their watches said.
+- Ranks that wait report to rank 0, where `deadlock` says whether any of them can move. `wallclock` makes one timeline
+  of what their watches said.
 
 A message is *posted* at each of its ends, and later has *passed* there. A collective *begins* when all members have
 entered it. A task that waits for either is *blocked*, until it is *released* (`engines/crew.py`). A run is *over* when

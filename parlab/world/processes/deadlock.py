@@ -18,7 +18,7 @@ from parlab.world.engines.diagnosis import call_as_text
 from parlab.world.engines.log import POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import DeadlockError, WaitsFor
-from parlab.world.processes.doorkeeper import ProcessCollective
+from parlab.world.processes.coordinator import ProcessCollective
 from parlab.world.processes.mailboxes import BoxKey
 
 
@@ -114,14 +114,14 @@ class Over(NamedTuple):
     reports: list[Report]  # the last one of each rank
 
 
-class Judge:
-    """On rank 0: the last report of each rank."""
+class Detector:
+    """Of deadlocks, on rank 0: it has the last report of each rank."""
 
     def __init__(self, size: int):
         self.size = size
         self.reports: dict[int, Report] = {}
 
-    def hears(self, report: Report) -> Over | None:
+    def add(self, report: Report) -> Over | None:
         """The note for all ranks, if the reports show that none of them can move; else None."""
         self.reports[report.rank] = report
         if len(self.reports) < self.size or some_can_move(self.reports):

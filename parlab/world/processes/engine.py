@@ -5,7 +5,7 @@ sleeps, longer and longer. So ranks that wait leave the cores to ranks that comp
 
 Notes are of four kinds, in two pairs. A rank asks, and one rank answers all:
 
-    Enters  ─▶  Begins    a member enters a collective; rank 0 of the group lets all members go on (`doorkeeper`)
+    Enters  ─▶  Begins    a member enters a collective; rank 0 of the group lets all members go on (`coordinator`)
     Report  ─▶  Over      a rank waits, or its program is over; rank 0 ends the run, as no rank can move (`deadlock`)
 
 Invariant, whenever the mutex is free: a collective that this rank has entered is in `not_begun` until it begins.
@@ -30,8 +30,8 @@ from parlab.world.engines.diagnosis import places_of
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND
 from parlab.world.engines.tasks import BACKGROUND, Arrival, CollectiveCall, Group, Mailbox, Task
 from parlab.world.errors import Unwind
-from parlab.world.processes.deadlock import Judge, Over, Report, report_of
-from parlab.world.processes.doorkeeper import Begins, CollectiveKey, Doorkeeper, Enters, ProcessCollective
+from parlab.world.processes.coordinator import Begins, CollectiveKey, Coordinator, Enters, ProcessCollective
+from parlab.world.processes.deadlock import Detector, Over, Report, report_of
 from parlab.world.processes.mailboxes import ProcessGroup, ProcessMailbox
 from parlab.world.processes.messages import MessageEnd, ReceiveEnd, SendEnd, header_of
 from parlab.world.processes.pause import Pause
@@ -55,8 +55,8 @@ class ProcessEngine(Engine):
         self.under_way = UnderWay()
         self.measurements = Measurements(transport.ahead, [], [])
         self.not_begun: dict[CollectiveKey, ProcessCollective] = {}
-        self.doorkeeper = Doorkeeper(transport.rank, transport.size)
-        self.judge = Judge(transport.size)  # used on rank 0
+        self.coordinator = Coordinator(transport.rank, transport.size)
+        self.detector = Detector(transport.size)  # used on rank 0
         self.report_at = math.inf  # when this rank reports, if all its tasks are blocked then
         self.last_reports: list[Report] = []  # of all ranks, at the end of the run
         self.handlers: dict[type, Callable[[Any], None]] = {
@@ -114,7 +114,7 @@ class ProcessEngine(Engine):
     # Messages
 
     def post_send(
-        self, task: Task, box: Mailbox, value: Value, nbytes: int, kept: int, name: str, label: Any, *, call: str = ""
+        self, task: Task, box: Mailbox, value: Value, holds: int, name: str, label: Any, *, call: str = ""
     ) -> MessageEnd:
         """See `Engine`."""
         assert isinstance(box, ProcessMailbox)
@@ -124,10 +124,10 @@ class ProcessEngine(Engine):
         with self.mutex:
             wire = self.transport.send(header, leaves, box.dst, box.tag)
             message = SendEnd(box, name, wire)
-            message.nbytes, message.kept, message.label = nbytes, kept, label
+            message.nbytes, message.holds, message.label = values.nbytes(value), holds, label
             task.log += (POST_SEND, message)
             self.under_way.offer(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message
@@ -144,7 +144,7 @@ class ProcessEngine(Engine):
             message.nbytes, message.expected_label = values.nbytes(like), label
             task.log += (POST_RECEIVE, message)
             self.under_way.ask(message)
-            must_wait = call != "" and self._block_until_passed(task, message, call)
+            must_wait = call != "" and self._block_until_passed(task, (message,), call)
         if must_wait:
             self._sleep(task)
         return message
@@ -165,7 +165,7 @@ class ProcessEngine(Engine):
 
     def _on_enters(self, note: Enters) -> None:
         """A member has entered a collective of a group of which this rank is rank 0."""
-        begins = self.doorkeeper.hears(note)
+        begins = self.coordinator.add(note)
         if begins is not None:
             for member in note.members:
                 self._tell(member, begins)
@@ -212,7 +212,7 @@ class ProcessEngine(Engine):
 
     def _on_report(self, report: Report) -> None:
         """A rank has reported. Called on rank 0."""
-        over = self.judge.hears(report)
+        over = self.detector.add(report)
         if over is not None:
             for rank in reversed(range(self.transport.size)):
                 self._tell(rank, over)

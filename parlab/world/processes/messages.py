@@ -1,6 +1,6 @@
 """A message between processes: each process has one end of it.
 
-The sender's header travels first: form, types and label of the value. When it has come, the receiver compares it with
+The sender's header travels first: form and label of the value. When it has come, the receiver compares it with
 what it expects, and makes the arrays that the rest of the message fills.
 """
 
@@ -68,9 +68,9 @@ class ReceiveEnd(MessageEnd):
 
     def make_arrays(self, header: bytes) -> None:
         """The header has come: make the arrays. A message that does not fit is received and dropped."""
-        form, types, sizes, self.label = json.loads(header)
+        form, sizes, self.label = json.loads(header)
         expected_form = values.form(self.like)
-        if (form, types) == (expected_form, _types(self.like)):
+        if form == expected_form:
             self.error = label_mismatch(self)
             specs = [spec_of(leaf) for leaf in values.leaves(self.like)]
         else:
@@ -91,16 +91,7 @@ class ReceiveEnd(MessageEnd):
 def header_of(value: Value, leaves: list[Any], label: Any) -> bytes:
     """The header of a message. `leaves` are the arrays of `value` as they travel."""
     shown = None if label is None else str(label)
-    return json.dumps([values.form(value), _types(value), [arrays.nbytes(leaf) for leaf in leaves], shown]).encode()
-
-
-def _types(value: Value) -> str:
-    """The types of the tuples and lists in `value`, which its form does not show."""
-    if isinstance(value, dict):
-        value = [value[key] for key in sorted(value)]
-    elif not isinstance(value, tuple | list):
-        return ""
-    return f"{type(value).__name__}({','.join(map(_types, value))})"
+    return json.dumps([values.form(value), [arrays.nbytes(leaf) for leaf in leaves], shown]).encode()
 
 
 class ExpectedArray(values.Template):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,17 +41,11 @@ class NativeEngine(ProcessEngine):
         for collectives in self.native.values():
             collectives.free()
 
-    def native_of(
-        self, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> Callable[[], Any] | None:
-        """See `Engine`."""
+    def run_algorithm(self, comm: Any, group: Group, algorithm: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """See `Engine`. A collective of the library returns its result when this rank's part is over."""
         start = getattr(self.native[group], getattr(algorithm, "__name__", ""), None)
         if start is None or not all(map(_known_to_libraries, arguments)):
-            return None
-        return partial(self._run_native, start, arguments)
-
-    def _run_native(self, start: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Start a collective of the library, and return its result when this rank's part is over."""
+            return super().run_algorithm(comm, group, algorithm, arguments)
         with self.mutex:
             handle, result = start(*arguments)
         self._poll(lambda: self.ending or handle.finish_if_over())

@@ -31,7 +31,6 @@ import atexit
 import pickle
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -40,18 +39,12 @@ from parlab import arrays
 from parlab.world.processes.transport import ArraySpec, ReceiveWire, SendWire, Transport, spec_of
 
 GO = b"go "  # begins a note to a sender: go, the receiver, the tag
+ON_GPU, ON_HOST = "g", "h"  # where an array of a message lies: a letter for each stands before the header
 
 
-class MemoryKind(Enum):
-    """The kind of memory in which an array of a message lies; its letter stands before the header."""
-
-    GPU = "g"
-    HOST = "h"
-
-
-def _by_kind(items: Sequence[Any], kinds: Sequence[MemoryKind]) -> dict[MemoryKind, list[Any]]:
-    """The items whose array lies in each kind of memory; `kinds` has those of the items."""
-    return {each: [item for item, kind in zip(items, kinds, strict=True) if kind is each] for each in MemoryKind}
+def _at(letter: str, letters: str, items: Sequence[Any]) -> list[Any]:
+    """Those of the items, one for each array, whose array lies there."""
+    return [item for item, its_letter in zip(items, letters, strict=True) if its_letter == letter]
 
 
 class _SendWire:
@@ -85,15 +78,14 @@ class _ReceiveWire:
         if framed is None:
             return None
         letters, _, header = framed.partition(b"\n")
-        self._kinds = [MemoryKind(letter) for letter in letters.decode()]
+        self._letters = letters.decode()
         return header
 
     def into(self, specs: list[ArraySpec]) -> list[Any]:
         """See `ReceiveWire`: each array in the kind of memory, the host's or a GPU's, that it comes from."""
-        of = _by_kind(specs, self._kinds)
-        host_leaves = iter(self._by_mpi.into(of[MemoryKind.HOST]))
-        gpu_leaves = iter(self._gpu_leaves(of[MemoryKind.GPU]))
-        return [next(gpu_leaves if kind is MemoryKind.GPU else host_leaves) for kind in self._kinds]
+        host_leaves = iter(self._by_mpi.into(_at(ON_HOST, self._letters, specs)))
+        gpu_leaves = iter(self._gpu_leaves(_at(ON_GPU, self._letters, specs)))
+        return [next(gpu_leaves if letter == ON_GPU else host_leaves) for letter in self._letters]
 
     def _gpu_leaves(self, specs: list[ArraySpec]) -> list[Any]:
         """The arrays on the GPU. The kernel that fills them is launched."""
@@ -154,12 +146,11 @@ class NCCLTransport:
 
     def send(self, header: bytes, leaves: Sequence[Any], dst: int, tag: int) -> _SendWire:
         """See `Transport`."""
-        kinds = [MemoryKind.GPU if self._lies_on_gpu(x) else MemoryKind.HOST for x in leaves]
-        of = _by_kind(leaves, kinds)
-        letters = "".join(kind.value for kind in kinds)
-        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, of[MemoryKind.HOST], dst, tag)
-        wire = _SendWire(by_mpi, of[MemoryKind.GPU], self._ready_event(of[MemoryKind.GPU]))
-        if wire.gpu_leaves:
+        letters = "".join(ON_GPU if self._lies_on_gpu(x) else ON_HOST for x in leaves)
+        gpu_leaves = _at(ON_GPU, letters, leaves)
+        by_mpi = self._by_mpi.send(f"{letters}\n".encode() + header, _at(ON_HOST, letters, leaves), dst, tag)
+        wire = _SendWire(by_mpi, gpu_leaves, self._ready_event(gpu_leaves))
+        if gpu_leaves:
             self._before_go[dst, tag].append(wire)
         return wire
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from parlab.world.engines.log import ENTER, POST_RECEIVE, POST_SEND, WAIT, actions
 from parlab.world.engines.tasks import Signal, Task
 from parlab.world.errors import RemoteError, WorldError
+from parlab.world.processes.coordinator import ProcessCollective
 from parlab.world.processes.deadlock import Report, deadlock_in
-from parlab.world.processes.doorkeeper import ProcessCollective
 from parlab.world.processes.engine import ProcessEngine
 from parlab.world.processes.messages import MessageEnd
 from parlab.world.processes.pickling import pack_result
@@ -54,7 +54,7 @@ class LoggedEnd:
     like: tuple[()] = ()  # no arrays: the value and its form stay in their process, and `nbytes` says its size
 
 
-LOGGED_FIELDS = ("key", "src", "dst", "name", "nbytes", "kept", "posted_at", "passed_at")  # of an end, beside its label
+LOGGED_FIELDS = ("key", "src", "dst", "name", "nbytes", "holds", "posted_at", "passed_at")  # of an end, but its label
 
 
 class _LogPickler(pickle.Pickler):

@@ -13,7 +13,6 @@ from parlab.world import DGX_H100
 from parlab.world.units import format_bytes
 from tests.views.drawn import artists, boxes, title
 
-WITHOUT_GROUPS = {"recompute": ["none", "full"], "software": LLAMA_3.but(sends_by_group=False)}
 META = Layout(dp=128, pp=16, tp=8, chunks=8, zero=2, schedule="looped_bfs", sequence_parallel=True)
 
 
@@ -33,9 +32,11 @@ def test_predicted_and_measured_draws_every_rows_error():
     assert str(table) in repr(figure)
 
 
-def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_was_promised():
+def test_a_forgotten_term_is_the_end_of_its_bar_in_a_frame_and_the_rest_is_what_was_promised(monkeypatch):
     """Llama 3's layout waits 0.08 s for dp; a planner that forgets dp chooses one that waits 3.69."""
-    plans = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, cp=1, zero=[1, 2], **WITHOUT_GROUPS)
+    monkeypatch.setattr("parlab.plan.software.LLAMA_3", LLAMA_3.but(sends_by_group=False))
+    tried = {"cp": 1, "zero": [1, 2], "recompute": ["none", "full"]}
+    plans = search(LLAMA_405B, DGX_H100, 16384, batch=2048, sequence=8192, **tried)
     chosen = {}
     for kind in ("dp", "tp", "bubble"):
         blind = replace(plans, grid=replace(plans.grid, seconds=plans.grid.seconds | {kind: 0.0})).best

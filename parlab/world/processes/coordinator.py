@@ -1,7 +1,7 @@
-"""How a collective begins: each member tells its arrival to rank 0 of the group, the doorkeeper. When the last one has
-come, the doorkeeper compares the arrivals, and tells all members the same: the collective begins.
+"""How a collective begins: each member tells its arrival to rank 0 of the group, the coordinator. When the last one has
+come, the coordinator compares the arrivals, and tells all members the same: the collective begins.
 
-Invariant: a collective is in `Doorkeeper.entering` from its first member's arrival to its last one's. Its key names it
+Invariant: a collective is in `Coordinator.entering` from its first member's arrival to its last one's. Its key names it
 in all processes, as every member counts the collectives of the group alike.
 """
 
@@ -45,14 +45,14 @@ class Begins(NamedTuple):
     split_id: int  # goes into the tags of the groups that a split makes: no other split has it; 0: this is no split
 
 
-class Doorkeeper:
+class Coordinator:
     """Rank `rank` of `size`, for all groups of which it is rank 0."""
 
     def __init__(self, rank: int, size: int):
         self.entering: dict[CollectiveKey, ProcessCollective] = {}  # some members have entered, and others not yet
-        self.split_ids = count(1 + rank, size)  # no other doorkeeper has these: it counts from its own rank
+        self.split_ids = count(1 + rank, size)  # no other coordinator has these: it counts from its own rank
 
-    def hears(self, note: Enters) -> Begins | None:
+    def add(self, note: Enters) -> Begins | None:
         """The note for all members, if the last one has entered; else None."""
         collective = self.entering.setdefault(note.key, ProcessCollective(note.members, note.key))
         collective.arrivals[note.member] = note.arrival

@@ -7,8 +7,10 @@ one of those that have it: over pp by the stages that read it, over ep by the ex
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
+from parlab.arrays import Array
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
@@ -22,25 +24,31 @@ from parlab.train.mixture import expert_parallel, is_expert, owner_in_ep
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 
 
-class OwnModel(NamedTuple):
+@dataclass
+class RankModel:
     """The model of one rank, and where its weights are beside it."""
 
-    model: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
+    llama: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
     pp_ranks: dict[str, tuple[int, ...]]  # of every weight of the whole model: the ranks of pp that have it
     blocks: Blocks  # of the weights here
-    routers: Mapping[int, Router]  # of mixtures of experts, by layer; none in a dense model
+    routers: Mapping[int, Router]  # of mixtures, by layer: of all layers, also those that are not here; {}: dense
 
-    def pp_ranks_of(self, block: str) -> tuple[int, ...]:
-        """The ranks of pp that have a block."""
-        return self.pp_ranks[self.blocks[block][0]]
+    def blocks_of(self, stage: Stage) -> list[str]:
+        """The blocks whose weights a stage of the model reads."""
+        return list(dict.fromkeys(self.block_of[name] for name in stage.weight_names))
+
+    @cached_property
+    def block_of(self) -> dict[str, str]:
+        """The block of each weight here."""
+        return {name: block for block, names in self.blocks.items() for name in names}
 
 
-def own_model(job: TrainJob, serial: Llama) -> OwnModel:
+def rank_model(job: TrainJob, serial: Llama) -> RankModel:
     """This rank's model, from the serial one."""
     pp_ranks = ranks_of_weights(job, serial)
     here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
-    model, routers = make_model(job, serial, here)
-    return OwnModel(model, pp_ranks, blocks_of_zero(model, here), routers)
+    llama, routers = parallel_llama(job, serial, here)
+    return RankModel(llama, pp_ranks, blocks_of_zero(llama, here), routers)
 
 
 def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]:
@@ -52,11 +60,11 @@ def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def make_model(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, Router]]:
+def parallel_llama(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, Router]]:
     """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its routers by layer."""
     mesh, config, settings = job.mesh, job.config, job.settings
-    own = {name: serial.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
-    weights = shard_weights(config, own, mesh.tp.rank, mesh.tp.size)
+    found = {name: serial.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
+    weights = shard_weights(config, found, mesh.tp.rank, mesh.tp.size)
     routers: dict[int, Router] = {}
 
     def mixture(prefix: str) -> Stage:
@@ -65,22 +73,22 @@ def make_model(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[Paral
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
         return SummedOverTokens(mesh.tp, made) if settings.sequence_parallel else made
 
-    model = ParallelLlama(
+    llama = ParallelLlama(
         mesh.tp,
         config,
         weights,
-        names=own,
+        names=found,
         mlp=mixture if isinstance(config, MixtralConfig) else None,
         core=attention_core(mesh.cp, settings.attention, settings.layout),
         sequence_parallel=settings.sequence_parallel,
         positions=job.positions,
     )
     if settings.recompute == "full":
-        model.blocks = [Recompute(block) for block in model.blocks]
-    return model, routers
+        llama.blocks = [Recompute(block) for block in llama.blocks]
+    return llama, routers
 
 
-def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> Blocks:
+def blocks_of_zero(llama: ParallelLlama, here: Iterable[str]) -> Blocks:
     """The names of the weights `here`, by ZeRO's block.
 
     The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
@@ -88,13 +96,31 @@ def blocks_of_zero(model: ParallelLlama, here: Iterable[str]) -> Blocks:
     same places on each rank of tp, so its copies stay equal to the bit.
     """
     blocks = {}
-    for block, names in model.weight_blocks.items():
+    for block, names in llama.weight_blocks.items():
         blocks[block] = tuple(name for name in names if not is_expert(name))
         if experts := tuple(name for name in names if is_expert(name)):
             blocks[f"{block}.experts"] = experts
     blocks.pop("head")
     blocks["norm"] = (FINAL_NORM,)
-    if not model.config.tie_word_embeddings:
+    if not llama.config.tie_word_embeddings:
         blocks["head"] = (HEAD,)
     here = set(here)
     return {block: names for block, names in blocks.items() if names[0] in here}  # a block is here whole, or not at all
+
+
+def whole_model(job: TrainJob, model: RankModel, slices: Mapping[str, Array]) -> dict[str, Array]:
+    """All weights of the whole model by name, or gradients, on every rank, from this rank's slices of those here.
+
+    Slices are gathered over tp. An expert's weights are broadcast over ep from the rank that owns it. Then the first
+    rank of pp that has a weight broadcasts it over pp.
+    """
+    mesh, dtype = job.mesh, next(iter(slices.values())).dtype
+    gathered = model.llama.whole(slices)
+    found = {}
+    for name, shape in job.config.weight_shapes.items():
+        x = gathered[name] if name in gathered else job.xp.empty(shape, dtype=dtype, device=job.device)
+        owner, first = owner_in_ep(mesh, job.config, name), model.pp_ranks[name][0]
+        if owner is not None and mesh.pp.rank == first:
+            x = mesh.ep.broadcast(x, owner)
+        found[name] = mesh.pp.broadcast(x, first)
+    return found
