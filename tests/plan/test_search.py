@@ -261,14 +261,6 @@ def test_of_pp_dp_bubble_and_tp_forgetting_dp_costs_most_on_4096_8192_and_16_384
     assert round(times_the_best("dp", plans.layouts.zero < 3), 2) == 1
 
 
-def test_zero_is_searched_where_cp_alone_has_several_ranks_and_not_among_one():
-    for axes, stages in (({"dp": 1, "cp": 8}, [1, 2, 3]), ({"dp": 1, "cp": 1}, [1])):
-        zero = search(LLAMA_8B, DGX_H100, 8, batch=8, sequence=8192, **axes).layouts.zero
-        numbers, counts = np.unique(zero, return_counts=True)
-        assert numbers.tolist() == stages
-        assert len(set(counts)) == 1
-
-
 def test_an_exactly_full_limit_fits_and_a_byte_less_does_not():
     asked = {"batch": 2048, "sequence": 8192, "cp": 1}
     plans = search(LLAMA_405B, DGX_H100, 16384, **asked)
