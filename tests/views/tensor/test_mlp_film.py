@@ -134,14 +134,6 @@ def test_a_matrix_is_named_where_a_slice_has_room():
     assert counted == [[4, 2] * 2, [6, 3] * 2, [0] * 4]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_by_tokens_5_t_times_t_minus_1_pieces_travel_a_quarter_more_than_in_two_all_reduces(size):
-    film = views.mlp_film(ran_by_tokens(size))
-    check_film(film)
-    assert len(marks(film, "go")) == 5 * size * (size - 1)
-    assert film.headline.startswith(f"An MLP on {size} ranks, cut by tokens too: ")
-
-
 def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
     done = ran_by_tokens(2)
     film = views.mlp_film(done)
@@ -160,18 +152,3 @@ def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
 def gaps(computes):
     """The times between rows and rows, back, and between columns, back and gradients: of two messages each."""
     return [(computes[1][1], computes[2][0]), (computes[3][1], computes[4][0])]
-
-
-def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again():
-    assert [line.partition(": ")[2].partition(":")[0] for line in views.mlp_film(ran_by_tokens(2)).lines] == [
-        "all-gather",
-        "each rank multiplies all of x with its columns of A, and applies relu",
-        "times C's rows of the same numbers",
-        "reduce-scatter",
-        "backward, all-gather",
-        "dy times its columns of Cᵀ",
-        "times its rows of Aᵀ",
-        "reduce-scatter",
-        "all-gather",
-        "dA and dC",
-    ]
