@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -59,6 +60,15 @@ def test_answers_start_where_copies_have_come_to_and_copies_are_seen_there_until
         assert end == pytest.approx((start[0] + there["x"], start[1] + there["y"]))
         assert (back["x"], back["y"]) == pytest.approx((-there["x"], -there["y"]))
         assert stays[f"t{expert}"]["a"] == pytest.approx(there["b"], abs=0.02)
+
+
+@pytest.mark.parametrize("copy", ["expert", "node"])
+def test_of_the_copies_that_leave_a_rank_or_come_back_to_it_one_is_under_way_at_a_time(copy):
+    film = views.token_way(EIGHT, copy=copy)
+    of_home = [times for times, words in marks(film, "go") if copy == "expert" or abs(times["x"]) >= 70]
+    ways = sorted((times["a"], times["b"]) for times in of_home)
+    assert len(ways) == (16 if copy == "expert" else 10)
+    assert all(end <= start + 0.011 for (_, end), (start, _) in pairwise(ways))
 
 
 def test_an_answer_has_the_colour_of_its_node_and_a_sum_a_node_travels_back():
@@ -241,6 +251,12 @@ def test_each_row_is_seen_once_at_each_stop_and_moves_from_where_it_lay_to_where
         for (x, y), digit in zip(starts, digits, strict=True):
             assert (x, y, digit) in before
             assert (x + times["x"], y + times["y"], digit) in after
+
+
+def test_rows_are_pale_at_their_tokens_before_they_are_answered_and_not_after():
+    film = views.rows_way(WANTED, 4)
+    for stop, expected in ((0, True), (1, True), (2, True), (4, False), (5, False)):
+        assert {pale for *_, pale in still(film, at_stop(film, stop))} == {expected}, stop
 
 
 def test_the_sums_y_are_seen_from_the_last_stop_on():

@@ -134,6 +134,14 @@ def test_a_matrix_is_named_where_a_slice_has_room():
     assert counted == [[4, 2] * 2, [6, 3] * 2, [0] * 4]
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_by_tokens_5_t_times_t_minus_1_pieces_travel_a_quarter_more_than_in_two_all_reduces(size):
+    film = views.mlp_film(ran_by_tokens(size))
+    check_film(film)
+    assert len(marks(film, "go")) == 5 * size * (size - 1)
+    assert film.headline.startswith(f"An MLP on {size} ranks, cut by tokens too: ")
+
+
 def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
     done = ran_by_tokens(2)
     film = views.mlp_film(done)

@@ -31,6 +31,15 @@ def test_all_reduce_of_4_ranks_says_whose_numbers_rank_0_sends():
     ]
 
 
+def test_24_messages_travel_and_each_carries_the_numbers_that_its_sender_has():
+    messages = marks(views.pieces_film(collective("all_reduce", 4)), "go")
+    assert len(messages) == 2 * 3 * 4
+    by_start = sorted(messages, key=lambda mark: mark[0]["a"])
+    assert [sorted(len(words) for _, words in by_start[step * 4 : step * 4 + 4]) for step in range(6)] == [
+        [1] * 4, [2] * 4, [3] * 4, [4] * 4, [4] * 4, [4] * 4,
+    ]  # fmt: skip
+
+
 def test_each_number_has_the_colour_of_its_rank_and_all_reduces_end_with_all_numbers_in_each_row():
     film = views.pieces_film(collective("all_reduce", 4))
     chips = re.findall(r'fill="(#\w+)"/><text[^>]*>(\d)<', film.html)
@@ -73,6 +82,13 @@ def test_a_row_is_pale_while_its_numbers_are_added_elsewhere():
         "both add, and both keep"
     )
     assert not veils(views.pieces_film(collective("all_gather", 4))), "who sends a finished piece keeps it"
+
+
+def test_of_a_reduce_scatter_a_rank_has_its_own_row_left():
+    for size, algorithm in ((4, "ring"), (5, "circulant")):
+        film = views.pieces_film(collective("reduce_scatter", size, 60, algorithm))
+        assert len(veils(film)) == size * (size - 1)
+        assert {end for *_, end in veils(film)} == {9999}
 
 
 def test_doubling_sends_all_pieces_twice_and_halving_fewer_in_4_steps():
