@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from parlab import run
+from parlab.nn.llama import Llama
+from parlab.nn.optimizer import AdamW
+from parlab.pipeline import gpipe, interleaved_one_f_one_b, looped_bfs, one_f_one_b, run_schedule
 from parlab.pipeline.closed_forms import Pipeline, exposed_transfers
 from parlab.plan import GPTConfig, Layout, estimate
 from parlab.plan.case import Case
@@ -13,8 +16,10 @@ from parlab.plan.memory import kept_of_layer
 from parlab.sequence import ring_attention, ring_attention_backward
 from parlab.tensor import ParallelLlama
 from parlab.world import CLASSROOM, Cluster
-from parlab.zero import MIXED, StateBytes
+from parlab.zero import MIXED, StateBytes, elements_sent
+from parlab.zero.training import replica_of, train_replica
 from tests.nn.kept import itemize
+from tests.pipeline.models import tanh_model
 from tests.tensor.models import B, S, in_turn, model, text
 
 FLOAT64 = {"itemsize": 8, "state": StateBytes(8, 8, 16)}
@@ -124,6 +129,37 @@ def test_a_rank_holds_the_weights_of_a_gpts_layers_that_tensor_parallelism_gives
     )
     cut, whole = 12 * 16**2 + (3 + 4) * 16, 2 * 16 + 2 * 2 * 16  # the matrices, biases of q, k, v and up; the others'
     assert two - one == 2 * (cut // size + whole)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_data_parallel_bytes_sent_equal_zeros_count(stage, microbatches):
+    serial, size = model(), 2
+    batch = size * microbatches
+
+    def program(comm):
+        mine = Llama(serial.config, dict(serial.weights))
+        replica = replica_of(comm, mine, stage, AdamW(), microbatches=microbatches)
+        train_replica(replica, mine, [text()] * microbatches)
+
+    found = of(serial.config, Layout(dp=size, zero=stage), batch=batch).sent["dp"]
+    assert found == 8 * elements_sent(serial.config.num_parameters, size, stage, microbatches=microbatches)
+    assert found == all_sent(run(program, size).timeline)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [one_f_one_b(2, 4), interleaved_one_f_one_b(2, 4, 2), looped_bfs(2, 4, 2), gpipe(4, 4)],
+    ids=lambda s: s.name,
+)
+def test_pipeline_bytes_sent_equal_the_counted_ones(schedule):
+    width, rows, stages, m = 16, S, schedule.num_stages, schedule.num_microbatches
+    parts, _, _, inputs, targets = tanh_model(stages, m, rows=rows, width=width)
+    timeline = run(run_schedule, schedule.num_ranks, schedule, parts, inputs, targets).timeline
+    kind = "looped_bfs" if stages > 2 and "breadth" in schedule.name else "1f1b"
+    layout = Layout(pp=schedule.num_ranks, chunks=stages // schedule.num_ranks, schedule=kind)
+    config = model(num_hidden_layers=stages).config
+    assert of(config, layout, batch=m).sent["pp"] == all_sent(timeline)
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "looped_bfs", "gpipe"])

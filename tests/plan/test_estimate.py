@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlab.nn import LlamaConfig
+from parlab.nn.formulas import add_flops, flops_by_block
 from parlab.plan import (
     A100,
     GPT_175B,
@@ -31,9 +32,10 @@ from parlab.plan import (
     search,
     software_of,
 )
+from parlab.plan.sizes import Sizes
 from parlab.tensor import llama_kept_by_place
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100
-from parlab.zero import model_state_bytes
+from parlab.zero import StateBytes, model_state_bytes
 
 STATE = ("weights", "gradients", "optimizer")
 
@@ -58,12 +60,32 @@ def test_models_have_the_published_number_of_parameters(name, billions):
     assert MODELS[name].num_parameters / 1e9 == pytest.approx(billions, rel=0.01)
 
 
+@pytest.mark.parametrize("config", [LLAMA_8B, GPT_175B], ids=["llama", "gpt"])
+def test_sizes_add_up_to_the_model(config):
+    found = Sizes(config)
+    tied = 0 if found.fused_attention else found.vocab_size * found.hidden_size
+    whole = found.num_layers * (found.layer_cut + found.layer_whole) + found.first_params + found.last_params - tied
+    assert whole == config.num_parameters
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize(("d", "c"), [(1, 1), (4, 1), (4, 2)])
 def test_state_is_zeros_over_dp_times_cp(stage, d, c):
     found = estimate(LLAMA_7B, CLASSROOM, Layout(dp=d, cp=c, zero=stage), batch=4, sequence=2048).bytes
     expected = model_state_bytes(LLAMA_7B.num_parameters, d * c, stage)
     assert sum(found[part] for part in STATE) == pytest.approx(expected, rel=1e-12)
+
+
+def test_state_may_have_float32_gradients_and_an_optimizer_on_the_host():
+    layout = Layout(zero=0)
+    found = estimate(LLAMA_7B, CLASSROOM, layout, batch=1, sequence=8, state=StateBytes(gradient=4)).bytes
+    assert found["gradients"] == 4 * LLAMA_7B.num_parameters
+    assert estimate(LLAMA_7B, CLASSROOM, layout.but(offload=True), batch=1, sequence=8).bytes["optimizer"] == 0
+    times = [
+        estimate(LLAMA_7B, DGX_A100, layout.but(offload=x), batch=1, sequence=8).seconds["optimizer"]
+        for x in (False, True)
+    ]
+    assert times[1] > 5 * times[0]  # the host's memory is slower
 
 
 @pytest.mark.parametrize("t", [1, 2, 8])
@@ -78,6 +100,22 @@ def test_kept_bytes_are_the_tensor_rooms_of_a_llama_and_korthikantis_table_2_of_
     for recompute, kept in (("none", layer + scores), ("selective", layer), ("full", 2 * sbh / (t if cut else 1))):
         gpt = estimate(GPT_175B, CLASSROOM, Layout(tp=t, recompute=recompute, **options), batch=1, sequence=2048)
         assert gpt.bytes["activations"] == pytest.approx(96 * kept, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        (Layout(pp=4), 4 * 9),  # the head is worth 2.4 layers, so the stages have 9, 9, 8 and 6
+        (Layout(pp=4, schedule="gpipe"), 8 * 9),
+        (Layout(pp=4, chunks=2), 11 * 4),
+        (Layout(pp=4, chunks=2, schedule="looped_bfs"), 8 * 8),
+    ],
+    ids=str,
+)
+def test_activations_in_flight_on_the_first_of_4_ranks_with_8_microbatches(layout, layers):
+    """4 microbatches; all 8; vp + p − 1 = 11 chunks of 4 layers; all 8."""
+    found = estimate(LLAMA_8B, CLASSROOM, layout, batch=8, sequence=4096).bytes["activations"]
+    assert found == layers * sum(llama_kept_by_place(LLAMA_8B, 1, 4096, 1, 2).values())
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "looped_bfs"])
@@ -137,6 +175,15 @@ def test_before_gradients_are_scattered_zero_2_and_3_hold_those_of_a_layer_or_of
         for zero in (1, layout.zero)
     )
     assert more - one == 2 * (layers * (4 * E * E + 3 * E * M + 2 * E) + rest)
+
+
+def test_work_on_the_clock_is_the_counted_flops_of_causal_attention():
+    B, S = 2, 512
+    found = estimate(LLAMA_8B, CLASSROOM, Layout(microbatch=B), batch=B, sequence=S)
+    dense = sum(add_flops(*flops_by_block(LLAMA_8B, B, S).values()))
+    of_attention = 14 * B * 32 * S * S * 128 * 32  # two products forward, five backward
+    causal = of_attention * (S + 1) / (2 * S)
+    assert found.total_seconds * 1e12 == pytest.approx(dense - of_attention + causal, rel=1e-12)
 
 
 @cache

@@ -143,6 +143,17 @@ def test_one_of_16_layers_computed_again_makes_half_the_pipeline_73_7_gib_and_6_
     assert one.sent["tp"] - none.sent["tp"] == pytest.approx((full.sent["tp"] - none.sent["tp"]) * 8 / 126)
 
 
+def test_all_layers_of_each_rank_computed_again_are_full_recomputation():
+    config, asked = LlamaConfig(32, 64, 192, 8, 4), {"batch": 4, "sequence": 64}
+    some, full = (
+        estimate(config, CLASSROOM, Layout(pp=2, tp=2, **how), **asked)
+        for how in ({"recompute_layers": 4}, {"recompute": "full"})
+    )
+    assert some.bytes == pytest.approx(full.bytes)
+    assert some.seconds == pytest.approx(full.seconds)
+    assert some.sent == full.sent
+
+
 def test_the_product_of_gate_and_up_computed_again_saves_13_gib_of_half_the_pipeline_for_15_ms():
     """2 bytes of each of M/t columns a token, in 8 microbatches of 16 layers; 6 bytes a column go through memory."""
     none, hidden = (

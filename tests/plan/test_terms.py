@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from parlab.nn import LlamaConfig
-from parlab.plan import A100, H100, LLAMA_3, LLAMA_8B, MEGATRON, GPTConfig, Layout, estimate
+from parlab.plan import A100, H100, LLAMA_3, LLAMA_8B, MEGATRON, GPTConfig, Layout, Software, estimate
 from parlab.plan.machine import Machine
 from parlab.world import CLASSROOM, DGX_A100, DGX_H100, Cluster
 
@@ -205,3 +205,38 @@ def test_3_layers_take_8_turns_each_and_4_at_the_ends_or_10_and_5_with_sequence_
     found = estimate(config, cluster, Layout(tp=t, sequence_parallel=cut), batch=1, sequence=S).seconds["tp"]
     turn, of_loss = ((t - 1) * (1e-6 + nbytes / t / pace) for nbytes in (2 * S * E, 4 * S))
     assert found == pytest.approx(turns * turn + 6 * of_loss, rel=1e-12)
+
+
+@pytest.mark.parametrize(("layers", "knobs"), [(7, dict(pp=2)), (6, dict(pp=2, chunks=2)), (11, dict(pp=4))], ids=str)
+def test_products_of_uneven_stages_are_those_of_an_average_rank(layers, knobs):
+    E, M, V, S, m, cluster = 64, 192, 32, 64, 4, Cluster.uniform(0, 1e9)
+    found = estimate(LlamaConfig(V, E, M, layers, 4), cluster, Layout(**knobs), batch=m, sequence=S).seconds
+    flops = 6 * m * S * (layers * (4 * E * E + 3 * E * M) + E * V)
+    assert found["products"] == pytest.approx(flops / 1e12 / knobs["pp"], rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_zero_3_hides_all_pieces_but_the_first_behind_2m_minus_1_chunks_of_short_work(m):
+    """By hand: 2 stages of 2 chunks of 1 layer, on 2 replicas; weights travel m times each way, gradients m times."""
+    E, M, V, S, D = 64, 192, 32, 64, 16
+    matrices, pairs, pace, flops = 4 * E * E + 3 * E * M, 4 * S * (S + 1) / 2, 4e9, 1e12
+    forward = (2 * S * matrices + 2 * 2 * D * pairs) / flops
+    backward = (4 * S * matrices + 5 * 2 * D * pairs) / flops
+    turn = (2 * (matrices + 2 * E) + V * E + E) / pace  # half of 2 bytes a parameter of the last rank
+    before, after = m * turn, 2 * m * turn
+    expected = before / m / 2 + before * (1 - 1 / m / 2) - (2 * m - 1) * forward
+    expected += after / m / 2 + after * (1 - 1 / m / 2) - (2 * m - 1) * backward
+    layout, software = Layout(dp=2, pp=2, chunks=2, zero=3), Software(hides={"dp"})
+    cluster = Cluster.uniform(0, pace, flops=flops)
+    found = estimate(LlamaConfig(V, E, M, 4, 4), cluster, layout, batch=2 * m, sequence=S, software=software)
+    assert found.seconds["dp"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_whole_gradients_travel_behind_the_last_p_microbatches_of_1f1b_and_behind_all_of_breadth_first():
+    knobs = {"dp": 2, "pp": 2, "chunks": 2, "zero": 1}
+    few, many = (llama(32, batch=2 * m, **knobs)["dp"] for m in (2, 8))
+    assert few == many == llama(32, batch=4, **knobs, schedule="looped_bfs")["dp"]
+    last = (LLAMA_8B.num_parameters + 4096) / 2
+    hidden = ring(4 * last, 2) / 2 + ring(2 * last, 2) / 2  # half a turn of a rank's gradients, and of its weights
+    assert many > 1.1 * llama(32, batch=16, **knobs, schedule="looped_bfs")["dp"]
+    assert llama(32, batch=64, **knobs, schedule="looped_bfs")["dp"] == pytest.approx(hidden, rel=1e-12)
