@@ -26,7 +26,7 @@ from typing import Any
 
 from parlab.arrays import Array, to_host
 from parlab.experts import ExpertParallel
-from parlab.experts.all_to_all import DispatchCache
+from parlab.experts.all_to_all import AllToAllCache
 from parlab.nn.config import LlamaConfig
 from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.moe import MoECache
@@ -162,5 +162,5 @@ def rows_in_cache(cache_of_block: Any) -> list[list[int]]:
     The block keeps the cache of its `ExpertParallel` under "mlp"; the plan of its dispatch has the counts of all ranks.
     """
     of_experts: MoECache = cache_of_block["mlp"]
-    dispatched: DispatchCache = of_experts.mix
+    dispatched: AllToAllCache = of_experts.mix
     return dispatched.plan.counts
