@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parlab.arguments import checked_rank, flag, whole
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import checked_sequence
 
 
 class TokenBytes(NamedTuple):
@@ -42,7 +42,7 @@ class AttentionShape:
 
     def shard_length(self, size: int, rank: int = 0) -> int:
         """S/P, the tokens of `rank`, one of `size` ranks; ValueError: it is none of them, or P does not divide S."""
-        checked_documents(None, self.S, whole("size", size, 1))
+        checked_sequence(self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
         return self.S // size
 
@@ -80,7 +80,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
     """
     flag("causal", causal)
-    checked_documents(None, whole("S", S), whole("size", size), layout)
+    checked_sequence(whole("S", S), whole("size", size), layout)
     c, ranks = S // size, range(size)
     if not causal:
         return [c * S for _ in ranks]
