@@ -165,9 +165,9 @@ def gather_in_two_levels(inside: Comm, between: Comm, few: KV, label: str) -> di
     nodes: in nodes 0, 1 and 2, 3 rank 0 has those of 0 and 2, which it then gives to rank 1.
     """
     g, nodes = inside.size, range(between.size)
-    of_our_place = gather(between, few, [nodes] * len(nodes), label)  # by node
+    of_our_place = gather(between, few, all_read(between), label)  # by node
     column = [of_our_place[node] for node in nodes]
-    of_all_places = gather(inside, column, [range(g)] * g, label)  # by place, then by node
+    of_all_places = gather(inside, column, all_read(inside), label)  # by place, then by node
     rank, size = between.rank * g + inside.rank, g * len(nodes)
     sources = [(rank - step) % size for step in range(size)]  # in the order of `gather`
     return {source: of_all_places[source % g][source // g] for source in sources}
@@ -187,7 +187,12 @@ def scatter_sum_in_two_levels(inside: Comm, between: Comm, shares: dict[int, KV]
         for node in nodes:
             add_to(sums[node], came[node])
         del came  # no longer held when the next ones come
-    scatter_sum(between, dict(enumerate(sums)), total, [nodes] * len(nodes), label)
+    scatter_sum(between, dict(enumerate(sums)), total, all_read(between), label)
+
+
+def all_read(comm: Comm) -> list[Sequence[int]]:
+    """The `readers` of each rank, where all read the K/V of all."""
+    return [range(comm.size)] * comm.size
 
 
 def a_few_at_a_time(H: int, G: int) -> list[tuple[slice, slice]]:
