@@ -70,6 +70,7 @@ def method_times(
     whole("step_cost", step_cost, least=0)
     cluster = cluster.reaching(kernel)
     g, in_nodes = cluster.ranks_per_node, _fill_nodes(size, cluster)
+    groups = [U for U in range(2, size) if size % U == 0 and (g % U == 0 or U % g == 0)]  # divide a node, or fill nodes
     gathers = [FLAT, TWO_LEVELS] if in_nodes else [FLAT]
 
     def usp_times(sizes: Sequence[int]) -> list[MethodTime]:
@@ -85,7 +86,7 @@ def method_times(
         "ring": usp_times([1]),
         "double ring": [double_ring_time(shape, size, cluster, step_cost)] if in_nodes else [],
         "Ulysses": usp_times([size]),
-        "USP": usp_times([U for U in range(2, size) if size % U == 0 and (g % U == 0 or U % g == 0)]),
+        "USP": usp_times(groups),
         "all-gather": [allgather_time(shape, size, cluster, way) for way in gathers],
     }
     return {name: min(found) for name, found in times.items() if found}

@@ -76,6 +76,9 @@ def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | Non
 
     Raises:
         ValueError: the groups neither fill nodes nor divide one.
+
+    >>> [ranks_inside(4, ranks_per_node, size=8) for ranks_per_node in (1, 2, 4, 8)]
+    [None, 2, None, None]
     """
     if ranks_per_node is None:
         return None
