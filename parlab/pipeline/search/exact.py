@@ -15,8 +15,15 @@ MOST_RANKS, MOST_MICROBATCHES = 3, 4
 
 
 class State(NamedTuple):
-    """Some actions of each rank, timed: how many F's, I's and W's, what the rank keeps after them, when the last one
-    ends, when each F and each I ends, and the actions in order."""
+    """A part of a schedule, timed; each attribute has an item a rank.
+
+    Attributes:
+        done: how many F's, I's and W's the rank has done.
+        kept: by its activations, in the unit of the limit.
+        free: when its last action ends.
+        f_end, i_end: when each of its F's, and each of its I's, ends.
+        rows: its actions, in order.
+    """
 
     done: tuple[tuple[int, int, int], ...]
     kept: tuple[float, ...]

@@ -82,15 +82,15 @@ class Filler:
                     while needs not in ended:
                         yield needs
                     arrival = ended[needs] + travel
-                if state.kept + change > state.limit and not state.makes_room(change):
+                if state.kept + change > state.limit and not state.make_room(change):
                     return
                 if state.put_off and state.time <= arrival:
-                    state.fills_wait(arrival, math.inf if patient else most_idle)
-                ended[action] = state.does(action, duration, change, arrival)
+                    state.fill_wait(arrival, math.inf if patient else most_idle)
+                ended[action] = state.do(action, duration, change, arrival)
                 if state.idle > most_idle:
                     most_idle = state.idle
                 loop.happened(action)
-            state.ends()
+            state.do_other_weights()
 
         loop.run(run(rank) for rank in range(len(rows)))
         if not all(state.ended for state in states):
@@ -123,32 +123,32 @@ class _RankState:
         self.idle: float = 0
         self.ended = False
 
-    def weight(self) -> None:
+    def do_weight(self) -> None:
         """The W that was put off first."""
         action = self.put_off.popleft()
         self.done.append(action)
         self.time += self.weight_duration[action.stage]
         self.kept -= self.freed
 
-    def makes_room(self, change: float) -> bool:
+    def make_room(self, change: float) -> bool:
         """W's, until the memory has room for `change` more; False if it never has."""
         while self.kept + change > self.limit:
             if not self.put_off:
                 return False
-            self.weight()
+            self.do_weight()
         return True
 
-    def fills_wait(self, arrival: float, most_idle: float) -> None:
+    def fill_wait(self, arrival: float, most_idle: float) -> None:
         """W's, as long as they fit before `arrival`; and one that does not fit if the rank is eager, or if waiting
         would make it idle for longer than `most_idle`."""
         while self.put_off and self.time + self.weight_duration[self.put_off[0].stage] <= arrival:
-            self.weight()
+            self.do_weight()
         wait = arrival - self.time
         if self.put_off and wait > 0 and (self.eager > 0 or self.idle + wait > most_idle):
             self.eager -= 1
-            self.weight()
+            self.do_weight()
 
-    def does(self, action: Action, duration: float, change: float, arrival: float) -> float:
+    def do(self, action: Action, duration: float, change: float, arrival: float) -> float:
         """An F or I, whose input comes at `arrival`; returns when it ends."""
         time = self.time
         if arrival > time:
@@ -164,10 +164,10 @@ class _RankState:
             self.put_off.append(Action("W", action.stage, action.microbatch))
         return self.time
 
-    def ends(self) -> None:
-        """All W's that are left."""
+    def do_other_weights(self) -> None:
+        """All W's that are left; then the rank has ended."""
         while self.put_off:
-            self.weight()
+            self.do_weight()
         self.ended = True
 
 
@@ -183,8 +183,11 @@ def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
 
 
 def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longest_stage") -> Filled:
-    """The best that a filler makes of some skeletons, patient or not; one of them can run within the memory."""
+    """The best that a filler makes of some skeletons, patient or not; one of them can run within the memory.
+
+    The best of all is filled once more, with ranks that each let two W's delay what follows.
+    """
     tried = (filler(rows, [0] * len(rows), patient) for rows in skeletons for patient in (False, True))
     best = min(filter(None, tried), key=order_of(metric))
-    again = filler(skeleton_of(best.rows), [2] * len(best.rows), True)
-    return min(best, again or best, key=order_of(metric))
+    eager = filler(skeleton_of(best.rows), [2] * len(best.rows), True)
+    return min(best, eager or best, key=order_of(metric))
