@@ -206,7 +206,10 @@ def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
 
 
 def _tails(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, list[Any], list[Any]]]:
-    """From the last microbatch back: (its number, the tail of its F on each stage, the tail of its I). A W has none."""
+    """From the last microbatch back: (its number, the tail of its F on each stage, the tail of its I). A W has none.
+
+    The two lists are used before the next is asked for: they are the same lists, with other numbers.
+    """
     ranks, forward, half, weight, hop, back, *_ = path
     stages, last = range(len(ranks)), len(ranks) - 1
     final = [weight[s] if ends_on in (None, ranks[s]) else 0 for s in stages]

@@ -140,12 +140,12 @@ def _within_own_peak(timetable: Timetable) -> Rows:
 
 def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
     """The orders of F's and I's of the blocks that keep at most `fits` chunks."""
-    if fits >= 2 * p:
+    if fits >= 2 * p:  # ZB-V
         yield skeleton_of(zb_v(p, m).actions)
     timetable = Timetable(_v_half_block(p), "FFII", m)
-    if fits >= timetable.peak:
+    if fits >= timetable.peak:  # V-Half
         yield timetable.order_within(fits)
-    period = 6
+    period = 6  # V-Min; then slower and slower blocks, of which p + 1 microbatches show the peak
     while Timetable(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
         period += 1
     yield Timetable(_first_free("FFII", p, period), "FFII", m, period).order_within(fits)

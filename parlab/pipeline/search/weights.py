@@ -69,7 +69,7 @@ class Filler:
         """
         loop = EventLoop()  # the event `action`: it has ended
         ended: dict[Action, float] = {}
-        states = [_RankState(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
+        states = [_RankState(self, limit, waits) for limit, waits in zip(self.limits, eager, strict=True)]
         most_idle: float = 0  # of any rank so far
 
         def run(rank: int) -> RankRun:
