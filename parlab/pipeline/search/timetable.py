@@ -8,6 +8,7 @@ from itertools import accumulate
 from parlab.pipeline.actions import Action
 from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import input_from, kept_from
+from parlab.pipeline.search.weights import Rows, skeleton_of
 
 Offsets = list[tuple[int, ...]]  # of each rank, where microbatch 0's start: down the V, up, its backward down and up
 LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # of an action, in units
@@ -106,12 +107,12 @@ class Timetable:
             if action.kind == "I" and unit > end:
                 self._advance(action, max(self._ready(action), end + 1))
 
-    def rows(self) -> list[list[Action]]:
+    def rows(self) -> Rows:
         """The actions of each rank, in order."""
         return [[row[s] for s in sorted(row) if self.starts[row[s]] == s] for row in self.ranks]
 
-    def order_within(self, peak: int) -> list[list[Action]]:
+    def order_within(self, peak: int) -> Rows:
         """The order of the F's and I's within `peak` chunks: the W's find their places when it is timed."""
         self.squeeze(peak)
         self.shorten_cooldown()
-        return [[action for action in row if action.kind != "W"] for row in self.rows()]
+        return skeleton_of(self.rows())
