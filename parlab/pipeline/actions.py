@@ -2,7 +2,8 @@
 
 The notation is PyTorch's (torch.distributed.pipelining): `2F0` is the forward of microbatch 0 on stage 2. Papers differ
 in one letter: in Zero Bubble "B" is the backward for the input alone; here, as in PyTorch and DualPipe, it is the whole
-backward.
+backward, of which I and W are the two halves. In the code of this room F, B, I and W are also called forward, full,
+half (the one for which a neighbour waits) and weight.
 """
 
 from __future__ import annotations

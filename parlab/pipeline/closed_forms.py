@@ -67,7 +67,8 @@ def in_flight(pipeline: Pipeline, rank: Column) -> Column:
     p, m, v, alternates, group = pipeline
     xp = namespace(p, m, v)
     interleaved = (v - 1) * group + 2 * p - 1 - 2 * rank
-    return xp.where(alternates, xp.minimum(m * v, xp.where(v == 1, p - rank, interleaved)), m * v)
+    alternating = xp.where(v == 1, p - rank, interleaved)
+    return xp.where(alternates, xp.minimum(m * v, alternating), m * v)
 
 
 def exposed_transfers(pipeline: Pipeline, apart: bool) -> Column:
@@ -78,8 +79,10 @@ def exposed_transfers(pipeline: Pipeline, apart: bool) -> Column:
     """
     p, m, v, alternates, group = pipeline
     xp = namespace(p, m, v)
-    way = 2 * (p * xp.where(group == p, v, 1) - 1) if apart else 2 * m * v + 2 * (p - 1)
-    return xp.where(p == 1, 0, xp.where(alternates & (v == 1), 2 * ((p - 1) * (1 + m / p) - 1), way))
+    round_trips = 2 * ((p - 1) * (1 + m / p) - 1)
+    turns = xp.where(group == p, v, 1)  # through all ranks; of larger groups only one is seen
+    there_and_back = 2 * (p * turns - 1) if apart else 2 * m * v + 2 * (p - 1)
+    return xp.where(p == 1, 0, xp.where(alternates & (v == 1), round_trips, there_and_back))
 
 
 def slowest_and_idle(pipeline: Pipeline, chunk: Seconds, first: Seconds, last: Seconds) -> tuple[Column, Column]:
@@ -103,7 +106,9 @@ def slowest_and_idle(pipeline: Pipeline, chunk: Seconds, first: Seconds, last: S
     begin, middle, end = (rest + one.both for one in (first, chunk, last))  # a microbatch on a rank, all its chunks
     before = first.both + (p - 2) * chunk.both  # a chunk of each rank but the last
     other = xp.maximum(begin, xp.where(p > 2, middle, 0))  # the slowest of these
-    forward, backward = (xp.where((p == 2) & (v == 1), *side) for side in zip(first, chunk, strict=True))
+    two_chunks = (p == 2) & (v == 1)  # the chunk before the very last is the very first
+    forward = xp.where(two_chunks, first.forward, chunk.forward)  # of the chunk before the very last
+    backward = xp.where(two_chunks, first.backward, chunk.backward)
     waits = xp.maximum(last.both - backward, 0) + xp.where(v == 1, xp.maximum(last.both - forward, 0), 0)
     through_last = m * end + before  # the step, if the last rank works without a pause once it has begun
     through_other = (m - 1) * other + rest + before + xp.where(alternates, waits, last.both)  # if another rank does

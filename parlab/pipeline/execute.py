@@ -100,19 +100,19 @@ def _seconds_of(costs: Costs | None, num_stages: int) -> Callable[[Step], float 
 def _sum_over_holders(interpreter: Interpreter) -> None:
     """Sum the gradients of each stage over the ranks that hold it. All ranks add in the same order."""
     comm = interpreter.comm
-    shared: dict[tuple[int, ...], set[str]] = {}
+    names_of_holders: dict[tuple[int, ...], set[str]] = {}
     for stage, names in interpreter.gradient_names.items():
-        shared.setdefault(interpreter.schedule.holders(stage), set()).update(names)
-    for ranks, names in sorted(shared.items()):
+        names_of_holders.setdefault(interpreter.schedule.holders(stage), set()).update(names)
+    for holders, names in sorted(names_of_holders.items()):
         own = {name: interpreter.gradients[name] for name in sorted(names)}
-        peers = [peer for peer in ranks if peer != comm.rank]
+        peers = [peer for peer in holders if peer != comm.rank]
         arriving = {peer: comm.irecv(peer, own, label="gradients") for peer in peers}
         leaving = [comm.isend(own, peer, label="gradients") for peer in peers]
         parts = {comm.rank: own} | {peer: request.wait() for peer, request in arriving.items()}
         for request in leaving:
             request.wait()
         total: Gradients = {}
-        for holder in ranks:
+        for holder in holders:
             total = add_gradients(total, parts[holder])
         interpreter.gradients |= total
 

@@ -87,15 +87,15 @@ class Interpreter:
 
     def forward(self, stage: int, microbatch: int) -> Array | None:
         """F: y, which the next stage needs. The cache is kept until B or I."""
-        visit, of_stage = (stage, microbatch), self.stages[stage]
+        visit = stage, microbatch
         x = self.activations.pop(visit) if stage > 0 else self.inputs[microbatch]
         self.input_shapes[visit] = tuple(x.shape)
         if stage == self.last:
-            loss, cache = of_stage.forward(x, self.targets[microbatch])  # type: ignore[call-arg]
+            loss, cache = self.stages[stage].forward(x, self.targets[microbatch])  # type: ignore[call-arg]
             self.add_loss(microbatch, loss)
             y = None
         else:
-            y, cache = of_stage.forward(x)
+            y, cache = self.stages[stage].forward(x)
             self.outputs_like[visit] = self._template(y.shape, y)
         del x
         self.caches[visit] = self._held("cache", cache)

@@ -126,19 +126,19 @@ def _flat(row: Iterable[Slot]) -> Iterator[Action]:
 
 
 def _check_slot(slot: Slot, rank: int, position: int) -> None:
+    right = False
     if type(slot) is Action:
         kind, stage, microbatch = slot
-        if isinstance(kind, str) and kind in KINDS and _from_0(stage) and _from_0(microbatch):
-            return
+        right = isinstance(kind, str) and kind in KINDS and _from_0(stage) and _from_0(microbatch)
     elif type(slot) is Pair and all(type(part) is Action for part in slot) and slot.F[1:] != slot.B[1:]:
         _check_slot(slot.F, rank, position)
         _check_slot(slot.B, rank, position)
-        if slot.F.kind == "F" and slot.B.kind == "B":
-            return
-    raise ValueError(
-        f"ranks[{rank}][{position}]={slot!r}: give an Action of kind {', '.join(KINDS)} with stage and microbatch from "
-        "0, a Pair of an F and a B that is not its own backward, or None for an idle slot"
-    )
+        right = slot.F.kind == "F" and slot.B.kind == "B"
+    if not right:
+        raise ValueError(
+            f"ranks[{rank}][{position}]={slot!r}: give an Action of kind {', '.join(KINDS)} with stage and microbatch "
+            "from 0, a Pair of an F and a B that is not its own backward, or None for an idle slot"
+        )
 
 
 def _from_0(number: Any) -> bool:

@@ -116,9 +116,9 @@ def interleaved_one_f_one_b(p: int, m: int, chunks: int, group: int | None = Non
     rank 1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
     check_sizes(p=p, m=m, chunks=chunks)
-    even = m // max(1, m // p)
-    group, rest = (even, m % even) if group is None else (whole("group", group, least=1), 0)
-    if not min(p, m) <= group <= m or rest:
+    may_leave_a_rest = group is not None
+    group = m // max(1, m // p) if group is None else whole("group", group, least=1)
+    if not min(p, m) <= group <= m or (m % group and not may_leave_a_rest):
         raise ValueError(f"group={group}, m={m}: microbatches go in whole groups of at least p={p}: use a multiple")
     groups = [range(start, min(start + group, m)) for start in range(0, m, group)]
 

@@ -12,7 +12,7 @@ from parlab.pipeline.actions import Action
 from parlab.pipeline.costs import Costs, change_of_kept
 from parlab.pipeline.dependencies import ActionTable
 from parlab.pipeline.steps import Step, step_name, steps_of
-from parlab.world.timeline import Columns, Span, Timeline
+from parlab.world.timeline import Columns, Span, Timeline, Transfer, Wait, columns_of
 
 METRICS = ("makespan", "longest_stage")
 
@@ -45,12 +45,12 @@ class Idle(NamedTuple):
     """
 
     rank: int
-    start: float
-    end: float
+    start: Any
+    end: Any
     action: Action | None
     needs: Action | None
     peer: int | None
-    travel: float
+    travel: Any
 
     def __str__(self) -> str:
         idle = f"rank {self.rank} is idle from {self.start:g} to {self.end:g}"
@@ -127,30 +127,22 @@ class ScheduleTimeline(Timeline):
         )
 
     def _transfers(self) -> Columns:
-        needs = [(self._timed[one.source], one) for one in self._timed.values() if one.source is not None]
-        messages = [(sender, receiver) for sender, receiver in needs if sender.rank != receiver.rank]
-        sent = [sender.end for sender, _ in messages]
-        return (
-            [sender.rank for sender, _ in messages],
-            [receiver.rank for _, receiver in messages],
-            [0] * len(messages),
-            sent,
-            sent,
-            [sender.end + receiver.travel for sender, receiver in messages],
-            ["message"] * len(messages),
-            [str(receiver.source) for _, receiver in messages],
-        )
+        transfers = []
+        for receiver in self._timed.values():
+            sender = None if receiver.source is None else self._timed[receiver.source]
+            if sender is not None and sender.rank != receiver.rank:
+                sent, arrives = sender.end, sender.end + receiver.travel
+                label = str(receiver.source)
+                transfers.append(Transfer(sender.rank, receiver.rank, 0, sent, sent, arrives, "message", label))
+        return columns_of(transfers, 8)
 
     def _waits(self) -> Columns:
-        idle = [time for rank in range(self.size) for time in self.idle(rank) if time.action is not None]
-        return (
-            [time.rank for time in idle],
-            [time.start for time in idle],
-            [time.end for time in idle],
-            [time.peer for time in idle],
-            [f"wait for {time.needs}" for time in idle],
-            [max(time.start, time.end - time.travel) for time in idle],
-        )
+        waits = []
+        for idle in chain.from_iterable(map(self.idle, range(self.size))):
+            if idle.peer is not None:
+                came = max(idle.start, idle.end - idle.travel)
+                waits.append(Wait(idle.rank, idle.start, idle.end, idle.peer, f"wait for {idle.needs}", came))
+        return columns_of(waits, 6)
 
     # Idle time
 
@@ -192,7 +184,7 @@ class ScheduleTimeline(Timeline):
 
     def idle(self, rank: int) -> list[Idle]:
         """The times in which `rank` is idle, and the action for which each waits."""
-        times: list[Idle] = []
+        found: list[Idle] = []
         free: Any = 0
         for step in self.steps(rank):
             if step.start > free:
@@ -200,11 +192,11 @@ class ScheduleTimeline(Timeline):
                 assert awaited is not None, "a rank starts late only when an input comes late"
                 action, needs = awaited
                 peer, travel = self._timed[needs].rank, self._timed[action].travel
-                times.append(Idle(rank, free, step.start, action, needs, peer, travel))
+                found.append(Idle(rank, free, step.start, action, needs, peer, travel))
             free = step.end
         if self.makespan > free:
-            times.append(Idle(rank, free, self.makespan, None, None, None, 0))
-        return times
+            found.append(Idle(rank, free, self.makespan, None, None, None, 0))
+        return found
 
     def _awaited(self, step: TimedStep) -> tuple[Action, Action] | None:
         """The action of a step whose input kept the step from starting earlier, and that input's action, if one did."""

@@ -63,24 +63,24 @@ def start_and_end(
 
     def run(rank: int) -> RankRun:
         own = slice(table.first[rank], table.first[rank + 1])
-        time = 0  # when the rank is free, and then when the action can start
+        free = 0  # when the rank can do the next action
         forward = None  # of a pair, until its backward has run
         for line, needed in enumerate(source[own], own.start):
+            begin = free
             if needed >= 0:
                 while end[needed] is None:
                     yield needed
                 arrival = end[needed] + travel[line]
-                if arrival > time:
-                    time = arrival
-            start[line] = time
-            if line in pairs:
-                forward = line
+                if arrival > begin:
+                    begin = arrival
+            if line in pairs:  # its backward, on the next line, begins when both have their inputs
+                forward, free = line, begin
                 continue
-            time += duration[line]
-            end[line] = time
+            free = begin + duration[line]
+            start[line], end[line] = begin, free
             loop.happened(line)
             if forward is not None:
-                start[forward], end[forward] = start[line], time
+                start[forward], end[forward] = begin, free
                 loop.happened(forward)
                 forward = None
 

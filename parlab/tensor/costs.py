@@ -102,7 +102,7 @@ ANY_LINK = Link(0, 1)  # messages and bytes do not depend on it
 
 
 def traffic(collectives: Sequence[Collective], size: int) -> Traffic:
-    """The messages and bytes that each of `size` ranks sends in these calls, uneven blocks of a ring included.
+    """The messages and bytes that each of `size` ranks sends in these calls, uneven pieces of a ring included.
 
     >>> traffic([Collective("all_reduce", "y", 8, 4, 2)], size=2)
     Traffic(messages=[2, 2], nbytes=[32, 32])
@@ -122,8 +122,8 @@ def traffic(collectives: Sequence[Collective], size: int) -> Traffic:
 def _cost(call: Collective, link: Link) -> Cost:
     if call.name == "all_reduce":
         return ring_all_reduce_cost(call.ranks, call.elements, call.itemsize, link)
-    blocks = [call.itemsize * block for block in piece_sizes(call.elements, call.ranks)]
-    return ring_all_gather_cost(blocks, link) if call.name == "all_gather" else ring_reduce_scatter_cost(blocks, link)
+    pieces = [call.itemsize * piece for piece in piece_sizes(call.elements, call.ranks)]
+    return ring_all_gather_cost(pieces, link) if call.name == "all_gather" else ring_reduce_scatter_cost(pieces, link)
 
 
 class Time(NamedTuple):
@@ -174,23 +174,20 @@ def block_time(
     if algorithm == "rings" and size > node and size % node:
         raise ValueError(f"size={size!r}: a ring through each card needs whole nodes of {node} ranks")
     E, D = config.hidden_size, config.head_dim
-    queries = config.num_attention_heads * D // size
-    keys = config.num_key_value_heads * kv_shared_by(config.num_key_value_heads, size) * D // size
-    products = {
-        "attention": 2 * B * S * E * (2 * queries + 2 * keys),
-        "mlp": 2 * B * S * E * 3 * config.intermediate_size // size,
-    }
-    core = {"attention": B * (S * (S + 1) // 2) * queries, "mlp": 0}  # of one causal product
-    compute = 0
-    for part, work in products.items():
-        # Attention has two products of 2 FLOPs forward, and five backward; a backward's two parts are timed apart
-        parts = (work + 10 * core[part], work) if backward else (work + 4 * core[part],)
-        compute += sum(picoseconds(cluster.device.seconds(flops, 0)) for flops in parts)
-    return Time(compute, sum(_picoseconds(call, size, cluster, algorithm) for call in calls))
+    query_columns = config.num_attention_heads * D // size
+    key_columns = config.num_key_value_heads * kv_shared_by(config.num_key_value_heads, size) * D // size
+    attention = 2 * B * S * E * (2 * query_columns + 2 * key_columns)  # q and o, k and v
+    mlp = 2 * B * S * E * 3 * config.intermediate_size // size
+    core = B * (S * (S + 1) // 2) * query_columns  # multiplications of one causal product; 2 FLOPs each
+    forward = [attention + 4 * core, mlp]  # the core has two products forward, and five backward
+    for_input, for_weights = [attention + 10 * core, mlp], [attention, mlp]  # timed apart
+    works = for_input + for_weights if backward else forward
+    compute = sum(picoseconds(cluster.device.seconds(flops, 0)) for flops in works)
+    return Time(compute, sum(_time_of_call(call, size, cluster, algorithm) for call in calls))
 
 
-def _picoseconds(call: Collective, size: int, cluster: Cluster, algorithm: str) -> int:
-    """Of one call; its groups are of consecutive ranks."""
+def _time_of_call(call: Collective, size: int, cluster: Cluster, algorithm: str) -> int:
+    """Picoseconds of one call; its groups are of consecutive ranks."""
     node = cluster.ranks_per_node
     firsts = range(0, size, call.ranks)
     if all(first // node == (first + call.ranks - 1) // node for first in firsts):

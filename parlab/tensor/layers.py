@@ -36,6 +36,8 @@ class ParallelAttention(ParallelRegion):
         sequence_parallel: x and y are `[B, S/t, E]`: this rank's tokens.
     """
 
+    inside: SelfAttention
+
     def __init__(
         self,
         comm: Comm,
@@ -48,13 +50,12 @@ class ParallelAttention(ParallelRegion):
         sharers: Comm | None = None,
         sequence_parallel: bool = False,
     ) -> None:
-        self.inside: SelfAttention
         enter, leave = pair(sequence_parallel)
         inside = SelfAttention(weights, prefix, head_dim, rotary, core)
         super().__init__(comm, inside, "attention", enter=enter, leave=leave)
         self.sharers = sharers
-        of_output = self.weight_names[3]
-        self.heads = weights[of_output].shape[0] // head_dim if of_output in weights else 0  # H/t
+        _, _, _, o = self.weight_names
+        self.heads = weights[o].shape[0] // head_dim if o in weights else 0  # H/t
 
     @classmethod
     def from_full(
@@ -178,6 +179,7 @@ def sum_over_sharers(gradients: Gradients, weight_names: tuple[str, ...], sharer
     Each sharer has the share of its own query heads. None: nobody shares.
     """
     if sharers is not None:
-        for name in weight_names[1:3]:  # k and v
+        _, k, v, _ = weight_names
+        for name in (k, v):
             gradients[name] = sharers.all_reduce(gradients[name])
     return gradients

@@ -75,21 +75,21 @@ class ParallelRegion(Stage):
     ) -> None:
         self.comm, self.inside, self.name, self.enter, self.leave = comm, inside, name, enter, leave
         self.weights, self.weight_names = inside.weights, inside.weight_names
-        held = [self.weights[weight] for weight in self.weight_names if weight in self.weights]
-        self.elements = sum(x.size for x in held if x.ndim == 2)  # known when ZeRO has freed them, too
+        here = [self.weights[weight] for weight in self.weight_names if weight in self.weights]
+        self.matrix_elements = sum(W.size for W in here if W.ndim == 2)  # counted now: ZeRO may free them later
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """`(y, cache)`."""
-        entered = self.enter.forward(self.comm, x)  # f: no message, g: all-gather
-        with self.comm.compute(self.name, flops=self.product_flops(entered) + self.core_flops(entered)):
-            y, cache = self.inside.forward(entered)  # behind rows a partial sum
+        x_inside = self.enter.forward(self.comm, x)  # f: no message, g: all-gather
+        with self.comm.compute(self.name, flops=self.product_flops(x_inside) + self.core_flops(x_inside)):
+            y, cache = self.inside.forward(x_inside)  # behind rows a partial sum
         cache = cache._replace(x=x)  # as it came: the x that was gathered is not kept
         return self.leave.forward(self.comm, y), cache  # f̄: all-reduce, ḡ: reduce-scatter
 
     def backward_input(self, dy: Array, cache: KeepsInput) -> tuple[Array, Any]:
         """`(dx, pending)`."""
-        left = self.leave.backward(self.comm, dy)  # f̄: no message, ḡ: all-gather
-        dx, pending = self._input_part(left, cache)  # in front of columns a partial sum
+        dy_inside = self.leave.backward(self.comm, dy)  # f̄: no message, ḡ: all-gather
+        dx, pending = self._input_part(dy_inside, cache)  # in front of columns a partial sum
         return self.enter.backward(self.comm, dx), pending  # f: all-reduce, g: reduce-scatter
 
     def backward_weight(self, pending: KeepsInput) -> Gradients:
@@ -98,11 +98,11 @@ class ParallelRegion(Stage):
 
     def backward(self, dy: Array, cache: KeepsInput) -> tuple[Array, Gradients]:
         """Both parts. While dx is computed, x is gathered; while the gradients are, dx travels."""
-        if self.comm.size == 1:
+        if self.comm.size == 1:  # nothing travels, but what is started would be copied first
             return super().backward(dy, cache)
-        left = self.leave.backward(self.comm, dy)
+        dy_inside = self.leave.backward(self.comm, dy)
         x_arrives = self.enter.start_forward(self.comm, cache.x)
-        dx, pending = self._input_part(left, cache)
+        dx, pending = self._input_part(dy_inside, cache)
         dx_arrives = self.enter.start_backward(self.comm, dx)
         gradients = self._weight_part(x_arrives(), pending)
         return dx_arrives(), gradients
@@ -120,7 +120,7 @@ class ParallelRegion(Stage):
 
     def product_flops(self, x: Array) -> int:
         """Multiplications and additions of one pass through the matrices, for the rows of x."""
-        return 2 * (x.size // x.shape[-1]) * self.elements
+        return 2 * (x.size // x.shape[-1]) * self.matrix_elements
 
     def core_flops(self, x: Array, *, backward: bool = False) -> int:
         """The same of the work inside that has no weights, such as attention's products."""

@@ -10,6 +10,9 @@
 >>> bool(np.allclose(run(program, 2).results[1], serial.logits(tokens)))
 True
 
+Invariant: between the blocks x is the same on every rank, or S/t tokens of it; the gradients are those of this rank's
+slices, the same on all ranks that own a slice.
+
 Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022 (sequence parallelism).
 """
 
@@ -26,7 +29,7 @@ from parlab.nn.layers import CAUSAL_ATTENTION, Block, Core, RMSNorm
 from parlab.nn.llama import Decoder, Llama
 from parlab.nn.optimizer import clip_factor, sum_of_squares
 from parlab.nn.rotary import Rotary
-from parlab.nn.stage import Gradients, Stage, Weights
+from parlab.nn.stage import Gradients, Stage
 from parlab.tensor.layers import ParallelAttention, ParallelMLP, SummedOverTokens, kv_sharers
 from parlab.tensor.slices import WeightSlice, shard_weights, take, weight_slices
 from parlab.tensor.vocabulary import ParallelHead, VocabParallelEmbedding
@@ -74,7 +77,8 @@ class ParallelLlama(Decoder):
         rotary = Rotary(config.head_dim, config.rope_theta, config.rope_scaling, positions)
 
         def norm(name: str) -> Stage:
-            return _norm(comm, weights, name, config, sequence_parallel)
+            of_tokens = RMSNorm(weights, name, config.rms_norm_eps)
+            return SummedOverTokens(comm, of_tokens) if sequence_parallel else of_tokens
 
         def parallel_mlp(prefix: str) -> Stage:
             return ParallelMLP(comm, weights, f"{prefix}.mlp", sequence_parallel=sequence_parallel)
@@ -176,8 +180,3 @@ def _check_shards(
         if found != shape:
             has = "is missing" if found is None else f"has shape {found}"
             raise ValueError(f"{name} {has}: of {of_whole}, rank {comm.rank} of {comm.size} owns {shape}")
-
-
-def _norm(comm: Comm, weights: Weights, name: str, config: LlamaConfig, sequence_parallel: bool) -> Stage:
-    norm = RMSNorm(weights, name, config.rms_norm_eps)
-    return SummedOverTokens(comm, norm) if sequence_parallel else norm

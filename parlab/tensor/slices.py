@@ -8,6 +8,8 @@ vocabulary; norms are whole on every rank.
 Heads are never cut. Where there are fewer key/value heads than ranks (G < t), each of them is owned by t/G ranks: their
 query heads read the same one.
 
+Invariant: the slices of all ranks make the whole weight; a slice that several ranks own is the same on each.
+
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 

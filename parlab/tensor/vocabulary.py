@@ -122,9 +122,10 @@ def vocab_parallel_cross_entropy(
     """
     array("logits", logits)
     array("targets", targets)
-    if vocab_size is not None:
+    if vocab_size is None:
+        vocab_size = comm.size * logits.shape[-1]
+    else:
         whole("vocab_size", vocab_size, 1)
-    vocab_size = comm.size * logits.shape[-1] if vocab_size is None else vocab_size
     owned = owned_tokens(vocab_size, comm.rank, comm.size)
     _check_loss(comm, logits, targets, vocab_size, owned)
     targets, counted, inside = checked_targets(targets, vocab_size)

@@ -126,8 +126,15 @@ def rank_tasks(
 
 
 class Path(NamedTuple):
-    """Of each stage that some microbatches pass: its rank, its costs, the transfers after its F and after its I; how
-    many chunks its rank can keep, and how many that wait for their W beside a whole one."""
+    """The stages that some microbatches pass; each attribute has one number a stage.
+
+    Attributes:
+        ranks: that run the stages.
+        forward, half, weight: the time of F, of I and of W.
+        hop, back: the transfer after F, to the next stage, and after I, to the stage before; 0 on one rank.
+        room: how many chunks the rank can keep.
+        room_pending: how many chunks that wait for their W it can keep beside a whole one.
+    """
 
     ranks: Sequence[int]
     forward: Sequence[Any]
@@ -179,24 +186,30 @@ def _heads(path: Path, m: int) -> tuple[list[list[Any]], list[list[Any]]]:
     for k in range(m):
         for s in stages:
             halves, weights = _freed_before(k, room[s], room_pending[s])
-            at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1]] if s else [0]  # its input is there
-            if k:
-                at += [f_head[s][-1] + forward[s]]  # the F before it is done, and all that must be before it:
-                at += [f_head[s][0] + k * forward[s] + halves * half[s] + weights * weight[s]]
-            at += [i_head[s][halves - 1] + half[s]] if halves else []  # the last I that must free memory is done
-            at += [i_head[s][weights - 1] + half[s] + weight[s]] if weights else []  # and the last such W
+            at = [f_head[s - 1][k] + forward[s - 1] + hop[s - 1] if s > 0 else 0]  # its input is there
+            if k > 0:  # the F before it is done, and all that must be before it
+                at.append(f_head[s][-1] + forward[s])
+                at.append(f_head[s][0] + k * forward[s] + halves * half[s] + weights * weight[s])
+            if halves > 0:  # the last I that must free memory is done
+                at.append(i_head[s][halves - 1] + half[s])
+            if weights > 0:  # the last W that must free memory is done
+                at.append(i_head[s][weights - 1] + half[s] + weight[s])
             f_head[s].append(max(at))
         for s in reversed(stages):
             _, weights = _freed_before(k, room[s], room_pending[s])
-            at = [f_head[s][k] + forward[s]]  # its F is done, and all that must be before it:
-            at += [f_head[s][0] + (k + 1) * forward[s] + k * half[s] + weights * weight[s]]
-            at += [i_head[s + 1][k] + half[s + 1] + back[s + 1]] if s < last else []  # its gradient is there
+            at = [f_head[s][k] + forward[s]]  # its F is done
+            at.append(f_head[s][0] + (k + 1) * forward[s] + k * half[s] + weights * weight[s])  # so is all before it
+            if s < last:  # its gradient is there
+                at.append(i_head[s + 1][k] + half[s + 1] + back[s + 1])
             i_head[s].append(max(at))
     return f_head, i_head
 
 
 def _tails(path: Path, m: int, ends_on: int | None) -> Iterator[tuple[int, list[Any], list[Any]]]:
-    """From the last microbatch back: (its number, the tail of its F on each stage, the tail of its I). A W has none."""
+    """From the last microbatch back: (its number, the tail of its F on each stage, the tail of its I). A W has none.
+
+    The two lists are used before the next is asked for: they are the same lists, with other numbers.
+    """
     ranks, forward, half, weight, hop, back, *_ = path
     stages, last = range(len(ranks)), len(ranks) - 1
     final = [weight[s] if ends_on in (None, ranks[s]) else 0 for s in stages]

@@ -15,8 +15,15 @@ MOST_RANKS, MOST_MICROBATCHES = 3, 4
 
 
 class State(NamedTuple):
-    """Some actions of each rank, timed: how many F's, I's and W's, what the rank keeps after them, when the last one
-    ends, when each F and each I ends, and the actions in order."""
+    """A part of a schedule, timed; each attribute has an item a rank.
+
+    Attributes:
+        done: how many F's, I's and W's the rank has done.
+        kept: by its activations, in the unit of the limit.
+        free: when its last action ends.
+        f_end, i_end: when each of its F's, and each of its I's, ends.
+        rows: its actions, in order.
+    """
 
     done: tuple[tuple[int, int, int], ...]
     kept: tuple[float, ...]
@@ -94,31 +101,33 @@ class _BranchAndBound:
         self.i_tail = [[task.tail for task in reversed(of_rank[1::3])] for of_rank in tasks]
         self.seen: dict[Any, list[tuple[Any, ...]]] = {}
 
-    def ready(self, state: State, r: int) -> tuple[Any, Any]:
-        """When the inputs of the next F and of the next I of a rank are there; None: not before more is decided."""
+    def f_ready(self, state: State, r: int) -> Any:
+        """When the input of a rank's next F is there; None: no F is left, or not before more is decided."""
+        f, _, _ = state.done[r]
+        if f == self.m:
+            return None
+        if r == 0:
+            return 0
+        before = state.f_end[r - 1]
+        return before[f] + self.transfer[r - 1] if f < len(before) else None
+
+    def i_ready(self, state: State, r: int) -> Any:
+        """When the gradient of a rank's next I is there; None: its F is not done, or not before more is decided."""
         f, i, _ = state.done[r]
-        f_ready: Any = None
-        if f < self.m:
-            if r == 0:
-                f_ready = 0
-            elif f < len(state.f_end[r - 1]):
-                f_ready = state.f_end[r - 1][f] + self.transfer[r - 1]
-        i_ready: Any = None
-        if i < f:
-            if r == self.p - 1:
-                i_ready = 0
-            elif i < len(state.i_end[r + 1]):
-                i_ready = state.i_end[r + 1][i] + self.transfer[r + 1]
-        return f_ready, i_ready
+        if i == f:
+            return None
+        if r == self.p - 1:
+            return 0
+        after = state.i_end[r + 1]
+        return after[i] + self.transfer[r + 1] if i < len(after) else None
 
     def branches(self, state: State) -> list[State]:
         """The states after each action that may come next (Giffler and Thompson, see `best_schedule`)."""
         options: list[Option] = []
         for r in range(self.p):
             _, i, w = state.done[r]
-            f_ready, i_ready = self.ready(state, r)
-            if state.kept[r] + self.change["F"] > self.limits[r]:
-                f_ready = None
+            has_room = state.kept[r] + self.change["F"] <= self.limits[r]
+            f_ready, i_ready = self.f_ready(state, r) if has_room else None, self.i_ready(state, r)
             for kind, ready, duration in (("I", i_ready, self.half[r]), ("F", f_ready, self.forward[r])):
                 if ready is not None:
                     start = max(ready, state.free[r])
@@ -150,7 +159,7 @@ class _BranchAndBound:
         latest = 0
         for r in range(self.p):
             f, i, w = state.done[r]
-            free, (f_ready, i_ready) = state.free[r], self.ready(state, r)
+            free, f_ready, i_ready = state.free[r], self.f_ready(state, r), self.i_ready(state, r)
             work = (self.m - f) * self.forward[r] + (self.m - i) * self.half[r] + (self.m - w) * self.weight[r]
             latest = max(latest, free + work)
             if f_ready is not None:

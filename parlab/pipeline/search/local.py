@@ -14,6 +14,7 @@ from parlab.pipeline.search.weights import Filled, Filler, order_of, skeleton_of
 from parlab.pipeline.simulate import simulate
 
 MOST_EAGER = 8
+EAGER_TRIES = 0.7  # of all tries: they change how eager a rank is, the others its order
 MOST_TRIES = 5000  # with 4 ranks, 8 microbatches and room for 2 six seeds of six end at the same makespan
 TRIED_ACTIONS = 320_000  # F's and I's in all tries together: about half a second
 REACH = (-3, -2, -1, -1, 1, 1, 2, 3)
@@ -51,16 +52,15 @@ def improve(schedule: Schedule, costs: Costs, memory_limit: Limit, tries: int | 
     sizes = len(rows), schedule.num_microbatches
     least = lower_bound(*sizes, costs, memory_limit, like=schedule, metric=metric) if tries else math.inf
     for number in range(1, tries + 1):
-        if order(best)[0] <= least:
+        if getattr(best, metric) <= least:
             break
         rank = int(random_number() * len(rows))
         before = rows[rank], eager[rank]
-        if number == 1:
-            pass  # the order as it is given, its W's placed anew
-        elif random_number() < 0.7:
-            eager[rank] = int(random_number() * MOST_EAGER)
-        else:
-            rows[rank] = _moved(rows[rank], random_number(), random_number())
+        if number > 1:  # the first try keeps the order that is given, and places its W's anew
+            if random_number() < EAGER_TRIES:
+                eager[rank] = int(random_number() * MOST_EAGER)
+            else:
+                rows[rank] = _moved(rows[rank], random_number(), random_number())
         filled = filler(rows, eager, patient=True)
         if filled is None or order(filled) > order(current):
             rows[rank], eager[rank] = before

@@ -75,13 +75,16 @@ def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behi
     forward, half, transfer = (costs.per_stage(name, p) for name in ("forward", "backward_input", "transfer"))
     free = [sum(forward[: r + 1]) + sum(transfer[:r]) for r in range(p)]  # after the first forward
     warmups = [1] * p
-    arrival = free[-1]
-    for r in reversed(range(p)):
-        for _ in range(min(fits[r], warmups[r + 1] + step) - 1 if r + 1 < p else 0):
-            if free[r] >= arrival if may_delay else free[r] + forward[r] > arrival:
+    arrival = free[-1] + half[-1] + transfer[-1]  # of the first gradient, at the rank before the last
+    for r in reversed(range(p - 1)):
+        most = min(fits[r], warmups[r + 1] + step)
+        while warmups[r] < most:
+            start, end = free[r], free[r] + forward[r]  # of one forward more
+            in_time = start < arrival if may_delay else end <= arrival
+            if not in_time:
                 break
             warmups[r] += 1
-            free[r] += forward[r]
+            free[r] = end
         arrival = max(free[r], arrival) + half[r] + transfer[r]
     for r in range(1, p):  # a rank can forward only what the rank before it has forwarded
         fewer = behind_full if warmups[r - 1] == fits[r - 1] else 1
@@ -90,6 +93,7 @@ def _warmups(costs: Costs, fits: Sequence[int], may_delay: bool, step: int, behi
 
 
 def _in_turn(m: int, warmups: Sequence[int]) -> Rows:
+    """Each rank's forwards of its warm-up, then an I and an F in turn."""
     rows: Rows = []
     for r, warmup in enumerate(warmups):
         rows.append([Action("F", r, i) for i in range(warmup)])

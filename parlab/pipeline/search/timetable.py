@@ -8,6 +8,7 @@ from itertools import accumulate
 from parlab.pipeline.actions import Action
 from parlab.pipeline.costs import change_of_kept
 from parlab.pipeline.dependencies import input_from, kept_from
+from parlab.pipeline.search.weights import Rows, skeleton_of
 
 Offsets = list[tuple[int, ...]]  # of each rank, where microbatch 0's start: down the V, up, its backward down and up
 LENGTH = {"F": 1, "I": 1, "W": 1, "B": 2}  # of an action, in units
@@ -57,6 +58,7 @@ class Timetable:
         return self.starts[action]
 
     def _place_weights(self, r: int) -> None:
+        """Each W of a rank goes into the first free unit behind its I."""
         row, pending = self.ranks[r], deque[Action]()
         unit, last = 0, max(row)
         while unit <= last or pending:
@@ -87,13 +89,13 @@ class Timetable:
         kept = [self._kept(r) for r in range(len(self.ranks))]
         for action, unit in self._in_order():
             of_rank, first = kept[self._rank(action)], self._ready(action)
-            if action.kind == "F":
-                first = next((s + 1 for s in range(unit - 1, first - 1, -1) if of_rank[s] >= peak), first)
-            earlier, behind = self._advance(action, first), CHANGES_AFTER[action.kind]
-            for s in range(earlier + behind, unit + behind):
+            if action.kind == "F":  # behind the last unit in which the memory is full
+                first = next((s + 1 for s in reversed(range(first, unit)) if of_rank[s] >= peak), first)
+            earlier, changes_after = self._advance(action, first), CHANGES_AFTER[action.kind]
+            for s in range(earlier + changes_after, unit + changes_after):
                 of_rank[s] += CHANGE[action.kind]
 
-    def let_go(self) -> None:
+    def shorten_cooldown(self) -> None:
         """After a rank's last F memory does not matter: take its W's out, and move its I's up."""
         ends = [max(unit for unit, action in row.items() if action.kind == "F") for row in self.ranks]
         for action, unit in self._in_order():
@@ -105,12 +107,12 @@ class Timetable:
             if action.kind == "I" and unit > end:
                 self._advance(action, max(self._ready(action), end + 1))
 
-    def rows(self) -> list[list[Action]]:
+    def rows(self) -> Rows:
         """The actions of each rank, in order."""
         return [[row[s] for s in sorted(row) if self.starts[row[s]] == s] for row in self.ranks]
 
-    def order_within(self, peak: int) -> list[list[Action]]:
+    def order_within(self, peak: int) -> Rows:
         """The order of the F's and I's within `peak` chunks: the W's find their places when it is timed."""
         self.squeeze(peak)
-        self.let_go()
-        return [[action for action in row if action.kind != "W"] for row in self.rows()]
+        self.shorten_cooldown()
+        return skeleton_of(self.rows())

@@ -27,15 +27,18 @@ def zb_v(p: int, m: int) -> Schedule:
     rank 0: 0F0 1F0 1I0 1W0 0F1 0I0 0W0 1F1 1I1 1W1 0I1 0W1
     """
     check_sizes(p=p, m=m)
-    full = m if m <= p else max(m, 2 * p - 1)  # the order of a longer run has waits that m ≤ p microbatches do not need
-    ranks = [[action for action in _zb_v_rank(r, p, full) if action.microbatch < m] for r in range(p)]
+    # Where p < m < 2p − 1 this is the order of 2p − 1 microbatches, without those that are too many. With m ≤ p that
+    # order would have waits that nobody needs
+    m_of_order = m if m <= p else max(m, 2 * p - 1)
+    ranks = [[action for action in _zb_v_rank(r, p, m_of_order) if action.microbatch < m] for r in range(p)]
     return Schedule(ranks, name=title("ZB-V", p, m))
 
 
 def _zb_v_rank(r: int, p: int, m: int) -> list[Action]:
+    """The actions of rank r, phase by phase: each repeats a few actions, on the next microbatch of their kind."""
     actions: list[Action] = []
-    done = dict.fromkeys([(kind, stage) for kind in "FIW" for stage in (r, 2 * p - 1 - r)], 0)
     first, second = r, 2 * p - 1 - r
+    done = {(kind, stage): 0 for kind in "FIW" for stage in (first, second)}
 
     def do(times: int, *cycle: tuple[str, int]) -> None:
         for _ in range(times):
@@ -66,7 +69,7 @@ def v_half(p: int, m: int) -> Schedule:
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 1W0 2W1 1W1
     """
     check_sizes(p=p, m=m)
-    return Schedule(_timed(Timetable(_v_half_block(p), "FFII", m)), name=title("V-Half", p, m))
+    return Schedule(_within_own_peak(Timetable(_v_half_block(p), "FFII", m)), name=title("V-Half", p, m))
 
 
 def v_min(p: int, m: int) -> Schedule:
@@ -79,7 +82,7 @@ def v_min(p: int, m: int) -> Schedule:
     rank 1: 1F0 2F0 1F1 2F1 2I0 1I0 2W0 1W0 2I1 1I1 2W1 1W1
     """
     check_sizes(p=p, m=m)
-    return Schedule(_timed(Timetable(_first_free("FFII", p), "FFII", m)), name=title("V-Min", p, m))
+    return Schedule(_within_own_peak(Timetable(_first_free("FFII", p), "FFII", m)), name=title("V-Min", p, m))
 
 
 def one_f_one_b_v(p: int, m: int) -> Schedule:
@@ -129,20 +132,20 @@ def v_controlled(
     return improve(start, costs, memory_limit, tries, "makespan")
 
 
-def _timed(timetable: Timetable) -> Rows:
-    """The order of a block that is squeezed within its own peak, with the W's in their best places."""
+def _within_own_peak(timetable: Timetable) -> Rows:
+    """The order of a block that is squeezed and keeps no more than before, with the W's in their best places."""
     rows = timetable.order_within(timetable.peak)
     return best_filled(Filler(rows, UNIT_COSTS, timetable.peak), [rows], "makespan").rows
 
 
 def _blocks_within(p: int, m: int, fits: int) -> Iterator[Rows]:
     """The orders of F's and I's of the blocks that keep at most `fits` chunks."""
-    if fits >= 2 * p:
+    if fits >= 2 * p:  # ZB-V
         yield skeleton_of(zb_v(p, m).actions)
     timetable = Timetable(_v_half_block(p), "FFII", m)
-    if fits >= timetable.peak:
+    if fits >= timetable.peak:  # V-Half
         yield timetable.order_within(fits)
-    period = 6
+    period = 6  # V-Min; then slower and slower blocks, of which p + 1 microbatches show the peak
     while Timetable(_first_free("FFII", p, period), "FFII", min(m, p + 1), period).peak > fits:
         period += 1
     yield Timetable(_first_free("FFII", p, period), "FFII", m, period).order_within(fits)

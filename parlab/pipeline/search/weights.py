@@ -5,7 +5,6 @@ Invariant: the F's and I's of a rank stay in their order, its W's have that of i
 
 from __future__ import annotations
 
-import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -63,13 +62,16 @@ class Filler:
     def __call__(self, rows: Sequence[Sequence[Action]], eager: Sequence[float], patient: bool) -> Filled | None:
         """The rows with their W's; None if they cannot run within the memory.
 
-        A rank does a W where a forward needs its memory; where it waits, and the W is no longer than the wait; and in
-        some waits that are shorter than the W, which then delays what follows: in as many as the rank is `eager`, and,
-        if it is not `patient`, wherever the wait would make it the rank that has stood idle most.
+        A rank does a W
+
+        1. where a forward needs its memory;
+        2. where the rank waits, and the W is no longer than the wait;
+        3. in some waits that are shorter than the W, which then delays what follows: in as many as the rank is `eager`,
+           and, if it is not `patient`, wherever the wait would make it the rank that has stood idle most.
         """
         loop = EventLoop()  # the event `action`: it has ended
         ended: dict[Action, float] = {}
-        states = [_RankState(self, limit, of_rank) for limit, of_rank in zip(self.limits, eager, strict=True)]
+        states = [_RankState(self, limit, waits) for limit, waits in zip(self.limits, eager, strict=True)]
         most_idle: float = 0  # of any rank so far
 
         def run(rank: int) -> RankRun:
@@ -82,15 +84,23 @@ class Filler:
                     while needs not in ended:
                         yield needs
                     arrival = ended[needs] + travel
-                if state.kept + change > state.limit and not state.makes_room(change):
-                    return
-                if state.put_off and state.time <= arrival:
-                    state.fills_wait(arrival, math.inf if patient else most_idle)
-                ended[action] = state.does(action, duration, change, arrival)
+                while state.kept + change > state.limit:  # 1
+                    if not state.put_off:
+                        return
+                    state.do_weight()
+                while state.put_off and state.next_weight_ends <= arrival:  # 2
+                    state.do_weight()
+                wait = arrival - state.time
+                if state.put_off and wait > 0:
+                    idles_most = state.idle + wait > most_idle
+                    if state.eager > 0 or (idles_most and not patient):  # 3
+                        state.eager -= 1
+                        state.do_weight()
+                ended[action] = state.do(action, duration, change, arrival)
                 if state.idle > most_idle:
                     most_idle = state.idle
                 loop.happened(action)
-            state.ends()
+            state.do_other_weights()
 
         loop.run(run(rank) for rank in range(len(rows)))
         if not all(state.ended for state in states):
@@ -107,7 +117,7 @@ class _RankState:
         put_off: the W's that may come next.
         eager: how many more W's may delay what follows.
         begin, time: when its first action began, and when its last one ends.
-        kept: by its activations, in the unit of the limit.
+        kept: by its activations, at most `limit`.
         idle: how long it has stood idle since it began.
         ended: all its actions are done.
     """
@@ -123,32 +133,19 @@ class _RankState:
         self.idle: float = 0
         self.ended = False
 
-    def weight(self) -> None:
+    @property
+    def next_weight_ends(self) -> float:
+        """When the W that was put off first would end."""
+        return self.time + self.weight_duration[self.put_off[0].stage]
+
+    def do_weight(self) -> None:
         """The W that was put off first."""
         action = self.put_off.popleft()
         self.done.append(action)
         self.time += self.weight_duration[action.stage]
         self.kept -= self.freed
 
-    def makes_room(self, change: float) -> bool:
-        """W's, until the memory has room for `change` more; False if it never has."""
-        while self.kept + change > self.limit:
-            if not self.put_off:
-                return False
-            self.weight()
-        return True
-
-    def fills_wait(self, arrival: float, most_idle: float) -> None:
-        """W's, as long as they fit before `arrival`; and one that does not fit if the rank is eager, or if waiting
-        would make it idle for longer than `most_idle`."""
-        while self.put_off and self.time + self.weight_duration[self.put_off[0].stage] <= arrival:
-            self.weight()
-        wait = arrival - self.time
-        if self.put_off and wait > 0 and (self.eager > 0 or self.idle + wait > most_idle):
-            self.eager -= 1
-            self.weight()
-
-    def does(self, action: Action, duration: float, change: float, arrival: float) -> float:
+    def do(self, action: Action, duration: float, change: float, arrival: float) -> float:
         """An F or I, whose input comes at `arrival`; returns when it ends."""
         time = self.time
         if arrival > time:
@@ -164,10 +161,10 @@ class _RankState:
             self.put_off.append(Action("W", action.stage, action.microbatch))
         return self.time
 
-    def ends(self) -> None:
-        """All W's that are left."""
+    def do_other_weights(self) -> None:
+        """All W's that are left; then the rank has ended."""
         while self.put_off:
-            self.weight()
+            self.do_weight()
         self.ended = True
 
 
@@ -183,8 +180,11 @@ def order_of(metric: str) -> Callable[[Filled], tuple[float, float]]:
 
 
 def best_filled(filler: Filler, skeletons: Iterable[Rows], metric: str = "longest_stage") -> Filled:
-    """The best that a filler makes of some skeletons, patient or not; one of them can run within the memory."""
+    """The best that a filler makes of some skeletons, patient or not; one of them can run within the memory.
+
+    The best of all is filled once more, with ranks that each let two W's delay what follows.
+    """
     tried = (filler(rows, [0] * len(rows), patient) for rows in skeletons for patient in (False, True))
     best = min(filter(None, tried), key=order_of(metric))
-    again = filler(skeleton_of(best.rows), [2] * len(best.rows), True)
-    return min(best, again or best, key=order_of(metric))
+    eager = filler(skeleton_of(best.rows), [2] * len(best.rows), True)
+    return min(best, eager or best, key=order_of(metric))
