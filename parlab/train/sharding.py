@@ -14,7 +14,7 @@ from parlab.train.job import TrainJob
 from parlab.train.mixture import is_expert
 from parlab.train.rank_model import RankModel
 from parlab.zero import Zero, replica_of
-from parlab.zero.shards import ModelParallel
+from parlab.zero.arguments import ModelParallel
 
 
 def zero_replica(
@@ -57,7 +57,7 @@ def model_parallel(job: TrainJob, model: RankModel, expected: Mapping[str, int])
                 copies[name] *= mesh.ep.size
     of_experts = [block for block, names in model.blocks.items() if is_expert(names[0])]
     return ModelParallel(
-        comm=holders,
+        holders=holders,
         in_norm={name: 1 / of_weight for name, of_weight in copies.items()},
         expected=expected,
         groups=dict.fromkeys(of_experts, mesh.edp),

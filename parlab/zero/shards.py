@@ -1,5 +1,4 @@
-"""The cuts: of a flat vector into shards, of blocks among ranks, of a block's arrays as one flat vector; and how a
-replica is itself cut by other strategies, as ZeRO has to know it.
+"""The cuts: of a flat vector into shards, of blocks among ranks, of a block's arrays as one flat vector.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 
@@ -11,12 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.optimizer import sum_of_squares
 from parlab.world import Comm
 from parlab.world.collectives.common import piece_sizes
 
@@ -214,39 +211,3 @@ def cut_blocks(
         block: FlatLayout(of_block, of_ranks, groups[block])
         for (block, of_block), of_ranks in zip(shapes.items(), counts, strict=True)
     }
-
-
-class ModelParallel(NamedTuple):
-    """How a replica is cut among ranks by tensor, pipeline and expert parallelism, as ZeRO on one of them has to know.
-
-    Several ranks of a replica may have a copy of one weight. Every block is cut at the same places on each of them, so
-    that copies are summed in the same order, and stay equal to the bit.
-
-    Attributes:
-        comm: the ranks that hold all shards of a replica's weights; the squares of the gradients are summed over it.
-        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
-        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
-            calls is this rank's mean gradient.
-        groups: the blocks that another group of ranks holds than the replica's `comm` (experts), each with that group.
-            Their summed gradients are still divided by the size of `comm`.
-    """
-
-    comm: Comm
-    in_norm: Mapping[str, float]
-    expected: Mapping[Any, int]
-    groups: Mapping[Any, Comm] = MappingProxyType({})
-
-    def sum_of_squares(self, layouts: Mapping[str, FlatLayout], gradients: Mapping[str, Array]) -> Array:
-        """Of this rank's shards of all gradients and those of the other ranks, each weight counted once.
-
-        Args:
-            layouts: of the blocks.
-            gradients: `[n_r]` by block.
-        """
-        own = sum(
-            self.in_norm[name] * sum_of_squares(gradients[block][place])
-            for block, layout in layouts.items()
-            for name, place, _ in layout.owned
-        )
-        # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
-        return self.comm.all_reduce(own, algorithm="recursive_doubling")
