@@ -77,14 +77,14 @@ def shared_blocks(pp: Comm, model: RankModel) -> dict[str, Any]:
 # A step's stages
 
 
-def zero_stages(parts: TrainParts) -> dict[int, Chain]:
+def stages_with_zero(parts: TrainParts) -> dict[int, Chain]:
     """The pipeline stages of this rank, with ZeRO at each action."""
     return {
-        number: Chain([ZeroStage(parts, stage) for stage in chain.stages]) for number, chain in parts.stages.items()
+        number: Chain([StageWithZero(parts, stage) for stage in chain.stages]) for number, chain in parts.stages.items()
     }
 
 
-class ZeroStage(Stage):
+class StageWithZero(Stage):
     """A `Stage` of the model whose weights and gradients ZeRO has: each method does what the table above says."""
 
     def __init__(self, parts: TrainParts, stage: Stage) -> None:
