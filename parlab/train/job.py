@@ -17,7 +17,7 @@ from parlab.world import Comm
 
 
 class TrainSettings(NamedTuple):
-    """How a `Trainer` trains: its arguments, by their names, without those that go to ZeRO alone (`precision`)."""
+    """How a `Trainer` trains: its options by their names. Those that go to ZeRO alone are its `precision`."""
 
     zero: int
     attention: str

@@ -31,7 +31,7 @@ def state_pieces(zero: Zero) -> list[StatePiece]:
     return [
         StatePiece(name, start, M.master[place], M.mean[place], M.square[place])
         for block, M in zero.M.items()
-        for name, place, start in zero.layouts[block].owned
+        for name, place, start in zero.layouts[block].in_shard
     ]
 
 

@@ -137,16 +137,16 @@ class FlatLayout:
         own: where this rank's shard lies in the flat array.
         is_cut: whether the block is cut at all.
         places: where each array lies in the flat array, by name.
-        owned: the shard, array by array: (name, its place in the shard, the number of its first element in that array).
+        in_shard: the shard, array by array: (name, place in the shard, number of the first element in that array).
 
     >>> from parlab import run
     >>> def program(comm):
     ...     layout = FlatLayout({"w": (2, 3), "b": (2,)}, counts=[4, 4], group=comm)
-    ...     return layout.places, layout.owned
-    >>> places, owned = run(program, 2).results[1]
+    ...     return layout.places, layout.in_shard
+    >>> places, in_shard = run(program, 2).results[1]
     >>> places
     {'w': slice(0, 6, None), 'b': slice(6, 8, None)}
-    >>> owned  # the last two of w, from its element 4 on, and all of b
+    >>> in_shard  # the last two of w, from its element 4 on, and all of b
     [('w', slice(0, 2, None), 4), ('b', slice(2, 4, None), 0)]
     """
 
@@ -157,13 +157,13 @@ class FlatLayout:
         first = sum(counts[:rank])
         self.own = slice(first, first + counts[rank])
         self.places: dict[str, slice] = {}
-        self.owned: list[tuple[str, slice, int]] = []
+        self.in_shard: list[tuple[str, slice, int]] = []
         self.size = 0
         for name, shape in shapes.items():
             place = slice(self.size, self.size + math.prod(shape))
             start, stop = max(place.start, self.own.start), min(place.stop, self.own.stop)
             if start < stop:
-                self.owned.append((name, slice(start - first, stop - first), start - place.start))
+                self.in_shard.append((name, slice(start - first, stop - first), start - place.start))
             self.places[name] = place
             self.size = place.stop
 

@@ -227,7 +227,7 @@ class Zero:
             own = sum(
                 self.model_parallel.in_norm[name] * sum_of_squares(gradients[block][place])
                 for block, layout in self.layouts.items()
-                for name, place, _ in layout.owned
+                for name, place, _ in layout.in_shard
             )
             # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
             return self.model_parallel.holders.all_reduce(own, algorithm="recursive_doubling")
