@@ -181,7 +181,7 @@ def by_source(rows: Array, counts: Sequence[Sequence[int]]) -> Array:
     return by_expert(rows, [list(of_expert) for of_expert in zip(*counts, strict=True)])
 
 
-class DispatchCache(NamedTuple):
+class AllToAllCache(NamedTuple):
     """The mix keeps these for its backward."""
 
     plan: Plan
@@ -189,17 +189,17 @@ class DispatchCache(NamedTuple):
     combine: UnpermuteCache
 
 
-def all_to_all_mix(comm: Comm, experts: Experts, x: Array, routing: Routing) -> tuple[Array, DispatchCache]:
+def all_to_all_mix(comm: Comm, experts: Experts, x: Array, routing: Routing) -> tuple[Array, AllToAllCache]:
     """`(y [T, E], cache)`, as `parlab.nn.moe.mix`: dispatch, the experts, combine."""
     rows, plan = dispatch(comm, x, routing, len(experts.numbers) * comm.size)  # [R, E]
     answers, of_experts = experts.forward(by_expert(rows, plan.counts_here), plan.loads_here)
     y, of_combine = combine_forward(comm, by_source(answers, plan.counts_here), plan, routing.gates)
     comm.hold("slots", of_combine.slots)
-    return y, DispatchCache(plan, of_experts, of_combine)
+    return y, AllToAllCache(plan, of_experts, of_combine)
 
 
 def all_to_all_mix_backward(
-    comm: Comm, experts: Experts, dy: Array, cache: DispatchCache
+    comm: Comm, experts: Experts, dy: Array, cache: AllToAllCache
 ) -> tuple[Array, Array, list[Any]]:
     """`(dx [T, E], dgates [T, k], pending of the experts)`: combine's backward, the experts', dispatch's."""
     plan = cache.plan

@@ -51,10 +51,10 @@ def expert_cost(
     own = experts_of(rank, N, P)
     sent = sum(counts[rank]) - sum(counts[rank][expert] for expert in own)
     received = sum(counts[source][expert] for source in range(P) for expert in own if source != rank)
-    plan = 0 if backward else P - 1
+    of_plan = 0 if backward else P - 1  # messages
     kept = 0 if backward else sum(row[expert] for row in counts for expert in own) + sum(counts[rank])
     moved = (sent + received) * hidden * itemsize
-    return ExpertCost(2 * (P - 1) + plan, moved + plan * 8 * N, kept * hidden * itemsize)
+    return ExpertCost(2 * (P - 1) + of_plan, moved + of_plan * 8 * N, kept * hidden * itemsize)
 
 
 def units_of_layer(counts: Sequence[Sequence[int]]) -> int:

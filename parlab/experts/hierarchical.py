@@ -109,12 +109,12 @@ def hierarchical_mix(
         x, routing: of this rank's tokens.
     """
     m = len(experts.numbers)
-    to_nodes = plan_level(between, _wants(routing.chosen, m * inside.size, range(between.size)))
+    to_nodes = plan_level(between, _goes_to(routing.chosen, m * inside.size, range(between.size)))
     tokens = x, routing.chosen, routing.gates
     x, chosen, gates = send_rows(between, to_nodes, tokens, "dispatch between nodes")  # [rows, E], twice [rows, k]
 
     first_rank = between.rank * inside.size
-    to_ranks = plan_level(inside, _wants(chosen, m, range(first_rank, first_rank + inside.size)))
+    to_ranks = plan_level(inside, _goes_to(chosen, m, range(first_rank, first_rank + inside.size)))
     x, chosen, gates = send_rows(inside, to_ranks, (x, chosen, gates), "dispatch inside")
 
     sums, of_mix = mix(experts, x, local_routing(chosen, gates, experts.numbers))
@@ -136,12 +136,12 @@ def hierarchical_mix_backward(
     return dx, dgates, pending
 
 
-def _wants(chosen: Array, experts_each: int, ranks: range) -> Array:
-    """Booleans `[rows, ranks]`: whether one of a row's experts is there.
+def _goes_to(chosen: Array, experts_each: int, owners: range) -> Array:
+    """Booleans `[rows, owners]`: whether a row goes to each of these ranks or nodes: it has an expert there.
 
     >>> import numpy as np
-    >>> _wants(np.array([[0, 5], [1, 0]]), 2, range(3)).tolist()  # experts 0 and 1 are on rank 0, 4 and 5 on rank 2
+    >>> _goes_to(np.array([[0, 5], [1, 0]]), 2, range(3)).tolist()  # experts 0 and 1 are on rank 0, 4 and 5 on rank 2
     [[True, False, True], [True, False, False]]
     """
     xp = namespace(chosen)
-    return xp.stack([xp.any(chosen // experts_each == rank, axis=1) for rank in ranks], axis=1)
+    return xp.stack([xp.any(chosen // experts_each == owner, axis=1) for owner in owners], axis=1)

@@ -25,7 +25,8 @@ from parlab.nn.routing import Routing, expert_loads
 from parlab.nn.stage import Weights
 from parlab.world import Comm, grid
 
-EXCHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # a mix and its backward, of the groups
+# a mix and its backward, each a function of its groups first: `mix_by` gives them
+EXCHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "all_to_all": (all_to_all_mix, all_to_all_mix_backward),
     "hierarchical": (hierarchical_mix, hierarchical_mix_backward),
     "all_gather": (all_gather_mix, all_gather_mix_backward),

@@ -104,7 +104,7 @@ class Router(Stage):
         return {self.name: linear_backward_weight(pending)}
 
     def count(self, routing: Routing) -> list[int]:
-        """The pairs on each expert in one call; they are added to `counted`."""
+        """The pairs on each expert in one call, which are added to `counted`; so it can stand as `loads_of`, too."""
         of_call = expert_loads(routing, self.num_experts)
         self.counted = [sum(both) for both in zip(self.counted, of_call, strict=True)]
         return of_call

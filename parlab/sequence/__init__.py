@@ -1,10 +1,16 @@
 """Strategies that cut the sequence: attention over shards of it.
 
-Begin with `ring`: its box is the algorithm. Each method has its own file, with its messages and most with their cost.
-Between their messages all do what stands in `attend`, on the tiles of the mask in `tiles`. Ulysses and USP use `heads`
-(which rank has which heads) and `two_levels` (ranks in nodes), and what they cost stands in `heads_cost`; rings use
-`homeward` (how the gradients of K/V that went around come back). How long each method takes on a cluster stands in
-`times`. A text is cut into chunks in `splitting`; `checkpointed` has a block that keeps less for its backward.
+Begin with `ring`: its box is the algorithm. Each method has its own file, with its messages and most with their cost:
+
+`ring`                             K/V around a ring; `packed_ring`: with documents; `homeward`: the way of dK/dV back
+`double_ring`, `usp`               a ring in each node and one between them; Ulysses in groups of ranks, and their ring
+`ulysses`                          all-to-alls, by the tables of `heads`; `two_levels`: for ranks in nodes
+`allgather`, `tree`, `window`      all K/V gathered; the queries gathered; K/V of the nearest neighbours
+
+All of them use `layouts` (which rank has which tokens), `tiles` (the mask between two ranks) and `attend` (the work
+between the messages). On paper: `costs`, `heads_cost`, `memory` and `times`. Beside them: `ring_schedule` (the hops as
+data), `statistics` (of a run), `gradients` (their mean over the ranks), `checkpointed` (a block that keeps less for its
+backward), and `splitting` (a text cut into chunks).
 
 How many ranks does a text need, and which tokens go to a rank with less memory?
 

@@ -60,10 +60,13 @@ def allgather_attention(
     comm.hold("q, k, v", q, k, v)
     out, lse = no_keys_yet(comm, q)
     readers_of = readers(mask)  # by source
-    nodes = None if ranks_per_node is None else grid(comm, ranks_per_node)
+    node_groups = None if ranks_per_node is None else grid(comm, ranks_per_node)  # inside, between
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
-        gathered = gather(comm, few, readers_of, label) if nodes is None else gather_in_two_levels(*nodes, few, label)
+        if node_groups is None:
+            gathered = gather(comm, few, readers_of, label)
+        else:
+            gathered = gather_in_two_levels(*node_groups, few, label)
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
             attend(comm, tiles, q[:, h, ...], kv, (out[:, h, ...], lse[:, h, ...]), scale=scale)
@@ -85,19 +88,6 @@ def gather(comm: Comm, few: Any, readers_of: list[Sequence[int]], label: str) ->
         elif takes:
             gathered[src] = comm.recv(src, few, label=label)
     return gathered
-
-
-def scatter_sum(comm: Comm, shares: dict[int, KV], total: KV, readers_of: list[Sequence[int]], label: str) -> None:
-    """Send each source our share of its gradients; add to `total` our own share, and those that our readers send."""
-    add_to(total, shares[comm.rank])
-    for dst, src in partners(comm):
-        gives, takes = comm.rank in readers_of[dst], src in readers_of[comm.rank]
-        if gives and takes:
-            add_to(total, comm.sendrecv(shares[dst], dst, src, total, label=label))
-        elif gives:
-            comm.send(shares[dst], dst, label=label)
-        elif takes:
-            add_to(total, comm.recv(src, total, label=label))
 
 
 def allgather_attention_backward(
@@ -129,11 +119,14 @@ def allgather_attention_backward(
     dq, dk, dv = no_gradient_yet(comm, q), wide_zeros(k), wide_zeros(v)
     comm.hold(GRADIENTS, dk, dv)
     readers_of = readers(mask)  # by source
-    nodes = None if ranks_per_node is None else grid(comm, ranks_per_node)
+    node_groups = None if ranks_per_node is None else grid(comm, ranks_per_node)  # inside, between
     for h, g in a_few_at_a_time(q.shape[1], k.shape[1]):
         few = k[:, g, ...], v[:, g, ...]  # twice [B, 2, S/P, D]
         few_dout, few_q, few_lse, few_delta, few_dq = [x[:, h, ...] for x in (dout, q, lse, delta, dq)]
-        gathered = gather(comm, few, readers_of, label) if nodes is None else gather_in_two_levels(*nodes, few, label)
+        if node_groups is None:
+            gathered = gather(comm, few, readers_of, label)
+        else:
+            gathered = gather_in_two_levels(*node_groups, few, label)
         shares: dict[int, KV] = {}  # this rank's part of the gradients of each source
         for source, kv in gathered.items():
             tiles = tiles_between(comm.rank, source, mask)
@@ -141,15 +134,28 @@ def allgather_attention_backward(
             comm.hold(GRADIENTS, *shares[source])
         del gathered, kv  # no longer held when the gradients come
         own = dk[:, g, ...], dv[:, g, ...]  # of these heads of our tokens: twice [B, 2, S/P, D]
-        if nodes is None:
+        if node_groups is None:
             scatter_sum(comm, shares, own, readers_of, label)
         else:
-            scatter_sum_in_two_levels(*nodes, shares, own, label)
+            scatter_sum_in_two_levels(*node_groups, shares, own, label)
         del shares
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
     return dq, narrowed(dk, k), narrowed(dv, v)
+
+
+def scatter_sum(comm: Comm, shares: dict[int, KV], total: KV, readers_of: list[Sequence[int]], label: str) -> None:
+    """Send each source our share of its gradients; add to `total` our own share, and those that our readers send."""
+    add_to(total, shares[comm.rank])
+    for dst, src in partners(comm):
+        gives, takes = comm.rank in readers_of[dst], src in readers_of[comm.rank]
+        if gives and takes:
+            add_to(total, comm.sendrecv(shares[dst], dst, src, total, label=label))
+        elif gives:
+            comm.send(shares[dst], dst, label=label)
+        elif takes:
+            add_to(total, comm.recv(src, total, label=label))
 
 
 def gather_in_two_levels(inside: Comm, between: Comm, few: KV, label: str) -> dict[int, KV]:
@@ -159,9 +165,9 @@ def gather_in_two_levels(inside: Comm, between: Comm, few: KV, label: str) -> di
     nodes: in nodes 0, 1 and 2, 3 rank 0 has those of 0 and 2, which it then gives to rank 1.
     """
     g, nodes = inside.size, range(between.size)
-    of_our_place = gather(between, few, [nodes] * len(nodes), label)  # by node
+    of_our_place = gather(between, few, all_read(between), label)  # by node
     column = [of_our_place[node] for node in nodes]
-    of_all_places = gather(inside, column, [range(g)] * g, label)  # by place, then by node
+    of_all_places = gather(inside, column, all_read(inside), label)  # by place, then by node
     rank, size = between.rank * g + inside.rank, g * len(nodes)
     sources = [(rank - step) % size for step in range(size)]  # in the order of `gather`
     return {source: of_all_places[source % g][source // g] for source in sources}
@@ -181,7 +187,12 @@ def scatter_sum_in_two_levels(inside: Comm, between: Comm, shares: dict[int, KV]
         for node in nodes:
             add_to(sums[node], came[node])
         del came  # no longer held when the next ones come
-    scatter_sum(between, dict(enumerate(sums)), total, [nodes] * len(nodes), label)
+    scatter_sum(between, dict(enumerate(sums)), total, all_read(between), label)
+
+
+def all_read(comm: Comm) -> list[Sequence[int]]:
+    """The `readers` of each rank, where all read the K/V of all."""
+    return [range(comm.size)] * comm.size
 
 
 def a_few_at_a_time(H: int, G: int) -> list[tuple[slice, slice]]:

@@ -119,8 +119,8 @@ def put(places: Sequence[Array], parts: Sequence[Array]) -> None:
         place[...] = part
 
 
-def form_of_sums(kv: KV) -> KV:
-    """Arrays that look like sums over K and V, and take no memory."""
+def like_sums(kv: KV) -> KV:
+    """The template for a message with sums over K and V, their gradients: it takes no memory."""
     k, v = (namespace(x).broadcast_to(wide_zeros(x[:1, :1, :1, :1]), x.shape) for x in kv)
     return k, v
 

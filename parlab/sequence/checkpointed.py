@@ -40,7 +40,7 @@ class CheckpointedBlock(Stage):
         with self.comm.compute("block", flops=self._flops(x)):
             y, cache = self.block.forward(x)
         if self.level == "extreme":
-            self._travels(x)
+            self._note_travel(x)
             return y, to_numpy(x).copy()
         kept = thinned(cache, self.level)
         self._hold(kept)
@@ -66,7 +66,7 @@ class CheckpointedBlock(Stage):
                 return without_products(self.block, kept)
         if self.level == "extreme":
             x = asarray(kept, namespace(dy), device=dy.device)
-            self._travels(x)
+            self._note_travel(x)
         else:
             x = kept["attention_norm"].x
         with self.comm.compute(AGAIN, flops=self._flops(x)):
@@ -74,8 +74,8 @@ class CheckpointedBlock(Stage):
                 return without_attention(self.block, kept)
             return self.block.forward(x)[1]
 
-    def _travels(self, x: Array) -> None:
-        """To the host, or back."""
+    def _note_travel(self, x: Array) -> None:
+        """The time of x on its way to the host, or back."""
         self.comm.compute("to or from the host", seconds=PCIE.picoseconds(nbytes(x)) / 1e12)
 
     def _hold(self, kept: dict[str, Any]) -> None:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parlab.arguments import checked_rank, flag, whole
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import checked_sequence
 
 
 class TokenBytes(NamedTuple):
     """Bytes of one token's arrays, all its heads, in one pass."""
 
-    rows: int  # the query's arrays that the attending rank needs: q; backward also dout, lse and delta
+    queries: int  # q, and backward dout, lse and delta: the arrays of queries that the attending rank needs
     kv: int  # K and V
-    own: int  # the inputs of the pass: the rows, K and V; backward also out
-    sums: int  # the query's results while they are summed: out and lse; backward dq
+    own: int  # the inputs of the pass: queries, K and V; backward also out
+    sums: int  # the queries' results while they are summed: out and lse; backward dq
     dkv: int  # dK and dV while they are summed; forward 0
     result: int  # the results of the pass, dK and dV still as they are summed
 
@@ -42,7 +42,7 @@ class AttentionShape:
 
     def shard_length(self, size: int, rank: int = 0) -> int:
         """S/P, the tokens of `rank`, one of `size` ranks; ValueError: it is none of them, or P does not divide S."""
-        checked_documents(None, self.S, whole("size", size, 1))
+        checked_sequence(self.S, whole("size", size, 1))
         checked_rank(rank, "rank", size)
         return self.S // size
 
@@ -51,7 +51,7 @@ class AttentionShape:
         take 4 bytes an element or more.
 
         >>> AttentionShape(S=64, H=4, G=2, D=8, itemsize=2).token(backward=False)  # q has 32 elements, lse 4
-        TokenBytes(rows=64, kv=64, own=128, sums=144, dkv=0, result=80)
+        TokenBytes(queries=64, kv=64, own=128, sums=144, dkv=0, result=80)
         """
         flag("backward", backward)
         H, G = H or self.H, G or self.G
@@ -59,9 +59,9 @@ class AttentionShape:
         of_q, of_kv = self.B * H * self.D, 2 * self.B * G * self.D  # elements
         q, kv, lse = of_q * self.itemsize, of_kv * self.itemsize, self.B * H * wide  # bytes
         if backward:
-            rows = 2 * q + 2 * lse  # q, dout, lse, delta
+            queries = 2 * q + 2 * lse  # q, dout, lse, delta
             dkv = of_kv * wide
-            return TokenBytes(rows, kv, own=rows + kv + q, sums=of_q * wide, dkv=dkv, result=q + dkv)
+            return TokenBytes(queries, kv, own=queries + kv + q, sums=of_q * wide, dkv=dkv, result=q + dkv)
         return TokenBytes(q, kv, own=q + kv, sums=of_q * wide + lse, dkv=0, result=q + lse)
 
 
@@ -80,7 +80,7 @@ def unmasked_pairs(S: int, size: int, layout: str = "contiguous", *, causal: boo
     ([10, 26, 42, 58], [34, 34, 34, 34], [28, 32, 36, 40])
     """
     flag("causal", causal)
-    checked_documents(None, whole("S", S), whole("size", size), layout)
+    checked_sequence(whole("S", S), whole("size", size), layout)
     c, ranks = S // size, range(size)
     if not causal:
         return [c * S for _ in ranks]

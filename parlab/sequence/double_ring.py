@@ -65,15 +65,16 @@ def double_ring_attention(
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("double ring", mask, ranks_per_node=per_node, crossing=crossing, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    node, between = grid(comm, per_node)
+    inside, between = grid(comm, per_node)
     out, lse = no_keys_yet(comm, q)
-    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # its K/V are attended then
-    from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of `source_node`
+    crossing_step = _crossing_step(inside.size, crossing)
+    from_node = k, v  # twice [B, G, S/P, D], at first our own; in each turn those of our place in `source_node`
     for turn in range(between.size):
         source_node = (between.rank - turn) % between.size
         last = turn == between.size - 1
-        for place, kv in around_ring(node, from_node, label):  # of this place of the source node
-            if place == crossing_place and not last:
+        for place, kv in around_ring(inside, from_node, label):  # of this place of the source node
+            step = (inside.rank - place) % inside.size  # of the turn, from 0
+            if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
             tiles = tiles_between(comm.rank, source_node * per_node + place, mask)
@@ -104,7 +105,8 @@ def double_ring_attention_backward(
 ) -> tuple[Array, Array, Array]:
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, and `ranks_per_node`.
 
-    In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home.
+    In each turn dK/dV of one node's K/V are summed over this node, and over the nodes on their way home: they leave
+    this node when K/V next cross, one turn behind theirs.
     """
     one_of("crossing", crossing, (EARLY, LATE))
     per_node = comm.size if ranks_per_node is None else checked_group("ranks_per_node", ranks_per_node, comm.size)
@@ -114,33 +116,34 @@ def double_ring_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    node, between = grid(comm, per_node)
+    inside, between = grid(comm, per_node)
     dq = no_gradient_yet(comm, q)
-    crossing_place = (node.rank - _crossing_step(node.size, crossing)) % node.size  # its K/V are attended then
+    crossing_step = _crossing_step(inside.size, crossing)
     to_our_node = Homeward(between, (k, v), label)
-    share: KV | None = None  # of the turn before
+    node_share: KV | None = None  # dK/dV of the turn before, summed over our node
     from_node = k, v
     for turn in range(between.size):
         source_node = (between.rank - turn) % between.size
         last = turn == between.size - 1
-        to_our_place = Homeward(node, (k, v), label)
-        for place, kv in around_ring(node, from_node, label):
-            if place == crossing_place and share:
-                to_our_node.pass_on(share)
-                share = None
-            if place == crossing_place and not last:
+        to_our_place = Homeward(inside, (k, v), label)
+        for place, kv in around_ring(inside, from_node, label):
+            step = (inside.rank - place) % inside.size  # of the turn, from 0
+            if step == crossing_step and node_share is not None:
+                to_our_node.pass_on(node_share)
+                node_share = None
+            if step == crossing_step and not last:
                 leaving = between.isend(from_node, between.right, label=label)
                 arriving = between.irecv(between.left, from_node, label=label)
             tiles = tiles_between(comm.rank, source_node * per_node + place, mask)
             to_our_place.pass_on(attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale))
             del kv  # no longer held when the next hop begins
-        share = to_our_place.wait()  # the whole node's
+        node_share = to_our_place.wait()
         if not last:
             from_node = arriving.wait()
             leaving.wait()
-    assert share is not None
-    to_our_node.pass_on(share)
-    del share
+    assert node_share is not None
+    to_our_node.pass_on(node_share)
+    del node_share
     dk, dv = to_our_node.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)

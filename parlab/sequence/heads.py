@@ -46,15 +46,15 @@ def heads_of_ranks(H: int, G: int, size: int) -> list[RankHeads]:
     return [RankHeads(own, slice(own.start // each, (own.stop - 1) // each + 1)) for own in query_heads]
 
 
-def reads_on_rank(own: RankHeads, each: int) -> Heads:
-    """Which of a rank's query heads read which of its K/V heads, counted from its first of each; `each` query heads of
-    all ranks read one K/V head.
+def reads_on_rank(H: int, G: int, size: int, rank: int) -> Heads:
+    """Which of the rank's query heads read which of its K/V heads, counted from its first of each.
 
-    >>> reads_on_rank(RankHeads(slice(3, 6), slice(0, 2)), each=4)  # 3 reads K/V head 0, 4 and 5 read 1
+    >>> reads_on_rank(H=8, G=2, size=3, rank=1)  # it has heads 3 to 5: 3 reads K/V head 0, 4 and 5 read 1
     [(slice(0, 1, None), slice(0, 1, None)), (slice(1, 3, None), slice(1, 2, None))]
-    >>> reads_on_rank(RankHeads(slice(2, 6), slice(0, 2)), each=4) == ALL  # 2 and 3 read 0, 4 and 5 read 1
+    >>> reads_on_rank(H=12, G=2, size=3, rank=1) == ALL  # heads 4 to 7: 4 and 5 read 0, 6 and 7 read 1
     True
     """
+    own, each = heads_of_ranks(H, G, size)[rank], H // G  # so many query heads read one K/V head
     first, stop = own.query_heads.start, own.query_heads.stop
     reads = []
     for number, kv_head in enumerate(range(own.kv_heads.start, own.kv_heads.stop)):
@@ -75,8 +75,8 @@ class HeadLevel(NamedTuple):
     heads: list[RankHeads]
     chunks: list[list[int]]
 
-    def heads_in(self, queries: int, keys: int) -> list[list[slice]]:
-        """The heads of each rank, in each of so many arrays of query heads, then of so many of K/V heads."""
+    def heads_by_array(self, queries: int, keys: int) -> list[list[slice]]:
+        """`[rank][array]`: a rank's heads in each array, first so many arrays of query heads, then of K/V heads."""
         return [[own.query_heads] * queries + [own.kv_heads] * keys for own in self.heads]
 
 
@@ -89,15 +89,15 @@ def chunks_of_ranks(size: int, layout: str) -> list[list[int]]:
     return positions(2 * size if layout == "zigzag" else size, size, layout)
 
 
-def pieces_by_heads(shards: Sequence[Array], heads: list[list[slice]], chunks: int) -> list[list[Array]]:
-    """Views of each rank's heads in shards, which are cut into so many chunks; `heads[rank][number of the shard]`.
+def pieces_by_heads(shards: Sequence[Array], heads: list[list[slice]], count: int) -> list[list[Array]]:
+    """Views of each rank's heads in shards of `count` chunks; `heads[rank][number of the shard]`.
 
     With one chunk: `[B, H, S/P, ...]` -> for each rank `[B, H/P, S/P, ...]`.
     """
     pieces = []
     for of_rank in heads:
         its_heads = [x[:, own, ...] for x, own in zip(shards, of_rank, strict=True)]
-        pieces.append([chunk for x in its_heads for chunk in cut(x, chunks)])
+        pieces.append([chunk for x in its_heads for chunk in cut(x, count)])
     return pieces
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parlab.sequence.attend import GRADIENTS, KV, add_to, form_of_sums
+from parlab.sequence.attend import GRADIENTS, KV, add_to, like_sums
 from parlab.world import Comm, Request
 from parlab.world.collectives.walks import wait_both
 
@@ -31,7 +31,7 @@ class Homeward:
 
     def __init__(self, comm: Comm, kv: KV, label: str, hops: Sequence[int] | None = None) -> None:
         self.comm, self.label, self.hops = comm, label, hops or [comm.size - 1] * comm.size
-        self.step, self.form = 0, form_of_sums(kv)
+        self.step, self.like = 0, like_sums(kv)
         self.arriving: dict[int, Request] = {}  # sums on their way to this rank, by the rank whose K/V they are for
         self.leaving: Request | None = None  # the sum that it sent last
         self.never_left: KV | None = None  # of its own K/V, where no other rank had them
@@ -42,25 +42,28 @@ class Homeward:
         """
         comm, rank, step = self.comm, self.comm.rank, self.step
         source, next_source = (rank - step) % comm.size, (rank - step - 1) % comm.size
-        total = wait_both(self.arriving.pop(source, None), self.leaving)
+        came = wait_both(self.arriving.pop(source, None), self.leaving)
         self.leaving = None
         if step == 0:  # our own K/V: ours is the first share
-            total = share
             if comm.size > 1:  # else it is all of the result, which the caller holds
-                comm.hold(GRADIENTS, *total)
-        elif total is not None:
-            add_to(total, share)
-        if total is not None:
-            dst = comm.right if step < self.hops[source] else source  # after its K/V, or straight home
-            if dst == rank:
-                self.never_left = total
-            else:
-                self.leaving = comm.isend(total, dst, label=self.label)
+                comm.hold(GRADIENTS, *share)
+            self._send_on(share, source)
+        elif came is not None:
+            add_to(came, share)
+            self._send_on(came, source)
         if step < self.hops[next_source]:
-            self.arriving[next_source] = comm.irecv(comm.left, self.form, label=self.label)
-        if 0 < step == self.hops[rank]:  # our own K/V have just stopped, so their sum is sent home
-            self.arriving[rank] = comm.irecv((rank + step) % comm.size, self.form, label=self.label)
+            self.arriving[next_source] = comm.irecv(comm.left, self.like, label=self.label)
+        if step > 0 and step == self.hops[rank]:  # our own K/V have just stopped, so their sum is sent home
+            self.arriving[rank] = comm.irecv((rank + step) % comm.size, self.like, label=self.label)
         self.step += 1
+
+    def _send_on(self, total: KV, source: int) -> None:
+        """To the right, after its K/V; straight home, to `source`, if these have stopped."""
+        dst = self.comm.right if self.step < self.hops[source] else source
+        if dst == self.comm.rank:
+            self.never_left = total
+        else:
+            self.leaving = self.comm.isend(total, dst, label=self.label)
 
     def wait(self) -> Any:
         """The gradients of this rank's own K/V, summed over all ranks that had them."""

@@ -40,7 +40,7 @@ def positions(S: int, size: int, layout: str = "contiguous", documents: Document
     """
     whole("S", S)
     whole("size", size)
-    edges = checked_documents(documents, S, size, layout)
+    edges = checked_sequence(S, size, layout, documents)
     if layout == "striped":
         return [list(range(rank, S, size)) for rank in range(size)]
     if layout == "contiguous":
@@ -75,7 +75,7 @@ def unshard(shards: Sequence[Array], layout: str = "contiguous", axis: int = -2,
     return xp.take(xp.concat(list(shards), axis=axis), xp.argsort(order), axis=axis)
 
 
-def checked_documents(documents: Documents, S: int, size: int, layout: str = "contiguous") -> tuple[int, ...]:
+def checked_sequence(S: int, size: int, layout: str = "contiguous", documents: Documents = None) -> tuple[int, ...]:
     """The starts of the documents, and the end; (0, S) when None. ValueError: as `positions`."""
     one_of("layout", layout, LAYOUTS)
     chunks, zigzag = f"{2 * size} chunks, two for each of {several(size, 'rank')}", layout == "zigzag"

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from parlab.arguments import one_of, whole
 from parlab.nn.config import LlamaConfig
 from parlab.nn.formulas import block_kept_bytes
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import checked_sequence
 
 MEMORY_LEVELS: dict[str, Callable[[str], bool]] = {  # whether a level keeps an array, by its place in the block's cache
     "none": lambda place: True,
@@ -50,6 +50,6 @@ def level_bytes(config: LlamaConfig, B: int, S: int, size: int, level: str, item
     whole("size", size)
     whole("itemsize", itemsize, least=1)
     one_of("level", level, tuple(MEMORY_LEVELS))
-    checked_documents(None, S, size)
+    checked_sequence(S, size)
     keeps, bytes_of = MEMORY_LEVELS[level], block_kept_bytes(config, B, S // size, itemsize)
     return sum(nbytes for place, nbytes in bytes_of.items() if keeps(place))

@@ -133,8 +133,10 @@ def ring_attention_backward(
     hops = kv_hops(mask)  # P − 1 of each, or fewer with documents
     homeward = Homeward(comm, (k, v), label, hops)
     for source, kv in around_ring(comm, (k, v), label, hops):  # twice [B, G, S/P, D]; None: stopped before this rank
-        tiles = tiles_between(comm.rank, source, mask)
-        share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale) if kv is not None else None
+        share = None
+        if kv is not None:
+            tiles = tiles_between(comm.rank, source, mask)
+            share = attend_backward(comm, tiles, dout, q, kv, lse, delta, dq, scale=scale)
         homeward.pass_on(share)
         del kv, share  # no longer held when the next hop begins
     dk, dv = homeward.wait()

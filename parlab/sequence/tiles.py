@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from parlab.arguments import flag
 from parlab.nn.attention import CAUSAL, STRICT
-from parlab.sequence.layouts import Documents, checked_documents
+from parlab.sequence.layouts import Documents, checked_sequence
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def sharded_mask(
         ValueError: as `positions`.
     """
     flag("causal", causal)
-    edges = checked_documents(documents, size * length, size, layout)
+    edges = checked_sequence(size * length, size, layout, documents)
     return ShardedMask(size, length, causal, layout, None if documents is None else edges)
 
 

@@ -70,22 +70,23 @@ def method_times(
     whole("step_cost", step_cost, least=0)
     cluster = cluster.reaching(kernel)
     g, in_nodes = cluster.ranks_per_node, _fill_nodes(size, cluster)
+    groups = [U for U in range(2, size) if size % U == 0 and (g % U == 0 or U % g == 0)]  # divide a node, or fill nodes
     gathers = [FLAT, TWO_LEVELS] if in_nodes else [FLAT]
 
-    def shared(groups: Sequence[int]) -> list[MethodTime]:
-        """By each number of ranks that can share the heads evenly, and each way."""
+    def usp_times(sizes: Sequence[int]) -> list[MethodTime]:
+        """With groups of each of these sizes whose ranks can share the heads evenly, by each way."""
         return [
             MethodTime(usp_time(shape, size, cluster, ulysses=U, way=way, step_cost=step_cost), way, U)
-            for U in groups
+            for U in sizes
             if _even(shape, U)
             for way in _ways(shape, U, cluster)
         ]
 
     times = {
-        "ring": shared([1]),
+        "ring": usp_times([1]),
         "double ring": [double_ring_time(shape, size, cluster, step_cost)] if in_nodes else [],
-        "Ulysses": shared([size]),
-        "USP": shared([U for U in range(2, size) if size % U == 0 and (g % U == 0 or U % g == 0)]),
+        "Ulysses": usp_times([size]),
+        "USP": usp_times(groups),
         "all-gather": [allgather_time(shape, size, cluster, way) for way in gathers],
     }
     return {name: min(found) for name, found in times.items() if found}
@@ -142,7 +143,9 @@ def usp_time(
     to_rank = to_node = own_heads.token(backward=False)
     if way == TWO_LEVELS:  # to a node go the heads of all its ranks, a K/V head that several of them read once
         to_node = _heads_of(shape, ulysses // cluster.ranks_per_node).token(backward=False)
-    there = _exchange_time(way, ulysses, c * (to_rank.rows + to_rank.kv), c * (to_node.rows + to_node.kv), cluster)
+    there = _exchange_time(
+        way, ulysses, c * (to_rank.queries + to_rank.kv), c * (to_node.queries + to_node.kv), cluster
+    )
     back = _exchange_time(way, ulysses, c * to_rank.result, c * to_node.result, cluster)
     own = _work(own_heads, C * (C + 1) // 2, cluster)
     other = _work(own_heads, C * C // 2, cluster) + step_cost

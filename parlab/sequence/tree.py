@@ -33,6 +33,7 @@ from parlab.nn.attention_arguments import check_backward_inputs, check_inputs
 from parlab.nn.sums import row_dot
 from parlab.sequence.attend import (
     GRADIENTS,
+    SUMS,
     Scale,
     attend,
     attend_backward,
@@ -69,13 +70,13 @@ def tree_attention(
     mask = sharded_mask(comm.size, k.shape[2], causal)
     label = call_label("tree", mask, replicated=replicated, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    (all_q,) = [q] if replicated else gather_rows(comm, [q], label)  # [B, H, S or T, D]
+    (all_q,) = [q] if replicated else gather_up(comm, [q], label)  # [B, H, S or T, D]
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
     sums = no_keys_yet(comm, all_q)
     attend(comm, [tile], all_q, (k, v), sums, scale=scale)
     del all_q  # no longer held when the partial results come
-    over_ranks = merge_all if replicated else merge_rows
-    out, lse = over_ranks(comm, sums, merge, label)  # [B, H, S/P or T, D], [B, H, S/P or T]
+    merge_ranks = merge_up if replicated else merge_down
+    out, lse = merge_ranks(comm, sums, merge, label)  # [B, H, S/P or T, D], [B, H, S/P or T]
     return narrowed(out, q), lse
 
 
@@ -105,14 +106,14 @@ def tree_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     rows = [q, dout, lse, delta]  # twice [B, H, S/P or T, D], twice [B, H, S/P or T]
-    all_q, all_dout, all_lse, all_delta = rows if replicated else gather_rows(comm, rows, label)
+    all_q, all_dout, all_lse, all_delta = rows if replicated else gather_up(comm, rows, label)
     tile = seen_tile(comm, all_q.shape[2], k.shape[2], causal=causal, replicated=replicated)
     dq = no_gradient_yet(comm, all_q)
     dk, dv = attend_backward(comm, [tile], all_dout, all_q, (k, v), all_lse, all_delta, dq, scale=scale)
     comm.hold(GRADIENTS, dk, dv)
     del all_q, all_dout, all_lse, all_delta  # no longer held when the partial results come
-    over_ranks = merge_all if replicated else merge_rows
-    (dq,) = over_ranks(comm, (dq,), lambda a, b: (a + b,), label)  # [B, H, S/P or T, D]
+    merge_ranks = merge_up if replicated else merge_down
+    (dq,) = merge_ranks(comm, (dq,), lambda a, b: (a + b,), label)  # [B, H, S/P or T, D]
     return narrowed(dq, q), narrowed(dk, k), narrowed(dv, v)
 
 
@@ -171,8 +172,8 @@ def partner_of(rank: int, mine: range, other: range) -> int:
     return other[mine.index(rank) % len(other)]
 
 
-def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
-    """The rows of all ranks, gathered up the tree: each half gives all of its rows to the other half."""
+def gather_up(comm: Comm, parts: Parts, label: str) -> list[Array]:
+    """The rows of all ranks: in each level each half gives all of its rows to the other half."""
     xp, length = namespace(*parts), parts[0].shape[2]
     rows = [xp.empty((*x.shape[:2], comm.size * length, *x.shape[3:]), dtype=x.dtype, device=x.device) for x in parts]
     comm.hold("rows", *rows)
@@ -183,13 +184,13 @@ def gather_rows(comm: Comm, parts: Parts, label: str) -> list[Array]:
     return rows
 
 
-def merge_all(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
-    """All rows, combined over all ranks up the tree, the same to the bit on every rank."""
+def merge_up(comm: Comm, parts: Parts, combine: Combine, label: str) -> Parts:
+    """All rows, combined over all ranks, the same to the bit on every rank: each half gives its parts to the other."""
     for level in reversed(levels(comm.rank, comm.size)):
         other = swap_up(comm, level, parts, parts, label)
         parts = combine(*parts, *other)  # a + b is b + a to the bit, so the order of the two does not matter
         del other
-        comm.hold("out, lse", *parts)
+        comm.hold(SUMS, *parts)
     return parts
 
 
@@ -203,8 +204,8 @@ def swap_up(comm: Comm, level: Level, ours: Parts, like: Parts, label: str) -> P
     return theirs
 
 
-def merge_rows(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[Array]:
-    """Each rank's rows, combined over all ranks, down the tree: each half takes its rows from the other half."""
+def merge_down(comm: Comm, parts: Parts, combine: Combine, label: str) -> list[Array]:
+    """Each rank's rows, combined over all ranks: in each level each half takes its own rows from the other half."""
     length = parts[0].shape[2] // comm.size
     for level in levels(comm.rank, comm.size):
         ours, theirs = _rows(parts, level.mine, length), _rows(parts, level.other, length)

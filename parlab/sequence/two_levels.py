@@ -19,20 +19,20 @@ performance" (IPDPS 2000); Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.1.
 
 from __future__ import annotations
 
-from parlab.sequence.heads import HeadLevel, RankHeads, chunks_of_ranks
+from parlab.sequence.heads import HeadLevel, RankHeads, chunks_of_ranks, heads_of_ranks
 from parlab.world import Comm
 from parlab.world.groups import checked_group, grid
 
 
 def head_levels(
-    comm: Comm, heads: list[RankHeads], layout: str = "contiguous", *, ranks_per_node: int | None
+    comm: Comm, H: int, G: int, layout: str = "contiguous", *, ranks_per_node: int | None
 ) -> list[HeadLevel]:
     """The all-to-alls that bring tokens to their heads, in their order; back they are made the other way round.
 
     One among all ranks; or told the ranks of a node (`ranks_inside`) one between the nodes, in which each node gets the
     heads of all its ranks, and one inside it. Back, the values of a K/V head are summed inside each node first.
     """
-    chunks = chunks_of_ranks(comm.size, layout)
+    heads, chunks = heads_of_ranks(H, G, comm.size), chunks_of_ranks(comm.size, layout)  # by rank
     if ranks_per_node is None:
         return [HeadLevel(comm, heads, chunks)]
     inside, between = grid(comm, ranks_per_node)
@@ -76,6 +76,9 @@ def ranks_inside(group: int, ranks_per_node: int | None, size: int) -> int | Non
 
     Raises:
         ValueError: the groups neither fill nodes nor divide one.
+
+    >>> [ranks_inside(4, ranks_per_node, size=8) for ranks_per_node in (1, 2, 4, 8)]
+    [None, 2, None, None]
     """
     if ranks_per_node is None:
         return None

@@ -24,7 +24,7 @@ from parlab.sequence.attend import (
     no_gradient_yet,
     no_keys_yet,
 )
-from parlab.sequence.heads import heads_of_ranks, reads_on_rank
+from parlab.sequence.heads import reads_on_rank
 from parlab.sequence.homeward import Homeward
 from parlab.sequence.tiles import sharded_mask, tiles_between
 from parlab.sequence.two_levels import head_levels, ranks_inside
@@ -55,15 +55,15 @@ def usp_attention(
     """
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)  # None: all-to-alls in one level
+    per_node = ranks_inside(ulysses, ranks_per_node, comm.size)  # None: all-to-alls in one level
     check_inputs(q, k, v, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("USP", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
     comm.hold("q, k, v", q, k, v)
     group, ring = grid(comm, ulysses, name="ulysses")
-    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
-    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
-    levels = head_levels(group, heads, layout, ranks_per_node=in_node)
+    H, G = q.shape[1], k.shape[1]
+    levels = head_levels(group, H, G, layout, ranks_per_node=per_node)
+    reads = reads_on_rank(H, G, group.size, group.rank)  # our query heads by K/V head
     for level in levels:
         q, k, v = to_heads(level, [q], [k, v], label)  # [B, H/U, U·S/P, D], twice [B, G/U, U·S/P, D]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
@@ -98,7 +98,7 @@ def usp_attention_backward(
     """Gradients of this rank's shards; arguments as `ring_attention_backward`, `ulysses` and `ranks_per_node`."""
     refuse_stripes(layout)
     checked_group("ulysses", ulysses, comm.size)
-    in_node = ranks_inside(ulysses, ranks_per_node, comm.size)
+    per_node = ranks_inside(ulysses, ranks_per_node, comm.size)
     check_backward_inputs(dout, q, k, v, out, lse, scale=scale)
     mask = sharded_mask(comm.size, k.shape[2], causal, layout)
     label = call_label("USP backward", mask, ulysses=ulysses, ranks_per_node=ranks_per_node, scale=scale)
@@ -106,24 +106,24 @@ def usp_attention_backward(
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
     group, ring = grid(comm, ulysses, name="ulysses")
-    heads = heads_of_ranks(q.shape[1], k.shape[1], group.size)  # by rank
-    reads = reads_on_rank(heads[group.rank], q.shape[1] // k.shape[1])  # our query heads by K/V head
-    levels = head_levels(group, heads, layout, ranks_per_node=in_node)
-    rows = [q, dout, lse, delta]
+    H, G = q.shape[1], k.shape[1]
+    levels = head_levels(group, H, G, layout, ranks_per_node=per_node)
+    reads = reads_on_rank(H, G, group.size, group.rank)  # our query heads by K/V head
+    queries = [q, dout, lse, delta]
     for level in levels:
-        *rows, k, v = to_heads(level, rows, [k, v], label)
-    q, dout, row_lse, row_delta = rows  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
+        *queries, k, v = to_heads(level, queries, [k, v], label)
+    q, dout, all_lse, all_delta = queries  # twice [B, H/U, U·S/P, D]; twice [B, H/U, U·S/P]
     mask = mask._replace(size=ring.size, length=k.shape[2])  # the tokens of a group are one shard on the ring of groups
     dq, homeward = no_gradient_yet(comm, q), Homeward(ring, (k, v), label)
     for source, kv in around_ring(ring, (k, v), label):
         tiles = tiles_between(ring.rank, source, mask)
-        homeward.pass_on(attend_backward(comm, tiles, dout, q, kv, row_lse, row_delta, dq, scale=scale, heads=reads))
+        homeward.pass_on(attend_backward(comm, tiles, dout, q, kv, all_lse, all_delta, dq, scale=scale, heads=reads))
         del kv  # no longer held when the next hop begins
     dk, dv = homeward.wait()
     comm.hold(GRADIENTS, dk, dv)
     dq = narrowed(dq, q)
     comm.hold(GRADIENTS, dq)
-    del rows, q, dout, row_lse, row_delta, k, v  # the heads are no longer held when the gradients come
+    del queries, q, dout, all_lse, all_delta, k, v  # the heads are no longer held when the gradients come
     for level in reversed(levels):
         dq, dk, dv = to_tokens(level, [dq], [dk, dv], label)  # [B, H, S/P, D], twice [B, G, S/P, D]
     return dq, narrowed(dk, dq), narrowed(dv, dq)

@@ -53,12 +53,12 @@ def window_attention(
     W = checked_window(window, causal, length, comm.size)
     label = call_label("window", mask, window=W, scale=scale)
     comm.hold("q, k, v", q, k, v)
-    left, right = tails_of_neighbours(comm, length, W)
+    takes, gives = tails_of_neighbours(comm, length, W)
     out, lse = no_keys_yet(comm, q)
-    leaving = [comm.isend(last_tokens(tail, (k, v)), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
-    coming = [comm.irecv(comm.rank - far, last_tokens(tail, (k, v)), label=label) for far, tail in enumerate(left, 1)]
+    leaving = [comm.isend(last_tokens(tail, (k, v)), comm.rank + far, label=label) for far, tail in enumerate(gives, 1)]
+    coming = [comm.irecv(comm.rank - far, last_tokens(tail, (k, v)), label=label) for far, tail in enumerate(takes, 1)]
     attend(comm, [own_tile(length, W)], q, (k, v), (out, lse), scale=scale)
-    for far, (tail, arriving) in enumerate(zip(left, coming, strict=True), 1):
+    for far, (tail, arriving) in enumerate(zip(takes, coming, strict=True), 1):
         tile = tail_tile(far, tail, length, W)
         attend(comm, [tile], q, arriving.wait(), (out, lse), scale=scale)  # twice [B, G, tail, D]
     for tail_sent in leaving:
@@ -93,21 +93,21 @@ def window_attention_backward(
     delta = row_dot(dout, out)  # [B, H, S/P]
     comm.hold("q, k, v", q, k, v)
     comm.hold("dout, out, lse", dout, out, lse, delta)
-    left, right = tails_of_neighbours(comm, length, W)
+    takes, gives = tails_of_neighbours(comm, length, W)
     dq = no_gradient_yet(comm, q)
-    leaving = [comm.isend(last_tokens(tail, (k, v)), comm.rank + far, label=label) for far, tail in enumerate(right, 1)]
-    coming = [comm.irecv(comm.rank - far, last_tokens(tail, (k, v)), label=label) for far, tail in enumerate(left, 1)]
+    leaving = [comm.isend(last_tokens(tail, (k, v)), comm.rank + far, label=label) for far, tail in enumerate(gives, 1)]
+    coming = [comm.irecv(comm.rank - far, last_tokens(tail, (k, v)), label=label) for far, tail in enumerate(takes, 1)]
     dk, dv = attend_backward(comm, [own_tile(length, W)], dout, q, (k, v), lse, delta, dq, scale=scale)
     comm.hold(GRADIENTS, dk, dv)
     for tail_sent in leaving:  # before the gradients are under way too
         tail_sent.wait()
     going_home = []  # the gradients of the neighbours' tails
-    for far, (tail, arriving) in enumerate(zip(left, coming, strict=True), 1):
+    for far, (tail, arriving) in enumerate(zip(takes, coming, strict=True), 1):
         tile = tail_tile(far, tail, length, W)
         share = attend_backward(comm, [tile], dout, q, arriving.wait(), lse, delta, dq, scale=scale)
         going_home.append(comm.isend(share, comm.rank - far, label=label))  # twice [B, G, tail, D]
         del share  # it belongs to the message
-    for far, tail in enumerate(right, 1):
+    for far, tail in enumerate(gives, 1):
         mine = last_tokens(tail, (dk, dv))
         add_to(mine, comm.recv(comm.rank + far, like=mine, label=label))
     for share_sent in going_home:
@@ -132,8 +132,8 @@ def checked_window(window: int | None, causal: bool, length: int, size: int) -> 
 
 
 def tails_of_neighbours(comm: Comm, length: int, window: int) -> tuple[list[int], list[int]]:
-    """How many tokens this rank takes from each neighbour on its left, and gives to each on its right, the nearest
-    first, as far as there are any.
+    """`(takes, gives)`: how many tokens this rank takes from each neighbour on its left, and gives to each on its
+    right, the nearest first, as far as there are any.
     """
     tails = window_tails(length * comm.size, comm.size, window)
     return tails[: comm.rank], tails[: comm.size - 1 - comm.rank]

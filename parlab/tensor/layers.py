@@ -14,9 +14,9 @@ from parlab.nn.layers import CAUSAL_ATTENTION, Core, GatedMLP, SelfAttention
 from parlab.nn.rotary import Rotary
 from parlab.nn.stage import Gradients, Stage, Weights
 from parlab.tensor.arguments import check_names, heads_of
-from parlab.tensor.linear import KeepsInput, ParallelRegion, cut_evenly
+from parlab.tensor.linear import KeepsInput, ParallelRegion
 from parlab.tensor.operators import pair
-from parlab.tensor.slices import COLUMNS, ROWS, check_heads, even_slice, kv_shared_by, take
+from parlab.tensor.slices import COLUMNS, ROWS, check_heads, cut_evenly, even_slice, kv_shared_by, take
 from parlab.world import Comm
 
 

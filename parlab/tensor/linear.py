@@ -35,9 +35,8 @@ from typing import Any, Protocol
 from parlab.arrays import Array
 from parlab.nn.layers import LinearLayer
 from parlab.nn.stage import Gradients, Stage, Weights
-from parlab.tensor.arguments import matrix
 from parlab.tensor.operators import NOTHING, Operator, pair
-from parlab.tensor.slices import COLUMNS, ROWS, check_divides, even_slice, take
+from parlab.tensor.slices import COLUMNS, ROWS, cut_evenly
 from parlab.world import Comm
 
 
@@ -190,17 +189,3 @@ class RowParallelLinear(ParallelRegion):
             ValueError: the rows do not divide among the ranks.
         """
         return cls(comm, {name: cut_evenly(comm, weight, ROWS, "the number of rows")}, name, **options)
-
-
-def cut_evenly(comm: Comm, weight: Array, axis: int, name: str) -> Array:
-    """A copy of this rank's slice of `weight` along `axis`.
-
-    Args:
-        name: of the length along the axis, for the error.
-
-    Raises:
-        ValueError: no matrix, or a length that does not divide among the ranks.
-    """
-    matrix("weight", weight)
-    check_divides(name, weight.shape[axis], comm.size)
-    return take(weight, even_slice(weight.shape, axis, comm.rank, comm.size))

@@ -19,6 +19,8 @@ from typing import NamedTuple
 from parlab.arguments import checked_rank, instance, whole
 from parlab.arrays import Array, namespace
 from parlab.nn.config import EMBEDDING, HEAD, LlamaConfig
+from parlab.tensor.arguments import matrix
+from parlab.world import Comm
 from parlab.world.collectives import piece_sizes, pieces_of
 
 COLUMNS, ROWS = 1, 0  # the axis of a matrix [in, out] that is cut
@@ -99,6 +101,20 @@ def take(x: Array, own: WeightSlice) -> Array:
     if own.axis is not None:
         x = x[(slice(None),) * own.axis + (slice(own.start, own.stop), ...)]
     return namespace(x).asarray(x, copy=True)
+
+
+def cut_evenly(comm: Comm, weight: Array, axis: int, name: str) -> Array:
+    """A copy of this rank's slice of `weight` along `axis`.
+
+    Args:
+        name: of the length along the axis, for the error.
+
+    Raises:
+        ValueError: no matrix, or a length that does not divide among the ranks.
+    """
+    matrix("weight", weight)
+    check_divides(name, weight.shape[axis], comm.size)
+    return take(weight, even_slice(weight.shape, axis, comm.rank, comm.size))
 
 
 def shard_weights(config: LlamaConfig, weights: Mapping[str, Array], rank: int, size: int) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from parlab.nn.embedding import checked_range
 from parlab.nn.llama import Llama
 from parlab.nn.mixtral import MixtralConfig
 from parlab.pipeline import Schedule, validate
-from parlab.sequence.layouts import LAYOUTS, checked_documents
+from parlab.sequence.layouts import LAYOUTS, checked_sequence
 from parlab.tensor.slices import check_sizes
 from parlab.train.attention import METHODS
 from parlab.train.job import TrainJob, TrainSettings
@@ -124,7 +124,7 @@ def check_batch(tokens: Array, targets: Array, job: TrainJob, *, first: bool) ->
         )
     if cp > 1:
         try:
-            checked_documents(None, S, cp, settings.layout)
+            checked_sequence(S, cp, settings.layout)
         except ValueError as error:
             raise ValueError(f"cp={cp}: {error}") from None
     if settings.sequence_parallel and S // cp % tp:

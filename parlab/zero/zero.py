@@ -162,10 +162,10 @@ class Zero:
             ValueError: there is no such block; or it is not the next one in the order that `begin` was told.
         """
         self.calls.check_block(block)
-        self.W[block].start_gather()
+        self.W[block].start_gather()  # stage 3: an all-gather, if the block is not here yet
         ahead = self.prefetch.after(block, alone=not self.calls.in_use)
         if ahead is not None:
-            self.W[ahead].start_gather()  # it travels beside the work on this block
+            self.W[ahead].start_gather()  # which travels beside the work on this block
         weights = self.W[block].open()
         self.calls.in_use.append(block)
         try:
@@ -182,7 +182,7 @@ class Zero:
         """
         complete = self.calls.add(block, gradients)  # the block's last ones before a step
         with self.guard.overflow_expected():
-            self.G.add(block, gradients, complete)
+            self.G.add(block, gradients, complete)  # starts their reduce-scatter, or all-reduce; see the table
         self.W[block].backward_done()
 
     def step(self, lr: float | None = None) -> StepResult:
@@ -196,7 +196,7 @@ class Zero:
             amount("lr", lr)
         self.calls.check_step()
         with self.guard.overflow_expected():
-            gradients = self.G.reduced()  # [n_r] by block
+            gradients = self.G.reduced()  # [n_r] by block, when the reduce-scatters are done
             # G: n_r, summed over microbatches and over the ranks that share a block (stage 1: beside its other n − n_r)
             if self.between is not None:
                 requests = {block: self.between.iall_reduce(shard) for block, shard in gradients.items()}
@@ -210,8 +210,8 @@ class Zero:
                 for block, gradient in gradients.items():
                     new = self.M[block].update(self.optimizer, gradient, factor, self.guard.steps, lr)  # [n_r]
                     # M: n_r new moments and masters; from stage 1 on no other rank of the group has them
-                    self.W[block].put(new)
-                    # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way (all-gather)
+                    self.W[block].put(new)  # stages 1 and 2: starts an all-gather
+                    # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way
             if not self.options.overlap_gather:
                 self.finish()
                 # W: in stages 1 and 2 n new ones, on every rank the same bits; in stage 3 n_r

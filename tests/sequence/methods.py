@@ -75,12 +75,12 @@ def tree_cost(
         sums = min(len(tree) + 1, 3) * token.sums  # its own, the merged ones so far, and those that arrive
         held = c * (token.kv + token.dkv) + queries * (token.own - token.kv + sums)
         return RankCost(sum(clients), sum(clients) * queries * token.sums, held)
-    up = sum(number * len(level.mine) for number, level in zip(clients, tree, strict=True)) * token.rows
+    up = sum(number * len(level.mine) for number, level in zip(clients, tree, strict=True)) * token.queries
     down = sum(len(level.other) for level in tree) * token.sums
-    coming = max((len(level.other) for level in tree), default=0) * token.rows
+    coming = max((len(level.other) for level in tree), default=0) * token.queries
     merged = max((len(level.mine) for level in tree if level.clients), default=0) * token.sums
     sums = size * token.sums + token.dkv
-    held = token.own + max(size * token.rows + max(coming, sums), sums + merged)
+    held = token.own + max(size * token.queries + max(coming, sums), sums + merged)
     return RankCost(sum(clients) + len(tree), c * (up + down), c * held)
 
 

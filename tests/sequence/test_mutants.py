@@ -44,8 +44,8 @@ MUTANTS = {
     "dK/dV start anew at each rank": (
         "ring",
         "sequence.homeward",
-        "            add_to(total, share)",
-        "            total = share",
+        "            add_to(came, share)",
+        "            came = share",
     ),
     "the last K/V forgotten": (
         "ring",
@@ -77,7 +77,7 @@ MUTANTS = {
         "ring",
         "sequence.homeward",
         "else home.wait()",
-        "else (home.wait() and self.form)",
+        "else (home.wait() and self.like)",
     ),
     "window one key short": ("window", "sequence.window", "CAUSAL, window)", "CAUSAL, window - 1)"),
     "window of neighbours shifted": ("window", "sequence.window", "ahead + tail, window", "ahead + tail - 1, window"),

@@ -74,7 +74,7 @@ def heads_in_a_grid(comm, shape, ulysses, node):
     c, H, G = shape.S // comm.size, shape.H // ulysses, max(shape.G // ulysses, 1)
     token = shape.token(backward=False, H=H, G=G)
     x = [np.zeros((1, heads, c * ulysses, shape.D), f"float{8 * shape.itemsize}") for heads in (H, G, G)]
-    there, back = (np.zeros(ulysses * c * nbytes, np.uint8) for nbytes in (token.rows + token.kv, token.result))
+    there, back = (np.zeros(ulysses * c * nbytes, np.uint8) for nbytes in (token.queries + token.kv, token.result))
     group.all_to_all(there, 0, 0, "grid", ranks_per_node=node)
     ring_attention(ring, *x, causal=True, layout="zigzag")
     group.all_to_all(back, 0, 0, "grid", ranks_per_node=node)

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from parlab.arguments import amount, whole
 from parlab.arrays import Array, is_array, to_numpy
 from parlab.sequence.arguments import list_like
-from parlab.sequence.layouts import checked_documents
+from parlab.sequence.layouts import checked_sequence
 from parlab.sequence.splitting.chunks import Chunk, deal, even_stops
 
 
@@ -83,4 +83,4 @@ def _checked_work(work: Sequence[float] | Array) -> list[float]:
 
 
 def _documents(documents: Sequence[int]) -> list[tuple[int, int]]:
-    return list(pairwise(checked_documents(documents, documents[-1] if len(documents) else 0, size=1)))
+    return list(pairwise(checked_sequence(documents[-1] if len(documents) else 0, size=1, documents=documents)))

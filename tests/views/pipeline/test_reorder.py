@@ -57,16 +57,6 @@ def test_a_move_that_cannot_run_is_answered_with_the_reason_and_the_first_action
     assert widget.picture.value != before  # it says that the first stays
 
 
-def test_the_chosen_action_and_the_rank_change_the_picture():
-    widget = views.reorder(cut(one_f_one_b(2, 2)), [(7, 2)])
-    pictures = {widget.picture.value}
-    for rank, index in product((0, 1), (0, 1)):
-        widget.rank.value = rank
-        widget.action.index = index
-        pictures.add(widget.picture.value)
-    assert len(pictures) == 5
-
-
 def test_the_board_has_a_box_an_action_at_its_time_and_frames_the_chosen_one():
     widget = views.reorder(zb_h1(3, 3), [(11, 3)])
     widget.rank.value, widget.action.index = 1, 2  # 1I0

@@ -160,18 +160,3 @@ def test_by_tokens_a_rank_keeps_its_own_part_of_x_and_of_both_sums():
 def gaps(computes):
     """The times between rows and rows, back, and between columns, back and gradients: of two messages each."""
     return [(computes[1][1], computes[2][0]), (computes[3][1], computes[4][0])]
-
-
-def test_by_tokens_the_story_says_what_is_gathered_scattered_and_gathered_again():
-    assert [line.partition(": ")[2].partition(":")[0] for line in views.mlp_film(ran_by_tokens(2)).lines] == [
-        "all-gather",
-        "each rank multiplies all of x with its columns of A, and applies relu",
-        "times C's rows of the same numbers",
-        "reduce-scatter",
-        "backward, all-gather",
-        "dy times its columns of Cᵀ",
-        "times its rows of Aᵀ",
-        "reduce-scatter",
-        "all-gather",
-        "dA and dC",
-    ]
