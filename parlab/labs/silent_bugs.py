@@ -35,7 +35,7 @@ def no_bug(trainer: Trainer) -> None:
 
 def extra_mean(trainer: Trainer) -> None:
     """Gradients are divided by cp once more."""
-    trainer.parts.replica.guard.mean_factor /= trainer.parts.job.mesh.cp.size
+    trainer.parts.replica.guard.terms *= trainer.parts.job.mesh.cp.size
 
 
 def mean_of_means(trainer: Trainer) -> None:

@@ -44,11 +44,11 @@ def prepare_auxiliary_losses(
         router.loss_weight = parts.replica.loss_scale / calls
     if forwards := first_forwards(job):
         for router in routers.values():
-            router.loads_of = router.count
+            router.loads_of = router.count  # a forward adds its pairs to `counted`; the pass itself needs no loads
         run_first_pass(job, forwards, stages, tokens, targets, like)
         loads = sum_loads(parts)
         for layer, router in routers.items():
-            router.loads_of = partial(same_for_each_call, loads[layer])
+            router.loads_of = partial(same_for_each_call, loads[layer])  # for the gradient of the auxiliary loss
 
 
 def same_for_each_call(loads: list[int], routing: Routing) -> list[int]:

@@ -17,7 +17,7 @@ from parlab.world import Comm
 
 
 class TrainSettings(NamedTuple):
-    """How a `Trainer` trains: its arguments that more than ZeRO reads, by their names."""
+    """How a `Trainer` trains: its options by their names. Those that go to ZeRO alone are its `precision`."""
 
     zero: int
     attention: str
@@ -51,7 +51,7 @@ class TrainJob:
 
     @property
     def groups_of_tokens(self) -> list[Comm]:
-        """The groups over which this rank's tokens become all tokens."""
+        """The groups whose all-reduces, one after the other, make a sum over this rank's tokens one over all tokens."""
         return [self.mesh.data, *([self.mesh.tp] if self.settings.sequence_parallel else [])]
 
     def positions(self, length: int) -> Array:

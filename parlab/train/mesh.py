@@ -82,14 +82,18 @@ class Mesh:
         self.cp: Comm = group("cp", at(d, p, 0, t))
         self.tp: Comm = group("tp", at(d, p, c, 0))
         self.data: Comm = group("data", at(0, p, 0, t))
-        # With dp 2, cp 2, ep 2: the rank (d, c) = (1, 0) is at place 0 of copy 1, which begins with it; (0, 0) is at
-        # place 0 of the first copy. So its ep is (1, 0), (1, 1), and its edp is (0, 0), (1, 0)
-        copy, place = divmod(d * cp + c, ep)  # the copy of the experts that this rank is in, and its place there
-        copy_d, copy_c = divmod(copy * ep, cp)  # where the copy begins in dp × cp
-        place_d, place_c = divmod(place, cp)  # the rank at this place in the first copy
-        self.model: Comm = group("model", at(copy_d, 0, copy_c, 0))
-        self.ep: Comm = group("ep", at(copy_d, p, copy_c, t))
-        self.edp: Comm = group("edp", at(place_d, p, place_c, t))
+
+        # dp × cp is one row of ranks, and ep consecutive ones of it have one copy of the experts
+        def in_row(number: int, p: int, t: int) -> int:
+            """The rank with this number in the row of those that share p and t with it."""
+            return at(number // cp, p, number % cp, t)
+
+        number = d * cp + c
+        place = number % ep  # of this rank, in its copy
+        first = number - place  # of its copy
+        self.model: Comm = group("model", in_row(first, 0, 0))
+        self.ep: Comm = group("ep", in_row(first, p, t))
+        self.edp: Comm = group("edp", in_row(place, p, t))  # the rank at the same place of the first copy
         if any(getattr(self, axis).size != size for axis, size in {**self.sizes, "ep": ep}.items()):
             raise MismatchError(f"rank {comm.rank} makes {self}, and another rank another mesh")
 

@@ -1,4 +1,4 @@
-"""A layer's mixture of experts on the mesh, and which rank of ep has an expert.
+"""The mixtures of experts on the mesh, and which rank of ep has an expert.
 
 Tensor parallelism does not cut an expert. Its ranks have the same tokens, run the same experts on them, and get the
 same gradients. Under sequence parallelism each runs them on its own tokens, and the gradients are summed over tp.
@@ -31,17 +31,21 @@ def owner_in_ep(mesh: Mesh, config: LlamaConfig, name: str) -> int | None:
     return int(found[1]) // (config.num_local_experts // mesh.ep.size)
 
 
-def expert_parallel(job: TrainJob, weights: Weights, prefix: str) -> ExpertParallel:
-    """The mixture of a Mixtral's layer with this prefix, `model.layers.0` for example."""
+def mixtures_by_layer(job: TrainJob, weights: Weights) -> dict[int, ExpertParallel]:
+    """The mixture of each layer of a Mixtral, also of layers whose weights are not here; none, if it is dense."""
     config, settings = job.config, job.settings
-    assert isinstance(config, MixtralConfig)
-    return ExpertParallel(
-        job.mesh.ep,
-        weights,
-        f"{prefix}.block_sparse_moe",
-        config.num_local_experts,
-        config.num_experts_per_tok,
-        auxiliary=settings.auxiliary,
-        bias_rate=settings.bias_rate,
-        together=job.groups_of_tokens,
-    )
+    if not isinstance(config, MixtralConfig):
+        return {}
+    return {
+        layer: ExpertParallel(
+            job.mesh.ep,
+            weights,
+            f"model.layers.{layer}.block_sparse_moe",
+            config.num_local_experts,
+            config.num_experts_per_tok,
+            auxiliary=settings.auxiliary,
+            bias_rate=settings.bias_rate,
+            together=job.groups_of_tokens,
+        )
+        for layer in range(config.num_hidden_layers)
+    }

@@ -6,20 +6,19 @@ one of those that have it: over pp by the stages that read it, over ep by the ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from parlab.arrays import Array
 from parlab.nn.config import FINAL_NORM, HEAD
 from parlab.nn.llama import Llama
-from parlab.nn.mixtral import MixtralConfig
 from parlab.nn.router import Router
 from parlab.nn.stage import Stage
 from parlab.tensor import ParallelLlama, Recompute, SummedOverTokens, shard_weights
 from parlab.train.attention import attention_core
 from parlab.train.job import TrainJob
-from parlab.train.mixture import expert_parallel, is_expert, owner_in_ep
+from parlab.train.mixture import is_expert, mixtures_by_layer, owner_in_ep
 
 Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 
@@ -28,7 +27,7 @@ Blocks = dict[str, tuple[str, ...]]  # the names of weights, by ZeRO's block
 class RankModel:
     """The model of one rank, and where its weights are beside it."""
 
-    llama: ParallelLlama  # with copies of this rank's slices, until ZeRO takes them over
+    llama: ParallelLlama  # with copies of this rank's slices of the weights here, until ZeRO takes them over
     pp_ranks: dict[str, tuple[int, ...]]  # of every weight of the whole model: the ranks of pp that have it
     blocks: Blocks  # of the weights here
     routers: Mapping[int, Router]  # of mixtures, by layer: of all layers, also those that are not here; {}: dense
@@ -45,8 +44,12 @@ class RankModel:
 
 def rank_model(job: TrainJob, serial: Llama) -> RankModel:
     """This rank's model, from the serial one."""
-    pp_ranks = ranks_of_weights(job, serial)
-    here = [name for name, ranks in pp_ranks.items() if job.mesh.pp.rank in ranks]
+    mesh, pp_ranks = job.mesh, ranks_of_weights(job, serial)
+    here = [
+        name
+        for name, ranks in pp_ranks.items()
+        if mesh.pp.rank in ranks and owner_in_ep(mesh, job.config, name) in (None, mesh.ep.rank)
+    ]
     llama, routers = parallel_llama(job, serial, here)
     return RankModel(llama, pp_ranks, blocks_of_zero(llama, here), routers)
 
@@ -60,35 +63,33 @@ def ranks_of_weights(job: TrainJob, serial: Llama) -> dict[str, tuple[int, ...]]
     return {name: tuple(sorted(of_weight)) for name, of_weight in ranks.items()}
 
 
-def parallel_llama(job: TrainJob, serial: Llama, here: Iterable[str]) -> tuple[ParallelLlama, dict[int, Router]]:
+def parallel_llama(job: TrainJob, serial: Llama, here: Collection[str]) -> tuple[ParallelLlama, dict[int, Router]]:
     """The tensor-parallel model with copies of this rank's slices of the weights `here`; and its routers by layer."""
     mesh, config, settings = job.mesh, job.config, job.settings
-    found = {name: serial.weights[name] for name in here if owner_in_ep(mesh, config, name) in (None, mesh.ep.rank)}
-    weights = shard_weights(config, found, mesh.tp.rank, mesh.tp.size)
-    routers: dict[int, Router] = {}
+    weights = shard_weights(config, {name: serial.weights[name] for name in here}, mesh.tp.rank, mesh.tp.size)
+    mixtures = mixtures_by_layer(job, weights)
 
     def mixture(prefix: str) -> Stage:
-        made = expert_parallel(job, weights, prefix)
-        routers[int(prefix.rpartition(".")[2])] = made.router
+        of_layer = mixtures[int(prefix.rpartition(".")[2])]
         # each rank of tp then has its own tokens: the gradients are summed over tp, as a norm's are
-        return SummedOverTokens(mesh.tp, made) if settings.sequence_parallel else made
+        return SummedOverTokens(mesh.tp, of_layer) if settings.sequence_parallel else of_layer
 
     llama = ParallelLlama(
         mesh.tp,
         config,
         weights,
-        names=found,
-        mlp=mixture if isinstance(config, MixtralConfig) else None,
+        names=here,
+        mlp=mixture if mixtures else None,
         core=attention_core(mesh.cp, settings.attention, settings.layout),
         sequence_parallel=settings.sequence_parallel,
         positions=job.positions,
     )
     if settings.recompute == "full":
         llama.blocks = [Recompute(block) for block in llama.blocks]
-    return llama, routers
+    return llama, {layer: of_layer.router for layer, of_layer in mixtures.items()}
 
 
-def blocks_of_zero(llama: ParallelLlama, here: Iterable[str]) -> Blocks:
+def blocks_of_zero(llama: ParallelLlama, here: Collection[str]) -> Blocks:
     """The names of the weights `here`, by ZeRO's block.
 
     The experts of a layer are a block of their own, because ZeRO shards them over other ranks.
@@ -104,7 +105,6 @@ def blocks_of_zero(llama: ParallelLlama, here: Iterable[str]) -> Blocks:
     blocks["norm"] = (FINAL_NORM,)
     if not llama.config.tie_word_embeddings:
         blocks["head"] = (HEAD,)
-    here = set(here)
     return {block: names for block, names in blocks.items() if names[0] in here}  # a block is here whole, or not at all
 
 

@@ -14,7 +14,7 @@ from parlab.train.job import TrainJob
 from parlab.train.mixture import is_expert
 from parlab.train.rank_model import RankModel
 from parlab.zero import Zero, replica_of
-from parlab.zero.shards import ModelParallel
+from parlab.zero.arguments import ModelParallel
 
 
 def zero_replica(
@@ -49,15 +49,15 @@ def model_parallel(job: TrainJob, model: RankModel, expected: Mapping[str, int])
     """
     mesh = job.mesh
     copies = {name: model.llama.slices[name].shared_by * len(model.pp_ranks[name]) for name in model.llama.weights}
-    holders = mesh.comm  # of all shards, over which the norm is summed
-    if job.settings.zero == 0:  # nothing is sharded: one copy of the model has it all
+    holders = mesh.comm  # of all shards
+    if job.settings.zero == 0:  # nothing is sharded: the ranks of one copy of the model hold all gradients
         holders = mesh.model
         for name in copies:
-            if not is_expert(name):  # the ranks of ep repeat it
+            if not is_expert(name):  # each rank of its ep holds these
                 copies[name] *= mesh.ep.size
     of_experts = [block for block, names in model.blocks.items() if is_expert(names[0])]
     return ModelParallel(
-        comm=holders,
+        holders=holders,
         in_norm={name: 1 / of_weight for name, of_weight in copies.items()},
         expected=expected,
         groups=dict.fromkeys(of_experts, mesh.edp),

@@ -29,7 +29,7 @@ from parlab.train.job import TrainJob
 from parlab.train.parts import TrainParts
 from parlab.train.rank_model import RankModel
 from parlab.world import Comm
-from parlab.zero.training import weights_of
+from parlab.zero.training import open_blocks
 
 
 def pipeline_stages(job: TrainJob, model: RankModel) -> dict[int, Chain]:
@@ -77,14 +77,14 @@ def shared_blocks(pp: Comm, model: RankModel) -> dict[str, Any]:
 # A step's stages
 
 
-def zero_stages(parts: TrainParts) -> dict[int, Chain]:
+def stages_with_zero(parts: TrainParts) -> dict[int, Chain]:
     """The pipeline stages of this rank, with ZeRO at each action."""
     return {
-        number: Chain([ZeroStage(parts, stage) for stage in chain.stages]) for number, chain in parts.stages.items()
+        number: Chain([StageWithZero(parts, stage) for stage in chain.stages]) for number, chain in parts.stages.items()
     }
 
 
-class ZeroStage(Stage):
+class StageWithZero(Stage):
     """A `Stage` of the model whose weights and gradients ZeRO has: each method does what the table above says."""
 
     def __init__(self, parts: TrainParts, stage: Stage) -> None:
@@ -93,12 +93,12 @@ class ZeroStage(Stage):
 
     def forward(self, x: Array, **targets: Array) -> tuple[Array, Any]:
         """F."""
-        with weights_of(self.parts.replica, self.blocks):
+        with open_blocks(self.parts.replica, self.blocks):
             return self.stage.forward(x, **targets)
 
     def backward_input(self, dy: Array, cache: Any) -> tuple[Array, Any]:
         """I."""
-        with weights_of(self.parts.replica, self.blocks):
+        with open_blocks(self.parts.replica, self.blocks):
             return self.stage.backward_input(dy, cache)
 
     def backward_weight(self, pending: Any) -> Gradients:
@@ -108,7 +108,7 @@ class ZeroStage(Stage):
 
     def backward(self, dy: Array, cache: Any) -> tuple[Array, Gradients]:
         """B."""
-        with weights_of(self.parts.replica, self.blocks):
+        with open_blocks(self.parts.replica, self.blocks):
             dx, gradients = self.stage.backward(dy, cache)
         take_gradients(self.parts, gradients)
         return dx, {}

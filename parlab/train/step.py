@@ -33,7 +33,7 @@ from parlab.pipeline import run_schedule
 from parlab.train.balance import move_biases, prepare_auxiliary_losses
 from parlab.train.job import TrainJob
 from parlab.train.parts import TrainParts
-from parlab.train.stages import zero_stages
+from parlab.train.stages import stages_with_zero
 
 
 class TrainResult(NamedTuple):
@@ -50,7 +50,7 @@ def train_step(parts: TrainParts, tokens: Array, targets: Array, lr: float | Non
     target_tokens = job.target_tokens_a_rank(targets)
     rank_tokens, rank_targets = microbatches(job, tokens), microbatches(job, targets)  # m times [B/(dp·m), S/cp]
     like = job.activation(rank_tokens[0], replica.dtype)  # of the messages between pipeline stages
-    stages = zero_stages(parts)  # ZeRO gathers their weights, and takes their gradients
+    stages = stages_with_zero(parts)  # ZeRO gathers their weights, and takes their gradients
     replica.begin(parts.opening_order)  # at ZeRO's stage 3 a block is gathered ahead of its action
     with replica.guard.overflow_expected():
         if job.settings.auxiliary:
@@ -91,7 +91,11 @@ def sum_shared_gradients(parts: TrainParts) -> None:
 
 
 def mean_loss(job: TrainJob, loss: float | None) -> float:
-    """The mean over the whole batch, on every rank, from the loss on the last stage's ranks."""
+    """The mean over all T target tokens of the batch, on every rank, from the loss on the last stage's ranks.
+
+    A rank's loss is a sum over its own target tokens, divided by T/N (`target_tokens_a_rank`): the mean over the N
+    ranks is the sum over all tokens / T.
+    """
     of_rank = job.xp.asarray(loss or 0.0, dtype=job.xp.float64, device=job.device)
     of_pipeline = job.mesh.pp.all_reduce(of_rank)  # the other stages' ranks add 0
     return to_host(job.mesh.data.all_reduce(of_pipeline)) / job.mesh.data.size

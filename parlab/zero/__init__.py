@@ -7,7 +7,7 @@ Begin with `step`: the algorithm on one flat array, an all-reduce with the optim
 `state`                     the optimizer's state of a shard
 `precision`                 the loss scale and the norm, which decide each step
 `prefetch`, `shards`        which block comes next; the cuts of flat arrays
-`arguments`                 the options of `Zero`, and the checks
+`arguments`                 the options of `Zero`, how a model is cut among ranks (`ModelParallel`), and the checks
 `training`, `pieces`        its callers: a model's forward and backward, block by block; and what a checkpoint needs
 `costs`                     bytes and time on paper, and bytes as they were counted
 """

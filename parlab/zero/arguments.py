@@ -1,18 +1,41 @@
-"""The arguments of `Zero`: its options, the checks of what it is given, and of the order of calls."""
+"""The arguments of `Zero`: its options and their records, the checks of what it is given, and of the order of calls."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from parlab.arguments import flag, instance, positive, whole
 from parlab.arrays import Array, is_array, itemsize, namespace, to_numpy
 from parlab.world import Comm, MismatchError
 from parlab.zero.precision import LossScale
-from parlab.zero.shards import FlatLayout, ModelParallel
+from parlab.zero.shards import FlatLayout
 from parlab.zero.state import Offload
+
+
+class ModelParallel(NamedTuple):
+    """How a replica is cut among ranks by tensor, pipeline and expert parallelism, as ZeRO on one of them has to know.
+
+    Several ranks of a replica may have a copy of one weight. Every block is cut at the same places on each of them, so
+    that copies are summed in the same order, and stay equal to the bit.
+
+    Attributes:
+        holders: the ranks that hold all shards of a replica's weights, over which the squares of the gradients are
+            summed.
+        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
+        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
+            calls is this rank's mean gradient.
+        groups: the blocks that another group of ranks shares than `Zero`'s `comm` (experts), each with that group.
+            Their summed gradients are divided by the size of `Zero`'s `comm` too, not by that of the group.
+    """
+
+    holders: Comm
+    in_norm: Mapping[str, float]
+    expected: Mapping[Any, int]
+    groups: Mapping[Any, Comm] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 A bucket is a compromise. A small one is sent early, while the backward pass still computes. A large one pays the
 latency of its messages once for many gradients.
 
-Invariant: each gradient is in exactly one bucket of a step; before and after it all ranks have the same weights and
-moments, to the bit.
+Invariant: each gradient is in exactly one bucket of a step; before and after each step all ranks have the same
+weights and moments, to the bit.
 
 Source: Li et al. 2020, "PyTorch distributed: experiences on accelerating data parallel training", section 3.2.
 """
@@ -24,7 +24,7 @@ class Bucket(NamedTuple):
     """Gradients of some blocks, one after the other, under way in one all-reduce."""
 
     blocks: list[str]
-    gradients: Array  # [n]
+    gradients: Array  # flat, of all its blocks
     request: Request
 
 
@@ -32,7 +32,7 @@ class BucketedGradients:
     """This rank's gradients of all n weights of a block, until their bucket is sent; then the bucket.
 
     Args:
-        layouts: of the blocks. Where their groups are not one, `bucket_bytes` is 1.
+        layouts: of the blocks. Those in a bucket must share one group: if there are several, `bucket_bytes` is 1.
         dtype: of the gradients.
         bucket_bytes: a bucket is sent when its gradients are at least so many bytes.
     """
@@ -64,7 +64,7 @@ class BucketedGradients:
     def _send(self) -> None:
         group = self.layouts[self.waiting[0]].group
         of_blocks = [self.own.pop(block) for block in self.waiting]
-        gradients = namespace(*of_blocks).concat(of_blocks)  # [n], of all blocks in the bucket
+        gradients = namespace(*of_blocks).concat(of_blocks)  # flat, of all blocks in the bucket
         del of_blocks
         group.hold(GRADIENTS, gradients)
         self.buckets.append(Bucket(self.waiting, gradients, group.iall_reduce(gradients)))

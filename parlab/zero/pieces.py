@@ -14,8 +14,8 @@ class StatePiece(NamedTuple):
 
     Attributes:
         name: of the weight.
-        start: of the first element in the flat weight, as this rank's cut of the replica has it.
-        master, mean, square: `[n]`.
+        start: of the first element in the flat weight: in this rank's slice of it, if a model is cut among ranks.
+        master, mean, square: one number for each of these elements.
     """
 
     name: str
@@ -31,7 +31,7 @@ def state_pieces(zero: Zero) -> list[StatePiece]:
     return [
         StatePiece(name, start, M.master[place], M.mean[place], M.square[place])
         for block, M in zero.M.items()
-        for name, place, start in zero.layouts[block].owned
+        for name, place, start in zero.layouts[block].in_shard
     ]
 
 

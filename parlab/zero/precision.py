@@ -101,13 +101,13 @@ class StepGuard:
     squares, and nothing else that a rank alone knows.
 
     Args:
-        mean_factor: 1 / (ranks · microbatches), which turns summed gradients into their mean.
+        terms: of each summed gradient: ranks · microbatches.
         max_norm: the mean gradient is clipped to this norm; None: it is not clipped.
         scale: of the loss; None: always 1.
         xp: the gradients' library.
     """
 
-    mean_factor: float
+    terms: int
     max_norm: float | None
     scale: LossScale | None
     xp: Any
@@ -120,7 +120,7 @@ class StepGuard:
         """The guard of a mean of so many terms. It copies the scale, which ranks may share; float16 always has one."""
         if scale is None and itemsize(dtype) == 2:
             scale = LossScale()
-        return cls(1 / terms, max_norm, None if scale is None else copy(scale), xp)
+        return cls(terms, max_norm, None if scale is None else copy(scale), xp)
 
     @property
     def loss_scale(self) -> float:
@@ -130,7 +130,7 @@ class StepGuard:
     @property
     def factor_to_mean(self) -> float:
         """The factor that makes the mean gradient of summed ones, which have the loss scale."""
-        return self.mean_factor / self.loss_scale
+        return 1 / self.terms / self.loss_scale
 
     @property
     def needs_norm(self) -> bool:

@@ -1,4 +1,8 @@
-"""Which block stage 3 of ZeRO gathers ahead, while another is in use: the order as it was told, or as it is guessed."""
+"""Which block stage 3 of ZeRO gathers ahead, while another is in use.
+
+Invariant: where a step's order is told, the block ahead is the next one in it. Where none is told, it is a guess: the
+neighbour in the direction of the pass, and a wrong guess costs a gather and its memory, never a wrong weight.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 
 
 class Prefetch:
-    """Says which block to gather ahead, while the one that is opened now is in use.
+    """The order of a step's blocks, told or guessed, and how far it has come.
 
     Args:
         blocks: the names, in the order of the forward pass.

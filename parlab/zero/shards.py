@@ -1,5 +1,4 @@
-"""The cuts: of a flat vector into shards, of blocks among ranks, of a block's arrays as one flat vector; and how a
-replica is itself cut by other strategies, as ZeRO has to know it.
+"""The cuts: of a flat vector into shards, of blocks among ranks, of a block's arrays as one flat vector.
 
 Invariant of every cut: the shards are disjoint, and together they are everything.
 
@@ -11,12 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.arguments import checked_rank, whole
 from parlab.arrays import Array, namespace
-from parlab.nn.optimizer import sum_of_squares
 from parlab.world import Comm
 from parlab.world.collectives.common import piece_sizes
 
@@ -140,16 +137,16 @@ class FlatLayout:
         own: where this rank's shard lies in the flat array.
         is_cut: whether the block is cut at all.
         places: where each array lies in the flat array, by name.
-        owned: the shard, array by array: (name, its place in the shard, the number of its first element in that array).
+        in_shard: the shard, array by array: (name, place in the shard, number of the first element in that array).
 
     >>> from parlab import run
     >>> def program(comm):
     ...     layout = FlatLayout({"w": (2, 3), "b": (2,)}, counts=[4, 4], group=comm)
-    ...     return layout.places, layout.owned
-    >>> places, owned = run(program, 2).results[1]
+    ...     return layout.places, layout.in_shard
+    >>> places, in_shard = run(program, 2).results[1]
     >>> places
     {'w': slice(0, 6, None), 'b': slice(6, 8, None)}
-    >>> owned  # the last two of w, from its element 4 on, and all of b
+    >>> in_shard  # the last two of w, from its element 4 on, and all of b
     [('w', slice(0, 2, None), 4), ('b', slice(2, 4, None), 0)]
     """
 
@@ -160,13 +157,13 @@ class FlatLayout:
         first = sum(counts[:rank])
         self.own = slice(first, first + counts[rank])
         self.places: dict[str, slice] = {}
-        self.owned: list[tuple[str, slice, int]] = []
+        self.in_shard: list[tuple[str, slice, int]] = []
         self.size = 0
         for name, shape in shapes.items():
             place = slice(self.size, self.size + math.prod(shape))
             start, stop = max(place.start, self.own.start), min(place.stop, self.own.stop)
             if start < stop:
-                self.owned.append((name, slice(start - first, stop - first), start - place.start))
+                self.in_shard.append((name, slice(start - first, stop - first), start - place.start))
             self.places[name] = place
             self.size = place.stop
 
@@ -214,39 +211,3 @@ def cut_blocks(
         block: FlatLayout(of_block, of_ranks, groups[block])
         for (block, of_block), of_ranks in zip(shapes.items(), counts, strict=True)
     }
-
-
-class ModelParallel(NamedTuple):
-    """How a replica is cut among ranks by tensor, pipeline and expert parallelism, as ZeRO on one of them has to know.
-
-    Several ranks of a replica may have a copy of one weight. Every block is cut at the same places on each of them, so
-    that copies are summed in the same order, and stay equal to the bit.
-
-    Attributes:
-        comm: the ranks that hold all shards of a replica's weights; the squares of the gradients are summed over it.
-        in_norm: how much this rank's copy of each weight counts in the norm, by name: 1 / copies.
-        expected: how many calls of `add_gradients` bring gradients of each block before a step. The sum over these
-            calls is this rank's mean gradient.
-        groups: the blocks that another group of ranks holds than the replica's `comm` (experts), each with that group.
-            Their summed gradients are still divided by the size of `comm`.
-    """
-
-    comm: Comm
-    in_norm: Mapping[str, float]
-    expected: Mapping[Any, int]
-    groups: Mapping[Any, Comm] = MappingProxyType({})
-
-    def sum_of_squares(self, layouts: Mapping[str, FlatLayout], gradients: Mapping[str, Array]) -> Array:
-        """Of this rank's shards of all gradients and those of the other ranks, each weight counted once.
-
-        Args:
-            layouts: of the blocks.
-            gradients: `[n_r]` by block.
-        """
-        own = sum(
-            self.in_norm[name] * sum_of_squares(gradients[block][place])
-            for block, layout in layouts.items()
-            for name, place, _ in layout.owned
-        )
-        # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
-        return self.comm.all_reduce(own, algorithm="recursive_doubling")

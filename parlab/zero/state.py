@@ -1,4 +1,7 @@
-"""The optimizer's state of one flat shard of the weights, on the device or in a memory behind a bus.
+"""M, the optimizer's state of the n_r weights of a block that this rank owns: on the device, or behind a bus.
+
+Invariant: the master is this rank's shard of the weights, and at least float32. Where the model computes in the
+master's precision there is no second copy: the master is the shard of W itself, and `update` changes both.
 
 Source: Ren et al. 2021, "ZeRO-Offload: democratizing billion-scale model training", section 4.
 """
@@ -54,13 +57,13 @@ class Offload:
 
 
 class OptimizerShard:
-    """Master weights and two moments, `[n]` each, of the shard that this rank updates.
+    """Master weights and two moments, `[n_r]` each, of the shard that this rank updates.
 
     Args:
         comm: whose memory and time it takes.
-        weights: `[n]`: the shard in the precision of the masters. It becomes the master, and is changed in place.
-        dtype: of the weights that the model computes with. If the masters have it too, there is no second copy:
-            `weights` is part of the model, and counted there.
+        weights: `[n_r]`: the shard in the precision of the masters. It becomes the master, and is changed in place.
+        dtype: of the weights that the model computes with. If the masters have it too, `weights` is part of the model,
+            and counted there.
         offload: where the state lives, if not on the device.
     """
 
@@ -74,16 +77,16 @@ class OptimizerShard:
         comm.hold(OPTIMIZER if offload is None else OFFLOADED, *owned)
 
     def update(self, optimizer: AdamW, gradient: Array, factor: float, step: int, lr: float | None) -> Array:
-        """Return the new weights `[n]` in the model's precision, from the summed gradient times `factor`."""
+        """Return the new weights `[n_r]` in the model's precision, from the summed gradient times `factor`."""
         xp = namespace(self.master)
         if self.master.size > 0:  # a rank may own nothing of a small block
             with self.comm.compute("AdamW", **self._cost()):
-                gradient = xp.astype(gradient, self.master.dtype, copy=False) * factor  # [n]
+                gradient = xp.astype(gradient, self.master.dtype, copy=False) * factor  # [n_r]
                 optimizer.update(self.master, gradient, self.mean, self.square, step=step, lr=lr)
         return self.weights()
 
     def weights(self) -> Array:
-        """The masters `[n]` in the model's precision."""
+        """The masters `[n_r]` in the model's precision."""
         return namespace(self.master).astype(self.master, self.dtype, copy=False)
 
     def _cost(self) -> dict[str, float]:

@@ -87,9 +87,9 @@ def forward_backward(replica: Zero, model: Decoder, tokens: Array, targets: Arra
     if model.weights is not replica.params or replica.block_names != tuple(blocks):
         raise ValueError("replica: make it of this model: Zero(comm, model.weights, ..., blocks=model.weight_blocks)")
     stages = dict(zip(blocks, model.chain.stages, strict=True))
-    owner = {name: block for block, names in blocks.items() for name in names}
-    # The blocks whose weights a stage reads: its own, and for the head of a tied model the embedding's.
-    read = {block: dict.fromkeys(owner[name] for name in stage.weight_names) for block, stage in stages.items()}
+    block_of = {name: block for block, names in blocks.items() for name in names}
+    # The blocks that a stage reads: its own, and for the head of a tied model the embedding's
+    reads = {block: dict.fromkeys(block_of[name] for name in stage.weight_names) for block, stage in stages.items()}
     flops = flops_by_block(model.config, *tokens.shape)
     beside_x = {list(stages)[-1]: (targets,)}  # the last stage, which computes the loss, takes the targets too
 
@@ -97,7 +97,7 @@ def forward_backward(replica: Zero, model: Decoder, tokens: Array, targets: Arra
         x = tokens
         caches: dict[str, Any] = {}
         for block, stage in stages.items():
-            with weights_of(replica, read[block]), comm.compute(f"forward {block}", flops=flops[block].forward):
+            with open_blocks(replica, reads[block]), comm.compute(f"forward {block}", flops=flops[block].forward):
                 x, caches[block] = stage.forward(x, *beside_x.get(block, ()))
             comm.hold(ACTIVATIONS, *_activations(caches[block]))
         loss = x  # the last stage's output
@@ -106,7 +106,7 @@ def forward_backward(replica: Zero, model: Decoder, tokens: Array, targets: Arra
         carried: Gradients = {}  # of weights whose own block is still to come: the head's share of a tied table
         for block, stage in reversed(stages.items()):
             backward = flops[block].backward_input + flops[block].backward_weight
-            with weights_of(replica, read[block]), comm.compute(f"backward {block}", flops=backward):
+            with open_blocks(replica, reads[block]), comm.compute(f"backward {block}", flops=backward):
                 dy, gradients = stage.backward(dy, caches.pop(block))
             gradients = add_gradients(carried, gradients)
             replica.add_gradients(block, {name: gradients.pop(name) for name in blocks[block]})
@@ -131,8 +131,8 @@ def _activations(cache: Any) -> list[Array]:
     return [x for x in arrays_in(cache) if not namespace(x).isdtype(x.dtype, "integral")]
 
 
-def weights_of(replica: Zero, blocks: Iterable[str]) -> ExitStack:
-    """Open all blocks that a stage reads: its own and, for the head of a tied model, the embedding's."""
+def open_blocks(replica: Zero, blocks: Iterable[str]) -> ExitStack:
+    """Open several blocks, for as long as the `with` lasts; the model then finds their weights in `replica.params`."""
     stack = ExitStack()
     for block in blocks:
         stack.enter_context(replica.weights(block))

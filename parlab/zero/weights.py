@@ -1,6 +1,7 @@
 """W, the weights of one block, of which rank r owns n_r: whole in stages 0 to 2, sharded in stage 3.
 
-Invariant: `shard`, `[n_r]`, is always here and up to date; this rank alone updates it, by `put`.
+Invariant: `shard`, `[n_r]`, is always here and up to date; this rank alone updates it: the optimizer in place, if the
+shard is its own master (`state.py`), and `put`.
 
 Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models", section 5.
 """

@@ -10,15 +10,17 @@ the optimizer keeps. Rank r owns n_r of each. So many of them a rank has, and so
 | 2, P_os+g   | n   | n_r   | n_r |                                    | each: reduce-scatter G   | all-gather W |
 | 3, P_os+g+p | n_r | n_r   | n_r | all-gather W: n, until it is left  | each: reduce-scatter G   |              |
 
-(1) Until `step` ends. (2) With the last microbatch, or with each. (3) Or beside the next forward: `overlap_gather`.
+(1) Until `step` ends. (2) With the last microbatch, or with each; `accumulate` makes G of stages 2 and 3 as that of 1.
+(3) Or beside the next forward: `overlap_gather`.
 
-Stage 0 is plain data parallelism. An all-reduce is a reduce-scatter and then an all-gather; ZeRO puts the optimizer
-between the two. So with one microbatch, stages 1 and 2 send as much as stage 0. Stage 3 gathers the weights for each
-forward pass and again for each backward pass, at most two blocks at a time: the one in use, and the next.
+Stage 0 is plain data parallelism: every rank owns all, so n_r is n. An all-reduce is a reduce-scatter and then an
+all-gather; ZeRO puts the optimizer between the two. So with one microbatch, stages 1 and 2 send as much as stage 0.
+Stage 3 gathers the weights for each forward pass and again for each backward pass, at most two blocks at a time: the
+one in use, and the next.
 
-Invariant: rank r alone updates what it owns, from gradients summed over all ranks; so weights that several ranks have
-are equal to the bit. They change in `step` alone, when no block is in use and all gradients have come; and every rank
-makes the same step, or skips it.
+Invariant: a rank updates what it owns and nothing else, from gradients summed over all ranks; so weights that several
+ranks have are equal to the bit. They change in `step` alone, when no block is in use and all gradients have come; and
+every rank makes the same step, or skips it.
 
 To trust this file, open `weights.py`, the two kinds of W, and `gradients.py`, two kinds of G. The third, of stage 0, is
 in `buckets.py`; M is in `state.py`.
@@ -41,7 +43,7 @@ from parlab.zero.buckets import BucketedGradients
 from parlab.zero.gradients import ShardedGradients, WholeGradients
 from parlab.zero.precision import StepGuard, StepResult
 from parlab.zero.prefetch import Prefetch
-from parlab.zero.shards import cut_blocks
+from parlab.zero.shards import FlatLayout, cut_blocks
 from parlab.zero.state import OptimizerShard
 from parlab.zero.weights import ShardedWeights, WholeWeights
 
@@ -83,7 +85,8 @@ class Zero:
         self.dtype, self.master_dtype = arguments.checked_dtypes(params, how.dtype)
         if how.model_parallel is None:  # else the trainer has compared the ranks
             arguments.check_same_model(comm, params, optimizer)
-        self.comm, self.params, self.stage, self.optimizer, self.options = comm, params, stage, optimizer, how
+        self.comm, self.stage, self.optimizer, self.options = comm, stage, optimizer, how
+        self.params = dict(params) if how.blocks is None else params  # by name, always up to date
         self.block_names = tuple(names_of)  # in the order of the forward pass
         terms, xp = comm.size * how.microbatches, namespace(*params.values())
         self.guard = StepGuard.of(terms, how.max_norm, how.loss_scale, self.dtype, xp)
@@ -100,32 +103,46 @@ class Zero:
         if self.model_parallel is not None:
             groups |= self.model_parallel.groups
             microbatches = self.model_parallel.expected
-        self.kept: tuple[dict[str, Array], float] | None = None  # of a cut replica: its last gradients, see `step`
+        # Of a model that is cut among ranks: the last step's summed gradients, and the factor that makes them the mean
+        self.kept: tuple[dict[str, Array], float] | None = None
+
+        # The cut of each block
+        shapes = {block: {name: tuple(params[name].shape) for name in names} for block, names in names_of.items()}
+        if stage == 0:
+            cut = "whole"
+        elif self.model_parallel is None:
+            cut = "together"
+        else:
+            cut = "apart"
+        self.layouts = cut_blocks(shapes, groups, cut)
+        self.calls = arguments.Calls(self.layouts, microbatches)
 
         # G, W and M
-        weights = dict(params) if how.blocks is None else params  # by name, always up to date
-        shapes = {block: {name: tuple(weights[name].shape) for name in names} for block, names in names_of.items()}
         self.G: BucketedGradients | WholeGradients | ShardedGradients
         if stage == 0:
-            self.layouts = cut_blocks(shapes, groups, "whole")
             self.G = BucketedGradients(self.layouts, self.dtype, how.bucket_bytes)
+        elif stage == 1 or how.accumulate:
+            self.G = WholeGradients(self.layouts, self.dtype)
         else:
-            self.layouts = cut_blocks(shapes, groups, "together" if self.model_parallel is None else "apart")
-            kind = WholeGradients if stage == 1 or how.accumulate else ShardedGradients
-            self.G = kind(self.layouts, self.dtype)
-        self.calls = arguments.Calls(self.layouts, microbatches)
+            self.G = ShardedGradients(self.layouts, self.dtype)
         self.W: dict[str, WholeWeights | ShardedWeights] = {}
         self.M: dict[str, OptimizerShard] = {}
-        mixed = self.dtype != self.master_dtype
         for block, layout in self.layouts.items():
-            if mixed:
-                master = layout.pack_own(weights, self.master_dtype)  # before W is narrow
-            if stage < 3:
-                self.W[block] = WholeWeights(layout, weights, self.dtype, block)
+            if self.dtype == self.master_dtype:
+                self.W[block] = self._take_weights(block, layout)
+                master = self.W[block].shard  # one memory: the optimizer updates W in place
             else:
-                keep = how.keep_after_forward or (how.keep_last_block and block == self.block_names[-1])
-                self.W[block] = ShardedWeights(layout, weights, self.dtype, block, keep)
-            self.M[block] = OptimizerShard(comm, master if mixed else self.W[block].shard, self.dtype, how.offload)
+                master = layout.pack_own(self.params, self.master_dtype)  # before W is narrow
+                self.W[block] = self._take_weights(block, layout)
+            self.M[block] = OptimizerShard(comm, master, self.dtype, how.offload)
+
+    def _take_weights(self, block: str, layout: FlatLayout) -> WholeWeights | ShardedWeights:
+        """W of a block, taken over from `params`."""
+        if self.stage < 3:
+            return WholeWeights(layout, self.params, self.dtype, block)
+        last = block == self.block_names[-1]
+        keep = self.options.keep_after_forward or (self.options.keep_last_block and last)
+        return ShardedWeights(layout, self.params, self.dtype, block, keep)
 
     @property
     def loss_scale(self) -> float:
@@ -180,19 +197,19 @@ class Zero:
         self.calls.check_step()
         with self.guard.overflow_expected():
             gradients = self.G.reduced()  # [n_r] by block, when the reduce-scatters are done
-            # G: n_r, summed over microbatches and over the ranks that share a block (in stage 1 also n of its own)
+            # G: n_r, summed over microbatches and over the ranks that share a block (stage 1: beside its other n − n_r)
             if self.between is not None:
                 requests = {block: self.between.iall_reduce(shard) for block, shard in gradients.items()}
                 gradients = {block: request.wait() for block, request in requests.items()}
                 # G: n_r, summed over all nodes, too
-            if self.model_parallel is not None:  # its trainer may ask for them
+            if self.model_parallel is not None:  # its trainer may ask for the mean
                 self.kept = gradients, self.guard.factor_to_mean
             factor = self.guard.decide(self._sum_of_squares(gradients))
             # one number, or None: all ranks skip the step, or none does; `guard` has counted it
             if factor is not None:
                 for block, gradient in gradients.items():
                     new = self.M[block].update(self.optimizer, gradient, factor, self.guard.steps, lr)  # [n_r]
-                    # M: n_r new moments and masters, which no other rank of the group has
+                    # M: n_r new moments and masters; from stage 1 on no other rank of the group has them
                     self.W[block].put(new)  # stages 1 and 2: starts an all-gather
                     # W: n_r new ones; in stages 1 and 2 those of the other ranks are on their way
             if not self.options.overlap_gather:
@@ -205,9 +222,15 @@ class Zero:
         return self.guard.result(factor)
 
     def _sum_of_squares(self, gradients: Mapping[str, Array]) -> Array | None:
-        """Of all weights' gradients, the same number on every rank; None: the guard does not need it."""
+        """Of all weights' gradients, each once; the same number on every rank. None: the guard does not need it."""
         if self.model_parallel is not None:
-            return self.model_parallel.sum_of_squares(self.layouts, gradients)
+            own = sum(
+                self.model_parallel.in_norm[name] * sum_of_squares(gradients[block][place])
+                for block, layout in self.layouts.items()
+                for name, place, _ in layout.in_shard
+            )
+            # One number from all ranks of a mesh: recursive doubling needs log₂P steps, a ring 2(P − 1)
+            return self.model_parallel.holders.all_reduce(own, algorithm="recursive_doubling")
         if not self.guard.needs_norm:
             return None
         own = sum(sum_of_squares(gradients[block]) for block in self.block_names)

@@ -100,7 +100,7 @@ def test_a_norm_of_one_ranks_experts_alone_is_seen_by_itself_and_clipped_weights
     def one_expert_part(trainer):
         mesh, replica = trainer.parts.job.mesh, trainer.parts.replica
         alone = mesh.comm.split(mesh.comm.rank) if zero == 0 else mesh.edp
-        replica.model_parallel = replica.model_parallel._replace(comm=alone)
+        replica.model_parallel = replica.model_parallel._replace(holders=alone)
 
     clipped = case({"dp": 4, "ep": 2}, zero=zero, max_norm=0.1)
     assert {"norm", "weights"} <= faults(clipped, 2, change=one_expert_part)

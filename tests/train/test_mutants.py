@@ -65,7 +65,7 @@ def test_context_parallelism_left_out_of_zeros_group_is_seen_by_copies_that_diff
 
 def by_data_group(trainer):
     job, replica = trainer.parts.job, trainer.parts.replica
-    replica.model_parallel = replica.model_parallel._replace(comm=job.mesh.data)
+    replica.model_parallel = replica.model_parallel._replace(holders=job.mesh.data)
 
 
 def test_clipping_by_each_parts_own_norm_is_seen_by_the_norm_and_by_clipped_copies_and_not_by_gradients():
@@ -138,7 +138,7 @@ def test_schedules_own_microbatches_are_weighted_once():
     """A second mean over microbatches is the usual one: the losses are right, and the gradients m times too small."""
 
     def change(trainer):
-        trainer.parts.replica.guard.mean_factor /= trainer.parts.job.schedule.num_microbatches
+        trainer.parts.replica.guard.terms *= trainer.parts.job.schedule.num_microbatches
 
     wrong = seen(change, pp=2, schedule=one_f_one_b(2, 4))
     assert {"gradients", "norm"} <= wrong

@@ -9,8 +9,8 @@ import pytest
 
 from parlab import run
 from parlab.zero import LossScale
+from parlab.zero.arguments import ModelParallel
 from parlab.zero.pieces import full_gradients
-from parlab.zero.shards import ModelParallel
 from tests.zero.models import STAGES, TOY, add_all, replica_of, toy
 
 
