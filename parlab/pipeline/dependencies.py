@@ -80,7 +80,7 @@ def _lines_by_kind(actions: list[Action], visits: int, microbatches: int) -> dic
 
 def _is_complete(lines: dict[str, list[int]], rank_of_line: list[int]) -> bool:
     """Whether each stage does each microbatch once, and nothing stands on two lines."""
-    found = sum(line >= 0 for of_kind in lines.values() for line in of_kind)
+    found = sum(len(of_kind) - of_kind.count(-1) for of_kind in lines.values())
     once = map(partial(_is_done_once, rank_of_line), lines["F"], lines["B"], lines["I"], lines["W"])  # of each visit
     return found == len(rank_of_line) and all(once)
 

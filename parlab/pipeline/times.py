@@ -39,8 +39,7 @@ class EventLoop:
 
     def happened(self, event: Hashable) -> None:
         """Those who wait for this event may go on."""
-        if event in self.waiting:
-            self._ready += self.waiting.pop(event)
+        self._ready += self.waiting.pop(event, ())
 
 
 def start_and_end(
