@@ -8,6 +8,7 @@ import pytest
 from parlab import run
 from parlab.nn.optimizer import AdamW
 from parlab.world import MismatchError
+from parlab.zero.prefetch import Prefetch
 from tests.zero.models import STAGES, add_all, replica_of, same_bits, toy
 
 every_stage = pytest.mark.parametrize("stage", STAGES)
@@ -124,3 +125,9 @@ def test_strided_and_transposed_gradients_land_where_they_belong(stage):
         return replica.full_weights()
 
     assert same_bits(run(program, 2, True).results[0], run(program, 2, False).results[0])
+
+
+def test_in_the_order_aba_that_a_step_was_told_b_is_gathered_beside_a_then_a_then_none():
+    prefetch = Prefetch("abc")
+    prefetch.begin("aba")
+    assert [prefetch.after(block, alone=True) for block in "aba"] == ["b", "a", None]
